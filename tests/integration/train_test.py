@@ -336,7 +336,7 @@ class Refusals(WithServers):
         self.refused(2, "is not host:port", "train", "--servers", "somewhere", "--train", fine)
         # A file that is not there would be found first if data were read before the job is checked.
         absent = self.path("absent.svm")
-        for sentence, flags in (("codec_up: codec 'gap+nothing' is not", ["--codec-up", "gap+nothing"]), ("codec_down", ["--codec-down", "qsgd4"]),
+        for sentence, flags in (("--codec-up: codec 'gap+nothing' is not", ["--codec-up", "gap+nothing"]), ("--codec-down", ["--codec-down", "qsgd4"]),
                                 ("select", ["--select", "topk:2.5"]), ("select", ["--select", "largest:0.1"]), ("reselect", ["--reselect", "topk"]),
                                 ("codec_error drop", ["--codec-up", "gap+qsgd4:l2"]), ("--staleness", ["--staleness", 64]),
                                 ("bloom_p0 takes dimensions up to", ["--codec-up", "bloom_p0+raw", "--dimension", 1 << 29])):

@@ -177,15 +177,15 @@ class Tabler {
   void words(const OptionInfo& info, std::string& value) { option(info, value); }
   template <typename T, typename Visit>
   void text(const OptionInfo& info, T& value, Visit) {
-    constexpr TextPair<T> pair = pair_of(static_cast<const T*>(nullptr));
+    static constexpr TextPair<T> kPair = pair_of(static_cast<const T*>(nullptr));
     bool* chosen = automatic_of(value);
     Option& made = add(info, "TEXT");
     made.forms = forms_of(value);
-    made.text = [pair, chosen, &value] { return chosen != nullptr && *chosen ? "auto" : pair.to(value); };
-    made.set = [pair, chosen, name = made.name, &value](std::string_view text) -> Status {
+    made.text = [chosen, &value] { return chosen != nullptr && *chosen ? "auto" : kPair.to(value); };
+    made.set = [chosen, name = made.name, &value](std::string_view text) -> Status {
       if (chosen != nullptr) *chosen = text == "auto";
       if (chosen != nullptr && *chosen) return {};
-      auto parsed = pair.from(text);
+      auto parsed = kPair.from(text);
       if (parsed) value = *parsed;
       return of_option(name, parsed ? Status{} : std::unexpected(parsed.error()));
     };

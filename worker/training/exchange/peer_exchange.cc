@@ -284,7 +284,7 @@ Status check_peer_unbiased(const OptimizerOptions& options) {
   return check_unbiased_codec("--quantizer", options.quantizer);
 }
 
-/// Refuses what a job over servers refuses as well (protocol/job/job_spec_validate.cc).
+/// Refuses the numbers that a job over servers refuses (protocol/job/job_spec_validate.cc).
 Status check_peer_numbers(const OptimizerOptions& options) {
   const protocol::MomentumSpec momentum = momentum_of(options);
   if (momentum.momentum != protocol::Momentum::kNone && !(momentum.factor > 0 && momentum.factor < 1)) {

@@ -83,7 +83,7 @@ struct OptimizerOptions {
 
 // The job's options in the form that kernels and peers take.
 
-/// Returns the selection: of an algorithm that keeps a global top-k, it says how many entries.
+/// Returns the selection: of an algorithm that keeps a global top-k, the number of entries.
 SelectionSpec select_of(const OptimizerOptions& options);
 /// Returns the codec of contributions; empty: none.
 std::optional<CodecSpec> codec_of(const OptimizerOptions& options);

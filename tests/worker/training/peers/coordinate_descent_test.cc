@@ -200,7 +200,7 @@ TEST(CoordinateDescent, WhatItDoesNotTakeIsRefused) {
   options = coordinate_descent_options_of(1, 1);
   options.options.allgather = AllgatherForm::kDense;
   millrace::testing::set_option(options.options.job, "codec_up", "gap+raw");
-  EXPECT_THAT(options.optimizer->check(options.options).error().message, ::testing::HasSubstr("leave --codec out"));
+  EXPECT_THAT(options.optimizer->check(options.options).error().message, ::testing::HasSubstr("leave --codec-up out"));
   options.options.job.codec_up = index::raw;
   EXPECT_TRUE(options.optimizer->check(options.options));
   EXPECT_THAT(find_optimizer("sgd")->check(options.options).error().message, ::testing::HasSubstr("--optimizer scd"));

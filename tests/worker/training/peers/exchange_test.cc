@@ -22,6 +22,7 @@
 namespace millrace::training {
 namespace {
 
+using millrace::testing::set_option;
 using ::testing::HasSubstr;
 using testing::on_ranks;
 using testing::Shards;
@@ -237,8 +238,8 @@ TEST_F(BothPaths, SumsAndResidualsAreTheOraclesToTheBit) {
         SCOPED_TRACE(std::string(one.select) + ' ' + one.momentum + ' ' + std::to_string(ranks) + ' ' +
                      std::string(path_name(path)));
         OptimizerOptions options;
-        millrace::testing::set_option(options.job, "select", one.select);
-        millrace::testing::set_option(options.job, "momentum", one.momentum);
+        set_option(options.job, "select", one.select);
+        set_option(options.job, "momentum", one.momentum);
         const std::vector<ExchangeBooks> books = run(ranks, path, options);
         ASSERT_NO_FATAL_FAILURE(expect_same_on_all(books));
         Oracle oracle(ranks, options);
@@ -259,7 +260,7 @@ TEST_F(BothPaths, WhatAQuantizerDropsIsWithinItsStep) {
     for (const ExchangePath path : {ExchangePath::kPeers, ExchangePath::kServers}) {
       SCOPED_TRACE(std::to_string(ranks) + ' ' + std::string(path_name(path)));
       OptimizerOptions options = default_options(*find_optimizer("topk_sgd"));
-      millrace::testing::set_option(options.job, "select", "bucket_topk:0.125:16");
+      set_option(options.job, "select", "bucket_topk:0.125:16");
       const std::vector<ExchangeBooks> books = run(ranks, path, options);
       ASSERT_NO_FATAL_FAILURE(expect_same_on_all(books));
       Oracle oracle(ranks, options);
@@ -298,10 +299,10 @@ TEST_F(BothPaths, NoCodeChangesAValueOfAnUncompressedStep) {
         SCOPED_TRACE(std::string(one.select) + ' ' + one.codec + ' ' + std::to_string(ranks) + ' ' +
                      std::string(path_name(path)));
         OptimizerOptions options;
-        millrace::testing::set_option(options.job, "select", one.select);
-        millrace::testing::set_option(options.job, "codec_up", one.codec);
+        set_option(options.job, "select", one.select);
+        set_option(options.job, "codec_up", one.codec);
         options.codec_error = CodecError::kDrop;
-        millrace::testing::set_option(options.job, "momentum", "correction:0.5");
+        set_option(options.job, "momentum", "correction:0.5");
         if (one.quantizer != nullptr) {
           options.algorithm = peer::AlgorithmId::kDsarSplitAllgather;
           options.quantizer = codec_from_text(one.quantizer).value();
@@ -324,7 +325,7 @@ TEST_F(BothPaths, OfOktopkNothingIsLostOrCountedTwice) {
       for (const ExchangePath path : {ExchangePath::kPeers, ExchangePath::kServers}) {
         SCOPED_TRACE(std::to_string(ranks) + ' ' + std::to_string(period) + ' ' + std::string(path_name(path)));
         OptimizerOptions options = default_options(*find_optimizer("oktopk_sgd"));
-        millrace::testing::set_option(options.job, "select", "topk:9");
+        set_option(options.job, "select", "topk:9");
         options.thresholds_period = period;
         const std::vector<ExchangeBooks> books = run(ranks, path, options);
         ASSERT_NO_FATAL_FAILURE(expect_same_on_all(books));
@@ -345,7 +346,7 @@ TEST_F(BothPaths, WithStepsInFlightTheLawHolds) {
     for (const ExchangePath path : {ExchangePath::kPeers, ExchangePath::kServers}) {
       SCOPED_TRACE(std::string(select) + ' ' + std::string(path_name(path)));
       OptimizerOptions options;
-      millrace::testing::set_option(options.job, "select", select);
+      set_option(options.job, "select", select);
       options.job.consistency = Synchronous{3};
       const std::vector<ExchangeBooks> books = run(3, path, options);
       ASSERT_NO_FATAL_FAILURE(expect_same_on_all(books));
@@ -394,9 +395,9 @@ TEST_F(BothPaths, FalsePositivesCarryTheOriginalGradient) {
         SCOPED_TRACE(std::string(one.codec) + ' ' + momentum + ' ' + std::string(path_name(path)));
         OptimizerOptions options;
         options.algorithm = path == ExchangePath::kPeers ? peer::AlgorithmId::kRedsyncAllgather : options.algorithm;
-        millrace::testing::set_option(options.job, "select", "topk:9");
-        millrace::testing::set_option(options.job, "codec_up", one.codec);
-        millrace::testing::set_option(options.job, "momentum", momentum);
+        set_option(options.job, "select", "topk:9");
+        set_option(options.job, "codec_up", one.codec);
+        set_option(options.job, "momentum", momentum);
         const std::vector<ExchangeBooks> books = run(1, path, options);
         ASSERT_NO_FATAL_FAILURE(expect_same_on_all(books));
         EXPECT_GT(expect_original_values(books[0], options, one.sends_selected), 0u);
@@ -410,8 +411,8 @@ TEST_F(BothPaths, FalsePositivesAreNotCountedTwiceWhereErrorsAreDropped) {
   for (const ExchangePath path : {ExchangePath::kPeers, ExchangePath::kServers}) {
     OptimizerOptions options;
     options.algorithm = path == ExchangePath::kPeers ? peer::AlgorithmId::kSsarRecursiveDoubling : options.algorithm;
-    millrace::testing::set_option(options.job, "select", "topk:9");
-    millrace::testing::set_option(options.job, "codec_up", "bloom_p0:0.3");
+    set_option(options.job, "select", "topk:9");
+    set_option(options.job, "codec_up", "bloom_p0:0.3");
     options.codec_error = CodecError::kDrop;
     const std::vector<ExchangeBooks> books = run(3, path, options);
     ASSERT_NO_FATAL_FAILURE(expect_same_on_all(books));
@@ -429,8 +430,8 @@ TEST_F(BothPaths, EveryAllreduceKeepsTheLawWithEntriesThatItsCodecAdds) {
                        std::to_string(ranks));
           OptimizerOptions options;
           options.algorithm = info.id;
-          millrace::testing::set_option(options.job, "select", "topk:9");
-          millrace::testing::set_option(options.job, "codec_up", codec);
+          set_option(options.job, "select", "topk:9");
+          set_option(options.job, "codec_up", codec);
           options.job.consistency = Synchronous{in_flight};
           const std::vector<ExchangeBooks> books = run(ranks, ExchangePath::kPeers, options);
           ASSERT_NO_FATAL_FAILURE(expect_same_on_all(books));
@@ -486,7 +487,7 @@ TEST_F(BothPaths, PartsWithoutEntriesAreNoOtherNumberOfRanks) {
 TEST(Exchange, AnErrorThatGrowsWhereItIsFedBackIsDropped) {
   const auto error_of = [](const char* codec) {
     OptimizerOptions options;
-    millrace::testing::set_option(options.job, "codec_up", codec);
+    set_option(options.job, "codec_up", codec);
     return codec_error_of(options);
   };
   for (const char* codec : {"gap", "gap+qsgd8", "bloom_p0+qsgd8", "bloom_p1", "bloom_p2"}) {
@@ -561,29 +562,21 @@ TEST(Exchange, WhatAPathCannotDoIsRefusedByName) {
   using Options = OptimizerOptions&;
   EXPECT_EQ(refusal("sgd", [](Options) {}), "taken");
   EXPECT_THAT(refusal("scd", [](Options) {}), HasSubstr("--path peers alone"));
-  EXPECT_THAT(refusal("sgd", [](Options options) { options.algorithm = peer::AlgorithmId::kGtopk; }),
+  EXPECT_THAT(refusal("sgd", [](Options o) { o.algorithm = peer::AlgorithmId::kGtopk; }),
               HasSubstr("gtopk is an allreduce of --path peers"));
-  EXPECT_THAT(refusal("sgd", [](Options options) { options.quantizer = codec_from_text("raw+qsgd4").value(); }),
+  EXPECT_THAT(refusal("sgd", [](Options o) { o.quantizer = codec_from_text("raw+qsgd4").value(); }),
               HasSubstr("--quantizer is of dense phases"));
-  EXPECT_THAT(refusal("sgd", [](Options options) { options.job.consistency = Synchronous{64}; }),
-              HasSubstr("staleness 64"));
-  EXPECT_THAT(
-      refusal("sgd", [](Options options) { millrace::testing::set_option(options.job, "select", "uniform:0.1"); }),
-      HasSubstr("unbiased"));
-  EXPECT_THAT(
-      refusal("sgd", [](Options options) { millrace::testing::set_option(options.job, "momentum", "correction:0.9"); }),
-      HasSubstr("rgc has"));
-  EXPECT_THAT(refusal("oktopk_sgd", [](Options options) { options.job.contributions.clip = 1; }),
-              HasSubstr("no --clip"));
-  EXPECT_THAT(refusal("rgc", [](Options options) { options.job.momentum = Momentum::correction(1.5); }),
-              HasSubstr("momentum"));
-  EXPECT_THAT(refusal("adam", [](Options options) { options.beta2 = 1; }), HasSubstr("beta 2 must be in [0, 1)"));
-  EXPECT_EQ(refusal("sgd", [](Options options) { millrace::testing::set_option(options.job, "codec_up", "auto"); }),
-            "taken");
+  EXPECT_THAT(refusal("sgd", [](Options o) { o.job.consistency = Synchronous{64}; }), HasSubstr("staleness 64"));
+  EXPECT_THAT(refusal("sgd", [](Options o) { set_option(o.job, "select", "uniform:0.1"); }), HasSubstr("unbiased"));
+  EXPECT_THAT(refusal("sgd", [](Options o) { set_option(o.job, "momentum", "correction:0.9"); }), HasSubstr("rgc has"));
+  EXPECT_THAT(refusal("oktopk_sgd", [](Options o) { o.job.contributions.clip = 1; }), HasSubstr("no --clip"));
+  EXPECT_THAT(refusal("rgc", [](Options o) { o.job.momentum = Momentum::correction(1.5); }), HasSubstr("momentum"));
+  EXPECT_THAT(refusal("adam", [](Options o) { o.beta2 = 1; }), HasSubstr("beta 2 must be in [0, 1)"));
+  EXPECT_EQ(refusal("sgd", [](Options o) { set_option(o.job, "codec_up", "auto"); }), "taken");
   EXPECT_THAT(refusal("sgd",
-                      [](Options options) {
-                        options.path = ExchangePath::kPeers;
-                        millrace::testing::set_option(options.job, "codec_up", "auto");
+                      [](Options o) {
+                        o.path = ExchangePath::kPeers;
+                        set_option(o.job, "codec_up", "auto");
                       }),
               HasSubstr("--path servers has"));
 }
