@@ -12,7 +12,7 @@ inline constexpr uint64_t kFreedBytesKept = uint64_t{256} << 20;
 /// have the sizes of the round before, and fresh ones would cost a page fault a page.
 ///
 /// The one policy of Millrace. Millrace's programs that do rounds, or measure them, call this. Its library does so only
-/// where the application asks for it (JobOptions::keep_freed_memory), since the allocator belongs to the host process.
+/// where the application asks for it (WorkerConfig::keep_freed_memory): the allocator belongs to the host process.
 ///
 /// Returns  false where the allocator takes no such advice, as those of sanitizers do: then nothing changes.
 /// Threads  any. The setting holds for blocks allocated from now on.

@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "kernels/base/check.h"
 
@@ -65,6 +66,14 @@ auto infos_of(const Registry<Entry, kEntries>& registry) {
   std::array<decltype(Entry::info), kEntries> infos;
   std::ranges::transform(registry.entries(), infos.begin(), &Entry::info);
   return infos;
+}
+
+/// Returns what text_of(entry) gives for each entry.
+template <typename Entries, typename TextOf>
+std::vector<std::string> texts_of(const Entries& entries, TextOf text_of) {
+  std::vector<std::string> texts;
+  for (const auto& entry : entries) texts.emplace_back(text_of(entry));
+  return texts;
 }
 
 /// Returns what text_of(entry) gives for each entry, with commas between: "raw, bitmap, gap".

@@ -2,6 +2,7 @@
 
 #include <charconv>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -9,6 +10,11 @@ namespace millrace {
 
 /// Returns the pieces of `text` between separators, at least one; empty ones stay. They point into `text`.
 std::vector<std::string_view> split(std::string_view text, char separator);
+
+/// Returns "; did you mean 'WORD'?" with the known word that has the fewest typing errors against `word`: wrong,
+/// missing or surplus letters, and exchanged neighbours. Empty: every known word has more errors than a third of its
+/// letters, or `word` is one of them. Ties: the first. It ends a sentence that refuses `word`.
+std::string did_you_mean(std::string_view word, const std::vector<std::string>& known);
 
 /// Returns the number that `text` consists of, and nothing else. Empty: it is none, or none of that type.
 template <typename T>

@@ -1,5 +1,7 @@
+#include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "kernels/base/check.h"
 #include "kernels/base/registry.h"
@@ -9,10 +11,23 @@
 namespace millrace {
 namespace {
 
-std::unexpected<Error> refuse(std::string_view text) {
+/// hint  did_you_mean() of the part that is none.
+std::unexpected<Error> refuse(std::string_view text, const std::string& hint) {
   return fail(ErrorCode::kInvalidArgument, "codec '" + std::string(text) +
                                                "' is not auto[+VALUE] or INDEX[+VALUE] with INDEX " +
-                                               index_codec_names() + " and VALUE " + value_codec_names());
+                                               index_codec_names() + " and VALUE " + value_codec_names() + hint);
+}
+
+std::string hint_for_index(std::string_view text) {
+  std::vector<std::string> known = texts_of(index_codecs(), std::mem_fn(&IndexCodec::name));
+  known.emplace_back("auto");
+  return did_you_mean(text.substr(0, text.find(':')), known);
+}
+
+/// Of "qsdg4:512": 'qsgd4'.
+std::string hint_for_value(std::string_view text) {
+  const auto example = [](const ValueCodec* codec) { return codec->text(CodecSpec{}); };
+  return did_you_mean(text.substr(0, text.find(':')), texts_of(value_codecs(), example));
 }
 
 bool parse_index(std::string_view text, CodecSpec& spec) {
@@ -72,8 +87,9 @@ Result<CodecSpec> codec_from_text(std::string_view text) {
   CodecSpec spec;
   const auto parts = split(text, '+');
   spec.automatic = parts[0] == "auto";
-  if (parts.size() > 2 || (!spec.automatic && !parse_index(parts[0], spec))) return refuse(text);
-  if (parts.size() == 2 && !parse_value(parts[1], spec)) return refuse(text);
+  if (parts.size() > 2) return refuse(text, {});
+  if (!spec.automatic && !parse_index(parts[0], spec)) return refuse(text, hint_for_index(parts[0]));
+  if (parts.size() == 2 && !parse_value(parts[1], spec)) return refuse(text, hint_for_value(parts[1]));
   if (auto valid = validate(spec); !valid) return std::unexpected(valid.error());
   return spec;
 }

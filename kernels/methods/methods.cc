@@ -130,7 +130,7 @@ Status check_method(const Method& method, std::string_view select, std::string_v
   for (const auto* spec : {&own_codec, &given_codec}) {
     if (!*spec) return std::unexpected(spec->error());
   }
-  if (own_select->selection != Selection::kNone && given_select->selection != own_select->selection) {
+  if (own_select->selection != SelectionId::kNone && given_select->selection != own_select->selection) {
     return refuse_method(method, "selects by " + std::string(method.select) + ": " + std::string(select) +
                                      " would make another method of it");
   }

@@ -10,7 +10,7 @@
 namespace millrace {
 
 /// Describes a whole method of a paper as a combination of the parts in this repository: a job's options under one
-/// name. Texts are those of JobOptions.
+/// name. Texts are those of a job's options (worker/OPTIONS.md).
 struct Method {
   std::string_view name;     ///< "dgc": `millrace train --method`, and a row of `millrace-bench codec`
   std::string_view paper;    ///< "[SparCML19, 8.3]" (kernels/REFERENCES.md)

@@ -81,7 +81,9 @@ Result<OptimizerSpec> optimizer_from_text(std::string_view text) {
   const std::vector<std::string_view> words = split(text, ':');
   const OptimizerEntry* entry = optimizer_registry().with_name(words[0]);
   if (entry == nullptr || words.size() > entry->parameters.size() + 1) {
-    return refuse_optimizer("'" + std::string(text) + "' is not an optimizer; known are " + known_forms());
+    const auto name = [](const OptimizerEntry& known) { return std::string(known.info.name); };
+    const std::string hint = did_you_mean(words[0], texts_of(optimizer_registry().entries(), name));
+    return refuse_optimizer("'" + std::string(text) + "' is not an optimizer; known are " + known_forms() + hint);
   }
   OptimizerSpec spec;
   spec.optimizer = entry->info.optimizer;

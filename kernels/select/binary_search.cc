@@ -120,7 +120,7 @@ Result<MagnitudeKey> select_k_to_2k(std::span<const float> values, uint64_t k, I
 }
 
 SelectionEntry binary_search_selection() {
-  return {.info = {.selection = Selection::kBinarySearch,
+  return {.info = {.selection = SelectionId::kBinarySearch,
                    .name = "binary_search",
                    .paper = "[RedSync19, 2.1]",
                    .summary = "a threshold by bisection; between k and 2k entries",

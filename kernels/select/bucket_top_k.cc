@@ -135,7 +135,7 @@ Status validate_bucket(const SelectionSpec& spec) {
 }  // namespace
 
 SelectionEntry bucket_top_k_selection() {
-  return {.info = {.selection = Selection::kBucketTopK,
+  return {.info = {.selection = SelectionId::kBucketTopK,
                    .name = "bucket_topk",
                    .paper = "[SparCML19, 8.3]",
                    .summary = "the largest of every bucket of consecutive indices",

@@ -14,14 +14,14 @@ constexpr uint64_t kRadixUpTo = 128 * 1024 / 4;
 // 1500 x 1500). This constant is between them.
 constexpr uint64_t kTrimmedUpTo = uint64_t{1} << 22;
 
-Selection selection_at(uint64_t dimension, bool alternate_signs) {
-  if (dimension <= kUncompressedUpTo) return Selection::kNone;
-  if (dimension <= kRadixUpTo) return Selection::kRadix;
-  if (dimension <= kTrimmedUpTo) return Selection::kTrimmed;
+SelectionId selection_at(uint64_t dimension, bool alternate_signs) {
+  if (dimension <= kUncompressedUpTo) return SelectionId::kNone;
+  if (dimension <= kRadixUpTo) return SelectionId::kRadix;
+  if (dimension <= kTrimmedUpTo) return SelectionId::kTrimmed;
   // "LSTMs ... use sampled threshold binary search as selection for non-quantized RedSync, but use threshold binary
   // search for quantized RedSync" [RedSync19, 3.3]. "sampled threshold binary search selection cannot be used with
   // quantization" [RedSync19, 2.1.1].
-  return alternate_signs ? Selection::kBinarySearch : Selection::kSampled;
+  return alternate_signs ? SelectionId::kBinarySearch : SelectionId::kSampled;
 }
 
 /// Returns the selection that RedSync uses for a tensor of `dimension`.
@@ -36,15 +36,15 @@ Selection selection_at(uint64_t dimension, bool alternate_signs) {
 SelectionSpec resolve_by_size(const SelectionSpec& spec, uint64_t dimension) {
   SelectionSpec chosen = spec;
   chosen.selection = selection_at(dimension, spec.alternate_signs);
-  if (chosen.selection == Selection::kNone) return {};
-  if (chosen.selection == Selection::kSampled) chosen.period = default_spec(chosen.selection).period;
+  if (chosen.selection == SelectionId::kNone) return {};
+  if (chosen.selection == SelectionId::kSampled) chosen.period = default_spec(chosen.selection).period;
   return chosen;
 }
 
 }  // namespace
 
 SelectionEntry by_size_selection() {
-  return {.info = {.selection = Selection::kBySize,
+  return {.info = {.selection = SelectionId::kBySize,
                    .name = "by_size",
                    .paper = "[RedSync19, 2.1, 3.3]",
                    .summary =

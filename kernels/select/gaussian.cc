@@ -105,7 +105,7 @@ std::unique_ptr<Selector> make_gaussian(const SelectionSpec& spec, uint64_t dime
 SelectionEntry gaussian_selection() {
   return {
       .info =
-          {.selection = Selection::kGaussian,
+          {.selection = SelectionId::kGaussian,
            .name = "gaussian",
            .paper = "[GaussianK19]; [OkTopk22, 5.4]",
            .summary =

@@ -68,7 +68,7 @@ Status validate_gspar(const SelectionSpec& spec) {
 }  // namespace
 
 SelectionEntry gspar_selection() {
-  return {.info = {.selection = Selection::kGspar,
+  return {.info = {.selection = SelectionId::kGspar,
                    .name = "gspar",
                    .paper = "[GSpar18, 2.2, algorithm 3]",
                    .summary = "drawn with probabilities by size, greedy; about k entries, unbiased",

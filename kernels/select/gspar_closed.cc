@@ -86,7 +86,7 @@ Status validate_gspar_closed(const SelectionSpec& spec) {
 
 SelectionEntry gspar_closed_selection() {
   return {
-      .info = {.selection = Selection::kGsparClosed,
+      .info = {.selection = SelectionId::kGsparClosed,
                .name = "gspar_closed",
                .paper = "[GSpar18, 2.2, algorithm 2]",
                .summary =

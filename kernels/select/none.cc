@@ -21,7 +21,7 @@ Status accept(const SelectionSpec&) { return {}; }
 }  // namespace
 
 SelectionEntry none_selection() {
-  return {.info = {.selection = Selection::kNone,
+  return {.info = {.selection = SelectionId::kNone,
                    .name = "none",
                    .paper = "[SparCML19, 8.2]",
                    .summary = "every stored entry that is not zero (naturally sparse gradients)",

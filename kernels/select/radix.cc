@@ -32,7 +32,7 @@ std::unique_ptr<Selector> make_radix(const SelectionSpec& spec, uint64_t dimensi
 }  // namespace
 
 SelectionEntry radix_selection() {
-  return {.info = {.selection = Selection::kRadix,
+  return {.info = {.selection = SelectionId::kRadix,
                    .name = "radix",
                    .paper = "[RedSync19, 2.1]",
                    .summary = "exactly k, by radix select over all entries",

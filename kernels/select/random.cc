@@ -123,7 +123,7 @@ std::unique_ptr<Selector> make_random(const SelectionSpec& spec, uint64_t dimens
 }  // namespace
 
 SelectionEntry random_selection() {
-  return {.info = {.selection = Selection::kRandom,
+  return {.info = {.selection = SelectionId::kRandom,
                    .name = "random",
                    .paper = "[DeepReduce21, 10.2] (Random-r)",
                    .summary = "k entries regardless of their size; in unbiased jobs scaled up",

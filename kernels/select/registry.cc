@@ -5,8 +5,10 @@
 #include <functional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "kernels/base/registry.h"
+#include "kernels/base/words.h"
 #include "kernels/select/alternate_signs.h"
 #include "kernels/select/selection_list.h"
 #include "kernels/select/warm_up.h"
@@ -42,20 +44,21 @@ std::span<const SelectionInfo> selections() {
   return infos;
 }
 
-Result<Selection> selection_by_name(std::string_view name) {
+Result<SelectionId> selection_by_name(std::string_view name) {
   for (const SelectionInfo& info : selections()) {
     if (info.name == name || (!info.alias.empty() && info.alias == name)) return info.selection;
   }
+  const std::vector<std::string> known = texts_of(selections(), std::mem_fn(&SelectionInfo::name));
   return fail(ErrorCode::kInvalidArgument, "unknown selection '" + std::string(name) + "'; known are " +
-                                               listed_texts(selections(), std::mem_fn(&SelectionInfo::name)));
+                                               listed_texts(known, std::identity()) + did_you_mean(name, known));
 }
 
-const SelectionInfo* find_selection(Selection selection) {
+const SelectionInfo* find_selection(SelectionId selection) {
   const SelectionEntry* entry = selection_registry().with_number(selection);
   return entry == nullptr ? nullptr : &entry->info;
 }
 
-std::string_view selection_name(Selection selection) {
+std::string_view selection_name(SelectionId selection) {
   const SelectionInfo* info = find_selection(selection);
   return info == nullptr ? "unknown" : info->name;
 }
@@ -92,7 +95,7 @@ Status validate(const SelectionSpec& spec) {
   return entry->validate(spec);
 }
 
-SelectionSpec default_spec(Selection selection) {
+SelectionSpec default_spec(SelectionId selection) {
   const SelectionEntry* entry = selection_registry().with_number(selection);
   SelectionSpec spec = entry == nullptr ? SelectionSpec{} : entry->defaults;
   spec.selection = selection;
@@ -104,7 +107,7 @@ SelectionSpec resolved_by_size(const SelectionSpec& spec, uint64_t dimension) {
   return entry == nullptr || entry->resolve == nullptr ? spec : entry->resolve(spec, dimension);
 }
 
-bool chooses_by_size(Selection selection) {
+bool chooses_by_size(SelectionId selection) {
   const SelectionEntry* entry = selection_registry().with_number(selection);
   return entry != nullptr && entry->resolve != nullptr;
 }

@@ -23,10 +23,10 @@ struct SelectionEntry {
 };
 
 inline std::string_view name_of(const SelectionEntry& entry) { return entry.info.name; }
-inline Selection number_of(const SelectionEntry& entry) { return entry.info.selection; }
+inline SelectionId number_of(const SelectionEntry& entry) { return entry.info.selection; }
 
 /// Returns the selection with the parameters that a text may omit. Of an unknown one: those of SelectionSpec.
-SelectionSpec default_spec(Selection selection);
+SelectionSpec default_spec(SelectionId selection);
 
 /// Makes the entry's selector, with alternating signs where the specification has them, without warm-up.
 std::unique_ptr<Selector> make_signed(const SelectionEntry& entry, const SelectionSpec& spec, uint64_t dimension);

@@ -64,7 +64,7 @@ Status validate_sampled(const SelectionSpec& spec) {
 
 SelectionEntry sampled_selection() {
   // No alternating signs: the threshold found for one sign would be the next step's for the other [RedSync19, 2.1.1].
-  return {.info = {.selection = Selection::kSampled,
+  return {.info = {.selection = SelectionId::kSampled,
                    .name = "sampled",
                    .paper = "[RedSync19, 2.1]",
                    .summary = "the threshold of binary_search, reused for a period",

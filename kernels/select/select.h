@@ -16,7 +16,7 @@ namespace millrace {
 
 /// Numbers the selections on the wire: never reused. Each states its own number in its file (selection_list.h lists the
 /// files, protocol/wire/job_spec.md has the table); here are those that other code refers to.
-enum class Selection : uint8_t {
+enum class SelectionId : uint8_t {
   kNone = 0,            ///< everything stored is sent (naturally sparse gradients)
   kTopK = 1,            ///< exact top-k by magnitude
   kThreshold = 2,       ///< |x| >= a fixed threshold [Strom15]
@@ -43,7 +43,7 @@ enum class WarmUp : uint8_t {
 
 /// Holds a selection, and its parameters. Part of a job's specification, overridable per tensor.
 struct SelectionSpec {
-  Selection selection = Selection::kNone;
+  SelectionId selection = SelectionId::kNone;
   double density = 0;          ///< of the dimension, in (0, 1]; used when k is 0
   uint64_t k = 0;              ///< entries a tensor and step; 0: from density, rounded up
   double threshold = 0;        ///< kThreshold only
@@ -112,7 +112,7 @@ struct SelectionParameter {
 };
 
 struct SelectionInfo {
-  Selection selection;
+  SelectionId selection;
   std::string_view name;                                ///< "topk": the command line's and the job specification's word
   std::string_view paper;                               ///< "[SparCML19, 8.3]" (kernels/REFERENCES.md)
   std::string_view summary;                             ///< one line for --help
@@ -128,14 +128,14 @@ struct SelectionInfo {
 
 /// Returns every selection this build knows.
 std::span<const SelectionInfo> selections();
-Result<Selection> selection_by_name(std::string_view name);
-std::string_view selection_name(Selection selection);
+Result<SelectionId> selection_by_name(std::string_view name);
+std::string_view selection_name(SelectionId selection);
 
 /// Returns "none", "dense" or "exponential".
 std::string_view warm_up_name(WarmUp value);
 
 /// Returns the selection, or nullptr: not of this build.
-const SelectionInfo* find_selection(Selection selection);
+const SelectionInfo* find_selection(SelectionId selection);
 
 /// Parses NAME[:AMOUNT[:EXTRA]][:signs][:dense=STEPS|:warm_up=STEPS], with DENSITY or COUNT, a magnitude or a variance
 /// as the amount: "none", "topk:0.01", "topk:1000", "threshold_reuse:0.01:32", "trimmed:0.001:signs:warm_up=500".
@@ -159,7 +159,7 @@ Status validate(const SelectionSpec& spec);
 SelectionSpec resolved_by_size(const SelectionSpec& spec, uint64_t dimension);
 
 /// Returns whether the tensor's size decides which selection it gets.
-bool chooses_by_size(Selection selection);
+bool chooses_by_size(SelectionId selection);
 
 /// Returns whether the selection's amount is the whole tensor. False for selections that may omit entries even then:
 /// those by a fit or by an earlier step's threshold.

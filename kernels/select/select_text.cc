@@ -78,7 +78,9 @@ Result<SelectionSpec> selection_from_text(std::string_view text) {
     ++next;
   }
   for (; next < words.size(); ++next) {
-    if (!set_option(words[next], spec)) return refuse_selection(words[next], wanted);
+    if (set_option(words[next], spec)) continue;
+    const std::string_view key = words[next].substr(0, words[next].find('='));
+    return refuse_selection(words[next], wanted + did_you_mean(key, {"signs", "dense", "warm_up"}));
   }
   if (auto valid = validate(spec); !valid) return std::unexpected(valid.error());
   return spec;

@@ -61,7 +61,7 @@ Status select_threshold(std::span<const float> values, float threshold, uint64_t
 }
 
 SelectionEntry threshold_selection() {
-  return {.info = {.selection = Selection::kThreshold,
+  return {.info = {.selection = SelectionId::kThreshold,
                    .name = "threshold",
                    .paper = "[Strom15]; [RedSync19, 1]",
                    .summary = "every entry with |x| >= a fixed threshold",

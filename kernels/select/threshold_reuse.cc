@@ -103,7 +103,7 @@ Status validate_reuse(const SelectionSpec& spec) {
 }  // namespace
 
 SelectionEntry threshold_reuse_selection() {
-  return {.info = {.selection = Selection::kThresholdReuse,
+  return {.info = {.selection = SelectionId::kThresholdReuse,
                    .name = "threshold_reuse",
                    .paper = "[OkTopk22, 3.1.3]",
                    .summary = "the exact k-th magnitude once a period, reused in between; about k entries",

@@ -78,7 +78,7 @@ Result<float> top_k_threshold(std::span<const float> values, uint64_t k) {
 float max_magnitude(std::span<const float> values) { return magnitude_of_key(max_key(values)); }
 
 SelectionEntry top_k_selection() {
-  return {.info = {.selection = Selection::kTopK,
+  return {.info = {.selection = SelectionId::kTopK,
                    .name = "topk",
                    .paper = "[SparCML19, 2.2]",
                    .summary = "the k entries of largest magnitude, exactly",

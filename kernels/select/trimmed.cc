@@ -101,7 +101,7 @@ std::unique_ptr<Selector> make_trimmed(const SelectionSpec& spec, uint64_t dimen
 }  // namespace
 
 SelectionEntry trimmed_selection() {
-  return {.info = {.selection = Selection::kTrimmed,
+  return {.info = {.selection = SelectionId::kTrimmed,
                    .name = "trimmed",
                    .paper = "[RedSync19, 2.1]",
                    .summary = "exactly k: radix select above a threshold from mean and maximum",

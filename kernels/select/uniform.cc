@@ -50,7 +50,7 @@ std::unique_ptr<Selector> make_uniform(const SelectionSpec& spec, uint64_t dimen
 }  // namespace
 
 SelectionEntry uniform_selection() {
-  return {.info = {.selection = Selection::kUniform,
+  return {.info = {.selection = SelectionId::kUniform,
                    .name = "uniform",
                    .paper = "[GSpar18, 4] (UniSp)",
                    .summary = "each entry drawn with one probability and scaled up; about k entries, unbiased",

@@ -85,7 +85,7 @@ Status validate_warm_up(const SelectionInfo& info, const SelectionSpec& spec) {
     return fail(ErrorCode::kInvalidArgument, "a warm-up has at least 1 step, and no warm-up has none");
   }
   if (spec.warm_up == WarmUp::kNone) return {};
-  if (info.selection == Selection::kNone) {
+  if (info.selection == SelectionId::kNone) {
     return fail(ErrorCode::kInvalidArgument, "select none sends everything as it is: it takes no warm-up");
   }
   if (spec.warm_up == WarmUp::kExponential && info.amount() != SelectionAmount::kShare) {

@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "kernels/codec/codec.h"
 #include "kernels/select/select.h"
+#include "protocol/job/enum_words.h"
 #include "protocol/job/job_spec_fields.h"
 
 namespace millrace::protocol {
@@ -16,39 +18,13 @@ namespace {
 std::string job_spec_text_of(const std::string& value) { return fmt::format("'{}'", value); }
 std::string job_spec_text_of(bool value) { return value ? "on" : "off"; }
 std::string job_spec_text_of(double value) { return fmt::format("{}", value); }
-std::string job_spec_text_of(Mode value) { return std::string(mode_name(value)); }
-std::string job_spec_text_of(Combine value) { return std::string(combine_name(value)); }
-std::string job_spec_text_of(Reselect value) { return std::string(reselect_name(value)); }
-std::string job_spec_text_of(CodecError value) { return std::string(codec_error_name(value)); }
-std::string job_spec_text_of(Momentum value) { return std::string(momentum_name(value)); }
-std::string job_spec_text_of(NonFinite value) { return std::string(non_finite_name(value)); }
-std::string job_spec_text_of(InitialWeights value) { return std::string(initial_weights_name(value)); }
-std::string job_spec_text_of(Path value) { return std::string(path_name(value)); }
-std::string job_spec_text_of(WindowIndexCodec value) {
-  switch (value) {
-    case WindowIndexCodec::kRaw: return "raw";
-    case WindowIndexCodec::kGap: return "gap";
-    case WindowIndexCodec::kBitmap: return "bitmap";
-    case WindowIndexCodec::kBloom: return "bloom";
-    case WindowIndexCodec::kDense: return "dense";
-  }
-  return "unknown";
+std::string job_spec_text_of(std::chrono::milliseconds value) { return fmt::format("{} ms", value.count()); }
+template <HasEnumWords E>
+std::string job_spec_text_of(E value) {
+  return std::string(enum_word(value));
 }
-std::string job_spec_text_of(WindowValueCodec value) {
-  switch (value) {
-    case WindowValueCodec::kFixed16: return "fixed16";
-    case WindowValueCodec::kFixed32: return "fixed32";
-    case WindowValueCodec::kQsgd8: return "qsgd8";
-    case WindowValueCodec::kQsgd4: return "qsgd4";
-    case WindowValueCodec::kNone: return "none";
-  }
-  return "unknown";
-}
-std::string job_spec_text_of(ValueType value) { return value == ValueType::kF32 ? "f32" : "f64"; }
-std::string job_spec_text_of(Selection value) { return std::string(selection_name(value)); }
-std::string job_spec_text_of(WarmUp value) { return std::string(warm_up_name(value)); }
+std::string job_spec_text_of(SelectionId value) { return std::string(selection_name(value)); }
 std::string job_spec_text_of(Optimizer value) { return std::string(optimizer_name(value)); }
-std::string job_spec_text_of(StoreBegin value) { return std::string(store_begin_name(value)); }
 std::string job_spec_text_of(IndexCodecId value) {
   const IndexCodec* codec = find_index_codec(value);
   return codec == nullptr ? "none" : std::string(codec->name());
@@ -66,7 +42,7 @@ std::string job_spec_text_of(T value) {
 
 /// The field that its group is named for: "select: topk here", not "select: selection topk here".
 template <typename T>
-inline constexpr bool kNamesItsGroup = std::is_same_v<T, Selection> || std::is_same_v<T, Reselect> ||
+inline constexpr bool kNamesItsGroup = std::is_same_v<T, SelectionId> || std::is_same_v<T, Reselect> ||
                                        std::is_same_v<T, Momentum> || std::is_same_v<T, Optimizer>;
 
 /// Lists every field as (name, readable value), so that two specifications can be compared field by field.
@@ -83,14 +59,22 @@ class Lister {
     if constexpr (kNamesItsGroup<T>) name = {};
     entries_.push_back({fmt::format("{}{}{}", prefix_, name, name.empty() ? "" : " "), job_spec_text_of(value)});
   }
-  void words(std::string_view name, const std::string& text) {
-    entries_.push_back({fmt::format("{}: ", name), text, true});
+  void words(const OptionInfo& info, const std::string& text) {
+    entries_.push_back({fmt::format("{}: ", info.name), text, true});
+  }
+  template <typename T>
+  void option(const OptionInfo& info, const T& value) {
+    field(info.name, value);
+  }
+  template <typename T, typename Visit>
+  void text(const OptionInfo& info, const T& part, Visit visit) {
+    group(info.name, part, visit);
   }
   template <typename T, typename Visit>
   void group(std::string_view name, const T& part, Visit visit) {
-    prefix_ = fmt::format("{}: ", name);
+    const std::string outer = std::exchange(prefix_, fmt::format("{}{}: ", prefix_, name));
     visit(*this, part);
-    prefix_.clear();
+    prefix_ = outer;
   }
   template <typename T, typename Visit>
   void optional(std::string_view name, const std::optional<T>& part, Visit visit) {
@@ -144,84 +128,6 @@ std::string first_difference_of(const Lister& ours, const Lister& theirs) {
 }
 
 }  // namespace
-
-std::string_view mode_name(Mode value) {
-  switch (value) {
-    case Mode::kSynchronous: return "synchronous";
-    case Mode::kBoundedStaleness: return "bounded_staleness";
-    case Mode::kAsynchronous: return "asynchronous";
-    case Mode::kPartial: return "partial";
-  }
-  return "unknown";
-}
-
-std::string_view path_name(Path value) {
-  switch (value) {
-    case Path::kServer: return "server";
-    case Path::kSwitch: return "switch";
-  }
-  return "unknown";
-}
-
-std::string_view combine_name(Combine value) {
-  switch (value) {
-    case Combine::kSum: return "sum";
-    case Combine::kMean: return "mean";
-    case Combine::kWeightedMean: return "weighted_mean";
-  }
-  return "unknown";
-}
-
-std::string_view reselect_name(Reselect value) {
-  switch (value) {
-    case Reselect::kNone: return "none";
-    case Reselect::kTopK: return "topk";
-  }
-  return "unknown";
-}
-
-std::string_view codec_error_name(CodecError value) {
-  switch (value) {
-    case CodecError::kRetain: return "retain";
-    case CodecError::kDrop: return "drop";
-  }
-  return "unknown";
-}
-
-std::string_view non_finite_name(NonFinite value) {
-  switch (value) {
-    case NonFinite::kRefuse: return "refuse";
-    case NonFinite::kDropAndCount: return "drop_and_count";
-  }
-  return "unknown";
-}
-
-std::string_view momentum_name(Momentum value) {
-  switch (value) {
-    case Momentum::kNone: return "none";
-    case Momentum::kCorrection: return "correction";
-    case Momentum::kNesterov: return "nesterov";
-    case Momentum::kNesterovPrinted: return "nesterov_printed";
-  }
-  return "unknown";
-}
-
-std::string_view initial_weights_name(InitialWeights value) {
-  switch (value) {
-    case InitialWeights::kOwn: return "own";
-    case InitialWeights::kFirst: return "first";
-  }
-  return "unknown";
-}
-
-std::string_view store_begin_name(StoreBegin value) {
-  switch (value) {
-    case StoreBegin::kZeros: return "zeros";
-    case StoreBegin::kWorker: return "worker";
-    case StoreBegin::kSaved: return "saved";
-  }
-  return "unknown";
-}
 
 double denominator_of(Combine combine, size_t contributors, double weight_sum) {
   switch (combine) {

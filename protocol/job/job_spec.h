@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -12,6 +13,7 @@
 #include "kernels/optimize/optimize.h"
 #include "kernels/select/select.h"
 #include "kernels/stream/stream.h"
+#include "millrace/options.h"
 #include "protocol/datagram/window/window_code.h"
 
 namespace millrace::protocol {
@@ -24,13 +26,13 @@ enum class Mode : uint8_t {
   kPartial = 4,  ///< steps of the contributions that arrive in time: a quorum, a deadline, a sample of the members
 };
 
-/// Says how a step's update applies to a weight. The wire always carries the sum; the denominator travels beside it and
-/// workers divide when they apply.
-enum class Combine : uint8_t {
-  kSum = 1,
-  kMean = 2,          ///< divided by the number of contributors of the part
-  kWeightedMean = 3,  ///< divided by the sum of the contributions' weights; workers push weight * gradient
-};
+// Enums and groups of plain options that the public interface and the wire share.
+using millrace::CodecError;
+using millrace::Combine;
+using millrace::InitialWeights;
+using millrace::NonFinite;
+using millrace::StoreBegin;
+using GridSpec = millrace::Grid;
 
 /// Says how the sum is reduced before it goes back.
 enum class Reselect : uint8_t {
@@ -44,17 +46,15 @@ enum class Path : uint8_t {
   kSwitch = 2,  ///< a switch, by datagrams; a shard, by the same datagrams, while the switch does not answer
 };
 
-/// The binary grid that values are rounded to before they are sent. A value is an integer times 2^e; e is a function of
-/// earlier updates, one for each block of indices. The rounding error stays in the residual. Path switch and
-/// reproducible jobs use it.
-struct GridSpec {
-  uint32_t block_indices = 16'384;  ///< path switch: of a window; a multiple of 64, at most kWindowIndicesMax
-  int32_t exponent_initial = -20;   ///< e of every block before there is an update
-  bool operator==(const GridSpec&) const = default;
+/// Says how the entries of a switch's datagrams become bytes.
+struct SwitchCodecs {
+  WindowIndexCodec index = WindowIndexCodec::kGap;
+  WindowValueCodec value = WindowValueCodec::kFixed16;
+  bool operator==(const SwitchCodecs&) const = default;
 };
 
 /// Path switch: the address of the switch, and the job's parameters there.
-struct SwitchSpec {
+struct SwitchSpec : SwitchCodecs {
   std::string address;  ///< "host:port" of its datagrams
   uint32_t job = 0;     ///< the job's number there, and in the file of its key
   /// Windows under way at a time, <= kSlotsMax, a multiple of lanes. A job of fewer windows has fewer: switch_slots().
@@ -62,22 +62,9 @@ struct SwitchSpec {
   /// Cores of the switch that share the windows, <= kLanesMax: job numbers `job` to `job` + lanes - 1.
   uint32_t lanes = 1;
   uint32_t packet_bytes_max = 1472;  ///< UDP payload of the path's MTU
-  WindowIndexCodec index = WindowIndexCodec::kGap;
-  WindowValueCodec value = WindowValueCodec::kFixed16;
-  uint32_t return_after_ms = 5'000;  ///< time for which the switch must answer all workers: then the job returns to it
+  /// Time for which the switch must answer all workers: then the job returns to it.
+  std::chrono::milliseconds return_after{5'000};
   bool operator==(const SwitchSpec&) const = default;
-};
-
-/// Says what happens to the difference between the selected values and their decoded code.
-enum class CodecError : uint8_t {
-  kRetain = 1,  ///< stays in the worker's residual; for lossless codecs and contractions only
-  kDrop = 2,    ///< dropped and counted in the ledger (SparCML's and RedSync's rule)
-};
-
-/// Says how a NaN or an infinity in a pushed gradient is treated.
-enum class NonFinite : uint8_t {
-  kRefuse = 1,        ///< push fails and takes nothing
-  kDropAndCount = 2,  ///< the entry is dropped and counted
 };
 
 /// Says how a worker changes a gradient before it enters the residual (worker/core/residual/DESIGN.md, "What enters").
@@ -93,19 +80,6 @@ struct MomentumSpec {
   double factor = 0;   ///< in (0, 1)
   bool masked = true;  ///< an update that applies an entry's sent value resets the entry's velocity
   bool operator==(const MomentumSpec&) const = default;
-};
-
-/// Says which worker's weights a job begins with.
-enum class InitialWeights : uint8_t {
-  kOwn = 1,    ///< every worker's; the user promises that they are equal
-  kFirst = 2,  ///< the lowest-numbered worker's: the others join it as they would a job that runs
-};
-
-/// Says where the shards get their first weights.
-enum class StoreBegin : uint8_t {
-  kZeros = 1,
-  kWorker = 2,  ///< the member with the lowest number places them; until then nothing is decided
-  kSaved = 3,   ///< the shards' saves of the last job of this name; weights and optimizer state
 };
 
 /// The parameter store: whether the shards hold the weights, and by which rule they apply a step's update.
@@ -139,46 +113,28 @@ struct TensorSpec {
   bool operator==(const TensorSpec&) const = default;
 };
 
-/// The fields that must be equal at all workers of a job. The first worker's specification creates the job; the others'
-/// must equal it.
-struct JobSpec {
+/// The fields that must be equal at all workers of a job, flat: able to hold any values of a hostile peer. The first
+/// worker's specification creates the job; the others' must equal it. The bases are groups of plain options that
+/// millrace::JobConfig has as well (worker/include/millrace/options.h).
+struct JobSpec : Contributions, Updates, Guarantees, Liveness, Layout {
   std::string name;
   std::vector<TensorSpec> tensors;
   uint32_t workers = 0;      ///< the job starts when this many have joined; identities are 0 .. workers-1
   uint32_t workers_min = 1;  ///< the job ends with an error when fewer live
   Mode mode = Mode::kSynchronous;
-  uint32_t staleness = 0;     ///< steps a worker may push ahead of its applied steps (g <= n + staleness)
-  uint32_t quorum = 0;        ///< least number of contributions with which a step is decided
-  uint32_t deadline_ms = 0;   ///< time from its first contribution that a step with its quorum waits for the others
-  uint32_t participants = 0;  ///< kPartial: members drawn for each step (participants.h); 0: all.
-  /// Workers apply an update once this many members have it, themselves included (R18): only as many deaths make it
-  /// void. 0 and 1: as soon as they have it.
-  uint32_t apply_after_acks = 0;
-  Combine combine = Combine::kSum;
+  uint32_t staleness = 0;                 ///< steps a worker may push ahead of its applied steps (g <= n + staleness)
+  uint32_t quorum = 0;                    ///< least number of contributions with which a step is decided
+  std::chrono::milliseconds deadline{0};  ///< from its first contribution, a step with its quorum waits for the others
+  uint32_t participants = 0;              ///< kPartial: members drawn for each step (participants.h); 0: all.
   SelectionSpec select;
   ReselectSpec reselect;
   CodecSpec codec_up;
   CodecSpec codec_down;
-  CodecError codec_error = CodecError::kRetain;
-  NonFinite non_finite = NonFinite::kRefuse;
-  bool unbiased = false;  ///< workers retain no residual: the sent values are the gradient in expectation
   MomentumSpec momentum;
-  double clip = 0;  ///< L2 norm that a step's gradients are scaled down to, over the square root of the workers; 0: off
-  uint32_t dead_after_ms = 10'000;  ///< a worker that has been silent for this time is removed
-  uint32_t heartbeat_ms = 1'000;
-  uint32_t exchange_timeout_ms = 200;  ///< a shard whose histogram is missing for this time: the last threshold is used
-  uint64_t seed = 1;                   ///< of every random choice in the job
-  uint32_t parts_per_shard = 0;        ///< 0: chosen from the expected entries
-  uint64_t fuse_below = 16'384;        ///< consecutive tensors without overrides below this dimension share a bucket
-  bool audit = false;
-  /// Contributions travel with their indices coded against the updates that worker and shard have both seen
-  /// (history_payload.h).
-  bool history = false;
-  bool reproducible = false;  ///< the same bits for any order of arrival, number of shards, and path
+  uint64_t seed = 1;  ///< of every random choice in the job
   Path path = Path::kServer;
   SwitchSpec switch_path;  ///< path switch
   GridSpec grid;           ///< path switch, reproducible
-  InitialWeights initial_weights = InitialWeights::kOwn;
   StoreSpec store;
   /// Names the other settings that must be equal at all workers so that their weights stay equal. They are rates, rows,
   /// and all settings of a worker's own work. Words KEY=VALUE with one space in between; protocol and shards only
@@ -194,6 +150,7 @@ inline constexpr uint32_t kTensorsMax = 65'536;
 inline constexpr uint32_t kStalenessMax = 63;  ///< SummaryEntry::counted_mask has a bit for each of staleness + 1 steps
 inline constexpr uint32_t kPartsPerShardMax = 64;
 inline constexpr uint32_t kPartsMax = 65'536;  ///< parts_per_shard times buckets
+inline constexpr std::chrono::milliseconds kDurationMax{UINT32_MAX};
 inline constexpr uint32_t kExchangeTimeoutMsMax = 60'000;
 inline constexpr uint32_t kNameBytesMax = 255;
 inline constexpr uint32_t kRecipeBytesMax = 4'096;
@@ -220,18 +177,6 @@ Result<JobSpec> decode_job_spec(ByteSpan bytes);
 /// Returns XXH3-64 of the canonical bytes.
 uint64_t job_spec_hash(const JobSpec& spec);
 
-/// Returns the name of an enumerator for sentences, logs and the command line: "synchronous", "weighted_mean", "topk",
-/// "retain" ...
-std::string_view mode_name(Mode value);
-std::string_view path_name(Path value);
-std::string_view combine_name(Combine value);
-std::string_view reselect_name(Reselect value);
-std::string_view codec_error_name(CodecError value);
-std::string_view non_finite_name(NonFinite value);
-std::string_view momentum_name(Momentum value);
-std::string_view initial_weights_name(InitialWeights value);
-std::string_view store_begin_name(StoreBegin value);
-
 /// Returns one sentence naming the first field in which two specifications differ, in the words of the command line.
 /// The recipe comes after all others.
 ///
@@ -241,6 +186,9 @@ std::string first_difference(const JobSpec& ours, const JobSpec& theirs);
 
 /// Returns whether workers hold updates back until several members have them.
 inline bool applies_after_acks(const JobSpec& spec) { return spec.apply_after_acks > 1; }
+
+/// Returns a duration as the wire has it. REQUIRES: validate() holds.
+inline uint32_t wire_ms(std::chrono::milliseconds duration) { return static_cast<uint32_t>(duration.count()); }
 
 /// Returns the divisor of a step's sum: 1, the number of its contributors, or the sum of their weights.
 double denominator_of(Combine combine, size_t contributors, double weight_sum);

@@ -9,9 +9,9 @@
 #include "kernels/base/hash.h"
 #include "protocol/base/limits.h"
 #include "protocol/base/text.h"
+#include "protocol/job/enum_words.h"
 #include "protocol/job/job_spec.h"
 #include "protocol/job/job_spec_fields.h"
-#include "protocol/job/known_enums.h"
 
 namespace millrace::protocol {
 namespace {
@@ -24,13 +24,22 @@ class Encoder {
   explicit Encoder(ByteBuffer& out) : writer_(out) {}
 
   void field(std::string_view, const std::string& text) { put_text(writer_, text); }
-  void words(std::string_view, const std::string& text) { put_text(writer_, text); }
+  void words(const OptionInfo&, const std::string& text) { put_text(writer_, text); }
+  void field(std::string_view, std::chrono::milliseconds value) { writer_.put(wire_ms(value)); }
   void field(std::string_view, double value) { writer_.put(value == 0 ? 0.0 : value); }  // -0 equals 0: one form
   void field(std::string_view, bool flag) { writer_.put(static_cast<uint8_t>(flag)); }
   template <typename T>
     requires std::is_integral_v<T> || std::is_enum_v<T>
   void field(std::string_view, T value) {
     writer_.put(value);
+  }
+  template <typename T>
+  void option(const OptionInfo& info, const T& value) {
+    field(info.name, value);
+  }
+  template <typename T, typename Visit>
+  void text(const OptionInfo&, const T& part, Visit visit) {
+    visit(*this, part);
   }
   template <typename T, typename Visit>
   void group(std::string_view, const T& part, Visit visit) {
@@ -53,7 +62,10 @@ class Decoder {
   explicit Decoder(ByteSpan bytes) : reader_(bytes) {}
 
   void field(std::string_view name, std::string& text) { read_text(name, text, kNameBytesMax); }
-  void words(std::string_view name, std::string& text) { read_text(name, text, kRecipeBytesMax); }
+  void words(const OptionInfo& info, std::string& text) { read_text(info.name, text, kRecipeBytesMax); }
+  void field(std::string_view name, std::chrono::milliseconds& value) {
+    value = std::chrono::milliseconds(get<uint32_t>(name));
+  }
   void field(std::string_view name, double& value) {
     const double read = get<double>(name);
     if (error_) return;
@@ -83,6 +95,14 @@ class Decoder {
                        fmt::format("has the number {}, which this version does not know", read));
     }
     value = static_cast<T>(read);
+  }
+  template <typename T>
+  void option(const OptionInfo& info, T& value) {
+    field(info.name, value);
+  }
+  template <typename T, typename Visit>
+  void text(const OptionInfo&, T& part, Visit visit) {
+    visit(*this, part);
   }
   template <typename T, typename Visit>
   void group(std::string_view, T& part, Visit visit) {

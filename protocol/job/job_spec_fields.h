@@ -1,14 +1,20 @@
 #pragma once
 
-#include <utility>
+#include <type_traits>
 
+#include "protocol/datagram/header.h"
 #include "protocol/job/job_spec.h"
+#include "protocol/job/option_info.h"
 
-/// The fields of a job specification, once, in their order on the wire. The encoder, the decoder and first_difference()
-/// are visitors over this list, so none of them can forget a field. Internal to protocol/.
+/// The fields of a job specification, once, in their order on the wire: the one source of a job's options. The bytes,
+/// the comparison between workers, flags, files, the table of worker/OPTIONS.md and tests visit it. A plain
+/// option is a member of a group in worker/include/millrace/options.h and a line here. A new line is a new version of
+/// the bytes (protocol/wire/versions.md).
 ///
-/// A visitor has field(name, value&) for names, integers, enums, f64 and flags. It has words(name, text&) for the
-/// recipe, and optional(name, value&, visit) for an override that may be absent.
+/// A visitor has option(info, value&) for names, integers, enums, f64, durations and flags. It has text(info, value&,
+/// visit) for values with a text form of their own and several fields on the wire. It has words(info, text&) for the
+/// recipe, and group(name, value&, visit) for options that a prefix joins. Inside of a text it has field(name, value&).
+/// For an override that may be absent it has optional(name, value&, visit).
 namespace millrace::protocol::fields {
 
 template <typename Visitor, typename Spec>
@@ -65,26 +71,59 @@ void visit_tensor(Visitor& v, Tensor& tensor) {
   v.optional("codec_down", tensor.codec_down, [](auto& to, auto& spec) { visit_codec(to, spec); });
 }
 
+/// Returns a base of a record that may be const.
+template <typename Base, typename Record>
+auto& base_of(Record& record) {
+  if constexpr (std::is_const_v<Record>) {
+    return static_cast<const Base&>(record);
+  } else {
+    return static_cast<Base&>(record);
+  }
+}
+
 template <typename Visitor, typename Spec>
-void visit_store(Visitor& v, Spec& spec) {
-  v.field("optimizer", spec.optimizer.optimizer);
-  v.field("rate", spec.optimizer.rate);
-  v.field("momentum", spec.optimizer.momentum);
-  v.field("decay", spec.optimizer.decay);
-  v.field("epsilon", spec.optimizer.epsilon);
-  v.field("begin", spec.begin);
+void visit_optimizer(Visitor& v, Spec& spec) {
+  v.field("optimizer", spec.optimizer);
+  v.field("rate", spec.rate);
+  v.field("momentum", spec.momentum);
+  v.field("decay", spec.decay);
+  v.field("epsilon", spec.epsilon);
+}
+
+template <typename Visitor, typename Spec>
+void visit_window_codecs(Visitor& v, Spec& spec) {
+  v.field("index", spec.index);
+  v.field("value", spec.value);
 }
 
 template <typename Visitor, typename Spec>
 void visit_switch(Visitor& v, Spec& spec) {
-  v.field("address", spec.address);
-  v.field("job", spec.job);
-  v.field("slots", spec.slots);
-  v.field("lanes", spec.lanes);
-  v.field("packet_bytes_max", spec.packet_bytes_max);
-  v.field("index", spec.index);
-  v.field("value", spec.value);
-  v.field("return_after_ms", spec.return_after_ms);
+  using enum OptionGroup;
+  v.option({"address", kSwitch, "host:port of the switch's datagrams"}, spec.address);
+  v.option({"job", kSwitch, "the job's number at the switch"}, spec.job);
+  v.option({.name = "slots",
+            .group = kSwitch,
+            .help = "windows under way at a time, as the switch reserved them",
+            .least = 1,
+            .most = kSlotsMax},
+           spec.slots);
+  v.option({.name = "lanes",
+            .group = kSwitch,
+            .help = "cores of the switch that share the windows; it divides slots",
+            .least = 1,
+            .most = kLanesMax},
+           spec.lanes);
+  v.option({.name = "packet_bytes",
+            .group = kSwitch,
+            .help = "UDP payload of the path: 1472 in an MTU of 1500, 8972 in one of 9000",
+            .least = kSwitchPacketBytesMin,
+            .most = kDatagramBytesMax},
+           spec.packet_bytes_max);
+  v.text({"codec", kSwitch,
+          "of datagrams: auto, or INDEX+VALUE of raw, gap, bitmap, bloom and fixed16, fixed32, qsgd8, "
+          "qsgd4"},
+         base_of<SwitchCodecs>(spec), [](auto& to, auto& part) { visit_window_codecs(to, part); });
+  v.option({"return_after", kSwitch, "the job returns to a switch that has answered for this time"}, spec.return_after);
 }
 
 template <typename Visitor, typename Spec>
@@ -93,43 +132,100 @@ void visit_grid(Visitor& v, Spec& spec) {
   v.field("exponent_initial", spec.exponent_initial);
 }
 
+/// How steps advance: the fields of millrace::Consistency.
+template <typename Visitor, typename Spec>
+void visit_consistency(Visitor& v, Spec& spec) {
+  using enum OptionGroup;
+  v.option({"mode", kConsistency, "how steps advance: all workers, all but slow ones, those in time, each alone"},
+           spec.mode);
+  v.option({.name = "staleness",
+            .group = kConsistency,
+            .help = "steps that may be pushed ahead of the last update",
+            .most = kStalenessMax},
+           spec.staleness);
+  v.option({.name = "quorum",
+            .group = kConsistency,
+            .help = "contributions that a step needs before it is decided",
+            .most = kWorkersMax},
+           spec.quorum);
+  v.option({"deadline", kConsistency, "time for which a step with its quorum waits for the others"}, spec.deadline);
+  v.option({.name = "participants",
+            .group = kConsistency,
+            .help = "mode partial: workers drawn for each step; 0: all",
+            .most = kWorkersMax},
+           spec.participants);
+}
+
 /// Everything but the tensors, which follow.
 template <typename Visitor, typename Spec>
 void visit_job(Visitor& v, Spec& spec) {
-  v.field("name", spec.name);
-  v.field("workers", spec.workers);
-  v.field("workers_min", spec.workers_min);
-  v.field("mode", spec.mode);
-  v.field("staleness", spec.staleness);
-  v.field("quorum", spec.quorum);
-  v.field("deadline_ms", spec.deadline_ms);
-  v.field("participants", spec.participants);
-  v.field("apply_after_acks", spec.apply_after_acks);
-  v.field("combine", spec.combine);
-  v.group("select", spec.select, [](auto& to, auto& part) { visit_selection(to, part); });
-  v.group("reselect", spec.reselect, [](auto& to, auto& part) { visit_reselect(to, part); });
-  v.group("codec_up", spec.codec_up, [](auto& to, auto& part) { visit_codec(to, part); });
-  v.group("codec_down", spec.codec_down, [](auto& to, auto& part) { visit_codec(to, part); });
-  v.field("codec_error", spec.codec_error);
-  v.field("non_finite", spec.non_finite);
-  v.field("unbiased", spec.unbiased);
-  v.group("momentum", spec.momentum, [](auto& to, auto& part) { visit_momentum(to, part); });
-  v.field("clip", spec.clip);
-  v.field("dead_after_ms", spec.dead_after_ms);
-  v.field("heartbeat_ms", spec.heartbeat_ms);
-  v.field("exchange_timeout_ms", spec.exchange_timeout_ms);
-  v.field("seed", spec.seed);
-  v.field("parts_per_shard", spec.parts_per_shard);
-  v.field("fuse_below", spec.fuse_below);
-  v.field("audit", spec.audit);
-  v.field("history", spec.history);
-  v.field("reproducible", spec.reproducible);
-  v.field("path", spec.path);
+  using enum OptionGroup;
+  const auto codec = [](auto& to, auto& part) { visit_codec(to, part); };
+  v.option({.name = "name", .group = kJob, .help = "name of the job at the shards", .flag = "job"}, spec.name);
+  v.option({.name = "workers",
+            .group = kJob,
+            .help = "the job starts when this number of workers has joined",
+            .least = 1,
+            .most = kWorkersMax},
+           spec.workers);
+  v.option({.name = "workers_min",
+            .group = kJob,
+            .help = "the job ends with an error when fewer workers live",
+            .least = 1,
+            .most = kWorkersMax},
+           spec.workers_min);
+  visit_consistency(v, spec);
+  v.option({.name = "apply_after_acks",
+            .group = kConsistency,
+            .help = "an update is applied once this number of workers has it; 0: at once",
+            .most = kWorkersMax},
+           spec.apply_after_acks);
+  v.option({"combine", kJob, "divisor of a step's sum"}, spec.combine);
+  v.text({"select", kCompression, "the entries of a gradient that a step sends, as topk:0.01"}, spec.select,
+         [](auto& to, auto& part) { visit_selection(to, part); });
+  v.text({"reselect", kCompression, "the entries of the sum that return: none, or topk:DENSITY|COUNT[:PERIOD]"},
+         spec.reselect, [](auto& to, auto& part) { visit_reselect(to, part); });
+  v.text({"codec_up", kCompression, "codecs of contributions, as gap+qsgd4"}, spec.codec_up, codec);
+  v.text({"codec_down", kCompression, "codecs of updates"}, spec.codec_down, codec);
+  v.option({"codec_error", kCompression, "whether a codec's error stays in the residual"}, spec.codec_error);
+  v.option({"non_finite", kCompression,
+            "treatment of NaN and infinity in a gradient: the push fails, or the entry is dropped"},
+           spec.non_finite);
+  v.option({"unbiased", kCompression, "keeps no residual: the expected value of a contribution is the gradient"},
+           spec.unbiased);
+  v.text({"momentum", kCompression,
+          "before the residual: none, or correction, nesterov, nesterov_printed with "
+          ":FACTOR[:unmasked]"},
+         spec.momentum, [](auto& to, auto& part) { visit_momentum(to, part); });
+  v.option({"clip", kCompression,
+            "L2 norm that a step's gradients are scaled down to, over the root of the workers; 0: "
+            "off"},
+           spec.clip);
+  v.option({"dead_after", kTiming, "the shards evict a worker that sends nothing for this time"}, spec.dead_after);
+  v.option({"heartbeat", kTiming, "time between two signs of life of a worker"}, spec.heartbeat);
+  v.option({"exchange_timeout", kTiming, "a shard waits this time for another's histogram"}, spec.exchange_timeout);
+  v.option({"seed", kJob, "of every random choice in the job"}, spec.seed);
+  v.option({.name = "parts_per_shard",
+            .group = kJob,
+            .help = "parts of a bucket on a shard; 0: by expected entries",
+            .most = kPartsPerShardMax},
+           spec.parts_per_shard);
+  v.option({"fuse_below", kJob, "neighbouring tensors below this dimension travel together"}, spec.fuse_below);
+  v.option({"audit", kJob, "checks that no value is lost or counted twice"}, spec.audit);
+  v.option({"history", kCompression, "codes indices against the updates that both sides have seen"}, spec.history);
+  v.option({"reproducible", kJob, "the same bits for any order of arrival, number of shards and path"},
+           spec.reproducible);
+  v.option({"path", kSwitch, "the processes that add up the contributions"}, spec.path);
   v.group("switch", spec.switch_path, [](auto& to, auto& part) { visit_switch(to, part); });
-  v.group("grid", spec.grid, [](auto& to, auto& part) { visit_grid(to, part); });
-  v.field("initial_weights", spec.initial_weights);
-  v.group("store", spec.store, [](auto& to, auto& part) { visit_store(to, part); });
-  v.words("recipe", spec.recipe);
+  v.text({"grid", kSwitch,
+          "binary grid of path switch and reproducible jobs, INDICES:EXPONENT; auto: 16384:-20, with --reproducible "
+          "4096:-20"},
+         spec.grid, [](auto& to, auto& part) { visit_grid(to, part); });
+  v.option({"initial_weights", kJob, "whose weights the job begins with"}, spec.initial_weights);
+  v.text({"store", kStore, "the rule by which the shards change weights that they hold, as adam:0.001"},
+         spec.store.optimizer, [](auto& to, auto& part) { visit_optimizer(to, part); });
+  v.option({"store_begin", kStore, "the store's first weights"}, spec.store.begin);
+  v.words({"recipe", kJob, "other settings that must be equal at all workers: words KEY=VALUE"}, spec.recipe);
 }
 
 }  // namespace millrace::protocol::fields

@@ -11,9 +11,10 @@
 #include "kernels/select/select.h"
 #include "protocol/base/limits.h"
 #include "protocol/base/text.h"
+#include "protocol/job/enum_words.h"
 #include "protocol/job/job_spec.h"
+#include "protocol/job/job_spec_fields.h"
 #include "protocol/job/job_spec_reproducible.h"
-#include "protocol/job/known_enums.h"
 #include "protocol/job/layout.h"
 #include "protocol/job/step_sends.h"
 #include "protocol/job/switch_layout.h"
@@ -46,9 +47,9 @@ Status check_asynchronous(const JobSpec& spec) {
     return refuse_spec(
         "quorum belongs to mode partial: in mode asynchronous each contribution is a step of its own; set it to 0");
   }
-  if (spec.deadline_ms != 0) {
+  if (spec.deadline != std::chrono::milliseconds::zero()) {
     return refuse_spec(
-        "deadline_ms belongs to mode partial: in mode asynchronous no step blocks on a worker; set it to 0");
+        "deadline belongs to mode partial: in mode asynchronous no step blocks on a worker; set it to 0");
   }
   return {};
 }
@@ -76,13 +77,13 @@ Status check_absence(const JobSpec& spec) {
     return refuse_spec(
         "mode bounded_staleness with staleness 0 would wait for all workers in every step: that is mode synchronous");
   }
-  const bool waits = spec.quorum != 0 || spec.deadline_ms != 0 || spec.participants != 0;
+  const bool waits = spec.quorum != 0 || spec.deadline != std::chrono::milliseconds::zero() || spec.participants != 0;
   const bool leaves_out = spec.mode == Mode::kBoundedStaleness || spec.mode == Mode::kPartial;
   if (leaves_out && !waits) {
     return refuse_spec(fmt::format(
-        "mode {} needs a quorum or a deadline_ms (or, in mode partial, participants): the first contribution would "
+        "mode {} needs a quorum or a deadline (or, in mode partial, participants): the first contribution would "
         "decide every step alone; a quorum of all workers but one, for example, leaves out the slowest",
-        mode_name(spec.mode)));
+        enum_word(spec.mode)));
   }
   return {};
 }
@@ -95,9 +96,9 @@ Status check_mode(const JobSpec& spec) {
   if (spec.mode == Mode::kSynchronous && spec.quorum != 0) {
     return refuse_spec("quorum belongs to mode partial: mode synchronous waits for every live worker; set it to 0");
   }
-  if (spec.mode == Mode::kSynchronous && spec.deadline_ms != 0) {
+  if (spec.mode == Mode::kSynchronous && spec.deadline != std::chrono::milliseconds::zero()) {
     return refuse_spec(
-        "deadline_ms belongs to mode partial: mode synchronous waits for every live worker (see dead_after_ms); set it "
+        "deadline belongs to mode partial: mode synchronous waits for every live worker (see dead_after); set it "
         "to 0");
   }
   if (const Status valid = check_asynchronous(spec); !valid) return valid;
@@ -133,19 +134,45 @@ Status check_workers(const JobSpec& spec) {
   return {};
 }
 
-Status check_times(const JobSpec& spec) {
-  if (spec.heartbeat_ms == 0)
-    return refuse_spec(
-        "heartbeat_ms is 0: a silent worker could not be distinguished from a dead one, set it to 1 or more");
-  if (uint64_t{spec.heartbeat_ms} * 3 > spec.dead_after_ms) {
-    return refuse_spec(
-        fmt::format("dead_after_ms {} is under three heartbeats of {} ms: two lost in a row would remove a live "
-                    "worker, raise it or lower heartbeat_ms",
-                    spec.dead_after_ms, spec.heartbeat_ms));
+/// Looks for a duration that does not fit the milliseconds of 32 bits on the wire.
+struct DurationsOfJob {
+  Status valid;
+
+  void option(const OptionInfo& info, std::chrono::milliseconds value) {
+    if (!valid || (value.count() >= 0 && value <= kDurationMax)) return;
+    valid = refuse_spec(fmt::format("{} is {} ms: it takes 0 to {}", info.name, value.count(), kDurationMax.count()));
   }
-  if (spec.exchange_timeout_ms < 1 || spec.exchange_timeout_ms > kExchangeTimeoutMsMax) {
-    return refuse_spec(fmt::format("exchange_timeout_ms is {}: shards wait 1 to {} ms for each other's histograms",
-                                   spec.exchange_timeout_ms, kExchangeTimeoutMsMax));
+  template <typename T>
+  void option(const OptionInfo&, const T&) {}
+  template <typename T, typename Visit>
+  void text(const OptionInfo&, const T&, Visit) {}
+  void words(const OptionInfo&, const std::string&) {}
+  template <typename T, typename Visit>
+  void group(std::string_view, const T& part, Visit visit) {
+    visit(*this, part);
+  }
+};
+
+Status check_durations(const JobSpec& spec) {
+  DurationsOfJob durations;
+  fields::visit_job(durations, spec);
+  return durations.valid;
+}
+
+Status check_times(const JobSpec& spec) {
+  if (const Status fits = check_durations(spec); !fits) return fits;
+  if (spec.heartbeat.count() == 0)
+    return refuse_spec(
+        "heartbeat is 0: a silent worker could not be distinguished from a dead one, set it to 1 ms or more");
+  if (spec.heartbeat * 3 > spec.dead_after) {
+    return refuse_spec(
+        fmt::format("dead_after {} ms is under three heartbeats of {} ms: two lost in a row would remove a live "
+                    "worker, raise it or lower heartbeat",
+                    spec.dead_after.count(), spec.heartbeat.count()));
+  }
+  if (spec.exchange_timeout.count() < 1 || spec.exchange_timeout.count() > kExchangeTimeoutMsMax) {
+    return refuse_spec(fmt::format("exchange_timeout is {} ms: shards wait 1 to {} ms for each other's histograms",
+                                   spec.exchange_timeout.count(), kExchangeTimeoutMsMax));
   }
   return {};
 }
@@ -305,8 +332,8 @@ Status check_store(const JobSpec& job) {
     return fail(valid.error().code, fmt::format("store: {}", valid.error().message));
   }
   if (spec.optimizer.optimizer == Optimizer::kNone && spec.begin != StoreBegin::kZeros) {
-    return refuse_spec(fmt::format("store_begin {} without a store: name the store's optimizer, as sgd:0.1",
-                                   store_begin_name(spec.begin)));
+    return refuse_spec(
+        fmt::format("store_begin {} without a store: name the store's optimizer, as sgd:0.1", enum_word(spec.begin)));
   }
   if (spec.optimizer.optimizer != Optimizer::kNone && applies_after_acks(job)) {
     return refuse_spec(
@@ -317,7 +344,7 @@ Status check_store(const JobSpec& job) {
     return refuse_spec(
         fmt::format("store {} with momentum {}: the workers send a momentum already, and it would be averaged twice; "
                     "set momentum none, or the store to sgd or adagrad",
-                    optimizer_name(spec.optimizer.optimizer), momentum_name(entering.momentum)));
+                    optimizer_name(spec.optimizer.optimizer), enum_word(entering.momentum)));
   }
   return {};
 }

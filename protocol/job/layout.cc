@@ -24,7 +24,7 @@ constexpr uint64_t kBoundaryUnit = 64;
 
 /// Returns whether a selection by size sends a tensor of `dimension` uncompressed in every step.
 bool is_uncompressed(const SelectionSpec& select, uint64_t dimension) {
-  return chooses_by_size(select.selection) && resolved_by_size(select, dimension).selection == Selection::kNone;
+  return chooses_by_size(select.selection) && resolved_by_size(select, dimension).selection == SelectionId::kNone;
 }
 
 /// Returns whether the tensor may share a bucket. A selection by size chooses for each tensor: a tensor that it

@@ -8,9 +8,9 @@
 namespace millrace::protocol {
 
 StepSends step_sends(const SelectionSpec& spec, uint64_t dimension, uint64_t step) {
-  if (spec.selection == Selection::kNone) return StepSends::kEverything;
+  if (spec.selection == SelectionId::kNone) return StepSends::kEverything;
   SelectionSpec now = resolved_by_size(spec, dimension);
-  if (now.selection == Selection::kNone) return StepSends::kUncompressed;
+  if (now.selection == SelectionId::kNone) return StepSends::kUncompressed;
   if (const std::optional<double> density = warm_up_density(now, dimension, step)) {
     if (now.warm_up == WarmUp::kDense) return StepSends::kUncompressed;
     now.density = *density;

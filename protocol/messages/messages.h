@@ -246,7 +246,7 @@ struct Heartbeat {
   enum class Switch : uint8_t {
     kNoReport = 0,  ///< nothing to tell, or not asked
     kSilent = 1,    ///< or refuses the job: the path should be kServer
-    kAnswers = 2,   ///< has answered probes for SwitchSpec::return_after_ms: the path may be kSwitch again
+    kAnswers = 2,   ///< has answered probes for SwitchSpec::return_after: the path may be kSwitch again
   };
   /// worker -> shard 0, in jobs of path switch: the reason why the worker is blocked. Shards see no step of such a job.
   enum class SwitchWait : uint8_t {

@@ -48,7 +48,7 @@ std::optional<TimeNs> PartRound::due(const Members& members) const {
   if (spec_->participants == 0 && open.decoded < quorum && members.pushing().size() >= quorum) return std::nullopt;
   const std::vector<uint32_t> absent = waited_for(members);
   if (absent.empty()) return open.timing.last;
-  if (spec_->quorum == 0 && spec_->deadline_ms == 0) return std::nullopt;  // all participants, no other member
+  if (spec_->quorum == 0 && spec_->deadline.count() == 0) return std::nullopt;  // all participants, no other member
   // A quorum, or fewer where fewer contributions can still arrive.
   const auto may_come =
       std::ranges::count_if(members.pushing(), [this](const protocol::Member& one) { return !is_in(one.worker); });
@@ -57,7 +57,7 @@ std::optional<TimeNs> PartRound::due(const Members& members) const {
   if (bounded && std::ranges::any_of(absent, [&](uint32_t worker) { return left_out(worker) >= spec_->staleness; })) {
     return std::nullopt;
   }
-  return std::max(open.timing.first, last_decided_at_) + static_cast<TimeNs>(spec_->deadline_ms) * kNsPerMs;
+  return std::max(open.timing.first, last_decided_at_) + spec_->deadline.count() * kNsPerMs;
 }
 
 std::vector<uint32_t> PartRound::waited_for(const Members& members) const {

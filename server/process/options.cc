@@ -13,6 +13,7 @@
 #include "kernels/base/version.h"
 #include "monitoring/http/http_address.h"
 #include "monitoring/standard_streams.h"
+#include "monitoring/usage_sentence.h"
 #include "protocol/datagram/endpoint_text.h"
 
 namespace millrace::server {
@@ -114,7 +115,7 @@ void add_limits(CLI::App& app, Limits& limits, uint32_t& drain_seconds, uint32_t
       ->transform(CLI::Validator(to_bytes, "SIZE"))
       ->group(group)
       ->capture_default_str();
-  app.add_option("--dead-after-ms-min", limits.dead_after_ms_min, "Least dead_after_ms that a job may ask for")
+  app.add_option("--dead-after-ms-min", limits.dead_after_ms_min, "Least dead_after that a job may ask for")
       ->group(group)
       ->capture_default_str();
   app.add_option("--drain-seconds", drain_seconds, "At shutdown: time for rounds in flight")
@@ -160,9 +161,8 @@ std::string refuse_http(std::string& text) {
 }
 
 /// Prints the sentence in one line, as every other failure. Returns the exit code.
-int report_usage(std::string sentence) {
+int report_usage(std::string_view sentence) {
   constexpr int kUsage = 2;
-  std::ranges::replace(sentence, '\n', ' ');
   monitoring::say(fmt::format("millrace-server: {}; see millrace-server --help", sentence));
   return kUsage;
 }
@@ -230,7 +230,8 @@ std::variant<Options, int> parse_options(int argc, const char* const* argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return error.get_exit_code() == 0 ? app.exit(error) : report_usage(error.what());  // --help comes here too
+    return error.get_exit_code() == 0 ? app.exit(error)
+                                      : report_usage(monitoring::usage_sentence(app, error));  // --help comes here too
   }
   if (const std::string refusal = refuse_together(options); !refusal.empty()) return report_usage(refusal);
   options.limits.drain_ms = drain_seconds * 1000;

@@ -288,7 +288,7 @@ Recovery::Removals Recovery::removals(TimeNs now) const {
     return removals;
   }
   if (!majority()) return removals;
-  const TimeNs timeout = static_cast<TimeNs>(setup_.spec.dead_after_ms) * kNsPerMs;
+  const TimeNs timeout = setup_.spec.dead_after.count() * kNsPerMs;
   for (const auto& [worker, unanswered] : asks_) {
     if (unanswered.since + timeout <= now) add(worker);
   }

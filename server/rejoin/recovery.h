@@ -135,7 +135,7 @@ class Recovery {
     bool complete() const { return summary && got.size() == decided - from; }
   };
 
-  TimeNs heartbeat() const { return static_cast<TimeNs>(setup_.spec.heartbeat_ms) * kNsPerMs; }
+  TimeNs heartbeat() const { return setup_.spec.heartbeat.count() * kNsPerMs; }
   /// Returns whether enough members have answered. Half of them are enough: of two workers, one may be dead
   /// permanently.
   bool majority() const { return answers_.size() * 2 >= setup_.members.all().size(); }

@@ -90,7 +90,7 @@ class Settlement {
     std::set<uint32_t> passed_over;  ///< givers
   };
 
-  TimeNs heartbeat() const { return static_cast<TimeNs>(setup_.spec.heartbeat_ms) * kNsPerMs; }
+  TimeNs heartbeat() const { return setup_.spec.heartbeat.count() * kNsPerMs; }
   const protocol::Member& member(uint32_t worker) const;
   /// Returns whether only the rest after its last part keeps the joiner from getting the next one.
   static bool rests(const Joiner& joiner);

@@ -67,7 +67,7 @@ void JobRounds::make_threshold(Bucket& bucket) const {
         .shard = setup_.shard,
         .shards = shards_of(setup_.layout, layout),
         .local_parts = bucket.count,
-        .repeat_ns = static_cast<TimeNs>(setup_.spec.exchange_timeout_ms) * kNsPerMs,
+        .repeat_ns = setup_.spec.exchange_timeout.count() * kNsPerMs,
     });
     return;
   }
@@ -78,7 +78,7 @@ void JobRounds::make_threshold(Bucket& bucket) const {
       .shard = setup_.shard,
       .shards = shards_of(setup_.layout, layout),
       .local_parts = bucket.count,
-      .timeout_ns = static_cast<TimeNs>(setup_.spec.exchange_timeout_ms) * kNsPerMs,
+      .timeout_ns = setup_.spec.exchange_timeout.count() * kNsPerMs,
   });
 }
 

@@ -122,7 +122,7 @@ const PartRound* JobRounds::longest_retained() const {
 }
 
 std::vector<protocol::Member> JobRounds::behind(TimeNs now) {
-  const TimeNs timeout = static_cast<TimeNs>(setup_.spec.dead_after_ms) * kNsPerMs;
+  const TimeNs timeout = setup_.spec.dead_after.count() * kNsPerMs;
   if (failure_ || !blocked_since_ || now < *blocked_since_ + timeout) return {};
   blocked_since_ = now;
   const PartRound* longest = longest_retained();

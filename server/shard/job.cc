@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "protocol/job/enum_words.h"
+
 namespace millrace::server {
 namespace {
 
@@ -88,8 +90,8 @@ protocol::Welcome Job::welcome(const std::string& software) const {
   protocol::Welcome welcome;
   welcome.software = software;
   welcome.membership = members_.membership();
-  welcome.heartbeat_ms = setup_.spec.heartbeat_ms;
-  welcome.dead_after_ms = setup_.spec.dead_after_ms;
+  welcome.heartbeat_ms = protocol::wire_ms(setup_.spec.heartbeat);
+  welcome.dead_after_ms = protocol::wire_ms(setup_.spec.dead_after);
   welcome.message_bytes_max = setup_.limits.message_bytes_max;
   return welcome;
 }
@@ -238,11 +240,11 @@ void Job::extend_deadlines(TimeNs paused) {
 std::vector<protocol::Member> Job::silent(TimeNs now) const {
   const protocol::Membership& membership = members_.membership();
   if (recovery_ || (membership.started && membership.members.size() <= 1)) return {};
-  return members_.silent(now, static_cast<TimeNs>(setup_.spec.dead_after_ms) * kNsPerMs);
+  return members_.silent(now, setup_.spec.dead_after.count() * kNsPerMs);
 }
 
 std::optional<std::string> Job::abandoned(TimeNs now) const {
-  const TimeNs silence = static_cast<TimeNs>(std::max(setup_.limits.abandon_ms, setup_.spec.dead_after_ms)) * kNsPerMs;
+  const TimeNs silence = std::max(TimeNs{setup_.limits.abandon_ms}, TimeNs{setup_.spec.dead_after.count()}) * kNsPerMs;
   if (!members_.all().empty() && members_.silent(now, silence).size() == members_.all().size()) {
     return fmt::format("job '{}': no worker has been heard for long", setup_.spec.name);
   }
@@ -325,7 +327,7 @@ void Job::add_path(JobStatus& status, TimeNs now) const {
   if (setup_.spec.path != protocol::Path::kSwitch) return;
   const protocol::Membership& membership = members_.membership();
   SwitchPathStatus& path = status.switch_path.emplace();
-  path.decided_by = protocol::path_name(membership.path);
+  path.decided_by = protocol::enum_word(membership.path);
   path.switch_address = setup_.spec.switch_path.address;
   path.switch_job = setup_.spec.switch_path.job;
   if (!membership.shards.empty()) path.datagrams = membership.shards.front().datagrams;
@@ -339,12 +341,12 @@ JobStatus Job::status(TimeNs now) const {
   status.job = membership.job;
   status.epoch = membership.epoch;
   status.started = membership.started;
-  status.mode = protocol::mode_name(setup_.spec.mode);
+  status.mode = protocol::enum_word(setup_.spec.mode);
   status.workers = setup_.spec.workers;
   status.quorum = setup_.spec.quorum;
-  status.deadline_ms = setup_.spec.deadline_ms;
-  status.heartbeat_ms = setup_.spec.heartbeat_ms;
-  status.dead_after_ms = setup_.spec.dead_after_ms;
+  status.deadline_ms = protocol::wire_ms(setup_.spec.deadline);
+  status.heartbeat_ms = protocol::wire_ms(setup_.spec.heartbeat);
+  status.dead_after_ms = protocol::wire_ms(setup_.spec.dead_after);
   status.parts = static_cast<uint32_t>(rounds_.part_count());
   status.steps_decided = rounds_.steps_decided();
   status.steps_decided_max = rounds_.steps_decided_max();

@@ -46,7 +46,7 @@ Members::Process process_of(const protocol::Hello& hello) {
 
 /// Returns the silence after which a member may be dead.
 TimeNs doubtful_after(const protocol::JobSpec& spec) {
-  return std::max(2 * static_cast<TimeNs>(spec.heartbeat_ms) * kNsPerMs, kReplacedAfter);
+  return std::max(2 * spec.heartbeat.count() * kNsPerMs, kReplacedAfter);
 }
 
 std::string seconds_of(TimeNs ns) {
@@ -176,10 +176,10 @@ Status ShardCore::judge_spec(const protocol::JobSpec& spec) const {
   if (const Status valid = protocol::validate(spec); !valid) return valid;
   if (const Status ok = limit(spec.workers, limits.workers_max, "workers", "--workers-max"); !ok) return ok;
   if (const Status ok = limit(spec.tensors.size(), limits.tensors_max, "tensors", "--tensors-max"); !ok) return ok;
-  if (spec.dead_after_ms < limits.dead_after_ms_min) {
+  if (spec.dead_after.count() < limits.dead_after_ms_min) {
     return fail(ErrorCode::kLimitExceeded,
-                fmt::format("dead_after_ms of {} is below this shard's least of {} (--dead-after-ms-min)",
-                            spec.dead_after_ms, limits.dead_after_ms_min));
+                fmt::format("dead_after of {} ms is below this shard's least of {} (--dead-after-ms-min)",
+                            spec.dead_after.count(), limits.dead_after_ms_min));
   }
   const uint64_t per_shard = spec.parts_per_shard != 0 ? spec.parts_per_shard : kPartsPerShardPlanned;
   const uint64_t parts = spec.tensors.size() * config_.shard_count * per_shard;
@@ -225,7 +225,7 @@ std::optional<Error> ShardCore::of_dead_run(const protocol::Header& header, cons
   const Result<std::optional<protocol::JobRecord>> record = table_.read_job(job->membership().job);
   if (!record) return record.error();
   if (!*record) return {};
-  const TimeNs free_after = TimeNs{silent_ms_max_of(**record, job->spec().dead_after_ms)} * kNsPerMs;
+  const TimeNs free_after = TimeNs{silent_ms_max_of(**record, protocol::wire_ms(job->spec().dead_after))} * kNsPerMs;
   if (silence >= free_after) {
     end_in_table(*job,
                  {ErrorCode::kStale, fmt::format("job '{}': none of its workers has been heard for {}, and a new "
@@ -249,7 +249,7 @@ std::string ShardCore::time_in_the_way(uint64_t number, uint32_t worker, TimeNs 
   const Members::Link* link = job ? job->members().link(worker) : nullptr;
   if (!link) return {};
   const TimeNs silence = now - link->heard;
-  const TimeNs dead_after = static_cast<TimeNs>(job->spec().dead_after_ms) * kNsPerMs;
+  const TimeNs dead_after = job->spec().dead_after.count() * kNsPerMs;
   return fmt::format(" (last heard {} ago; once it has been silent for {}, in {}, it is removed)", seconds_of(silence),
                      seconds_of(dead_after), seconds_of(dead_after - silence));
 }
@@ -301,7 +301,7 @@ std::optional<Error> ShardCore::left_behind(const protocol::JobRecord& record, c
   const protocol::Member* member = find_member(membership, header.worker);
   const bool in_the_way = theirs != hello.spec || (member && member->nonce != hello.nonce && !hello.returns);
   if (!in_the_way) return std::nullopt;
-  const uint32_t silent_ms_max = silent_ms_max_of(record, theirs.dead_after_ms);
+  const uint32_t silent_ms_max = silent_ms_max_of(record, protocol::wire_ms(theirs.dead_after));
   const LostJob& waits = lost_
                              .try_emplace(membership.job, LostJob{record.name, now, silent_ms_max,
                                                                   LostJob::LostJobAction::kUnlessReopened})

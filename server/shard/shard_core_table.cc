@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "protocol/job/enum_words.h"
 #include "server/shard/shard_core.h"
 
 /// Reads and writes the membership table: memberships, the shard map, silence, and the ends of jobs and of the shard.
@@ -30,7 +31,7 @@ std::string_view shard_table_name_of(Leaving leaving) {
 }
 
 std::string why_removed(Leaving leaving, const protocol::JobSpec& spec) {
-  if (leaving == Leaving::kSilent) return fmt::format("has been silent for {} ms", spec.dead_after_ms);
+  if (leaving == Leaving::kSilent) return fmt::format("has been silent for {} ms", spec.dead_after.count());
   if (leaving == Leaving::kWrong) return "sends no update for a step that it reports as retained";
   return "is behind by more updates than are retained";
 }
@@ -45,7 +46,7 @@ std::string sentence_of(const protocol::Body& last_message) {
 std::string not_ended(std::string_view name, uint64_t number) {
   return fmt::format(
       "job '{}' ({}) is over, and its end is not in the membership table: its name stays taken until its workers have "
-      "left it at another shard; or, once this shard is started again, for dead_after_ms after a worker asks for it "
+      "left it at another shard; or, once this shard is started again, for dead_after after a worker asks for it "
       "(--abandon-seconds where the job's workers return)",
       name, number);
 }
@@ -345,7 +346,7 @@ void ShardCore::tell_change(const Job& job, const Job::TableChange& table_change
                             Actions& actions) const {
   const std::string& name = job.spec().name;
   if (table_change.kind == Job::TableChange::Kind::kPath) {
-    actions.metrics.push_back({Metric::kPathChanges, name, protocol::path_name(table_change.path), 1});
+    actions.metrics.push_back({Metric::kPathChanges, name, protocol::enum_word(table_change.path), 1});
     const bool falls_back = table_change.path == protocol::Path::kServer;
     return log(falls_back ? Severity::kWarning : Severity::kInfo,
                fmt::format("job '{}': {}; {} decides its steps from now on", name, table_change.because,

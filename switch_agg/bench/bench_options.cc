@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <string>
 
+#include "monitoring/usage_sentence.h"
 #include "protocol/datagram/endpoint_text.h"
 #include "protocol/datagram/header.h"
 #include "protocol/datagram/window/window_code.h"
@@ -128,7 +129,9 @@ std::variant<BenchOptions, LoadOptions, int> parse_bench_options(int argc, const
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     // --help comes here too.
-    return error.get_exit_code() == 0 ? app.exit(error) : report_usage(kBenchProgram, error.what());
+    return error.get_exit_code() == 0
+               ? app.exit(error)
+               : report_usage(kBenchProgram, monitoring::usage_sentence(monitoring::named_command(app), error));
   }
   if (*traffic) return bench_options;
   load_options.to = protocol::parse_endpoint(load_to).value();

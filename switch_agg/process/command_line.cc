@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "kernels/base/version.h"
 #include "monitoring/exit_code.h"
 #include "monitoring/standard_streams.h"
@@ -12,9 +10,8 @@
 
 namespace millrace::switch_agg {
 
-int report_usage(std::string_view program, std::string sentence) {
+int report_usage(std::string_view program, std::string_view sentence) {
   constexpr int kUsage = 2;
-  std::ranges::replace(sentence, '\n', ' ');
   say(program, fmt::format("{}; see {} --help", sentence, program));
   return kUsage;
 }

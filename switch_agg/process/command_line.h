@@ -21,7 +21,7 @@ CLI::Validator checked(Parse parse) {
 }
 
 /// Writes one line on stderr: the program, the sentence, and where to read on. Returns the exit code of wrong usage.
-int report_usage(std::string_view program, std::string sentence);
+int report_usage(std::string_view program, std::string_view sentence);
 
 /// Returns the program's version, and those of DPDK and of the library that computes MACs.
 std::string version_text(std::string_view program);

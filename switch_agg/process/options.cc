@@ -6,6 +6,7 @@
 #include <string>
 
 #include "monitoring/http/http_address.h"
+#include "monitoring/usage_sentence.h"
 #include "protocol/datagram/endpoint_text.h"
 #include "switch_agg/process/command_line.h"
 
@@ -150,8 +151,10 @@ std::variant<RunOptions, int> parse_options(int argc, const char* const* argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return error.get_exit_code() == 0 ? app.exit(error)
-                                      : report_usage(kSwitchName, error.what());  // --help comes here too
+    return error.get_exit_code() == 0
+               ? app.exit(error)
+               : report_usage(kSwitchName, monitoring::usage_sentence(monitoring::named_command(app),
+                                                                      error));  // --help comes here too
   }
   options.listen = protocol::parse_endpoint(texts.listen).value();
   if (const std::string refusal = refuse_together(options); !refusal.empty()) return report_usage(kSwitchName, refusal);

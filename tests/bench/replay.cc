@@ -99,7 +99,7 @@ class Replay {
     }
     made->selector_ = std::move(*selector);
     made->selection_ = *spec;
-    made->draws_ = flags.unbiased && spec->selection != Selection::kNone;
+    made->draws_ = flags.unbiased && spec->selection != SelectionId::kNone;
     return made;
   }
 

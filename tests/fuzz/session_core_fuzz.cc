@@ -39,7 +39,7 @@ class SessionFuzz {
     config.spec.tensors[1].dimension = 40;
     config.spec.parts_per_shard = 2;
     if (source_.one_in(2)) {
-      config.spec.select.selection = Selection::kTopK;
+      config.spec.select.selection = SelectionId::kTopK;
       config.spec.select.k = 5;
     }
     if (source_.one_in(3)) config.spec.mode = protocol::Mode::kAsynchronous;

@@ -40,8 +40,8 @@ class ShardFuzz {
     spec_.fuse_below = 1;
     spec_.parts_per_shard = 2;
     spec_.staleness = source_.below(3);
-    spec_.dead_after_ms = 1'000;
-    spec_.heartbeat_ms = 100;
+    spec_.dead_after = std::chrono::milliseconds(1'000);
+    spec_.heartbeat = std::chrono::milliseconds(100);
     if (source_.one_in(2)) {
       spec_.reselect.reselect = protocol::Reselect::kTopK;
       spec_.reselect.k = 3;

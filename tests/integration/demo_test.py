@@ -46,7 +46,7 @@ class Demo(unittest.TestCase):
         self.assertFalse((Path(self.folder.name) / "demo.state").exists())
 
     def test_RowsTakeTheModeOfTrain(self):
-        rows = self.demo("--mode", "partial", "--quorum", 2, "--deadline-ms", 5)
+        rows = self.demo("--mode", "partial", "--quorum", 2, "--deadline", "5ms")
         self.assertEqual(list(rows), ["natural", "sparse", "dense"])
         self.assertLess(rows["natural"]["log_loss"], 0.5)
 

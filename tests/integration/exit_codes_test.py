@@ -57,7 +57,7 @@ class ExitCodes(unittest.TestCase):
                 self.assertIn(words, ended.stderr)
 
     def train(self, *more, rows=None):
-        return ["train", "--train", rows or self.at("rows.svm"), "--servers", self.dead, "--connect-timeout-ms", 200, *more]
+        return ["train", "--train", rows or self.at("rows.svm"), "--servers", self.dead, "--connect-timeout", "200ms", *more]
 
     def test_TrainByItsFiles(self):
         truncated = gzip.compress(ROWS * 200)[:-40]
@@ -199,7 +199,7 @@ class ExitCodes(unittest.TestCase):
             "malformed": (of(self.file("bad2.svm", b"+1 a:b\n")), BAD_DATA, "bad2.svm:1:"),
             "compressed": (of(self.file("rows.gz", gzip.compress(ROWS))), BAD_DATA, "gzip"),
             "model in no folder": (of(rows, "-o", "/no/such/folder/m"), IO, "No such file"),
-            "no server": (of(rows, "--path", "servers", "--servers", self.dead, "--connect-timeout-ms", 200), UNREACHABLE,
+            "no server": (of(rows, "--path", "servers", "--servers", self.dead, "--connect-timeout", "200ms"), UNREACHABLE,
                           "could not be joined"),
         })
 

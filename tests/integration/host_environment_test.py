@@ -113,7 +113,7 @@ class Names(InFolder):
                     self.ends_well(self.worker(f"{name}:{port}", "--job", f"{name}-{family[0]}"))
 
     def test_ANameThatIsNotKnownIsSaid(self):
-        worker = self.worker("nowhere.invalid:7600", "--connect-timeout-ms", 1000)
+        worker = self.worker("nowhere.invalid:7600", "--connect-timeout", "1000ms")
         _, err = worker.communicate(timeout=TIMEOUT_S)
         self.assertEqual(worker.returncode, 4, err)
         self.assertIn("'nowhere.invalid' cannot be found", err)
@@ -210,7 +210,7 @@ class OpenFiles(InFolder):
     def test_WorkersBeyondTheDescriptorsAreRefusedAndTheOthersTrain(self):
         process, line = self.serve(preexec_fn=self.limit(112))
         servers = line["address"].removeprefix("tcp://")
-        crowd = [self.worker(servers, "--start-timeout-ms", 60000, worker=worker, workers=16) for worker in range(16)]
+        crowd = [self.worker(servers, "--start-timeout", "60000ms", worker=worker, workers=16) for worker in range(16)]
         refused = []
         deadline = time.monotonic() + TIMEOUT_S
         while not refused and time.monotonic() < deadline:

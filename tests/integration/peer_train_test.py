@@ -100,7 +100,7 @@ class Train(unittest.TestCase):
                                  ranks)
 
     def test_SelectionsCodecsAndThreads(self):
-        for flags in (["--algorithm", "ssar_recursive_doubling", "--select", "topk:0.1", "--codec", "gap+qsgd4"],
+        for flags in (["--algorithm", "ssar_recursive_doubling", "--select", "topk:0.1", "--codec-up", "gap+qsgd4"],
                       ["--algorithm", "oktopk", "--select", "topk:0.1"], ["--threads", "3"],
                       ["--algorithm", "oktopk", "--select", "topk:0.1", "--boundaries", "pooled", "--boundary-period", "3"],
                       ["--mpi-threads", "single", "--algorithm", "dense_ring"]):
@@ -119,13 +119,13 @@ class Train(unittest.TestCase):
                 self.assertEqual([epoch["objective"] for epoch in dense["epochs"]], objectives)
 
     def test_AsynchronousStepsOverlapAndTrain(self):
-        for flags in (["--asynchronous", "1"], ["--asynchronous", "4", "--mpi-threads", "multiple"],
-                      ["--asynchronous", "2", "--algorithm", "oktopk", "--select", "topk:0.1"],
-                      ["--asynchronous", "1", "--optimizer", "scd", "--coordinates", "10"]):
+        for flags in (["--staleness", "1"], ["--staleness", "4", "--mpi-threads", "multiple"],
+                      ["--staleness", "2", "--algorithm", "oktopk", "--select", "topk:0.1"],
+                      ["--staleness", "1", "--optimizer", "scd", "--coordinates", "10"]):
             with self.subTest(flags=flags):
                 rate = "1" if "scd" in flags else "2"
                 result = self.trained([*self.files, "--epochs", "10", "--lr", rate, *flags])
-                self.assertEqual(result["asynchronous"], int(flags[1]))
+                self.assertEqual(result["staleness"], int(flags[1]))
 
     def over_servers(self, job):
         return ["--path", "servers", "--servers", self.cluster["servers"], "--job", job]
@@ -173,7 +173,7 @@ class Train(unittest.TestCase):
     def test_EveryOptimizerTrainsAlikeOverBothPaths(self):
         few = ["--select", "topk:0.1"]
         for name, flags in (("sgd", ["--lr", "2"]), ("oktopk_sgd", ["--lr", "2", "--threshold-period", "1", *few]),
-                            ("topk_sgd", ["--lr", "2", "--select", "bucket_topk:0.125:64", "--codec", "gap+raw"]),
+                            ("topk_sgd", ["--lr", "2", "--select", "bucket_topk:0.125:64", "--codec-up", "gap+raw"]),
                             ("rgc", ["--lr", "0.5", "--momentum", "nesterov:0.5", "--clip", "1", "--select", "topk:0.1:dense=5"]),
                             ("momentum", ["--lr", "0.4", "--beta1", "0.8", "--l2", "1e-5"]),
                             ("adam", ["--lr", "0.02", "--epsilon", "1e-4", "--threshold-period", "1", *few])):
@@ -238,7 +238,7 @@ class Train(unittest.TestCase):
         for path, reason, flags in (
                 ("peers", "servers cannot: scd gathers", ["--optimizer", "scd", "--coordinates", "10"]),
                 ("peers", "servers cannot: gtopk is an allreduce", ["--algorithm", "gtopk", "--select", "topk:0.1", "--lr", "2"]),
-                ("servers", "peers cannot: --codec: peers have no automatic codec", ["--codec", "auto", "--lr", "2"])):
+                ("servers", "peers cannot: --codec-up: peers have no automatic codec", ["--codec-up", "auto", "--lr", "2"])):
             with self.subTest(reason=reason):
                 flags = [*self.files, "--epochs", "8", *flags, *self.auto(reason)]
                 result = self.trained(flags, 2)
@@ -252,7 +252,7 @@ class Train(unittest.TestCase):
         self.assertEqual(ended.stdout.count(": status: port "), 2, ended.stdout)
 
     def test_UnreachableServersAreAnErrorAlsoWhereRanksMayChoose(self):
-        servers = ["--servers", self.cluster["servers"] + ",127.0.0.1:1", "--connect-timeout-ms", "100"]
+        servers = ["--servers", self.cluster["servers"] + ",127.0.0.1:1", "--connect-timeout", "100ms"]
         self.refused([*self.quick, "--path", "auto", *servers], 4, "shard 2 at tcp://127.0.0.1:1 could not be reached: Connection refused")
 
     def test_OptimizersTakeTheirPapersOptionsByThemselves(self):
@@ -267,9 +267,9 @@ class Train(unittest.TestCase):
                 self.assertEqual({key: result[key] for key in expected}, expected)
 
     def test_StepsInFlightOverServersTrain(self):
-        result = self.trained([*self.files, "--epochs", "10", "--lr", "2", "--asynchronous", "2", "--mpi-threads", "funneled",
+        result = self.trained([*self.files, "--epochs", "10", "--lr", "2", "--staleness", "2", "--mpi-threads", "funneled",
                                *self.over_servers("in flight")])
-        self.assertEqual(result["asynchronous"], 2)
+        self.assertEqual(result["staleness"], 2)
 
     def test_ServersThatEndInterruptionsAndAStoppedRankEndAllRanks(self):
         for what in ("interrupted", "servers", "stopped"):
@@ -341,7 +341,7 @@ class Train(unittest.TestCase):
         servers, auto = (["--path", path, "--servers", "127.0.0.1:7600"] for path in ("servers", "auto"))
         for arguments, word in (([], "--train is required"), (["--algorithm", "no_such"], "ssar_split_allgather"),
                                 (["--algorithm", "oktopk"], "--select topk"), (["--schedule", "linear"], "inverse_sqrt"),
-                                (["--codec", "auto"], "--codec"), (["--lr", "1000", "--l2", "0.5"], "an l2 of 0.500000 is 1 or more"),
+                                (["--codec-up", "auto"], "--codec-up"), (["--lr", "1000", "--l2", "0.5"], "an l2 of 0.500000 is 1 or more"),
                                 (["--select", "uniform:0.1"], "add --unbiased"),
                                 (["--unbiased", "--select", "topk:0.1"], "one that draws"),
                                 (["--unbiased", "--algorithm", "topk_a", "--select", "topk:0.1"], "exact sums"),
@@ -351,15 +351,15 @@ class Train(unittest.TestCase):
                                 ([*servers, "--unbiased", "--select", "topk:0.1"], "one that draws"),
                                 (["--optimizer", "scd", "--model", "svm"], "scd trains lr and l2svm"),
                                 (["--optimizer", "scd", "--select", "topk:0.1"], "no --select"),
-                                (["--asynchronous", "65"], "--asynchronous"),
+                                (["--staleness", "65"], "--staleness"),
                                 (["--path", "servers"], "--path servers needs --servers"),
-                                (["--path", "auto"], "--path auto needs --servers"), ([*auto, "--codec", "auto", "--quantizer", "raw+qsgd4"], "--codec"),
-                                ([*auto, "--codec", "auto", "--algorithm", "dense_ring"], "--codec: peers have no automatic codec"),
+                                (["--path", "auto"], "--path auto needs --servers"), ([*auto, "--codec-up", "auto", "--quantizer", "raw+qsgd4"], "--codec-up"),
+                                ([*auto, "--codec-up", "auto", "--algorithm", "dense_ring"], "--codec-up: peers have no automatic codec"),
                                 ([*auto, "--select", "uniform:0.1"], "add --unbiased"),
                                 (["--servers", "127.0.0.1:7600"], "--servers is of --path servers or auto"),
                                 ([*servers, "--algorithm", "gtopk"], "--algorithm is of --path peers"),
                                 ([*servers, "--quantizer", "raw+qsgd4"], "--quantizer is of dense phases"),
-                                ([*servers, "--optimizer", "scd"], "scd"), ([*servers, "--asynchronous", "64"], "staleness"),
+                                ([*servers, "--optimizer", "scd"], "scd"), ([*servers, "--staleness", "64"], "staleness"),
                                 (["--momentum", "correction:0.9"], "rgc has"), (["--clip", "1"], "no --clip"),
                                 (["--optimizer", "adam", "--beta1", "1"], "beta 1 must be in [0, 1)")):
             given = arguments and ["--train", self.data, *arguments]
@@ -395,10 +395,10 @@ class Train(unittest.TestCase):
                 self.assertFalse(model.exists())
 
     def test_AsynchronousStepsNeedAThreadThatMayCallMpi(self):
-        self.refused([*self.quick, "--asynchronous", "1", "--mpi-threads", "funneled"], 2, "--mpi-threads serialized")
+        self.refused([*self.quick, "--staleness", "1", "--mpi-threads", "funneled"], 2, "--mpi-threads serialized")
 
     def test_AStoppedRankIsNamed(self):
-        for flags in ([], ["--asynchronous", "2"]):
+        for flags in ([], ["--staleness", "2"]):
             with self.subTest(flags=flags), start([*self.endless, "--silence-ms", "1500", *flags]) as mpirun:
                 ranks = ranks_of(mpirun)
                 while not mpirun.stdout.readline().strip().startswith("2 "):

@@ -15,6 +15,7 @@
 #include "millrace/millrace.h"
 #include "tests/integration/cluster_processes.h"
 #include "tests/support/oracles/optimizer_oracle.h"
+#include "tests/worker/session_options.h"
 
 namespace millrace::testing {
 namespace {
@@ -55,17 +56,17 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
 
 class StoreProcesses : public ClusterProcesses {
  protected:
-  JobOptions job(uint32_t worker) const {
-    JobOptions options;
+  SessionOptions job(uint32_t worker) const {
+    SessionOptions options;
     options.name = "stored";
     options.worker = worker;
     options.workers = kWorkers;
     options.shards = addresses_;
-    options.select = "none";
-    options.combine = "mean";
-    options.store = "adam:0.125";
-    options.parts_per_shard = 2;
-    options.dead_after_ms = 60'000;
+    options.select = Selection::all();
+    options.updates.combine = Combine::kMean;
+    options.store = Store{optimizer::Adam{0.125}};
+    options.layout.parts_per_shard = 2;
+    options.liveness.dead_after = std::chrono::milliseconds(60'000);
     return options;
   }
   static std::vector<TensorOptions> tensors() {
@@ -171,9 +172,9 @@ TEST_F(StoreProcesses, ServersRestarted_PullsEqualTheOptimizersReplay) {
   ASSERT_NO_FATAL_FAILURE(start_shards(2));
   const std::vector<std::vector<float>> expected = replayed(8);
   work([&](uint32_t worker) {
-    JobOptions options = job(worker);
-    options.store_begin = "worker";
-    const auto session = Session::connect(options, tensors());
+    SessionOptions options = job(worker);
+    options.store->begin = StoreBegin::kWorker;
+    const auto session = Session::connect(options, options, tensors());
     // Only the lowest one's count.
     const std::vector<float> first = worker == 0 ? first_weights() : std::vector<float>(kDimension, 99);
     const std::vector<float> a(kSmall, 1.0F);
@@ -194,9 +195,9 @@ TEST_F(StoreProcesses, ServersRestarted_PullsEqualTheOptimizersReplay) {
   });
   ASSERT_NO_FATAL_FAILURE(restart_servers());
   work([&](uint32_t worker) {
-    JobOptions options = job(worker);
-    options.store_begin = "saved";
-    const auto session = Session::connect(options, tensors());
+    SessionOptions options = job(worker);
+    options.store->begin = StoreBegin::kSaved;
+    const auto session = Session::connect(options, options, tensors());
     std::vector<float> weights(kDimension);
     session->pull(0, weights);
     EXPECT_TRUE(same_bits(weights, expected[5])) << "as the servers before had them";
@@ -214,7 +215,8 @@ TEST_F(StoreProcesses, ASignalSavesWhileTheJobRuns) {
   ASSERT_NO_FATAL_FAILURE(start_shards(2));
   const auto saves = [&folder] { return std::distance(std::filesystem::directory_iterator(folder), {}); };
   work([&](uint32_t worker) {
-    const auto session = Session::connect(job(worker), tensors());
+    const SessionOptions options = job(worker);
+    const auto session = Session::connect(options, options, tensors());
     push_and_await(*session, worker, 0, 1.0F);
     if (worker == 0) {
       // Saves at one shard, so that the other shard's save can be distinguished.
@@ -242,10 +244,10 @@ TEST_F(StoreProcesses, AKilledShardComesBackWithItsSaveAndTheWorkersUpdates) {
     to_kill.wait(shard);
   };
   const auto train = [&](uint32_t worker) {
-    JobOptions options = job(worker);
-    options.store_begin = "worker";
-    options.heartbeat_ms = 200;
-    const auto session = Session::connect(options, tensors());
+    SessionOptions options = job(worker);
+    options.store->begin = StoreBegin::kWorker;
+    options.liveness.heartbeat = std::chrono::milliseconds(200);
+    const auto session = Session::connect(options, options, tensors());
     const std::vector<float> first = first_weights();
     const std::vector<float> small(kSmall, 1.0F);
     session->place_weights(std::vector<std::span<const float>>{first, small, small});
@@ -280,9 +282,9 @@ TEST_F(StoreProcesses, ShardsThatAreKilledAtRandomDoNotChangeTheWeights) {
   const std::vector<std::vector<float>> expected = replayed(kSteps, std::vector<float>(kDimension));
   int kills = 0;
   const auto train = [&](uint32_t worker) {
-    JobOptions options = job(worker);
-    options.heartbeat_ms = 100;
-    const auto session = Session::connect(options, tensors());
+    SessionOptions options = job(worker);
+    options.liveness.heartbeat = std::chrono::milliseconds(100);
+    const auto session = Session::connect(options, options, tensors());
     std::vector<float> weights(kDimension);
     for (uint64_t step = 0; step < kSteps; ++step) {
       push_and_await(*session, worker, step, 1.0F);
@@ -312,9 +314,9 @@ TEST_F(StoreProcesses, WeightsNotInTime_ReturnedAsAResultAndTheCallMayBeRepeated
   constexpr std::chrono::milliseconds kTooShort(50);
   std::atomic<bool> waited = false;
   work([&](uint32_t worker) {
-    JobOptions options = job(worker);
-    options.store_begin = "worker";
-    const auto session = Session::connect(options, tensors());
+    SessionOptions options = job(worker);
+    options.store->begin = StoreBegin::kWorker;
+    const auto session = Session::connect(options, options, tensors());
     std::vector<float> out(kDimension);
     if (worker == 1) {  // the lowest worker's are taken: this one waits for them
       EXPECT_FALSE(session->try_place_weights(all, kTooShort));
@@ -341,9 +343,9 @@ TEST_F(StoreProcesses, WhatCannotBePulledIsSaid) {
     }
     return std::string("nothing was thrown");
   };
-  JobOptions options = job(0);
+  SessionOptions options = job(0);
   options.workers = 1;
-  const auto session = Session::connect(options, tensors());
+  const auto session = Session::connect(options, options, tensors());
   std::vector<float> out(kDimension);
   const auto expect = [&](const std::string& words, const std::function<void()>& call) {
     EXPECT_NE(reason(call).find(words), std::string::npos) << reason(call);
@@ -363,18 +365,18 @@ TEST_F(StoreProcesses, WhatCannotBePulledIsSaid) {
   session->pull(0, out);  // after all that the next one is answered
   session->finish();
   expect("the session is finished", [&] { session->pull(0, out); });
-  JobOptions without = job(0);
+  SessionOptions without = job(0);
   without.workers = 1;
   without.name = "without";
-  without.store = "none";
-  const auto other = Session::connect(without, tensors());
+  without.store = std::nullopt;
+  const auto other = Session::connect(without, without, tensors());
   expect("the job has no store", [&] { other->pull(0, out); });
   other->finish();
-  JobOptions absent = job(0);
+  SessionOptions absent = job(0);
   absent.workers = 1;
   absent.name = "absent";
-  absent.store_begin = "saved";
-  expect("--store-dir", [&] { Session::connect(absent, tensors()); });
+  absent.store->begin = StoreBegin::kSaved;
+  expect("--store-dir", [&] { Session::connect(absent, absent, tensors()); });
 }
 
 }  // namespace

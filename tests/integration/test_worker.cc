@@ -17,7 +17,7 @@
 // It exits with 0 when finished, with 3 after an error of the job. Keys and values:
 //
 // - job=NAME dimension=N dead_after_ms=N staleness=N parts=N seed=N save=PATH connect_timeout_ms=N start_timeout_ms=N
-// - codec=TEXT
+// - codec=bitmap+qsgd8
 // - hold_at=STEP: after pushing that step, prints "holding" and waits for SIGUSR1
 // - weights=1: gives its weights to connect(): it may join a job that runs, and rejoins. It trains from the job's
 //   step on to STEPS, and prints "begins STEP" where that is not 0
@@ -26,6 +26,7 @@
 // - begin=VALUE: every weight's first value; initial=own|first
 #include <algorithm>
 #include <bit>
+#include <chrono>
 #include <cmath>
 #include <csignal>
 #include <cstdint>
@@ -35,6 +36,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -45,7 +47,9 @@
 namespace {
 
 struct Settings {
-  millrace::JobOptions job;
+  millrace::JobConfig job;
+  millrace::WorkerConfig me;
+  uint32_t staleness = 0;
   uint64_t dimension = 20'000;
   uint64_t steps = 0;
   uint64_t hold_at = UINT64_MAX;
@@ -57,6 +61,12 @@ struct Settings {
 /// Small and never zero, so that no entry of a sum vanishes.
 uint64_t level(uint64_t step, uint64_t index) { return 1 + (step * 7 + index * 3) % 5; }
 
+/// Returns the codec that the tests name so; empty: none of them does.
+std::optional<millrace::Codec> codec_of(const std::string& text) {
+  if (text != "bitmap+qsgd8") return std::nullopt;
+  return millrace::Codec(millrace::index::bitmap, millrace::value::qsgd(8));
+}
+
 bool apply_setting(Settings& settings, const std::string& word) {
   const size_t equals = word.find('=');
   if (equals == std::string::npos) return false;
@@ -64,37 +74,38 @@ bool apply_setting(Settings& settings, const std::string& word) {
   const std::string value = word.substr(equals + 1);
   const uint64_t number = std::strtoull(value.c_str(), nullptr, 10);
   const auto small = static_cast<uint32_t>(number);
-  const std::map<std::string, uint32_t*> numbers = {{"dead_after_ms", &settings.job.dead_after_ms},
-                                                    {"heartbeat_ms", &settings.job.heartbeat_ms},
-                                                    {"staleness", &settings.job.staleness},
-                                                    {"parts", &settings.job.parts_per_shard},
-                                                    {"connect_timeout_ms", &settings.job.connect_timeout_ms},
-                                                    {"start_timeout_ms", &settings.job.start_timeout_ms},
-                                                    {"shard_silence_ms", &settings.job.shard_silence_ms},
-                                                    {"resend_after_ms", &settings.job.resend_after_ms},
+  const std::map<std::string, uint32_t*> numbers = {{"parts", &settings.job.layout.parts_per_shard},
+                                                    {"staleness", &settings.staleness},
                                                     {"save_every", &settings.save_every},
                                                     {"workers_min", &settings.job.workers_min}};
+  const std::map<std::string, std::chrono::milliseconds*> times = {
+      {"dead_after_ms", &settings.job.liveness.dead_after}, {"heartbeat_ms", &settings.job.liveness.heartbeat},
+      {"connect_timeout_ms", &settings.me.connect_timeout}, {"start_timeout_ms", &settings.me.start_timeout},
+      {"shard_silence_ms", &settings.me.shard_silence},     {"resend_after_ms", &settings.me.resend_after}};
   if (const auto found = numbers.find(key); found != numbers.end()) {
     *found->second = small;
+  } else if (const auto time = times.find(key); time != times.end()) {
+    *time->second = std::chrono::milliseconds(small);
   } else if (key == "job") {
     settings.job.name = value;
   } else if (key == "dimension") {
     settings.dimension = number;
   } else if (key == "save") {
-    settings.job.save_path = value;
-  } else if (key == "codec") {
-    settings.job.codec_up = settings.job.codec_down = value;
+    settings.me.save_path = value;
+  } else if (key == "codec" && codec_of(value)) {
+    settings.job.codec_up = settings.job.codec_down = *codec_of(value);
   } else if (key == "hold_at") {
     settings.hold_at = number;
   } else if (key == "weights") {
     settings.gives_weights = number == 1;
   } else if (key == "state") {
-    settings.job.load_path = settings.job.save_path = value;
-    settings.job.returns = settings.gives_weights = true;
+    settings.me.load_path = settings.me.save_path = value;
+    settings.me.returns = settings.gives_weights = true;
   } else if (key == "begin") {
     settings.begin = static_cast<float>(number);
-  } else if (key == "initial") {
-    settings.job.initial_weights = value;
+  } else if (key == "initial" && (value == "own" || value == "first")) {
+    settings.job.updates.initial_weights =
+        value == "own" ? millrace::InitialWeights::kOwn : millrace::InitialWeights::kFirst;
   } else {
     return false;
   }
@@ -151,10 +162,9 @@ class Training {
     tensor.name = "w";
     tensor.dimension = settings.dimension;
     if (settings.gives_weights) {
-      tensor.weights = weights_;
-      tensor.scale = -1;
+      tensor.weights = millrace::Weights(weights_, -1);
     }
-    session_ = millrace::Session::connect(settings.job, {tensor});
+    session_ = millrace::Session::connect(settings.job, settings.me, {tensor});
     std::printf("joined\n");
     if (!settings.gives_weights) session_->attach_weights(0, weights_, -1.0f, millrace::ApplyWhen::kOnAwait);
   }
@@ -164,7 +174,7 @@ class Training {
     if (step_ > 0) std::printf("begins %llu\n", static_cast<unsigned long long>(step_));
     while (step_ < settings_.steps) {
       push();
-      while (pushed_.size() > settings_.job.staleness) await();
+      while (pushed_.size() > settings_.staleness) await();
     }
     while (!pushed_.empty()) await();
     session_->finish();
@@ -174,14 +184,14 @@ class Training {
 
  private:
   void push() {
-    const double own = std::ldexp(1.0, static_cast<int>(settings_.job.worker));
+    const double own = std::ldexp(1.0, static_cast<int>(settings_.me.worker));
     for (uint64_t i = 0; i < gradient_.size(); ++i)
       gradient_[i] = static_cast<float>(own * static_cast<double>(level(step_, i)));
     const uint64_t number = session_->push(0, gradient_);
     std::printf("pushed %llu\n", static_cast<unsigned long long>(step_));
     pushed_.emplace_back(number, step_);
     if (settings_.save_every != 0 && (number + 1) % settings_.save_every == 0) {
-      session_->save(settings_.job.save_path);
+      session_->save(settings_.me.save_path);
       std::printf("saved\n");
     }
     if (step_ == settings_.hold_at) hold();
@@ -211,17 +221,17 @@ int main(int argc, char** argv) {
   if (argc < 5) return 2;
   Settings settings;
   settings.job.name = "integration";
-  settings.job.shards = split(argv[1]);
-  settings.job.worker = static_cast<uint32_t>(std::strtoul(argv[2], nullptr, 10));
+  settings.me.shards = split(argv[1]);
+  settings.me.worker = static_cast<uint32_t>(std::strtoul(argv[2], nullptr, 10));
   settings.job.workers = static_cast<uint32_t>(std::strtoul(argv[3], nullptr, 10));
   settings.steps = std::strtoull(argv[4], nullptr, 10);
-  settings.job.select = "none";
+  settings.job.select = millrace::Selection::all();
   // No living worker is taken for dead or unreachable, however busy the machine is. A test that waits for a death sets
   // a lower limit.
-  settings.job.dead_after_ms = 60'000;
-  settings.job.connect_timeout_ms = 60'000;
-  settings.job.heartbeat_ms = 100;
-  settings.job.log = [](millrace::LogLevel, std::string_view line) {
+  settings.job.liveness.dead_after = std::chrono::minutes(1);
+  settings.me.connect_timeout = std::chrono::minutes(1);
+  settings.job.liveness.heartbeat = std::chrono::milliseconds(100);
+  settings.me.log = [](millrace::LogLevel, std::string_view line) {
     std::printf("log %.*s\n", static_cast<int>(line.size()), line.data());
   };
   // Blocked before the session's threads start, so that only sigwait() takes it.
@@ -232,6 +242,7 @@ int main(int argc, char** argv) {
   for (int i = 5; i < argc; ++i) {
     if (!apply_setting(settings, argv[i])) return 2;
   }
+  settings.job.consistency = millrace::Synchronous{settings.staleness};
   try {
     Training(settings).run();
   } catch (const millrace::JobError& error) {

@@ -100,7 +100,7 @@ class Racks(WithServers):
         by_switch = path != "server"
         if by_switch:
             flags += ["--switch-job", JOB, "--switch-key", self.key, "--switch-slots", SLOTS,
-                      "--switch-return-after-ms", 300]
+                      "--switch-return-after", "300ms"]
         running = []
         for worker in range(WORKERS):
             own = ["--path", f"switch:{path or self.shard}" + (f",rack:{racks[0 if worker in RACKS[0] else 1]}" if racks else "")]

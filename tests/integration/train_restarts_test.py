@@ -97,7 +97,7 @@ class Restarts(WithServers):
         model = self.path("crash.model")
 
         def command(worker, *more):
-            return start("train", *self.flags(worker, 2), "--json", "--train", data, "--connect-timeout-ms", 60_000, *more)
+            return start("train", *self.flags(worker, 2), "--json", "--train", data, "--connect-timeout", "60000ms", *more)
 
         first = [command(worker, "--epochs", 100_000, "--compute-ms", 5) for worker in range(2)]
         self.wait_for(lambda: self.steps_of(self.id().rsplit(".", 1)[-1]) > 5)

@@ -76,7 +76,7 @@ class WithSwitch(WithServers):
         data = self.path("switch.svm", made_up_rows(900, 5))
         test = self.path("switch.test.svm", made_up_rows(200, 6))
         flags = ["--train", data, "--test", test, "--batch", 2, "--lr", 0.5, "--audit", "--path", f"switch:{address}", "--switch-job", JOB,
-                 "--switch-key", self.key, "--switch-slots", 16, "--grid", f"{WINDOW}:-12", "--switch-return-after-ms", 500, *more]
+                 "--switch-key", self.key, "--switch-slots", 16, "--grid", f"{WINDOW}:-12", "--switch-return-after", "500ms", *more]
         which = range(WORKERS) if only is None else [only]
         return [start("train", *self.flags(worker, WORKERS, job), "--json", "-v", *flags) for worker in which]
 
@@ -175,8 +175,8 @@ class Switch(WithSwitch):
         of_two = {"slots": 4, "lanes": LANES}
         switch, address = self.start_switch(**of_two)
         flags = ["--train", data, "--test", test, "--batch", 2, "--lr", 0.5, "--audit", "--path", f"switch:{address}", "--switch-job", JOB,
-                 "--switch-key", self.key, "--switch-slots", 4, "--switch-lanes", LANES, "--grid", f"{WINDOW}:-12", "--switch-return-after-ms",
-                 500, "--epochs", 12, "--compute-ms", 5]
+                 "--switch-key", self.key, "--switch-slots", 4, "--switch-lanes", LANES, "--grid", f"{WINDOW}:-12", "--switch-return-after",
+                 "500ms", "--epochs", 12, "--compute-ms", 5]
         begin = lambda worker, *more: start("train", *self.flags(worker, WORKERS, None), "--json", "-v", *flags, *more)
         workers = [begin(worker) for worker in range(WORKERS)]
         self.wait_for_line(workers[0], "all 3 workers have joined")

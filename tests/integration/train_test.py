@@ -227,7 +227,7 @@ class StoppedWriter(unittest.TestCase):
             writer = sqlite3.connect(folder / "table.db", isolation_level=None)
             writer.execute("BEGIN IMMEDIATE")
             # Its Hello asks the shards to write, again and again.
-            beginning = start("train", "--servers", servers, "--job", "beginning", "--train", data, "--epochs", 1, "--connect-timeout-ms", 60_000)
+            beginning = start("train", "--servers", servers, "--job", "beginning", "--train", data, "--epochs", 1, "--connect-timeout", "60000ms")
             locked, last, longest = time.monotonic(), time.monotonic(), 0
             while time.monotonic() < locked + 4:
                 next(lines)
@@ -336,7 +336,7 @@ class Refusals(WithServers):
         self.refused(2, "is not host:port", "train", "--servers", "somewhere", "--train", fine)
         # A file that is not there would be found first if data were read before the job is checked.
         absent = self.path("absent.svm")
-        for sentence, flags in (("codec_up: codec 'gap+nothing' is not", ["--codec-up", "gap+nothing"]), ("codec_down", ["--codec-down", "qsgd4"]),
+        for sentence, flags in (("--codec-up: codec 'gap+nothing' is not", ["--codec-up", "gap+nothing"]), ("--codec-down", ["--codec-down", "qsgd4"]),
                                 ("select", ["--select", "topk:2.5"]), ("select", ["--select", "largest:0.1"]), ("reselect", ["--reselect", "topk"]),
                                 ("codec_error drop", ["--codec-up", "gap+qsgd4:l2"]), ("--staleness", ["--staleness", 64]),
                                 ("bloom_p0 takes dimensions up to", ["--codec-up", "bloom_p0+raw", "--dimension", 1 << 29])):
@@ -344,15 +344,26 @@ class Refusals(WithServers):
                 ended = self.refused(2, sentence, "train", *self.flags(), "--train", absent, *flags)
                 self.assertEqual((ended.stdout, ended.stderr.count("\n")), ("", 1), ended.stderr)
 
+    def test_ConfigFile_SetsFlagsThatTheCommandLineDoesNot(self):
+        absent = self.path("absent.svm")
+        file = self.path("job.toml", 'codec-up = "gap+nothing"\n[compression]\nunbiased = true\n')
+        self.refused(2, "codec 'gap+nothing' is not", "train", *self.flags(), "--train", absent, "--config", file)
+        self.refused(2, "set codec_error drop", "train", *self.flags(), "--train", absent, "--config", file, "--codec-up", "gap",
+                     "--codec-error", "retain")
+        for sentence, line in (("'codec-upp' is no flag of this command; did you mean 'codec-up'?", 'codec-upp = "gap"'), ("a whole number and ms", "dead-after = 10"),
+                               ("audit is true or false", 'audit = "maybe"'), ("'late': known are", 'mode = "late"')):
+            with self.subTest(line=line):
+                self.refused(2, sentence, "train", *self.flags(), "--train", absent, "--config", self.path("wrong.toml", line + "\n"))
+
     def test_AnImpossibleBenchmarkOrDemonstrationIsRefusedAtOnce(self):
         nowhere = self.path("nowhere")
         for sentence, arguments in (("codec 'gap+nothing' is not", ["bench", "serve", "--codec", "gap+nothing"]),
                                     ("qsgd4' loses something", ["bench", "serve", "--codec", "gap+qsgd4"]), ("Bloom false positive rate", ["bench", "serve", "--codec", "bloom_p0:1.5+raw"]),
-                                    ("--parts", ["bench", "serve", "--parts", 65]), ("--rate: 'fast' is not a rate", ["bench", "serve", "--rate", "fast"]),
+                                    ("--parts-per-shard", ["bench", "serve", "--parts-per-shard", 65]), ("--rate: 'fast' is not a rate", ["bench", "serve", "--rate", "fast"]),
                                     *[("is not a rate", ["bench", "serve", "--rate", rate]) for rate in ("0bit", "999bit", "9" * 20 + "gbit", "1001gbit", "-1gbit")],
                                     ("--rate: 'fast' is not a rate", ["demo", "--folder", nowhere, "--rate", "fast"]),
                                     ("--quorum", ["demo", "--folder", nowhere, "--mode", "partial", "--quorum", 4097]), ("quorum", ["demo", "--folder", nowhere, "--quorum", 2]),
-                                    ("--mode: late", ["demo", "--folder", nowhere, "--mode", "late"]), ("--workers 2 at least", ["demo", "--folder", nowhere, "--kill", "--workers", 1]),
+                                    ("'late': known are", ["demo", "--folder", nowhere, "--mode", "late"]), ("--workers 2 at least", ["demo", "--folder", nowhere, "--kill", "--workers", 1]),
                                     ("--lr times --l2", ["demo", "--folder", nowhere, "--lr", 100, "--l2", 0.5])):
             with self.subTest(arguments=arguments):
                 ended = self.refused(2, sentence, *arguments)
@@ -361,12 +372,12 @@ class Refusals(WithServers):
 
     def test_AServerThatCannotBeReachedIsNamed(self):
         fine = self.path("reach.svm", "1 1:1\n0 2:1\n")
-        self.refused(4, "127.0.0.1:1", "train", "--servers", "127.0.0.1:1", "--train", fine, "--connect-timeout-ms", 300)
+        self.refused(4, "127.0.0.1:1", "train", "--servers", "127.0.0.1:1", "--train", fine, "--connect-timeout", "300ms")
 
     def test_WhatIsNoMillraceServerIsNamedAsThat(self):
         fine = self.path("foreign.svm", "1 1:1\n0 2:1\n")
         http = self.cluster["shards"][0]["http"]
-        self.refused(4, "does not answer as a Millrace server does", "train", "--servers", http, "--train", fine, "--connect-timeout-ms", 1500)
+        self.refused(4, "does not answer as a Millrace server does", "train", "--servers", http, "--train", fine, "--connect-timeout", "1500ms")
 
     def test_ValuesThatAreNotFiniteAreDroppedAndCountedOnRequest(self):
         # Weights overflow in the first steps, and gradients with them.
@@ -382,8 +393,8 @@ class Refusals(WithServers):
     def test_WorkersThatDisagreeOnTheShapeAreRefusedWithTheReason(self):
         small = self.path("small.svm", "1 1:1\n0 2:1\n")
         large = self.path("large.svm", "1 1:1\n0 3:1\n")
-        first = start("train", *self.flags(0, 2), "--train", small, "--start-timeout-ms", 30_000)
-        second = start("train", *self.flags(1, 2), "--train", large, "--start-timeout-ms", 30_000)
+        first = start("train", *self.flags(0, 2), "--train", small, "--start-timeout", "30000ms")
+        second = start("train", *self.flags(1, 2), "--train", large, "--start-timeout", "30000ms")
         # The second worker is refused; the first one waits for it until it is ended.
         codes = {}
         for process in (first, second):
@@ -446,7 +457,7 @@ class Refusals(WithServers):
                 self.assertEqual(ended.stderr.count("\n"), 1, ended.stderr)
 
     def test_AnInterruptionWhileOtherWorkersAreWaitedForEndsAtOnce(self):
-        worker = start("train", *self.flags(0, 2), "--train", self.path("wait.svm", "1 1:1\n0 2:1\n"), "--start-timeout-ms", 600_000)
+        worker = start("train", *self.flags(0, 2), "--train", self.path("wait.svm", "1 1:1\n0 2:1\n"), "--start-timeout", "600000ms")
         while not json.loads(run("status", self.cluster["shards"][0]["http"], "--json").stdout)["said"][self.cluster["shards"][0]["http"]]["jobs"]:
             self.assertIsNone(worker.poll())
         worker.send_signal(signal.SIGINT)

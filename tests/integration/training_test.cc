@@ -9,6 +9,7 @@
 #include "millrace/millrace.h"
 #include "tests/integration/cluster_processes.h"
 #include "tests/support/tree_paths.h"
+#include "tests/worker/session_options.h"
 #include "worker/training/data/libsvm.h"
 #include "worker/training/model/linear_model.h"
 
@@ -52,11 +53,11 @@ struct Trained {
 class Training : public ClusterProcesses {
  protected:
   /// Trains every worker on its own rows; all end with equal weights. Returns those of worker 0.
-  Trained train(const training::Dataset& data, millrace::JobOptions job) {
+  Trained train(const training::Dataset& data, millrace::testing::SessionOptions job) {
     job.shards = addresses_;
     job.workers = kWorkers;
-    job.combine = "mean";
-    job.dead_after_ms = 60'000;
+    job.updates.combine = Combine::kMean;
+    job.liveness.dead_after = std::chrono::milliseconds(60'000);
     std::vector<Trained> trained(kWorkers, Trained{training::LinearModel(training::Loss::kLogistic, data.dimension)});
     std::vector<std::string> errors(kWorkers);
     std::vector<std::thread> threads;
@@ -80,13 +81,14 @@ class Training : public ClusterProcesses {
   }
 
  private:
-  static void train_one(const training::Dataset& data, millrace::JobOptions job, uint32_t worker, Trained& trained) {
+  static void train_one(const training::Dataset& data, millrace::testing::SessionOptions job, uint32_t worker,
+                        Trained& trained) {
     job.worker = worker;
     training::LinearModel& model = trained.model;
     millrace::TensorOptions tensor;
     tensor.name = "model";
     tensor.dimension = model.tensor_dimension();
-    auto session = millrace::Session::connect(job, {tensor});
+    auto session = millrace::Session::connect(job, job, {tensor});
     session->attach_weights(0, model.values(), -kLearningRate, millrace::ApplyWhen::kOnAwait);
     RandomSequence random(random_key(11, worker));
     std::vector<uint32_t> batch(kBatchRows);
@@ -115,16 +117,16 @@ TEST_F(Training, SparseLossyExchangeReachesTheQualityOfTheDenseOne) {
   const training::Dataset held_out = rows_of(*data, Rows::kHeldOut);
   ASSERT_NO_FATAL_FAILURE(start_shards(2));
 
-  millrace::JobOptions dense;
+  millrace::testing::SessionOptions dense;
   dense.name = "dense";
-  dense.select = "none";
+  dense.select = Selection::all();
   const Trained by_dense = train(training, dense);
 
-  millrace::JobOptions sparse;
+  millrace::testing::SessionOptions sparse;
   sparse.name = "sparse";
-  sparse.select = "topk:0.1";
-  sparse.reselect = "topk:0.2";
-  sparse.codec_up = "gap+qsgd8";
+  sparse.select = Selection::top_k(0.1);
+  sparse.reselect = Reselect::top_k(0.2);
+  sparse.codec_up = Codec(index::gap, value::qsgd(8));
   const Trained by_sparse = train(training, sparse);
 
   const training::Evaluation reference = training::evaluate(by_dense.model, held_out);

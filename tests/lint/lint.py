@@ -57,7 +57,7 @@ THIRD_PARTY = (
                       "worker/bench/", "monitoring/", "server/process/", "server/status/", "switch_agg/process/", "switch_agg/bench/",
                       "tests/")),
     (r"CLI/.*", ("worker/program/", "worker/training/", "worker/cli/", "worker/bench/", "server/process/", "switch_agg/process/",
-                 "switch_agg/bench/", "tests/bench/")),
+                 "switch_agg/bench/", "monitoring/usage_sentence.h", "tests/bench/", "tests/worker/config/", "tests/worker/program/")),
     (r"fmt/.*", ("monitoring/", "server/", "protocol/", "switch_agg/", "kernels/", "worker/", "tests/")),
     (r"(zlib|zstd)\.h", ("worker/training/data/", "worker/bench/kernels/", "tests/worker/", "tests/kernels/")),
     (r"(bzlib|lzma)\.h", ("worker/training/data/", "tests/worker/")),

@@ -12,7 +12,7 @@ inline JobSpec example_spec() {
   spec.workers_min = 2;
   spec.apply_after_acks = 1;
   spec.combine = Combine::kWeightedMean;
-  spec.select = {.selection = Selection::kTopK, .density = 0.01};
+  spec.select = {.selection = SelectionId::kTopK, .density = 0.01};
   spec.reselect = {.reselect = Reselect::kTopK, .density = 0.02, .threshold_period = 4};
   spec.codec_up = {.index = IndexCodecId::kGap, .value = ValueCodecId::kQsgd, .qsgd_bits = 8};
   spec.momentum = {.momentum = Momentum::kCorrection, .factor = 0.75};
@@ -25,7 +25,7 @@ inline JobSpec example_spec() {
   large.name = "embedding.weight";
   large.dimension = 1'000'000;
   large.priority = -3;
-  large.select = SelectionSpec{.selection = Selection::kThresholdReuse, .k = 500, .period = 16};
+  large.select = SelectionSpec{.selection = SelectionId::kThresholdReuse, .k = 500, .period = 16};
   large.codec_down = CodecSpec{.index = IndexCodecId::kRaw};
   TensorSpec small;
   small.name = "bias";

@@ -17,7 +17,7 @@ TEST(Admission, WelcomeNamesTheMemberAndTheJobStartsWithTheLastJoin) {
   const auto first = expect_body<Welcome>(cluster.join(0));
   EXPECT_FALSE(first.membership.started);
   EXPECT_EQ(first.membership.members.size(), 1u);
-  EXPECT_EQ(first.dead_after_ms, cluster.spec().dead_after_ms);
+  EXPECT_EQ(first.dead_after_ms, cluster.spec().dead_after.count());
   const auto second = expect_body<Welcome>(cluster.join(1));
   EXPECT_TRUE(second.membership.started);
   const std::vector<MembershipChange> changes = cluster.take_of<MembershipChange>(0);
@@ -488,7 +488,7 @@ TEST(Shutdown, AJobThatTheTableCannotBeToldOfIsNamedWhenTheTimeIsOver) {
     protocol::Hello fresh = cluster.hello(0);
     fresh.nonce = 5;
     EXPECT_TRUE(expect_body<Refuse>(cluster.say_hello(0, fresh)).retry);
-    cluster.pass(cluster.spec().dead_after_ms + 100);
+    cluster.pass(cluster.spec().dead_after.count() + 100);
     EXPECT_TRUE(std::holds_alternative<Welcome>(cluster.say_hello(0, fresh)));
   }
 }

@@ -23,8 +23,8 @@ class ReturningCluster : public ScriptedCluster {
       spec.tensors.push_back({.name = "w" + std::to_string(part), .dimension = 64});
     }
     spec.fuse_below = 1;
-    spec.heartbeat_ms = 200;
-    spec.dead_after_ms = 2'000;
+    spec.heartbeat = std::chrono::milliseconds(200);
+    spec.dead_after = std::chrono::milliseconds(2'000);
     return spec;
   }
 

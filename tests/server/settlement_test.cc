@@ -365,7 +365,7 @@ TEST_F(JoiningTwoParts, ARestIsAtMostAQuarterOfAHeartbeat) {
   const SnapshotRequest first = request_at(0);
   cluster.pass(150);
   cluster.give_weights(0, first);
-  const auto rest = static_cast<int64_t>(cluster.spec().heartbeat_ms) / 4;
+  const auto rest = static_cast<int64_t>(cluster.spec().heartbeat.count()) / 4;
   cluster.pass(rest - 10);
   EXPECT_THAT(cluster.take_of<SnapshotRequest>(0), IsEmpty());
   cluster.pass(20);

@@ -23,7 +23,7 @@ constexpr uint64_t kSteps = 6;
 
 protocol::JobSpec step_cut_rounds_job(uint32_t parts_per_shard) {
   protocol::JobSpec spec = ScriptedCluster::small_job(kStepCutRoundsWorkers, kStepCutRoundsDimension);
-  spec.select = {.selection = Selection::kTopK, .density = 0.1};
+  spec.select = {.selection = SelectionId::kTopK, .density = 0.1};
   spec.reselect = {.reselect = protocol::Reselect::kTopK, .k = kK};
   spec.parts_per_shard = parts_per_shard;
   spec.reproducible = true;

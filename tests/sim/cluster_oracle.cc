@@ -416,7 +416,7 @@ std::string ClusterOracle::absence(uint32_t part, LogPosition before, const prot
       synced, [&](const protocol::Member& one) { return !is_in(one.worker) && !is_finishing(one.worker); });
   const size_t quorum =
       std::min<size_t>(std::max(spec.quorum, 1u), body.contributors.size() + static_cast<size_t>(may_come));
-  const bool patient = spec.quorum == 0 && spec.deadline_ms == 0;
+  const bool patient = spec.quorum == 0 && spec.deadline.count() == 0;
   if (patient || body.contributors.size() < quorum) {
     if (spec.participants != 0 && views_.size() > 1)
       return "";  // drawn of the members that there were when it was begun

@@ -170,7 +170,8 @@ void Cluster::kill_worker(uint32_t worker, TimeNs restart_after) {
 void Cluster::expect_removal(uint32_t process, uint64_t incarnation) {
   const TimeNs from = std::max(world_.scheduler.now(), calm_from_);
   const TimeNs bound =
-      from + (world_.scenario.spec.dead_after_ms + 5 * world_.scenario.spec.heartbeat_ms) * kNsPerMs + kNsPerS;
+      from + (world_.scenario.spec.dead_after.count() + 5 * world_.scenario.spec.heartbeat.count()) * kNsPerMs +
+      kNsPerS;
   world_.scheduler.at(bound, [this, process, incarnation] {
     const bool moot = world_.oracle.views().empty() || a_shard_fell() || all_over();
     if (moot || was_removed(world_.workers[process]->worker(), incarnation)) return;

@@ -171,8 +171,8 @@ Scenario plain(uint32_t workers, uint64_t steps) {
   scenario.spec.tensors[0].name = "w";
   scenario.spec.tensors[0].dimension = 200;
   scenario.spec.workers = workers;
-  scenario.spec.dead_after_ms = 1'000;
-  scenario.spec.heartbeat_ms = 100;
+  scenario.spec.dead_after = std::chrono::milliseconds(1'000);
+  scenario.spec.heartbeat = std::chrono::milliseconds(100);
   scenario.steps.assign(workers, steps);
   return scenario;
 }
@@ -205,7 +205,7 @@ TEST(ClusterSimScripted, WhatIsDamagedOnTheWayIsSentAgain) {
 TEST(ClusterSimScripted, ShardWithoutRoomMakesWorkersWaitAndNotFail) {
   Scenario scenario = plain(3, 20);
   scenario.spec.staleness = 3;
-  scenario.spec.dead_after_ms = 60'000;
+  scenario.spec.dead_after = std::chrono::milliseconds(60'000);
   scenario.job_memory_bytes = 6'000;
   scenario.think_max = 100 * kNsPerMs;
   scenario.faults.push_back({.kind = SimFault::Kind::kStall, .at = kNsPerS, .duration = 8 * kNsPerS, .a = 2});
@@ -230,7 +230,7 @@ TEST(ClusterSimScripted, LostUpdateIsAskedForWhereBucketsAdvanceUnevenly) {
   scenario.spec.tensors.push_back(scenario.spec.tensors[0]);
   scenario.spec.tensors[1].name = "later";
   scenario.spec.fuse_below = 1;
-  scenario.spec.dead_after_ms = 60'000;
+  scenario.spec.dead_after = std::chrono::milliseconds(60'000);
   scenario.tensors_in_turn = true;   // until the end the job's slowest part has decided nothing
   scenario.think_max = 4 * kNsPerS;  // longer than a resend takes: shards say that they have it
   scenario.link.loss = 0.3;

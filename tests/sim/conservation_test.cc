@@ -23,7 +23,7 @@ Scenario long_run(uint64_t seed) {
   scenario.spec.workers = 3;
   scenario.spec.fuse_below = 1;
   scenario.spec.seed = seed;
-  scenario.spec.select = {.selection = Selection::kTopK, .density = 0.02, .k = 0, .threshold = 0};
+  scenario.spec.select = {.selection = SelectionId::kTopK, .density = 0.02, .k = 0, .threshold = 0};
   scenario.steps.assign(3, MILLRACE_CONSERVATION_STEPS);
   scenario.density_max = 0.05;
   scenario.link.latency_max = 5 * kNsPerMs;

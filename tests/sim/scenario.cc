@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/base/check.h"
+#include "protocol/job/enum_words.h"
 
 namespace millrace::testing {
 namespace {
@@ -41,13 +42,13 @@ void keep_contraction(CodecSpec& codec) {
 
 SelectionSpec draw_selection(RandomSequence& random) {
   SelectionSpec select;
-  select.selection = one_of(random, {Selection::kNone, Selection::kTopK, Selection::kTopK, Selection::kThresholdReuse,
-                                     Selection::kBucketTopK});
-  if (select.selection == Selection::kNone) return select;
+  select.selection = one_of(random, {SelectionId::kNone, SelectionId::kTopK, SelectionId::kTopK,
+                                     SelectionId::kThresholdReuse, SelectionId::kBucketTopK});
+  if (select.selection == SelectionId::kNone) return select;
   select.density = one_of(random, {0.001, 0.01, 0.1, 0.5});
-  if (select.selection == Selection::kThresholdReuse) select.period = one_of<uint32_t>(random, {1, 3, 8});
-  if (select.selection == Selection::kBucketTopK) select.bucket_size = one_of<uint32_t>(random, {32, 512});
-  if (select.selection == Selection::kTopK && chance(random, 0.2)) {
+  if (select.selection == SelectionId::kThresholdReuse) select.period = one_of<uint32_t>(random, {1, 3, 8});
+  if (select.selection == SelectionId::kBucketTopK) select.bucket_size = one_of<uint32_t>(random, {32, 512});
+  if (select.selection == SelectionId::kTopK && chance(random, 0.2)) {
     select.density = 0;
     select.k = between(random, 1, 20);
   }
@@ -91,9 +92,9 @@ void draw_spec(RandomSequence& random, Scenario& scenario) {
   spec.codec_down = draw_codec(random, 0.2);
   spec.codec_error = chance(random, 0.7) ? protocol::CodecError::kRetain : protocol::CodecError::kDrop;
   if (spec.codec_error == protocol::CodecError::kRetain) keep_contraction(spec.codec_up);
-  spec.dead_after_ms = one_of<uint32_t>(random, {1'000, 3'000});
-  spec.heartbeat_ms = spec.dead_after_ms / 10;
-  spec.exchange_timeout_ms = one_of<uint32_t>(random, {20, 200});
+  spec.dead_after = std::chrono::milliseconds(one_of<uint32_t>(random, {1'000, 3'000}));
+  spec.heartbeat = std::chrono::milliseconds(spec.dead_after.count() / 10);
+  spec.exchange_timeout = std::chrono::milliseconds(one_of<uint32_t>(random, {20, 200}));
   spec.seed = random.next_u64();
   spec.parts_per_shard = one_of<uint32_t>(random, {0, 1, 2, 3});
   spec.fuse_below = one_of<uint64_t>(random, {1, 64, 16'384});
@@ -111,7 +112,7 @@ void draw_mode(RandomSequence& random, Scenario& scenario) {
   if (which < 0.4) return;
   spec.mode = which < 0.7 ? protocol::Mode::kBoundedStaleness : protocol::Mode::kPartial;
   spec.quorum = static_cast<uint32_t>(between(random, 0, spec.workers));
-  spec.deadline_ms = one_of<uint32_t>(random, {0, 0, 2, 50, 1'000});
+  spec.deadline = std::chrono::milliseconds(one_of<uint32_t>(random, {0, 0, 2, 50, 1'000}));
   if (spec.mode == protocol::Mode::kBoundedStaleness) {
     spec.staleness = std::max(spec.staleness, 1u);
   } else if (chance(random, 0.3)) {
@@ -119,7 +120,7 @@ void draw_mode(RandomSequence& random, Scenario& scenario) {
     spec.quorum = std::min(spec.quorum, spec.participants);
     spec.staleness = 0;
   }
-  if (spec.quorum == 0 && spec.deadline_ms == 0 && spec.participants == 0) spec.quorum = 1;
+  if (spec.quorum == 0 && spec.deadline.count() == 0 && spec.participants == 0) spec.quorum = 1;
 }
 
 /// Draws the workers that rejoin, and their states. Last of all, for the same reason.
@@ -133,7 +134,8 @@ void draw_returns(RandomSequence& random, Scenario& scenario) {
   for (uint64_t i = 0; i < count; ++i) {
     SimFault fault;
     fault.at = static_cast<TimeNs>(between(random, 0, static_cast<uint64_t>(scenario.calm_from)));
-    fault.duration = static_cast<TimeNs>(between(random, kNsPerMs, 2ull * scenario.spec.dead_after_ms * kNsPerMs));
+    fault.duration = static_cast<TimeNs>(
+        between(random, kNsPerMs, 2 * static_cast<uint64_t>(scenario.spec.dead_after.count()) * kNsPerMs));
     fault.kind = one_of(random, {Kind::kKillWorker, Kind::kKillWorker, Kind::kRestartWorker, Kind::kKillShard,
                                  Kind::kKillShard, Kind::kKillShard, Kind::kKillAllWorkers});
     const bool shard = fault.kind == Kind::kKillShard;
@@ -170,7 +172,8 @@ void draw_acks(RandomSequence& random, Scenario& scenario) {
 /// this mode the latter two and a lossy codec down exclude each other.
 void make_asynchronous(protocol::JobSpec& spec) {
   spec.mode = protocol::Mode::kAsynchronous;
-  spec.quorum = spec.deadline_ms = spec.participants = 0;
+  spec.quorum = spec.participants = 0;
+  spec.deadline = {};
   spec.reselect = {};
   spec.history = false;
   const auto without_dense_steps = [](SelectionSpec& select) {
@@ -208,13 +211,13 @@ void draw_drawing(RandomSequence& random, Scenario& scenario) {
   const double which = random.next_unit();
   const double density = one_of(random, {0.01, 0.1, 0.5});
   if (which < 0.06) {
-    scenario.spec.select = {.selection = Selection::kRandom, .density = density};
+    scenario.spec.select = {.selection = SelectionId::kRandom, .density = density};
     return;
   }
   if (which > 0.2) return;
   spec.unbiased = true;
-  spec.select = {.selection = one_of(random, {Selection::kNone, Selection::kRandom, Selection::kUniform,
-                                              Selection::kGspar, Selection::kGspar, Selection::kGsparClosed}),
+  spec.select = {.selection = one_of(random, {SelectionId::kNone, SelectionId::kRandom, SelectionId::kUniform,
+                                              SelectionId::kGspar, SelectionId::kGspar, SelectionId::kGsparClosed}),
                  .density = density,
                  .variance = one_of(random, {0.1, 2.0, 30.0})};
   spec.reselect = {};
@@ -227,7 +230,7 @@ void draw_drawing(RandomSequence& random, Scenario& scenario) {
   if (!protocol::validate(spec)) return;
   scenario.spec = spec;
   // The drawn values are scaled by numbers that are no powers of two.
-  scenario.exact = scenario.exact && spec.select.selection == Selection::kNone;
+  scenario.exact = scenario.exact && spec.select.selection == SelectionId::kNone;
 }
 
 /// First steps that send everything, and tensors that are not compressed at all.
@@ -235,7 +238,7 @@ void draw_uncompressed(RandomSequence& random, protocol::JobSpec& spec) {
   protocol::JobSpec drawn = spec;
   const double which = random.next_unit();
   if (which > 0.3) return;
-  if (which < 0.1) drawn.select = {.selection = Selection::kBySize, .density = 0.01};
+  if (which < 0.1) drawn.select = {.selection = SelectionId::kBySize, .density = 0.01};
   if (which > 0.05) {
     drawn.select.warm_up = WarmUp::kDense;
     drawn.select.warm_up_steps = static_cast<uint32_t>(between(random, 1, 6));
@@ -271,7 +274,7 @@ void draw_network(RandomSequence& random, Scenario& scenario) {
 SimFault draw_fault(RandomSequence& random, const Scenario& scenario) {
   const uint32_t workers = scenario.spec.workers;
   const uint32_t nodes = scenario.shards + workers;
-  const TimeNs dead_after = scenario.spec.dead_after_ms * kNsPerMs;
+  const TimeNs dead_after = scenario.spec.dead_after.count() * kNsPerMs;
   SimFault fault;
   fault.at = static_cast<TimeNs>(between(random, 0, static_cast<uint64_t>(scenario.calm_from)));
   fault.duration = static_cast<TimeNs>(between(random, kNsPerMs, static_cast<uint64_t>(2 * dead_after)));
@@ -395,7 +398,7 @@ Scenario draw_asynchronous(uint64_t seed) {
 }
 
 bool may_silence_workers(const Scenario& scenario) {
-  const TimeNs dead_after = scenario.spec.dead_after_ms * kNsPerMs;
+  const TimeNs dead_after = scenario.spec.dead_after.count() * kNsPerMs;
   if (scenario.link.loss > 0.15 || scenario.link.slow_max + scenario.link.latency_max > dead_after / 2) return true;
   return std::any_of(scenario.faults.begin(), scenario.faults.end(), [](const SimFault& fault) {
     return fault.kind != Kind::kRestartWorker && fault.kind != Kind::kKillShard && fault.kind != Kind::kShutdownShard;
@@ -416,10 +419,10 @@ std::string describe(const Scenario& scenario) {
   std::string text =
       "seed " + std::to_string(scenario.seed) + ": " + std::to_string(scenario.shards) + " shards (nodes 0..), " +
       std::to_string(spec.workers) + " workers (nodes " + std::to_string(scenario.shards) + "..), " +
-      std::string(protocol::mode_name(spec.mode)) + ", quorum " + std::to_string(spec.quorum) + ", deadline " +
-      std::to_string(spec.deadline_ms) + " ms, participants " + std::to_string(spec.participants) + ", staleness " +
-      std::to_string(spec.staleness) + ", apply after " + std::to_string(spec.apply_after_acks) + " acks" +
-      ", select " + std::string(selection_name(spec.select.selection)) +
+      std::string(protocol::enum_word(spec.mode)) + ", quorum " + std::to_string(spec.quorum) + ", deadline " +
+      std::to_string(spec.deadline.count()) + " ms, participants " + std::to_string(spec.participants) +
+      ", staleness " + std::to_string(spec.staleness) + ", apply after " + std::to_string(spec.apply_after_acks) +
+      " acks" + ", select " + std::string(selection_name(spec.select.selection)) +
       (spec.select.warm_up == WarmUp::kDense ? " after " + std::to_string(spec.select.warm_up_steps) + " dense steps"
                                              : "") +
       ", reselect " +
@@ -429,7 +432,8 @@ std::string describe(const Scenario& scenario) {
       ", up " + codec_text(spec.codec_up) + ", down " + codec_text(spec.codec_down) + " at " +
       std::to_string(static_cast<uint64_t>(scenario.link_rate * 1e-3)) + " kbit/s" +
       (spec.codec_error == protocol::CodecError::kRetain ? ", retain" : ", drop") +
-      (spec.unbiased ? ", unbiased" : "") + ", dead_after " + std::to_string(spec.dead_after_ms) + " ms\n  tensors:";
+      (spec.unbiased ? ", unbiased" : "") + ", dead_after " + std::to_string(spec.dead_after.count()) +
+      " ms\n  tensors:";
   for (const auto& tensor : spec.tensors) text += ' ' + std::to_string(tensor.dimension);
   text += "; fuse_below " + std::to_string(spec.fuse_below) + ", parts_per_shard " +
           std::to_string(spec.parts_per_shard) + "; steps:";

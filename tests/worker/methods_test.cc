@@ -6,24 +6,26 @@
 #include <string>
 
 #include "kernels/codec/codec.h"
-#include "worker/config/job_options.h"
+#include "tests/worker/option_texts.h"
+#include "tests/worker/session_options.h"
+#include "worker/config/job_config.h"
 
 namespace millrace::worker {
 namespace {
 
-JobOptions methods_job_of(const Method& method) {
-  JobOptions job;
+testing::SessionOptions methods_job_of(const Method& method) {
+  testing::SessionOptions job;
   job.name = "job";
   job.shards = {"tcp://localhost:1"};
   job.workers = 4;
-  job.select = method.select;
-  job.reselect = method.reselect;
-  job.threshold_period = method.threshold_period;
-  job.codec_up = method.codec_up;
-  job.codec_error = method.codec_error;
-  job.momentum = method.momentum;
-  job.clip = method.clip;
-  job.unbiased = method.unbiased;
+  const std::string period = method.reselect == "none" ? "" : ":" + std::to_string(method.threshold_period);
+  testing::set_option(job, "select", method.select);
+  testing::set_option(job, "reselect", std::string(method.reselect) + period);
+  testing::set_option(job, "codec_up", method.codec_up);
+  testing::set_option(job, "codec_error", method.codec_error);
+  testing::set_option(job, "momentum", method.momentum);
+  job.contributions.clip = method.clip;
+  job.contributions.unbiased = method.unbiased;
   return job;
 }
 
@@ -34,8 +36,8 @@ TEST(Methods, EachIsAJobThatHoldsAndSaysWhatItWasGiven) {
     EXPECT_TRUE(names.insert(method.name).second);
     EXPECT_EQ(find_method(method.name), &method);
     EXPECT_FALSE(method.paper.empty() || method.summary.empty());
-    const auto spec =
-        spec_from_options(methods_job_of(method), std::vector<TensorOptions>{{.name = "w", .dimension = 1'000'000}});
+    const testing::SessionOptions job = methods_job_of(method);
+    const auto spec = job_spec_of(job, job, std::vector<TensorOptions>{{.name = "w", .dimension = 1'000'000}});
     ASSERT_TRUE(spec) << spec.error().message;
     EXPECT_EQ(codec_text(spec->codec_up), codec_text(codec_from_text(method.codec_up).value()));
     EXPECT_TRUE(check_method(method, method.select, method.codec_up));

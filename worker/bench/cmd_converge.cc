@@ -1,8 +1,11 @@
 #include <fmt/core.h>
 
+#include <array>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "protocol/files/atomic_file.h"
@@ -10,6 +13,7 @@
 #include "worker/bench/commands.h"
 #include "worker/bench/converge/converge.h"
 #include "worker/program/flag_range.h"
+#include "worker/program/option_flags.h"
 #include "worker/program/scratch_folder.h"
 #include "worker/program/table.h"
 
@@ -22,8 +26,18 @@ using program::Outcome;
 
 namespace {
 
+constexpr std::array<std::string_view, 3> kConvergeJobOptions = {"select", "reselect", "deadline"};
+
 struct ConvergeFlags {
-  ConvergeOptions options;
+  ConvergeFlags() {
+    for (const auto& [name, text] : {std::pair("select", options.select), std::pair("reselect", options.reselect),
+                                     std::pair("deadline", options.deadline)}) {
+      (void)worker::option_named(job.options, name).set(text);  // a default
+    }
+  }
+
+  ConvergeOptions options;  ///< its texts follow from `job` when all flags are read
+  worker::JobFlags job{JobConfig{}, kConvergeJobOptions};
   std::string slow;
   std::string plot;
   bool json = false;
@@ -63,6 +77,9 @@ Outcome run_converge(ConvergeFlags& flags) {
   if (!flags.plot.empty()) {
     if (Status can = files::try_to_write(flags.plot); !can) return fail_with(can.error());
   }
+  flags.options.select = worker::option_named(flags.job.options, "select").text();
+  flags.options.reselect = worker::option_named(flags.job.options, "reselect").text();
+  flags.options.deadline = worker::option_named(flags.job.options, "deadline").text();
   const auto result =
       run_cluster_bench("converge", [&flags](const SayLine& say) { return bench_converge(flags.options, say); });
   if (!result) return std::unexpected(result.error());
@@ -98,16 +115,12 @@ program::Command add_converge_bench(CLI::App& root) {
       ->capture_default_str()
       ->check(in_range(1, 65'536));
   app->add_option("--lr", options.learning_rate, "learning rate")->capture_default_str()->check(in_range(1e-6, 1e6));
-  app->add_option("--select", options.select, "of all rows but the dense one, as train has it")->capture_default_str();
-  app->add_option("--reselect", options.reselect, "the same")->capture_default_str();
+  flags->job.add_to(*app);
   app->add_option("--compute-ms", options.compute_ms, "let every gradient take at least this time")
       ->capture_default_str()
       ->check(in_range(0, 10'000));
   app->add_option("--slow-worker", flags->slow, "WORKER:FACTOR: its gradients take FACTOR times --compute-ms")
       ->check(not_empty());
-  app->add_option("--deadline-ms", options.deadline_ms, "of the row half-deadline")
-      ->capture_default_str()
-      ->check(in_range(1, 60'000));
   std::string names;
   for (const ConvergeRow& row : converge_rows(options)) names += (names.empty() ? "" : ", ") + row.name;
   app->add_option("--rows", options.rows, "which of: " + names + " (default: all)")->delimiter(',');

@@ -84,7 +84,9 @@ program::Command add_crowd_bench(CLI::App& root) {
   app->add_option("--warmup", options.warmup_rounds, "rounds before them")
       ->capture_default_str()
       ->check(in_range(0, 10'000));
-  app->add_option("--parts", options.parts_per_shard, "parts a shard")->capture_default_str()->check(in_range(1, 64));
+  app->add_option("--parts-per-shard", options.parts_per_shard, "parts a shard")
+      ->capture_default_str()
+      ->check(in_range(1, 64));
   app->add_option("--codec", options.codec, "both ways; it must not lose anything")
       ->capture_default_str()
       ->check(program::not_empty());

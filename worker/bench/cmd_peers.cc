@@ -22,6 +22,7 @@ namespace millrace::bench {
 using program::end_job;
 using program::fail_with;
 using program::in_range;
+using program::one_of;
 using program::Outcome;
 
 namespace {
@@ -193,11 +194,11 @@ void add_case_flags(CLI::App& app, PeerBenchFlags& flags) {
   std::vector<std::string> shapes(input_shape_names().begin(), input_shape_names().end());
   app.add_option("--distribution", flags.distribution, "where the entries lie")
       ->capture_default_str()
-      ->check(CLI::IsMember(shapes));
+      ->check(one_of(shapes));
   app.add_option("--boundaries", flags.boundaries,
                  "oktopk: of the ranks' regions; pooled where entries lie in other places on every rank")
       ->capture_default_str()
-      ->check(CLI::IsMember(peer::boundaries_names()));
+      ->check(one_of(peer::boundaries_names()));
   app.add_option("--repeats", options.repeats, "measured rounds; each step has one of its algorithm before it")
       ->capture_default_str()
       ->check(in_range(1, 1'000'000));
@@ -217,7 +218,7 @@ void add_case_flags(CLI::App& app, PeerBenchFlags& flags) {
   app.add_option("--compute", flags.compute,
                  "place of the computation: the cores, or an accelerator elsewhere (a rank blocks on it)")
       ->capture_default_str()
-      ->check(CLI::IsMember({"cores", "elsewhere"}))
+      ->check(one_of({"cores", "elsewhere"}))
       ->needs(overlap);
   app.add_option("--bucket-bytes", options.bucket_bytes,
                  "a dense gradient of 32 layers is also summed in buckets of at least this size, while the layers that "
@@ -237,7 +238,7 @@ void add_flags(CLI::App& app, PeerBenchFlags& flags) {
       ->check(program::not_empty());
   app.add_option("--mpi-threads", flags.threads, "MPI's thread level")
       ->capture_default_str()
-      ->check(CLI::IsMember({"single", "funneled", "serialized", "multiple"}));
+      ->check(one_of({"single", "funneled", "serialized", "multiple"}));
   app.add_flag("--json", flags.json, "one JSON object as the last line, of rank 0; with --cases, a line each");
 }
 

@@ -1,8 +1,11 @@
 #include <fmt/core.h>
 
+#include <array>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "worker/bench/bench_command.h"
@@ -10,6 +13,7 @@
 #include "worker/bench/recover/recover.h"
 #include "worker/program/flag_range.h"
 #include "worker/program/json_text.h"
+#include "worker/program/option_flags.h"
 #include "worker/program/table.h"
 
 namespace millrace::bench {
@@ -19,8 +23,11 @@ using program::json_text;
 
 namespace {
 
+constexpr std::array<std::string_view, 2> kRecoverJobOptions = {"parts_per_shard", "heartbeat"};
+
 struct RecoverFlags {
-  RecoverOptions options;
+  RecoverOptions options;  ///< options.job follows from `job` when all flags are read
+  worker::JobFlags job{options.job, kRecoverJobOptions};
   bool json = false;
 };
 
@@ -50,8 +57,12 @@ void print_recover_result(const nlohmann::json& result) {
 }
 
 program::Outcome run_recover(const RecoverFlags& flags) {
+  RecoverOptions options = flags.options;
+  auto job = worker::config_of(flags.job.draft);
+  if (!job) return program::fail_with(job.error());
+  options.job = std::move(*job);
   const auto result =
-      run_cluster_bench("recover", [&flags](const SayLine& say) { return bench_recover(flags.options, say); });
+      run_cluster_bench("recover", [&options](const SayLine& say) { return bench_recover(options, say); });
   if (!result) return std::unexpected(result.error());
   if (flags.json) {
     fmt::print("{}\n", result->dump());
@@ -72,7 +83,7 @@ program::Command add_recover_bench(CLI::App& root) {
   auto& options = flags->options;
   CLI::App* app =
       root.add_subcommand("recover", "shards that are killed, workers that join: time until the job continues");
-  add_cluster_flags(*app, {options.workers, 1, 32, options.shards});
+  add_cluster_flags(*app, {flags->job.draft.spec.workers, 1, 32, options.shards});
   app->add_option("--n", options.n, "dimension")
       ->capture_default_str()
       ->check(in_range(uint64_t{1} << 10, uint64_t{1} << 28));
@@ -88,14 +99,10 @@ program::Command add_recover_bench(CLI::App& root) {
   app->add_option("--rounds", options.rounds, "between any two of them")
       ->capture_default_str()
       ->check(in_range(1, 1'000));
-  app->add_option("--parts-per-shard", options.parts_per_shard, "parts of the tensor")
-      ->capture_default_str()
-      ->check(in_range(1, 64));
-  app->add_option("--heartbeat-ms", options.heartbeat_ms, "of the job")
-      ->capture_default_str()
-      ->check(in_range(50, 60'000));
+  flags->job.add_to(*app);
   app->add_option("--codec", options.codec, "lossless, both ways, as train has it")->capture_default_str();
-  add_seed_and_json(*app, options.seed, "of the moments of the kills, and of the killed shards", flags->json);
+  add_seed_and_json(*app, flags->job.draft.spec.seed, "of the moments of the kills, and of the killed shards",
+                    flags->json);
   app->footer(
       "A shard is killed (SIGKILL) at a random moment and started again at once, with nothing; the workers retain "
       "the updates that it needs.\n"

@@ -1,22 +1,32 @@
 #include <fmt/core.h>
 
+#include <array>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <string_view>
+#include <utility>
 
 #include "worker/bench/bench_command.h"
 #include "worker/bench/commands.h"
 #include "worker/bench/rounds/serve.h"
 #include "worker/program/flag_range.h"
+#include "worker/program/option_flags.h"
 
 namespace millrace::bench {
 
 using program::in_range;
+using program::one_of;
 
 namespace {
 
+/// Options of a job that this benchmark has in common with millrace train.
+constexpr std::array<std::string_view, 6> kServeJobOptions = {"parts_per_shard", "apply_after_acks", "switch_slots",
+                                                              "switch_lanes",    "switch_codec",     "grid"};
+
 struct BenchServeFlags {
-  ServeBenchOptions options;
+  ServeBenchOptions options;  ///< options.job follows from `job` when all flags are read
+  worker::JobFlags job{options.job, kServeJobOptions};
   bool json = false;
 };
 
@@ -62,8 +72,11 @@ void print_table(const nlohmann::json& result) {
 }
 
 program::Outcome run_bench_serve(const BenchServeFlags& flags) {
-  const auto result =
-      run_cluster_bench("serve", [&flags](const SayLine& say) { return bench_serve(flags.options, say); });
+  ServeBenchOptions options = flags.options;
+  auto job = worker::config_of(flags.job.draft);
+  if (!job) return program::fail_with(job.error());
+  options.job = std::move(*job);
+  const auto result = run_cluster_bench("serve", [&options](const SayLine& say) { return bench_serve(options, say); });
   if (!result) return std::unexpected(result.error());
   if (flags.json) {
     fmt::print("{}\n", result->dump());
@@ -85,20 +98,6 @@ void add_path_flags(CLI::App& app, ServeBenchOptions& options) {
          "path switch: number of racks' switches (role combine) that add up in front of shard 0, which decides: "
          "rows without them, with them, and with each cutting its sums to its share of k; bytes into shard 0")
       ->check(in_range(1, 16));
-  app.add_option("--switch-slots", options.switch_slots, "path switch: windows under way at a time")
-      ->capture_default_str()
-      ->check(in_range(1, 128));
-  app.add_option("--switch-lanes", options.switch_lanes,
-                 "path switch: lcores of the switch that share the job's windows; --switch-slots is a multiple")
-      ->capture_default_str()
-      ->check(in_range(1, 16));
-  app.add_option("--switch-codec", options.switch_codec, "path switch: of datagrams, INDEX+VALUE")
-      ->capture_default_str();
-  app.add_option(
-         "--grid", options.grid,
-         "path switch: indices of a window, and the grid's first power of 2; auto: 65536:-12, with racks or over a "
-         "density of 0.05 32768:-12 where the MTU is below 4096")
-      ->capture_default_str();
   app.add_option("--mtu", options.mtu,
                  "of the links, with --rate: 9000 where they take jumbo frames; both paths have it")
       ->capture_default_str()
@@ -111,7 +110,8 @@ program::Command add_serve_bench(CLI::App& root) {
   auto flags = std::make_shared<BenchServeFlags>();
   auto& options = flags->options;
   CLI::App* app = root.add_subcommand("serve", "whole rounds of real shards and workers against bare ZeroMQ");
-  add_cluster_flags(*app, {options.workers, 1, 48, options.shards});
+  worker::add_config_flag(*app);
+  add_cluster_flags(*app, {flags->job.draft.spec.workers, 1, 48, options.shards});
   app->add_option("--n", options.n, "dimension")
       ->capture_default_str()
       ->check(in_range(uint64_t{16}, uint64_t{1} << 32));
@@ -133,7 +133,7 @@ program::Command add_serve_bench(CLI::App& root) {
       ->check(in_range(0.0, 0.2));
   app->add_option("--rows", options.rows, "what to measure: lossless, qsgd4, qsgd8")
       ->delimiter(',')
-      ->check(CLI::IsMember({"lossless", "qsgd4", "qsgd8"}));
+      ->check(one_of({"lossless", "qsgd4", "qsgd8"}));
   add_path_flags(*app, options);
   app->add_option("--codec", options.lossless_codec,
                   "of the row lossless (default: raw+raw on loopback, gap+raw behind a rate)")
@@ -141,16 +141,14 @@ program::Command add_serve_bench(CLI::App& root) {
   app->add_option("--audit", options.audit, "off, on, or both in turn, with the ratio of the rounds' medians")
       ->transform(CLI::CheckedTransformer(std::map<std::string, ServeAudit>{
           {"off", ServeAudit::kOff}, {"on", ServeAudit::kOn}, {"both", ServeAudit::kBoth}}));
-  app->add_option("--parts", options.parts_per_shard,
-                  "parts a shard (default: 3; behind a rate 9, and 3 where values are quantized)")
-      ->check(in_range(0, 64));
   app->add_option("--threshold-period", options.threshold_period, "steps between exact global thresholds")
       ->capture_default_str()
       ->check(in_range(1, 100'000));
-  app->add_option("--apply-after-acks", options.apply_after_acks,
-                  "workers that have an update before any of them applies it (0: at once)")
-      ->check(in_range(0, 48));
-  add_seed_and_json(*app, options.seed, "of the data and of the round that is checked", flags->json);
+  flags->job.add_to(*app);
+  app->get_option("--parts-per-shard")->default_str("3; behind a rate 9, and 3 where values are quantized");
+  app->get_option("--grid")->default_str(
+      "65536:-12, with racks or over a density of 0.05 32768:-12 below an MTU of 4096");
+  add_seed_and_json(*app, flags->job.draft.spec.seed, "of the data and of the round that is checked", flags->json);
   app->footer(
       "A round lasts from the common start until the update, cut to the global top-k, is applied on every worker. Bare "
       "ZeroMQ\n"

@@ -20,6 +20,7 @@ namespace millrace::bench {
 
 using program::fail_with;
 using program::in_range;
+using program::one_of;
 using program::parse_duration;
 
 namespace {
@@ -280,10 +281,10 @@ program::Command add_simulate(CLI::App& root) {
   add_network_flags(*app, *flags);
   app->add_option("--distribution", flags->distribution, "where the ranks' entries lie")
       ->capture_default_str()
-      ->check(CLI::IsMember(distribution_names()));
+      ->check(one_of(distribution_names()));
   app->add_option("--boundaries", flags->boundaries, "oktopk: how it divides the dimension among ranks")
       ->capture_default_str()
-      ->check(CLI::IsMember(peer::boundaries_names()));
+      ->check(one_of(peer::boundaries_names()));
   app->add_option("--balance-ratio", flags->balance_ratio,
                   "oktopk: balances the parts of the result where the largest exceeds this multiple of their average; "
                   "inf: never")

@@ -62,9 +62,9 @@ peer::KernelSpeeds kernel_speeds_of(const AdviseFlags& flags) {
 }
 
 /// Errors   invalid_argument: no selection of that name, or none that keeps a share and leaves the rest for later.
-Result<Selection> callers_selection(const AdviseFlags& flags) {
-  const Result<Selection> selection = selection_by_name(flags.select);
-  if (!selection || *selection == Selection::kNone) return selection;
+Result<SelectionId> callers_selection(const AdviseFlags& flags) {
+  const Result<SelectionId> selection = selection_by_name(flags.select);
+  if (!selection || *selection == SelectionId::kNone) return selection;
   const SelectionInfo& info = *find_selection(*selection);
   if (info.amount() != SelectionAmount::kShare || info.use == SelectionUse::kUnbiased) {
     return fail(ErrorCode::kInvalidArgument,
@@ -77,9 +77,9 @@ Result<Selection> callers_selection(const AdviseFlags& flags) {
 
 /// Seconds a value, measured; by hand the same for all.
 Result<peer::SelectionSpeeds> selection_speeds_of(const AdviseFlags& flags, const peer::SumShape& shape) {
-  const Result<Selection> callers = callers_selection(flags);
+  const Result<SelectionId> callers = callers_selection(flags);
   if (!callers) return std::unexpected(callers.error());
-  if (*callers == Selection::kNone) return peer::SelectionSpeeds{};
+  if (*callers == SelectionId::kNone) return peer::SelectionSpeeds{};
   if (flags.select_ns) {
     const double each = *flags.select_ns * 1e-9;
     return peer::SelectionSpeeds{each, each, each, each, each};

@@ -21,6 +21,7 @@ using program::fail_with;
 using program::grouped;
 using program::in_range;
 using program::not_empty;
+using program::one_of;
 using program::Outcome;
 
 namespace {
@@ -149,7 +150,7 @@ Command add_synthetic(CLI::App& data) {
   app->add_option("--like", flags->like,
                   "url (3.2 M features, 116 a row) or webspam (16.6 M features, of which 681 k occur, 3,730 a row)")
       ->capture_default_str()
-      ->check(CLI::IsMember({"url", "webspam"}));
+      ->check(one_of({"url", "webspam"}));
   app->add_option("--rows", flags->options.rows, "rows in both files together")
       ->required()
       ->check(in_range(uint64_t{2}, uint64_t{1} << 32));

@@ -23,7 +23,7 @@ using program::not_empty;
 namespace {
 
 /// Flags of `train` that every row of the demonstration takes unchanged: the mode, and the treatment of gradients.
-constexpr std::array kJobFlags = {"--mode",  "--staleness", "--quorum", "--deadline-ms",     "--participants",
+constexpr std::array kJobFlags = {"--mode",  "--staleness", "--quorum", "--deadline",        "--participants",
                                   "--store", "--momentum",  "--clip",   "--initial-weights", "--apply-after-acks"};
 
 struct DemoFlags {
@@ -178,7 +178,7 @@ program::Command add_demo_command(CLI::App& root) {
       "Examples:\n"
       "  millrace demo\n"
       "  millrace demo --kill              a shard and a worker are killed on the way\n"
-      "  millrace demo --mode partial --quorum 3 --deadline-ms 5\n"
+      "  millrace demo --mode partial --quorum 3 --deadline 5ms\n"
       "  millrace demo --store adagrad:0.1 the servers hold the weights\n"
       "  millrace demo --rate 1gbit        every process behind 1 Gbit/s (root)");
   return {app, [flags] { return run_demo_command(*flags); }};

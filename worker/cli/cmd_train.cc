@@ -18,8 +18,9 @@
 #include "protocol/files/atomic_file.h"
 #include "worker/cli/commands.h"
 #include "worker/cli/method.h"
-#include "worker/cli/path_flags.h"
 #include "worker/cli/train_flags.h"
+#include "worker/config/job_config.h"
+#include "worker/config/option_text.h"
 #include "worker/export/worker_port.h"
 #include "worker/program/interruption.h"
 #include "worker/program/json_text.h"
@@ -42,84 +43,127 @@ using training::TrainOptions;
 
 namespace {
 
-/// Refuses a threshold period that the job cannot have; replaces a method's own. A switch and reproducible jobs select
-/// in every step, by the counts of the step before.
+/// Sets --threshold-period, or refuses one that the job cannot have; replaces a method's own. A switch and reproducible
+/// jobs select in every step, by the counts of the step before.
 Outcome set_threshold_period(TrainFlags& flags) {
-  TrainOptions& options = flags.options;
-  if (flags.given.threshold_period && options.reselect == "none") {
+  protocol::JobSpec& job = flags.draft.spec;
+  const uint32_t asked = flags.threshold_period;
+  if (asked != 0 && job.reselect.reselect == protocol::Reselect::kNone) {
     return fail_with(ExitCode::kUsage,
                      "--threshold-period belongs to --reselect: without it workers get the whole sum, and there is no "
                      "threshold");
   }
-  if (!options.reproducible && options.path.path == "server") return {};
-  if (flags.given.threshold_period && options.threshold_period != 1) {
+  if (!job.reproducible && job.path == protocol::Path::kServer) {
+    if (asked != 0) job.reselect.threshold_period = asked;
+    return {};
+  }
+  if (asked > 1) {
     return fail_with(ExitCode::kUsage,
                      "--threshold-period: a switch and --reproducible cut every step by the counts of the step before; "
                      "leave it out");
   }
-  options.threshold_period = 1;
+  job.reselect.threshold_period = 1;
   return {};
 }
 
-Outcome complete(TrainFlags& flags) {
-  TrainOptions& options = flags.options;
-  if (options.worker >= options.workers) {
+/// Reads --path: "server", "switch:HOST:PORT" or "switch:HOST:PORT,rack:HOST:PORT".
+Outcome set_path(TrainFlags& flags) {
+  if (flags.path == "server") return {};
+  const auto addresses = worker::switch_addresses(flags.path);
+  if (!addresses) {
     return fail_with(ExitCode::kUsage,
-                     fmt::format("--worker {} of --workers {}: workers count from 0", options.worker, options.workers));
+                     fmt::format("--path = '{}': known are 'server', 'switch:HOST:PORT', as switch:192.0.2.7:7600, and "
+                                 "for a worker in a rack 'switch:HOST:PORT,rack:HOST:PORT'",
+                                 flags.path));
+  }
+  flags.draft.spec.path = protocol::Path::kSwitch;
+  flags.draft.spec.switch_path.address = addresses->decider;
+  flags.options.me.rack = addresses->rack;
+  return {};
+}
+
+/// Checks flags that exclude each other.
+Outcome check_flags(const TrainFlags& flags) {
+  const TrainOptions& options = flags.options;
+  const protocol::JobSpec& job = flags.draft.spec;
+  if (options.me.worker >= job.workers) {
+    return fail_with(ExitCode::kUsage,
+                     fmt::format("--worker {} of --workers {}: workers count from 0", options.me.worker, job.workers));
   }
   if (options.learning_rate * options.l2 >= 1) {
     return fail_with(ExitCode::kUsage, "--lr times --l2 must be below 1: one step would shrink the weights to nothing");
   }
-  if (options.store == "none" && options.store_begin != "zeros")
+  if (!job.has_store() && job.store.begin != StoreBegin::kZeros)
     return fail_with(ExitCode::kUsage, "--store-begin belongs to --store: without it the servers hold no weights");
-  if (options.store != "none" && (flags.rate_given || options.l2 > 0)) {
+  if (job.store.begin == StoreBegin::kWorker) {
+    return fail_with(ExitCode::kUsage, "--store-begin worker: this command places no weights; give zeros or saved");
+  }
+  if (job.has_store() && (flags.rate_given || options.l2 > 0)) {
     return fail_with(ExitCode::kUsage,
                      "--lr, --lr-decay and --l2 are applied by workers, and with --store the servers change the "
                      "weights: the rate is the store's, as sgd:0.1");
   }
-  if (options.store != "none" && options.initial_weights != "own") {
+  if (job.has_store() && job.initial_weights != InitialWeights::kOwn) {
     return fail_with(
         ExitCode::kUsage,
         "--initial-weights is about weights that workers hold, and with --store they pull the weights of a "
         "batch: to continue a run give --store-begin saved");
   }
-  if (flags.density > 0 && options.select != "none") {
+  if (flags.density > 0 && flags.given.contains("select")) {
     return fail_with(
         ExitCode::kUsage,
         "--density is short for --select topk:DENSITY (with --method, of its selection); give one of them");
   }
-  if (!flags.method.empty()) {
-    if (Outcome set = apply_method(flags.method, flags.density, flags.given, options); !set) return set;
-    flags.density = 0;
-  }
-  if (Outcome settled = set_threshold_period(flags); !settled) return settled;
   if (options.curve_every > 0 && flags.test_path.empty()) {
     return fail_with(ExitCode::kUsage,
                      "--curve-every is the held-out loss over rounds; --test names the held-out rows");
   }
-  if (flags.dense && (flags.density > 0 || options.select != "none")) {
+  return {};
+}
+
+/// Sets what --method, --density and their like stand for.
+Outcome set_compression(TrainFlags& flags) {
+  protocol::JobSpec& job = flags.draft.spec;
+  if (flags.threshold_period != 0) flags.given.insert("threshold_period");
+  if (!flags.codec_error.empty()) flags.given.insert("codec_error");
+  if (!flags.method.empty()) {
+    if (Outcome set = apply_method(flags.method, flags.density, flags.given, flags.job); !set) return set;
+    flags.density = 0;
+  }
+  if (flags.dense && (flags.density > 0 || job.select.selection != SelectionId::kNone)) {
     return fail_with(ExitCode::kUsage, "--dense sends every parameter; it cannot select");
   }
+  if (flags.density > 0) job.select = {.selection = SelectionId::kTopK, .density = flags.density};
+  if (!flags.codec_error.empty()) {
+    job.codec_error = flags.codec_error == "drop" ? CodecError::kDrop : CodecError::kRetain;
+  } else if (job.unbiased) {
+    job.codec_error = CodecError::kDrop;  // there is no residual to retain it in
+  }
+  return set_threshold_period(flags);
+}
+
+Outcome complete(TrainFlags& flags) {
+  TrainOptions& options = flags.options;
+  if (Outcome done = set_path(flags); !done) return done;
+  if (Outcome valid = check_flags(flags); !valid) return valid;
+  if (Outcome done = set_compression(flags); !done) return done;
   auto servers = training::server_addresses(flags.servers);
   if (!servers) return fail_with(servers.error());
-  options.servers = std::move(*servers);
+  options.me.shards = std::move(*servers);
   const auto loss = training::loss_by_name(flags.model);
   if (!loss) return fail_with(loss.error());
   options.loss = *loss;
-  if (flags.density > 0) options.select = fmt::format("topk:{}", flags.density);
-  if (!flags.codec_error.empty()) {
-    options.codec_error = flags.codec_error;
-  } else if (options.unbiased) {
-    options.codec_error = "drop";  // there is no residual to retain it in
-  }
   if (flags.dense) options.form = training::GradientForm::kDense;
-  options.log = [&flags](LogLevel level, std::string_view line) {
+  options.me.log = [&flags](LogLevel level, std::string_view line) {
     if (level == LogLevel::kError) {
       flags.errors.add(line);
     } else if (flags.verbose) {
       monitoring::say(fmt::format("millrace train: {}", line));
     }
   };
+  auto job = worker::config_of(flags.draft);
+  if (!job) return fail_with(ExitCode::kUsage, job.error().message);
+  options.job = std::move(*job);
   return training::check_job(options, flags.dimension);
 }
 
@@ -195,9 +239,9 @@ nlohmann::json run_json(const TrainFlags& flags, const training::TrainResult& re
     up += epoch.bytes_up;
     down += epoch.bytes_down;
   }
-  nlohmann::json json = {{"train", flags.options.job},
-                         {"worker", flags.options.worker},
-                         {"workers", flags.options.workers},
+  nlohmann::json json = {{"train", flags.options.job.name},
+                         {"worker", flags.options.me.worker},
+                         {"workers", flags.options.job.workers},
                          {"workers_missing", result.workers_missing},
                          {"dimension", result.model.dimension()},
                          {"steps", steps},
@@ -210,7 +254,7 @@ nlohmann::json run_json(const TrainFlags& flags, const training::TrainResult& re
                          {"history_bytes_saved", result.history_bytes_saved},
                          {"epochs", rows}};
   if (result.audit.audits) json["audit"] = audit_json(result.audit);
-  json["path"] = flags.options.path.path;
+  json["path"] = flags.path;
   if (result.by_switch.used) json["switch"] = worker::switch_json(result.by_switch);
   if (!result.curve.empty()) json["curve"] = curve_json(result.curve);
   return json;
@@ -220,7 +264,8 @@ nlohmann::json run_json(const TrainFlags& flags, const training::TrainResult& re
 Outcome open_port(TrainFlags& flags, std::unique_ptr<worker::WorkerPort>& port) {
   TrainOptions& options = flags.options;
   if (flags.http.empty()) return {};
-  auto started = worker::WorkerPort::start(flags.http, "--http", {options.job, options.worker, options.workers});
+  auto started =
+      worker::WorkerPort::start(flags.http, "--http", {options.job.name, options.me.worker, options.job.workers});
   if (!started) return fail_with(started.error());
   port = std::move(*started);
   options.on_step = [at = port.get()](double seconds) { at->step_done(seconds); };
@@ -232,7 +277,7 @@ Outcome open_port(TrainFlags& flags, std::unique_ptr<worker::WorkerPort>& port) 
 /// Tries to write the files that the end of training writes, and opens the status port. So errors show now, not after
 /// hours of training.
 Outcome prepare_outputs(TrainFlags& flags, std::unique_ptr<worker::WorkerPort>& port) {
-  const bool writes_model = !flags.output.empty() && flags.options.worker == 0;
+  const bool writes_model = !flags.output.empty() && flags.options.me.worker == 0;
   for (const std::string& path : {writes_model ? flags.output : std::string(), flags.options.state_path}) {
     if (path.empty()) continue;
     if (Status can = files::try_to_write(path); !can) return fail_with(can.error());
@@ -268,8 +313,8 @@ Result<TrainRows> read_training_rows(const TrainFlags& flags) {
     return training::read_libsvm(path, how);
   };
   auto train = read(flags.train_path, {.dimension = flags.dimension,
-                                       .part = flags.options.worker,
-                                       .parts = flags.options.workers,
+                                       .part = flags.options.me.worker,
+                                       .parts = flags.options.job.workers,
                                        .index_base = flags.index_base == 0 ? IndexBase::kZero : IndexBase::kOne});
   if (!train) return std::unexpected(train.error());
   if (Status fits = check_room(flags, *train); !fits) return std::unexpected(fits.error());
@@ -286,7 +331,7 @@ Result<TrainRows> read_training_rows(const TrainFlags& flags) {
 
 void print_training_rows(const TrainFlags& flags, const TrainRows& rows) {
   const Dataset& data = rows.train;
-  fmt::print("worker {} of {}: {} of {} rows, {} features; {}\n", flags.options.worker, flags.options.workers,
+  fmt::print("worker {} of {}: {} of {} rows, {} features; {}\n", flags.options.me.worker, flags.options.job.workers,
              grouped(data.rows()), grouped(data.rows_in_file), grouped(data.dimension),
              training::label_pair_text(data.label_pair));
   if (rows.test && rows.test->entries_left_out > 0)
@@ -318,17 +363,17 @@ Outcome run_train(TrainFlags& flags) {
     if (!flags.json) print_epoch(epoch);
   };
   flags.options.on_return = [&](const std::string& line) {
-    monitoring::say(fmt::format("millrace train: worker {}: {}", options.worker, line));
+    monitoring::say(fmt::format("millrace train: worker {}: {}", options.me.worker, line));
   };
   flags.options.on_model = [&](const training::LinearModel& model) -> Outcome {
-    if (flags.output.empty() || options.worker != 0) return {};
+    if (flags.output.empty() || options.me.worker != 0) return {};
     if (Status status = training::write_model(flags.output, model); !status) return fail_with(status.error());
     return {};
   };
   const auto result = train_rows(flags, *rows, on_epoch);
   flags.errors.print_but(result ? "" : result.error().message);
   if (!result) return std::unexpected(result.error());
-  if (!flags.output.empty() && options.worker == 0 && !flags.json) fmt::print("model: {}\n", flags.output);
+  if (!flags.output.empty() && options.me.worker == 0 && !flags.json) fmt::print("model: {}\n", flags.output);
   if (result->audit.audits && !flags.json) print_audit(result->audit);
   if (flags.json) {
     nlohmann::json json = run_json(flags, *result);

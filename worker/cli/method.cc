@@ -2,6 +2,12 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <functional>
+#include <vector>
+
+#include "kernels/base/registry.h"
+#include "kernels/base/words.h"
 #include "kernels/methods/methods.h"
 
 namespace millrace::cli {
@@ -9,29 +15,39 @@ namespace millrace::cli {
 using program::ExitCode;
 using program::fail_with;
 
-program::Outcome apply_method(const std::string& name, double density, const GivenOptions& given,
-                              training::TrainOptions& options) {
+program::Outcome apply_method(const std::string& name, double density, const std::set<std::string>& given,
+                              std::vector<worker::Option>& job) {
   const Method* method = find_method(name);
   if (method == nullptr) {
-    return fail_with(ExitCode::kUsage, fmt::format("--method: there is no '{}'; there are {}", name, method_names()));
+    const std::vector<std::string> known = texts_of(methods(), std::mem_fn(&Method::name));
+    return fail_with(ExitCode::kUsage, fmt::format("--method: there is no '{}'; there are {}{}", name, method_names(),
+                                                   did_you_mean(name, known)));
   }
+  const auto option = [&](std::string_view which) -> worker::Option& { return worker::option_named(job, which); };
+  // The method's own texts are valid: a test reads them.
+  const auto set = [&](const char* which, std::string_view text) {
+    if (!given.contains(which)) (void)option(which).set(text);
+  };
   if (density > 0) {
     const auto select = method_select(*method, fmt::format("{}", density));
     if (!select) return fail_with(ExitCode::kUsage, "--density: " + select.error().message);
-    options.select = *select;
-  } else if (!given.select) {
-    options.select = method->select;
+    (void)option("select").set(*select);
+  } else {
+    set("select", method->select);
   }
-  if (!given.codec_up) options.codec_up = method->codec_up;
-  if (const Status holds = check_method(*method, options.select, options.codec_up); !holds) {
+  set("codec_up", method->codec_up);
+  if (const Status holds = check_method(*method, option("select").text(), option("codec_up").text()); !holds) {
     return fail_with(ExitCode::kUsage, "--method: " + holds.error().message);
   }
-  if (!given.reselect) options.reselect = method->reselect;
-  if (!given.threshold_period) options.threshold_period = method->threshold_period;
-  if (!given.codec_error) options.codec_error = method->codec_error;
-  if (!given.momentum) options.momentum = method->momentum;
-  if (!given.clip) options.clip = method->clip;
-  options.unbiased = options.unbiased || method->unbiased;
+  set("reselect", method->reselect);
+  if (const std::string cut = option("reselect").text();
+      method->threshold_period != 1 && std::ranges::count(cut, ':') == 1 && !given.contains("threshold_period")) {
+    (void)option("reselect").set(fmt::format("{}:{}", cut, method->threshold_period));
+  }
+  set("codec_error", method->codec_error);
+  set("momentum", method->momentum);
+  if (method->clip > 0) set("clip", fmt::format("{}", method->clip));
+  if (method->unbiased) (void)option("unbiased").set("on");
   return {};
 }
 

@@ -1,29 +1,22 @@
 #pragma once
 
+#include <set>
 #include <string>
+#include <vector>
 
+#include "worker/config/option_table.h"
 #include "worker/program/outcome.h"
-#include "worker/training/trainer.h"
 
 namespace millrace::cli {
 
-/// Holds, of the options that a method sets, those that the user gave: they stay.
-struct GivenOptions {
-  bool select = false;
-  bool reselect = false;
-  bool threshold_period = false;
-  bool codec_up = false;
-  bool codec_error = false;
-  bool momentum = false;
-  bool clip = false;
-};
-
-/// Sets options that the user did not give to those of the method (kernels/methods). A density above 0 takes the place
-/// of that of its selection.
+/// Sets options of the job that the user did not give to those of the method (kernels/methods). A density above 0 takes
+/// the place of that of its selection.
 ///
-/// Errors   usage: no such method; the user's options make another method of it.
-program::Outcome apply_method(const std::string& name, double density, const GivenOptions& given,
-                              training::TrainOptions& options);
+/// job     of the job's draft.
+/// given   names of the options that the user gave: they stay; and "threshold_period", "codec_error".
+/// Errors  usage: no such method; the user's options make another method of it.
+program::Outcome apply_method(const std::string& name, double density, const std::set<std::string>& given,
+                              std::vector<worker::Option>& job);
 
 /// Returns a line or two a method, for --help.
 std::string method_table();

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <mutex>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "monitoring/standard_streams.h"
 #include "worker/cli/commands.h"
 #include "worker/cli/method.h"
+#include "worker/config/option_table.h"
 #include "worker/training/trainer.h"
 
 namespace millrace::cli {
@@ -40,7 +42,17 @@ class ErrorLines {
 
 /// Holds the command line of `millrace train`.
 struct TrainFlags {
-  training::TrainOptions options;
+  TrainFlags();
+  TrainFlags(const TrainFlags&) = delete;  // the tables refer to it
+  TrainFlags& operator=(const TrainFlags&) = delete;
+
+  training::TrainOptions options;   ///< options.job follows from `draft` when all flags are read
+  worker::JobDraft draft;           ///< the job's options, as flags set them one by one
+  std::vector<worker::Option> job;  ///< of `draft`
+  std::vector<worker::Option> me;   ///< of options.me
+  std::set<std::string> given;      ///< names of options of both
+  std::string path = "server";
+  uint32_t threshold_period = 0;  ///< 0: not given
   ErrorLines errors;
   std::string train_path;
   std::string test_path;
@@ -49,7 +61,6 @@ struct TrainFlags {
   std::string output;
   std::string http;
   std::string method;
-  GivenOptions given;
   std::string codec_error;  ///< empty: retain, or drop where nothing is kept back
   double density = 0;
   uint64_t dimension = 0;

@@ -23,11 +23,11 @@ std::string seconds_text(TimeNs span) {
   return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s";
 }
 
-TimeNs heartbeat_interval(const CoreConfig& config) { return TimeNs{config.spec.heartbeat_ms} * kNsPerMs; }
+TimeNs heartbeat_interval(const CoreConfig& config) { return TimeNs{config.spec.heartbeat.count()} * kNsPerMs; }
 
 /// Soon enough that one lost Hello does not make a member of the job look dead to that shard.
 TimeNs hello_again_after(const CoreConfig& config) {
-  return std::min(kHelloAgainMax, TimeNs{config.spec.dead_after_ms} * kNsPerMs / 8);
+  return std::min(kHelloAgainMax, TimeNs{config.spec.dead_after.count()} * kNsPerMs / 8);
 }
 
 TimeNs half_open_after(const CoreConfig& config) {
@@ -63,7 +63,7 @@ void SessionCore::Impl::open(uint32_t shard, TimeNs now, Actions& actions) {
 
 void SessionCore::Impl::schedule_retry(Link& link, TimeNs now) {
   // A restarted shard evicts members that do not find it within dead_after.
-  const TimeNs most = std::min(config.reconnect_after_max, TimeNs{config.spec.dead_after_ms} * kNsPerMs / 4);
+  const TimeNs most = std::min(config.reconnect_after_max, TimeNs{config.spec.dead_after.count()} * kNsPerMs / 4);
   const TimeNs least = std::min(config.reconnect_after, most);
   link.retry_interval = link.retry_interval == 0 ? least : std::min(link.retry_interval * 2, most);
   link.next_attempt = now + jittered(link.retry_interval);
@@ -183,7 +183,7 @@ void SessionCore::Impl::tick_link(uint32_t shard, TimeNs now, Actions& actions) 
 TimeNs SessionCore::Impl::join_deadline() const {
   const bool refused =
       std::ranges::all_of(links, [](const Link& link) { return link.ever_welcomed || link.refused_for_now; });
-  const TimeNs more = refused ? TimeNs{config.spec.dead_after_ms} * kNsPerMs : 0;
+  const TimeNs more = refused ? TimeNs{config.spec.dead_after.count()} * kNsPerMs : 0;
   return started_at + config.connect_timeout + more;
 }
 

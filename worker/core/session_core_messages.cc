@@ -137,7 +137,7 @@ void SessionCore::Impl::on_welcome(uint32_t shard, const protocol::Header& heade
   link.retry_interval = 0;
   link.last_trouble.clear();
   link.refused_for_now = false;
-  link.next_heartbeat = now + TimeNs{config.spec.heartbeat_ms} * kNsPerMs;
+  link.next_heartbeat = now + TimeNs{config.spec.heartbeat.count()} * kNsPerMs;
   progress_at = now;
   begin_when_all_joined(now, actions);
   if (!was_down) return;

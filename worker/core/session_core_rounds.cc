@@ -87,7 +87,7 @@ std::optional<uint64_t> SessionCore::Impl::step_for_push(const BucketRun& run, T
   if (config.spec.participants == 0 || protocol::takes_part(config.spec, membership.members, step, config.worker))
     return step;
   // Not drawn: it waits for the decision, but not if nothing moves: the drawn workers may have nothing to contribute.
-  const TimeNs timeout = kDrawHeartbeats * TimeNs{config.spec.heartbeat_ms} * kNsPerMs;
+  const TimeNs timeout = kDrawHeartbeats * TimeNs{config.spec.heartbeat.count()} * kNsPerMs;
   return now < run.moved_at + timeout ? std::nullopt : std::optional(step);
 }
 

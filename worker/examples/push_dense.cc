@@ -14,22 +14,22 @@
 namespace {
 
 // Each worker knows the gradient of its own share of the entries: (weights - target) there, 0 elsewhere.
-void gradient_of(const millrace::JobOptions& job, const std::vector<float>& weights, std::vector<float>& gradient) {
+void gradient_of(uint32_t worker, uint32_t workers, const std::vector<float>& weights, std::vector<float>& gradient) {
   gradient.assign(weights.size(), 0.0f);
-  for (size_t at = job.worker; at < weights.size(); at += job.workers)
+  for (size_t at = worker; at < weights.size(); at += workers)
     gradient[at] = weights[at] - std::sin(static_cast<float>(at));
 }
 
 // README: begin
-void train(millrace::JobOptions job) {
+void train(millrace::JobConfig job, millrace::WorkerConfig me) {
   job.name = "push_dense";
-  job.select = "topk:0.1";  // each worker sends the largest tenth; the rest stays in its residual
+  job.select = millrace::Selection::top_k(0.1);  // each worker sends the largest tenth; the rest stays in its residual
   std::vector<float> weights(1'000, 0.0f);
   std::vector<float> gradient;
   auto session = millrace::Session::connect(
-      job, {{.name = "w", .dimension = weights.size(), .weights = weights, .scale = -0.05f}});
+      job, me, {{.name = "w", .dimension = weights.size(), .weights = millrace::Weights(weights, -0.05f)}});
   for (int i = 0; i < 400; ++i) {
-    gradient_of(job, weights, gradient);
+    gradient_of(me.worker, job.workers, weights, gradient);
     const uint64_t step = session->push(0, gradient);
     // Work that does not need the new weights goes here: the exchange runs meanwhile.
     session->await(0, step);  // the weights have the sum of all workers
@@ -52,11 +52,12 @@ int main(int argc, char** argv) {
     return 2;
   }
   try {
-    millrace::JobOptions job;
-    job.worker = static_cast<uint32_t>(std::stoul(argv[1]));
+    millrace::JobConfig job;
+    millrace::WorkerConfig me;
+    me.worker = static_cast<uint32_t>(std::stoul(argv[1]));
     job.workers = static_cast<uint32_t>(std::stoul(argv[2]));
-    job.shards.assign(argv + 3, argv + argc);
-    train(job);
+    me.shards.assign(argv + 3, argv + argc);
+    train(job, me);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 1;

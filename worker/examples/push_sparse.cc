@@ -14,14 +14,14 @@
 namespace {
 
 // README: begin
-void train(millrace::JobOptions job) {
+void train(millrace::JobConfig job, millrace::WorkerConfig me) {
   job.name = "push_sparse";
-  job.select = "none";  // everything that is pushed is sent
+  job.select = millrace::Selection::all();  // everything that is pushed is sent
   std::map<uint64_t, float> model;
-  auto session = millrace::Session::connect(job, {{.name = "embedding", .dimension = uint64_t{1} << 30}});
+  auto session = millrace::Session::connect(job, me, {{.name = "embedding", .dimension = uint64_t{1} << 30}});
   for (int i = 0; i < 10; ++i) {
     // An entry of this worker's own, and one that all workers push. Indices may repeat and have any order.
-    const std::vector<uint32_t> indices = {job.worker, 1'000'000'000};
+    const std::vector<uint32_t> indices = {me.worker, 1'000'000'000};
     const std::vector<float> values = {0.5f, 1.0f};
     const uint64_t step = session->push_sparse(0, indices, values);
     const millrace::TensorUpdate update = session->await(0, step);
@@ -45,11 +45,12 @@ int main(int argc, char** argv) {
     return 2;
   }
   try {
-    millrace::JobOptions job;
-    job.worker = static_cast<uint32_t>(std::stoul(argv[1]));
+    millrace::JobConfig job;
+    millrace::WorkerConfig me;
+    me.worker = static_cast<uint32_t>(std::stoul(argv[1]));
     job.workers = static_cast<uint32_t>(std::stoul(argv[2]));
-    job.shards.assign(argv + 3, argv + argc);
-    train(job);
+    me.shards.assign(argv + 3, argv + argc);
+    train(job, me);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 1;

@@ -13,12 +13,13 @@
 namespace {
 
 // README: begin
-void train(millrace::JobOptions job) {
+void train(millrace::JobConfig job, millrace::WorkerConfig me) {
   job.name = "store";
-  job.select = "none";
-  job.store = "sgd:0.5";  // or momentum, adagrad, adam: the shards change the weights with every update
-  auto session = millrace::Session::connect(job, {{.name = "w", .dimension = 1'000'000}});
-  const std::vector<uint32_t> batch = {10 * job.worker, 10 * job.worker + 1, 999'999};
+  job.select = millrace::Selection::all();
+  // Or Momentum, Adagrad, Adam: the shards change the weights with every update.
+  job.store = millrace::Store{millrace::optimizer::Sgd{.rate = 0.5}};
+  auto session = millrace::Session::connect(job, me, {{.name = "w", .dimension = 1'000'000}});
+  const std::vector<uint32_t> batch = {10 * me.worker, 10 * me.worker + 1, 999'999};
   std::vector<float> weights(batch.size());
   std::vector<float> gradient(batch.size());
   for (int i = 0; i < 40; ++i) {
@@ -42,11 +43,12 @@ int main(int argc, char** argv) {
     return 2;
   }
   try {
-    millrace::JobOptions job;
-    job.worker = static_cast<uint32_t>(std::stoul(argv[1]));
+    millrace::JobConfig job;
+    millrace::WorkerConfig me;
+    me.worker = static_cast<uint32_t>(std::stoul(argv[1]));
     job.workers = static_cast<uint32_t>(std::stoul(argv[2]));
-    job.shards.assign(argv + 3, argv + argc);
-    train(job);
+    me.shards.assign(argv + 3, argv + argc);
+    train(job, me);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 1;

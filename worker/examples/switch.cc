@@ -14,27 +14,26 @@
 namespace {
 
 // Each worker knows the gradient of its own share of the entries: (weights - target) there, 0 elsewhere.
-void gradient_of(const millrace::JobOptions& job, const std::vector<float>& weights, std::vector<float>& gradient) {
+void gradient_of(uint32_t worker, uint32_t workers, const std::vector<float>& weights, std::vector<float>& gradient) {
   gradient.assign(weights.size(), 0.0f);
-  for (size_t at = job.worker; at < weights.size(); at += job.workers)
+  for (size_t at = worker; at < weights.size(); at += workers)
     gradient[at] = weights[at] - std::sin(static_cast<float>(at));
 }
 
 // README: begin
-void train(millrace::JobOptions job, const std::string& address, uint32_t number, const std::string& key_file) {
+void train(millrace::JobConfig job, millrace::WorkerConfig me, const std::string& address, uint32_t number,
+           const std::string& key_file) {
   job.name = "switch";
-  job.select = "topk:0.1";
-  job.path = "switch:" + address;
-  job.switch_job = number;
-  job.switch_key_file = key_file;
-  job.switch_slots = 16;   // "slots" of the switch's list of jobs
-  job.grid = "16384:-20";  // "window_indices" there, and the first power of 2
+  job.select = millrace::Selection::top_k(0.1);
+  job.path = millrace::SwitchPath{.address = address, .job = number, .slots = 16};  // as in the switch's list of jobs
+  job.grid = millrace::Grid{.block_indices = 16'384};                               // "window_indices" there
+  me.switch_key_file = key_file;
   std::vector<float> weights(300'000, 0.0f);
   std::vector<float> gradient;
   auto session = millrace::Session::connect(
-      job, {{.name = "w", .dimension = weights.size(), .weights = weights, .scale = -0.05f}});
+      job, me, {{.name = "w", .dimension = weights.size(), .weights = millrace::Weights(weights, -0.05f)}});
   for (int i = 0; i < 200; ++i) {
-    gradient_of(job, weights, gradient);
+    gradient_of(me.worker, job.workers, weights, gradient);
     session->await(0, session->push(0, gradient));
   }
   session->finish();
@@ -54,11 +53,12 @@ int main(int argc, char** argv) {
     return 2;
   }
   try {
-    millrace::JobOptions job;
-    job.worker = static_cast<uint32_t>(std::stoul(argv[1]));
+    millrace::JobConfig job;
+    millrace::WorkerConfig me;
+    me.worker = static_cast<uint32_t>(std::stoul(argv[1]));
     job.workers = static_cast<uint32_t>(std::stoul(argv[2]));
-    job.shards.assign(argv + 6, argv + argc);
-    train(job, argv[3], static_cast<uint32_t>(std::stoul(argv[4])), argv[5]);
+    me.shards.assign(argv + 6, argv + argc);
+    train(job, me, argv[3], static_cast<uint32_t>(std::stoul(argv[4])), argv[5]);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 1;

@@ -53,17 +53,18 @@ double gradient_of(const std::vector<Row>& rows, const std::vector<float>& weigh
 }
 
 void train(const char* shard, uint32_t worker, uint32_t workers, int steps, const char* http) {
-  millrace::JobOptions job;
+  millrace::JobConfig job;
+  millrace::WorkerConfig me;
   job.name = "example";
-  job.worker = worker;
+  me.worker = worker;
   job.workers = workers;
-  job.shards = {shard};
-  job.select = "topk:0.05";  // a twentieth of the entries travels; the rest waits in the residual
-  job.combine = "mean";
+  me.shards = {shard};
+  job.select = millrace::Selection::top_k(0.05);  // a twentieth of the entries travels; the rest waits in the residual
+  job.updates.combine = millrace::Combine::kMean;
   // All workers must do this alike, and no other option says it: a shard refuses a worker with another recipe.
   job.recipe = "program=example scale=-0.02 rows=" + std::to_string(kRows) + " steps=" + std::to_string(steps);
-  job.http = http;
-  job.log = [](millrace::LogLevel, std::string_view line) {
+  me.http = http;
+  me.log = [](millrace::LogLevel, std::string_view line) {
     std::printf("%.*s\n", static_cast<int>(line.size()), line.data());
   };
   std::vector<Row> rows;
@@ -72,7 +73,7 @@ void train(const char* shard, uint32_t worker, uint32_t workers, int steps, cons
   std::vector<float> gradient;
   // The weights go with the tensor: so this worker can rejoin after it was removed, or join a job that runs.
   auto session = millrace::Session::connect(
-      job, {{.name = "weights", .dimension = kDimension, .weights = weights, .scale = -0.02f}});
+      job, me, {{.name = "weights", .dimension = kDimension, .weights = millrace::Weights(weights, -0.02f)}});
   if (session->http_port() != 0) std::printf("metrics: port %u\n", unsigned{session->http_port()});
   std::fflush(stdout);
   for (int i = 0; i < steps; ++i) {

@@ -1,11 +1,16 @@
 #pragma once
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <charconv>
 #include <string>
 #include <system_error>
+#include <vector>
+
+#include "kernels/base/words.h"
 
 namespace millrace::program {
 
@@ -21,6 +26,15 @@ CLI::Validator in_range(Number least, Number most) {
     return fmt::format("'{}' is not a number from {} to {}", text, least, most);
   };
   return CLI::Validator(check, fmt::format("{}..{}", least, most), "range");
+}
+
+/// Returns a check for a flag that takes one of a few words.
+inline CLI::Validator one_of(const std::vector<std::string>& words) {
+  const auto check = [words](std::string& text) {
+    if (std::ranges::find(words, text) != words.end()) return std::string();
+    return fmt::format("'{}' is not one of {}{}", text, fmt::join(words, ", "), did_you_mean(text, words));
+  };
+  return CLI::Validator(check, fmt::format("{{{}}}", fmt::join(words, ",")), "words");
 }
 
 /// Returns a check for a flag that names a file, a folder or an address: an empty one would mean as much as none.

@@ -10,8 +10,10 @@
 #include <new>
 #include <string>
 
+#include "kernels/base/words.h"
 #include "monitoring/open_files.h"
 #include "monitoring/standard_streams.h"
+#include "monitoring/usage_sentence.h"
 #include "worker/program/interruption.h"
 #include "worker/program/outcome.h"
 
@@ -26,6 +28,14 @@ class PlainFormatter : public CLI::Formatter {
   }
 };
 
+std::vector<std::string> command_names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+    names.push_back(command->get_name());
+  }
+  return names;
+}
+
 int report(const CLI::App& root, const CLI::App& command, const Failure& failure) {
   // Without a sentence: another process of the job has said it.
   if (!failure.message.empty()) {
@@ -36,17 +46,18 @@ int report(const CLI::App& root, const CLI::App& command, const Failure& failure
 
 /// Prints one line, as every other failure: the command, the wrong flag and the error, and where to read more.
 int report_usage(const CLI::App& root, const CLI::ParseError& error) {
-  const CLI::App* command = &root;
-  std::string path = root.get_name();
-  while (!command->get_subcommands().empty()) {
-    command = command->get_subcommands().front();
-    path += " " + command->get_name();
+  const CLI::App& command = monitoring::named_command(root);
+  std::string path;
+  for (const CLI::App* app = &command; app != nullptr; app = app->get_parent()) {
+    path = path.empty() ? app->get_name() : app->get_name() + " " + path;
   }
-  const std::vector<std::string> rest = command->remaining();
-  const bool no_command = error.get_name() == "RequiredError" && command->get_require_subcommand_min() > 0;
-  std::string sentence = error.what();
-  if (no_command) sentence = rest.empty() ? "which command?" : fmt::format("there is no '{}' here", rest.front());
-  std::ranges::replace(sentence, '\n', ' ');
+  const std::vector<std::string> rest = command.remaining();
+  const bool no_command = error.get_name() == "RequiredError" && command.get_require_subcommand_min() > 0;
+  std::string sentence = monitoring::usage_sentence(command, error);
+  if (no_command && rest.empty()) sentence = "which command?";
+  if (no_command && !rest.empty()) {
+    sentence = fmt::format("there is no '{}' here{}", rest.front(), did_you_mean(rest.front(), command_names(command)));
+  }
   monitoring::say(fmt::format("{}: {}; see {} --help", path, sentence, path));
   return static_cast<int>(ExitCode::kUsage);
 }
@@ -93,8 +104,9 @@ void shape_help(CLI::App& root) {
 
 int parse_and_run(CLI::App& root, const std::vector<Command>& commands, int argc, char** argv) {
   if (argc > 1 && argv[1][0] != '-' && std::ranges::find(commands, argv[1], name_of) == commands.end()) {
+    const std::string hint = did_you_mean(argv[1], command_names(root));
     monitoring::say(
-        fmt::format("{}: there is no command '{}'; see {} --help", root.get_name(), argv[1], root.get_name()));
+        fmt::format("{}: there is no command '{}'{}; see {} --help", root.get_name(), argv[1], hint, root.get_name()));
     return static_cast<int>(ExitCode::kUsage);
   }
   try {

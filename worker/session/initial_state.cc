@@ -11,39 +11,35 @@
 #include "protocol/datagram/io/endpoint_name.h"
 #include "protocol/datagram/io/job_key_file.h"
 #include "protocol/files/atomic_file.h"
-#include "worker/config/job_options.h"
 #include "worker/session/state_file.h"
 
 namespace millrace::worker {
 namespace {
 
 Status check_weights_of(const TensorOptions& tensor, protocol::Mode mode) {
-  if (tensor.weights.empty()) {
-    if (!tensor.schedule && tensor.scale == 0) return {};
-    const std::string given = tensor.schedule ? "schedule" : "scale";
-    return fail(ErrorCode::kInvalidArgument, "tensor '" + tensor.name + "' has a " + given +
-                                                 ", and no weights for it: give connect() the array as well "
-                                                 "(TensorOptions::weights)");
-  }
-  if (tensor.weights.size() != tensor.dimension) {
-    return fail(ErrorCode::kInvalidArgument, "tensor '" + tensor.name + "': " + std::to_string(tensor.weights.size()) +
+  if (!tensor.weights) return {};
+  const Weights& weights = *tensor.weights;
+  if (weights.array().size() != tensor.dimension) {
+    return fail(ErrorCode::kInvalidArgument, "tensor '" + tensor.name + "': " + std::to_string(weights.array().size()) +
                                                  " weights for a dimension of " + std::to_string(tensor.dimension));
   }
-  if (!tensor.schedule) {
-    if (auto valid = check_scale(tensor.scale); !valid)
+  if (!weights.schedule()) {
+    if (auto valid = check_scale(weights.scale()); !valid)
       return fail(valid.error().code, "tensor '" + tensor.name + "': " + valid.error().message);
   }
-  return check_apply(tensor.apply, mode);
+  return check_apply(weights.apply(), mode);
+}
+
+AttachedWeights::Target target_of(const Weights& weights) {
+  return {weights.array(), weights.scale(), weights.schedule(), weights.apply()};
 }
 
 bool is_missing(const std::string& path) { return ::access(path.c_str(), F_OK) != 0 && errno == ENOENT; }
 
 /// The state without its weights, which are in the arrays then.
-Result<SavedState> load(const JobOptions& job, std::span<const TensorOptions> tensors, const protocol::JobSpec& spec) {
-  const auto in_file = [&](const Error& error) {
-    return fail(error.code, "'" + job.load_path + "': " + error.message);
-  };
-  auto bytes = read_file(job.load_path);
+Result<SavedState> load(const WorkerConfig& me, std::span<const TensorOptions> tensors, const protocol::JobSpec& spec) {
+  const auto in_file = [&](const Error& error) { return fail(error.code, "'" + me.load_path + "': " + error.message); };
+  auto bytes = read_file(me.load_path);
   if (!bytes) return std::unexpected(bytes.error());
   auto state = decode_saved_state(*bytes);
   if (!state) return in_file(state.error());
@@ -51,21 +47,21 @@ Result<SavedState> load(const JobOptions& job, std::span<const TensorOptions> te
     return in_file({ErrorCode::kJobMismatch,
                     "the saved state is of job '" + state->job_name + "', this is job '" + spec.name + "'"});
   }
-  if (auto fit = fits(*state, job.worker, spec); !fit) return in_file(fit.error());
+  if (auto fit = fits(*state, me.worker, spec); !fit) return in_file(fit.error());
   for (size_t i = 0; i < tensors.size(); ++i) {
-    if (tensors[i].weights.empty() || !state->tensors[i].weights.empty()) continue;
+    if (!tensors[i].weights || !state->tensors[i].weights.empty()) continue;
     return in_file({ErrorCode::kJobMismatch, "the saved state has no weights of tensor '" + tensors[i].name +
                                                  "': it was saved by a session without them"});
   }
   for (size_t i = 0; i < tensors.size(); ++i) {
-    if (!tensors[i].weights.empty() || state->tensors[i].weights.empty()) continue;
+    if (tensors[i].weights || state->tensors[i].weights.empty()) continue;
     return in_file({ErrorCode::kJobMismatch, "the saved state has weights of tensor '" + tensors[i].name +
                                                  "', and this session has no array for them: give connect() the array "
                                                  "(TensorOptions::weights)"});
   }
   for (size_t i = 0; i < tensors.size(); ++i) {
     const Buffer<float> saved = std::exchange(state->tensors[i].weights, {});
-    if (!tensors[i].weights.empty()) std::ranges::copy(saved, tensors[i].weights.begin());
+    if (tensors[i].weights) std::ranges::copy(saved, tensors[i].weights->array().begin());
   }
   return state;
 }
@@ -76,27 +72,27 @@ const protocol::Endpoint& family_to_open(const InitialState& initial_state) {
   return by_rack ? initial_state.rack_at.back() : initial_state.switch_at.back();
 }
 
-Status open_datagrams(const JobOptions& job, const protocol::JobSpec& spec, InitialState& initial_state) {
+Status open_datagrams(const WorkerConfig& me, const protocol::JobSpec& spec, InitialState& initial_state) {
   if (spec.path == protocol::Path::kServer) {
-    if (job.switch_key_file.empty()) return {};
+    if (me.switch_key_file.empty()) return {};
     return fail(ErrorCode::kInvalidArgument, "switch_key_file is given and path is server: set path, or leave it out");
   }
-  if (job.switch_key_file.empty()) {
+  if (me.switch_key_file.empty()) {
     return fail(ErrorCode::kInvalidArgument,
                 "path switch needs switch_key_file: the job's key, 64 hexadecimal digits, as the switch has it");
   }
-  auto key = protocol::read_job_key(job.switch_key_file);
+  auto key = protocol::read_job_key(me.switch_key_file);
   if (!key) return std::unexpected(key.error());
   auto at = protocol::resolve_endpoints(spec.switch_path.address);
   if (!at) return fail(at.error().code, "path: " + at.error().message);
-  if (const auto addresses = switch_addresses(job.path); addresses && !addresses->rack.empty()) {
-    auto rack = protocol::resolve_endpoints(addresses->rack);
-    if (!rack) return fail(rack.error().code, "path: rack: " + rack.error().message);
+  if (!me.rack.empty()) {
+    auto rack = protocol::resolve_endpoints(me.rack);
+    if (!rack) return fail(rack.error().code, "rack: " + rack.error().message);
     if (std::ranges::find_first_of(*rack, *at) != rack->end()) {
       return fail(ErrorCode::kInvalidArgument,
-                  "path: the rack's switch is where the one that decides is too; give the rack's own, or none");
+                  "rack: the switch is where the one that decides is too; give the rack's own, or none");
     }
-    initial_state.rack_name = addresses->rack;
+    initial_state.rack_name = me.rack;
     initial_state.rack_at = std::move(*rack);
   }
   initial_state.switch_at = std::move(*at);
@@ -137,7 +133,7 @@ Status check_scale(float scale) {
   if (scale != 0) return {};
   return fail(ErrorCode::kInvalidArgument,
               "the scale of the weights is 0, so that no update would move them: give a scale, as -learning_rate, or "
-              "connect() a schedule (TensorOptions::schedule), which may be 0 in some steps");
+              "connect() a schedule (Weights), which may be 0 in some steps");
 }
 
 Status check_weights(std::span<const TensorOptions> tensors, protocol::Mode mode) {
@@ -147,17 +143,18 @@ Status check_weights(std::span<const TensorOptions> tensors, protocol::Mode mode
   return {};
 }
 
-Result<InitialState> load_initial_state(const JobOptions& job, std::span<const TensorOptions> tensors,
+Result<InitialState> load_initial_state(const WorkerConfig& me, std::span<const TensorOptions> tensors,
                                         const protocol::JobSpec& spec) {
-  if (auto enough = check_descriptors(job.shards.size()); !enough) return std::unexpected(enough.error());
+  if (auto enough = check_descriptors(me.shards.size()); !enough) return std::unexpected(enough.error());
   InitialState initial_state;
   if (auto valid = check_weights(tensors, spec.mode); !valid) return std::unexpected(valid.error());
   for (const TensorOptions& tensor : tensors) {
-    initial_state.targets.push_back({tensor.weights, tensor.scale, tensor.schedule, tensor.apply});
+    AttachedWeights::Target& target = initial_state.targets.emplace_back();
+    if (tensor.weights) target = target_of(*tensor.weights);
   }
   initial_state.has_weights =
-      std::ranges::none_of(tensors, [](const TensorOptions& tensor) { return tensor.weights.empty(); });
-  if (job.returns && !initial_state.has_weights && !spec.has_store()) {
+      std::ranges::all_of(tensors, [](const TensorOptions& tensor) { return tensor.weights.has_value(); });
+  if (me.returns && !initial_state.has_weights && !spec.has_store()) {
     return fail(ErrorCode::kInvalidArgument,
                 "returns: a rejoining worker takes over the weights of another worker; give every tensor its "
                 "weights (TensorOptions::weights), or the job a store");
@@ -168,12 +165,12 @@ Result<InitialState> load_initial_state(const JobOptions& job, std::span<const T
                 "hand out the first worker's, or to take them over");
   }
   // Found out here, and not hours later when there is a state to lose.
-  if (!job.save_path.empty()) {
-    if (Status can = files::try_to_write(job.save_path, files::kOwnerOnly); !can) return std::unexpected(can.error());
+  if (!me.save_path.empty()) {
+    if (Status can = files::try_to_write(me.save_path, files::kOwnerOnly); !can) return std::unexpected(can.error());
   }
-  if (auto opened = open_datagrams(job, spec, initial_state); !opened) return std::unexpected(opened.error());
-  if (job.load_path.empty() || (job.returns && is_missing(job.load_path))) return initial_state;
-  auto state = load(job, tensors, spec);
+  if (auto opened = open_datagrams(me, spec, initial_state); !opened) return std::unexpected(opened.error());
+  if (me.load_path.empty() || (me.returns && is_missing(me.load_path))) return initial_state;
+  auto state = load(me, tensors, spec);
   if (!state) return std::unexpected(state.error());
   initial_state.saved = std::move(*state);
   return initial_state;

@@ -35,13 +35,13 @@ struct InitialState {
 ///         file. job_mismatch, with the first difference: a state of another job or worker, or one whose weights do not
 ///         match the session's. Path switch: no key file, or one that others may read; a switch with an unknown name;
 ///         returns, which this path does not have.
-Result<InitialState> load_initial_state(const JobOptions& job, std::span<const TensorOptions> tensors,
+Result<InitialState> load_initial_state(const WorkerConfig& me, std::span<const TensorOptions> tensors,
                                         const protocol::JobSpec& spec);
 
 /// Checks the tensors' weights and their options.
 ///
-/// Errors  invalid_argument: weights of another size; a scale that check_scale() refuses, without a schedule. Also a
-///         scale or a schedule without weights; kOnArrival in a mode that leaves workers out.
+/// Errors  invalid_argument: weights of another size; a scale that check_scale() refuses, without a schedule;
+///         kOnArrival in a mode that leaves workers out.
 Status check_weights(std::span<const TensorOptions> tensors, protocol::Mode mode);
 
 /// Refuses a scale under which weights would never move, or would not stay finite.

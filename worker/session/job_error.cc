@@ -7,6 +7,7 @@
 
 /// The library's exception. Apart from session.cc, so that the session's thread knows it too.
 namespace millrace {
+inline namespace v0 {
 
 std::string_view job_error_name(JobErrorCode code) { return error_code_name(static_cast<ErrorCode>(code)); }
 
@@ -14,4 +15,5 @@ JobError::JobError(JobErrorCode code, const std::string& sentence, JobErrorOrigi
     : std::runtime_error(sentence), code_(code), origin_(origin) {}
 JobError::~JobError() = default;
 
+}  // namespace v0
 }  // namespace millrace

@@ -3,10 +3,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "kernels/base/result.h"
-#include "worker/config/job_options.h"
+#include "worker/config/job_config.h"
 #include "worker/export/worker_port.h"
 #include "worker/session/initial_state.h"
 #include "worker/session/session_shell.h"
@@ -53,9 +54,9 @@ class Session::Impl : public worker::SessionShell {
     if (port_) port_->stop();
   }
 
-  /// Serves JobOptions::http. REQUIRES: before join().
-  Status open_port(const JobOptions& job) {
-    if (job.http.empty()) return {};
+  /// Serves WorkerConfig::http. REQUIRES: before join().
+  Status open_port(const JobConfig& job, const WorkerConfig& me) {
+    if (me.http.empty()) return {};
     worker::WorkerPort::Source source;
     source.stats = [this] { return stats(); };
     source.unhealthy = [this]() -> std::optional<std::string> {
@@ -63,7 +64,7 @@ class Session::Impl : public worker::SessionShell {
       return ended ? std::optional(ended->message) : std::nullopt;
     };
     auto port =
-        worker::WorkerPort::start(job.http, "JobOptions::http", {job.name, job.worker, job.workers}, std::move(source));
+        worker::WorkerPort::start(me.http, "WorkerConfig::http", {job.name, me.worker, job.workers}, std::move(source));
     if (!port) return std::unexpected(port.error());
     port_ = std::move(*port);
     watch_steps([at = port_](double seconds) { at->step_done(seconds); });  // the thread outlives ~Impl()
@@ -79,18 +80,19 @@ class Session::Impl : public worker::SessionShell {
 Session::Session(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Session::~Session() = default;
 
-std::unique_ptr<Session> Session::connect(const JobOptions& job, const std::vector<TensorOptions>& tensors) {
+std::unique_ptr<Session> Session::connect(const JobConfig& job, const WorkerConfig& me,
+                                          const std::vector<TensorOptions>& tensors) {
   // Errors before a server is asked have their cause in this worker, as a plain Error says.
-  auto spec = take<protocol::JobSpec>(worker::spec_from_options(job, tensors));
-  auto initial_state = take<worker::InitialState>(worker::load_initial_state(job, tensors, spec));
-  auto impl = std::make_unique<Impl>(job, std::move(spec), std::move(initial_state));
-  must(impl->open_port(job));
+  auto spec = take<protocol::JobSpec>(worker::job_spec_of(job, me, tensors));
+  auto initial_state = take<worker::InitialState>(worker::load_initial_state(me, tensors, spec));
+  auto impl = std::make_unique<Impl>(me, std::move(spec), std::move(initial_state));
+  must(impl->open_port(job, me));
   must(impl->join());
   return std::unique_ptr<Session>(new Session(std::move(impl)));
 }
 
-void Session::check(const JobOptions& job, const std::vector<TensorOptions>& tensors) {
-  const auto spec = take<protocol::JobSpec>(worker::spec_from_options(job, tensors));
+void Session::check(const JobConfig& job, const WorkerConfig& me, const std::vector<TensorOptions>& tensors) {
+  const auto spec = take<protocol::JobSpec>(worker::job_spec_of(job, me, tensors));
   must(worker::check_weights(tensors, spec.mode));
 }
 
@@ -138,6 +140,8 @@ constexpr const char* kNoPush = "the next step could not be pushed";
 constexpr const char* kNoWeights = "the weights were not there";
 
 }  // namespace
+
+size_t Session::tensor(std::string_view name) const { return take(impl_->tensor(name)); }
 
 uint64_t Session::push(size_t tensor, std::span<const float> gradient, double weight, milliseconds timeout) {
   return in_time(push_dense(*impl_, tensor, gradient, weight, timeout), *impl_, kNoPush, timeout);
@@ -219,12 +223,6 @@ bool Session::try_place_weights(std::span<const std::span<const float>> weights,
 
 uint16_t Session::http_port() const { return impl_->http_port(); }
 
-size_t Session::bucket_of(size_t tensor) const {
-  if (tensor >= impl_->tensor_count()) raise(Error{ErrorCode::kInvalidArgument, "no such tensor"});
-  return impl_->bucket_of(tensor);
-}
-
-size_t Session::bucket_count() const { return impl_->bucket_count(); }
 Stats Session::stats() { return impl_->stats(); }
 void Session::save(const std::string& path) { must(impl_->save(path)); }
 

@@ -41,8 +41,8 @@ Result<protocol::Endpoint> find_decider(const NamedPeers& peers, std::string_vie
   return protocol::numeric_endpoint(text);
 }
 
-CoreConfig config_of(const JobOptions& options, protocol::JobSpec&& spec, InitialState& initial_state,
-                     NamedPeers* peers) {
+CoreConfig core_config_of(const WorkerConfig& options, protocol::JobSpec&& spec, InitialState& initial_state,
+                          NamedPeers* peers) {
   CoreConfig config;
   config.worker = options.worker;
   config.nonce = draw_nonce();
@@ -50,9 +50,10 @@ CoreConfig config_of(const JobOptions& options, protocol::JobSpec&& spec, Initia
   config.shard_addresses = options.shards;
   config.random_seed = config.nonce;
   config.software = software_name();
-  config.resend_after = TimeNs{options.resend_after_ms} * kNsPerMs;
-  config.connect_timeout = TimeNs{options.connect_timeout_ms} * kNsPerMs;
-  config.shard_silence = TimeNs{options.shard_silence_ms} * kNsPerMs;
+  config.resend_after = TimeNs{options.resend_after.count()} * kNsPerMs;
+  config.reconnect_after_max = TimeNs{options.reconnect_after_max.count()} * kNsPerMs;
+  config.connect_timeout = TimeNs{options.connect_timeout.count()} * kNsPerMs;
+  config.shard_silence = TimeNs{options.shard_silence.count()} * kNsPerMs;
   config.codec_speeds = speeds_so_far;  // join() has them measured
   config.link_bits_per_s = options.link_rate;
   config.has_weights = initial_state.has_weights;
@@ -121,12 +122,12 @@ void put_counters(const CoreCounters& counters, Stats& stats) {
 
 }  // namespace
 
-SessionShell::SessionShell(const JobOptions& options, protocol::JobSpec spec, InitialState initial_state)
+SessionShell::SessionShell(const WorkerConfig& options, protocol::JobSpec spec, InitialState initial_state)
     : options_(options),
       datagrams_(std::move(initial_state.datagrams)),
       peers_(peers_of(spec, initial_state, datagrams_.get())),
-      core_(config_of(options, std::move(spec), initial_state, peers_.get())),
-      store_({.resend_after = TimeNs{options.resend_after_ms} * kNsPerMs}),
+      core_(core_config_of(options, std::move(spec), initial_state, peers_.get())),
+      store_({.resend_after = TimeNs{options.resend_after.count()} * kNsPerMs}),
       weights_(core_.spec().tensors.size()),
       shelf_(core_.spec(), core_.layout()) {
   if (options_.keep_freed_memory && !keep_freed_memory())

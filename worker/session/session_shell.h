@@ -14,6 +14,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -58,7 +59,7 @@ struct PullCall {
 /// and calls no callback. Attached weights have locks of their own.
 class SessionShell {
  public:
-  SessionShell(const JobOptions& options, protocol::JobSpec spec, InitialState initial_state);
+  SessionShell(const WorkerConfig& options, protocol::JobSpec spec, InitialState initial_state);
   ~SessionShell();
 
   /// Calls `watch` on the session thread with the seconds of every step of a bucket that completes. REQUIRES: before
@@ -97,10 +98,10 @@ class SessionShell {
                                                       std::span<float> out, const PullOptions& options);
   CallResult<bool> place_weights(std::span<const std::span<const float>> weights, std::chrono::milliseconds timeout);
 
+  /// Errors  invalid_argument: no tensor has the name.
+  CallResult<size_t> tensor(std::string_view name) const;
   size_t tensor_count() const { return gates_.size(); }
   uint64_t dimension_of(size_t tensor) const { return core_.spec().tensors[tensor].dimension; }
-  size_t bucket_of(size_t tensor) const { return gates_[tensor].bucket; }
-  size_t bucket_count() const { return core_.layout().buckets.size(); }
 
  private:
   /// Holds the state that a caller needs to push a tensor.
@@ -217,7 +218,7 @@ class SessionShell {
     std::deque<protocol::Message> backlog;  ///< the socket's queue is full
   };
 
-  JobOptions options_;
+  WorkerConfig options_;
   std::function<void(double seconds)> watch_step_;
   std::unique_ptr<SwitchUdpPort> datagrams_;  ///< path switch
   std::unique_ptr<NamedPeers> peers_;         ///< ... before the core, which sends by them

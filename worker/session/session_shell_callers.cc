@@ -13,6 +13,13 @@
 /// What callers' threads do: they read the board, fill slots, leave commands and wait.
 namespace millrace::worker {
 
+CallResult<size_t> SessionShell::tensor(std::string_view name) const {
+  const std::vector<protocol::TensorSpec>& tensors = core_.spec().tensors;
+  const auto at = std::ranges::find(tensors, name, &protocol::TensorSpec::name);
+  if (at != tensors.end()) return static_cast<size_t>(at - tensors.begin());
+  return std::unexpected(CallError({ErrorCode::kInvalidArgument, "the job has no tensor '" + std::string(name) + "'"}));
+}
+
 Status SessionShell::check_tensor(size_t tensor) const {
   if (tensor < gates_.size()) return {};
   return fail(ErrorCode::kInvalidArgument,
@@ -67,7 +74,7 @@ CallStatus SessionShell::join() {
   if (std::ranges::any_of(core_.layout().buckets, [](const auto& bucket) { return bucket.codec_up.automatic; }))
     (void)measured_speeds();
   std::unique_lock lock(mutex_);
-  // Reaching the shards ends by itself, in an error after connect_timeout_ms, and so does a return that comes to
+  // Reaching the shards ends by itself, in an error after connect_timeout, and so does a return that comes to
   // nothing.
   const auto ended = [&] {
     const bool outside = phase_ == Phase::kJoining || phase_ == Phase::kWaiting || phase_ == Phase::kRejoining;
@@ -87,10 +94,10 @@ CallStatus SessionShell::join() {
       continue;
     }
     const TimeNs now = monotonic_now_ns();
-    if (waits_until == 0) waits_until = now + TimeNs{options_.start_timeout_ms} * kNsPerMs;
+    if (waits_until == 0) waits_until = now + TimeNs{options_.start_timeout.count()} * kNsPerMs;
     if (now < waits_until) continue;
-    return not_started("job '" + options_.name + "' has not started within " +
-                       std::to_string(options_.start_timeout_ms) + " ms: " + waiting_for_);
+    return not_started("job '" + core_.spec().name + "' has not started within " +
+                       std::to_string(options_.start_timeout.count()) + " ms: " + waiting_for_);
   }
   if (error_) return std::unexpected(*error_);
   lock.unlock();
@@ -247,8 +254,8 @@ Status SessionShell::check_not_given(size_t tensor) const {
   if (!gates_[tensor].weights_given) return {};
   return fail(ErrorCode::kInvalidArgument,
               "the weights of tensor '" + core_.spec().tensors[tensor].name +
-                  "' were given to connect(): they stay, and their scale is a function of the step "
-                  "(TensorOptions::schedule), so that a worker that joins applies every step as the others did");
+                  "' were given to connect(): they stay, and their scale is a schedule "
+                  "(Weights), so that a worker that joins applies every step as the others did");
 }
 
 CallStatus SessionShell::attach_weights(size_t tensor, std::span<float> weights, float scale, ApplyWhen when) {

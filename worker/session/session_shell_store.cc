@@ -79,7 +79,7 @@ Status SessionShell::check_store(size_t tensor) const {
   if (auto valid = check_tensor(tensor); !valid) return valid;
   if (core_.spec().has_store()) return {};
   return fail(ErrorCode::kInvalidArgument,
-              "the job has no store: its shards hold no weights; give JobOptions::store an optimizer, as sgd:0.1");
+              "the job has no store: its shards hold no weights; give JobConfig::store an optimizer, as sgd:0.1");
 }
 
 CallResult<std::optional<PulledSteps>> SessionShell::pull(size_t tensor, uint64_t begin, std::span<float> out,
@@ -138,7 +138,7 @@ CallResult<bool> SessionShell::place_weights(std::span<const std::span<const flo
   if (auto valid = check_store(0); !valid) return std::unexpected(valid.error());
   const auto refuse = [](const std::string& why) { return fail(ErrorCode::kInvalidArgument, why); };
   if (core_.spec().store.begin != protocol::StoreBegin::kWorker)
-    return refuse("the store does not begin with a worker's weights: set JobOptions::store_begin to \"worker\"");
+    return refuse("the store does not begin with a worker's weights: set Store::begin to kWorker");
   if (weights.size() != gates_.size()) {
     return refuse("weights of " + std::to_string(weights.size()) + " tensors for a job of " +
                   std::to_string(gates_.size()) + ": a store begins with all of them");

@@ -60,7 +60,7 @@ SwitchProbeOptions probe_options(const protocol::JobSpec& spec, uint32_t lane, u
                       .worker = static_cast<uint16_t>(worker),
                       .nonce_seed = nonce_seed ^ kProbeNonces};
   if (const auto at = access.resolve(spec.switch_path.address)) options.at = *at;
-  options.observation_time = TimeNs{spec.switch_path.return_after_ms} * kNsPerMs;
+  options.observation_time = TimeNs{spec.switch_path.return_after.count()} * kNsPerMs;
   return options;
 }
 

@@ -8,7 +8,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/reduce/reduce.h"
-#include "worker/training/path_options.h"
+#include "worker/config/job_config.h"
 
 namespace millrace::training {
 namespace {
@@ -43,9 +43,9 @@ program::Outcome check_snapshots(const TrainOptions& options) {
   if (!is_synchronous(options)) {
     return refuse(
         "--optimizer svrg needs --mode synchronous: a snapshot needs the gradients of all workers, and mode " +
-        options.mode + " does not wait for them");
+        std::string(worker::consistency_name(options.job.consistency)) + " does not wait for them");
   }
-  if (options.store != "none") {
+  if (options.job.store) {
     return refuse(
         "--optimizer svrg with --store: the servers change the weights by the sent differences alone, without the "
         "gradient at the snapshot; leave --store out");
@@ -53,12 +53,12 @@ program::Outcome check_snapshots(const TrainOptions& options) {
   if (!options.state_path.empty()) {
     return refuse("--optimizer svrg with --state: a returning worker has no snapshot; leave --state out");
   }
-  if (options.initial_weights != "own") {
+  if (options.job.updates.initial_weights != InitialWeights::kOwn) {
     return refuse(
         "--optimizer svrg with --initial-weights first: its workers neither give nor take weights, and all begin with "
         "zeros; leave --initial-weights out");
   }
-  if (options.reproducible) {
+  if (options.job.guarantees.reproducible) {
     return refuse(
         "--optimizer svrg sums the gradient at a snapshot exactly, and --reproducible rounds sums to a grid: leave "
         "one out");
@@ -66,21 +66,27 @@ program::Outcome check_snapshots(const TrainOptions& options) {
   return {};
 }
 
-JobOptions snapshot_job_options(const JobOptions& steps) {
-  JobOptions job = steps;
+JobConfig snapshot_job_config(const JobConfig& steps) {
+  JobConfig job = steps;
   job.name += ".snapshots";
-  job.select = job.reselect = "none";
-  job.codec_up = job.codec_down = "gap+raw";
-  job.codec_error = "retain";  // the codecs have none
-  job.momentum = "none";
-  job.clip = 0;
-  job.unbiased = false;
-  job.audit = false;
-  job.history = false;
-  job.staleness = 0;
-  job.initial_weights = "own";  // no weights are attached
-  set_path(PathOptions{}, job);
+  job.consistency = Synchronous{};
+  job.select = Selection::all();
+  job.reselect = Reselect::none();
+  job.codec_up = job.codec_down = Codec();
+  job.momentum = Momentum::none();
+  job.contributions = {.non_finite = steps.contributions.non_finite};
+  job.guarantees.audit = false;
+  job.updates.initial_weights = InitialWeights::kOwn;  // no weights are attached
+  job.path = ServerPath{};
+  job.grid.reset();
   return job;
+}
+
+WorkerConfig snapshot_worker_config(const WorkerConfig& steps) {
+  WorkerConfig me = steps;
+  me.rack.clear();
+  me.switch_key_file.clear();
+  return me;
 }
 
 TensorOptions snapshot_tensor(uint64_t dimension) {
@@ -90,12 +96,13 @@ TensorOptions snapshot_tensor(uint64_t dimension) {
   return tensor;
 }
 
-std::unique_ptr<SnapshotJob> SnapshotJob::connect(const JobOptions& steps, const Dataset& data) {
-  return std::unique_ptr<SnapshotJob>(new SnapshotJob(steps, data));
+std::unique_ptr<SnapshotJob> SnapshotJob::connect(const JobConfig& steps, const WorkerConfig& me, const Dataset& data) {
+  return std::unique_ptr<SnapshotJob>(new SnapshotJob(steps, me, data));
 }
 
-SnapshotJob::SnapshotJob(const JobOptions& steps, const Dataset& data) : data_(data) {
-  session_ = Session::connect(snapshot_job_options(steps), {snapshot_tensor(data.dimension + 1)});
+SnapshotJob::SnapshotJob(const JobConfig& steps, const WorkerConfig& me, const Dataset& data) : data_(data) {
+  session_ =
+      Session::connect(snapshot_job_config(steps), snapshot_worker_config(me), {snapshot_tensor(data.dimension + 1)});
 }
 
 Stream SnapshotJob::full_gradient(const LinearModel& model, const std::atomic<bool>& stop) const {

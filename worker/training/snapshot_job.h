@@ -23,7 +23,7 @@ namespace millrace::training {
 class SnapshotJob {
  public:
   /// Joins the job. steps: the options of the steps' job.
-  static std::unique_ptr<SnapshotJob> connect(const JobOptions& steps, const Dataset& data);
+  static std::unique_ptr<SnapshotJob> connect(const JobConfig& steps, const WorkerConfig& me, const Dataset& data);
 
   /// Returns this worker's mean gradient over all of its rows.
   ///
@@ -44,7 +44,7 @@ class SnapshotJob {
   void add_to(Stats& stats) const;
 
  private:
-  SnapshotJob(const JobOptions& steps, const Dataset& data);
+  SnapshotJob(const JobConfig& steps, const WorkerConfig& me, const Dataset& data);
 
   const Dataset& data_;
   std::unique_ptr<Session> session_;
@@ -52,9 +52,11 @@ class SnapshotJob {
   VarianceReduction reduction_;
 };
 
-/// Returns the options of the snapshots' job: servers, workers, recipe and limits of the steps' job. The job selects
-/// nothing, quantizes nothing and keeps nothing back.
-JobOptions snapshot_job_options(const JobOptions& steps);
+/// Returns the options of the snapshots' job: workers, recipe and limits of the steps' job. The job selects nothing,
+/// quantizes nothing and keeps nothing back.
+JobConfig snapshot_job_config(const JobConfig& steps);
+/// Returns this worker's options there: no switch.
+WorkerConfig snapshot_worker_config(const WorkerConfig& steps);
 /// Returns the one tensor of the snapshots' job.
 TensorOptions snapshot_tensor(uint64_t dimension);
 

@@ -7,7 +7,7 @@
 
 namespace millrace::training {
 
-/// Returns JobOptions::recipe of a training job. It has every option that affects a worker's weights or the rows that
+/// Returns JobConfig::recipe of a training job. It has every option that affects a worker's weights or the rows that
 /// it reads, and a hash of the rows. The options in the job's specification are not in it. Each value has one form.
 ///
 /// data  of the whole file come rows_in_file and content_hash; the worker's own share is ignored.

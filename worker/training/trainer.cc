@@ -12,10 +12,12 @@
 #include <memory>
 #include <optional>
 #include <utility>
+#include <variant>
 
 #include "kernels/base/check.h"
 #include "kernels/base/clock.h"
 #include "monitoring/http/http_address.h"
+#include "worker/config/job_config.h"
 #include "worker/training/data/epoch_order.h"
 #include "worker/training/job_failure.h"
 #include "worker/training/model/descent.h"
@@ -44,47 +46,22 @@ Failure failure_of_run(const JobError& error, JobStage stage) {
   return failure;
 }
 
-JobOptions job_options(const TrainOptions& options) {
-  JobOptions job;
-  job.name = options.job;
-  job.worker = options.worker;
-  job.workers = options.workers;
-  job.shards = options.servers;
-  job.select = options.select;
-  job.reselect = options.reselect;
-  job.threshold_period = options.threshold_period;
-  job.codec_up = options.codec_up;
-  job.codec_down = options.codec_down;
-  job.link_rate = options.link_rate;
-  job.codec_error = options.codec_error;
-  job.momentum = options.momentum;
-  job.clip = options.clip;
-  job.unbiased = options.unbiased;
-  job.audit = options.audit;
-  job.history = options.history;
-  job.reproducible = options.reproducible;
-  job.non_finite = options.non_finite;
-  job.mode = is_synchronous(options) ? "synchronous" : options.mode;
-  job.staleness = options.staleness;
-  job.quorum = options.quorum;
-  job.deadline_ms = options.deadline_ms;
-  job.participants = options.participants;
-  job.apply_after_acks = options.apply_after_acks;
-  job.workers_min = std::max({1u, options.apply_after_acks, options.workers_min});
-  job.store = options.store;
-  job.store_begin = options.store_begin;
-  set_path(options.path, job);
-  job.combine = "mean";
-  job.seed = options.seed;
-  job.initial_weights = options.initial_weights;
-  job.save_path = options.state_path;
-  job.load_path = options.state_path;
-  job.returns = !options.state_path.empty();
-  job.connect_timeout_ms = options.connect_timeout_ms;
-  job.start_timeout_ms = options.start_timeout_ms;
-  job.keep_freed_memory = true;  // a process that does rounds and little else
-  job.log = options.log;
+JobConfig job_of(const TrainOptions& options) {
+  JobConfig job = options.job;
+  job.workers_min = std::max({1U, job.guarantees.apply_after_acks, options.workers_min});
   return job;
+}
+
+WorkerConfig worker_of(const TrainOptions& options) {
+  WorkerConfig me = options.me;
+  me.save_path = options.state_path;
+  me.load_path = options.state_path;
+  me.returns = !options.state_path.empty();
+  return me;
+}
+
+uint32_t staleness_of(const JobConfig& job) {
+  return std::visit([](const auto& how) { return how.staleness; }, job.consistency);
 }
 
 TensorOptions tensor_options(uint64_t dimension) {
@@ -96,10 +73,10 @@ TensorOptions tensor_options(uint64_t dimension) {
 
 /// Returns the number of contributions that change the model like a step of all workers: in mode asynchronous each is a
 /// step.
-uint64_t steps_per_round(const TrainOptions& options) { return is_asynchronous(options) ? options.workers : 1; }
+uint64_t steps_per_round(const TrainOptions& options) { return is_asynchronous(options) ? options.job.workers : 1; }
 
 uint64_t pushes_per_epoch(const TrainOptions& options, const Dataset& data) {
-  return std::max<uint64_t>(steps_per_epoch(data.rows_in_file, options.workers, options.batch_rows), 1);
+  return std::max<uint64_t>(steps_per_epoch(data.rows_in_file, options.job.workers, options.batch_rows), 1);
 }
 
 DescentOptions descent_options(const TrainOptions& options, const Dataset& data) {
@@ -135,32 +112,23 @@ class Run {
     return fail_with(ExitCode::kUsage,
                      fmt::format("--l2 {} at --lr {} shrinks weights by more than 2^-40 in {} steps: in mode {} less "
                                  "of it, or fewer steps",
-                                 options_.l2, options_.learning_rate, steps_end_, options_.mode));
+                                 options_.l2, options_.learning_rate, steps_end_,
+                                 worker::consistency_name(options_.job.consistency)));
   }
 
   void connect() {
-    JobOptions job = job_options(options_);
+    JobConfig job = job_of(options_);
     job.recipe = train_recipe(options_, data_);
-    job.give_up = [this] { return stop_.load(); };
+    WorkerConfig me = worker_of(options_);
+    me.give_up = [this] { return stop_.load(); };
     TensorOptions tensor = tensor_options(model_.tensor_dimension());
     const bool svrg = options_.optimizer == "svrg";
     const bool attaches = !pulls() && !svrg;
-    if (attaches) {
-      tensor.weights = model_.values();
-    }
-    if (const std::optional<float> factor = descent_.constant_factor(); factor && attaches) {
-      tensor.scale = *factor;
-    } else if (attaches) {
-      tensor.schedule = [descent = &descent_](uint64_t step, uint64_t begin, std::span<float> run) {
-        return descent->before_step(step, begin, run);
-      };
-    }
-    // On await, so that no update arrives while a gradient is being computed from the weights.
-    tensor.apply = ApplyWhen::kOnAwait;
-    session_ = Session::connect(job, {tensor});
+    if (attaches) tensor.weights = attached_weights();
+    session_ = Session::connect(job, me, {tensor});
     if (options_.form == GradientForm::kDense) dense_.assign(model_.tensor_dimension(), kUntouched);
     follow_weights();
-    if (svrg) connect_snapshots(job);
+    if (svrg) connect_snapshots(job, me);
     position_ = std::min(session_->steps_applied(0) / turns_, steps_end_);
     rounds_ = session_->steps_applied(0);
     if (position_ > 0) say_return(fmt::format("the job is at step {}: this worker continues from there", position_));
@@ -175,7 +143,7 @@ class Run {
     report.epoch = epoch + 1;
     const Stats before = stats();
     const TimeNs started = monotonic_now_ns();
-    const std::vector<uint32_t> order = epoch_order(data_.rows(), options_.seed, options_.worker, epoch);
+    const std::vector<uint32_t> order = epoch_order(data_.rows(), options_.job.seed, options_.me.worker, epoch);
     const uint64_t first = epoch * steps_per_epoch_;
     const uint64_t end = std::min(first + steps_per_epoch_, steps_end_);
     uint64_t rows_seen = 0;
@@ -256,7 +224,7 @@ class Run {
     TimeNs pushed_at = 0;
   };
 
-  bool pulls() const { return options_.store != "none"; }
+  bool pulls() const { return options_.job.store.has_value(); }
   uint64_t snapshot_every() const { return options_.snapshot_every > 0 ? options_.snapshot_every : steps_per_epoch_; }
 
   std::string waiting_for() const {
@@ -271,11 +239,19 @@ class Run {
     return all;
   }
 
+  /// Returns the weights for connect(). On await, so that no update arrives while a gradient is computed from them.
+  Weights attached_weights() {
+    if (const std::optional<float> factor = descent_.constant_factor()) return {model_.values(), *factor};
+    return {model_.values(), [descent = &descent_](uint64_t step, uint64_t begin, std::span<float> run) {
+              return descent->before_step(step, begin, run);
+            }};
+  }
+
   /// Attaches the weights after connect(): the steps are no function of their number, since they have G in them. So the
   /// session takes no worker in later, and lets none return, neither of which would have the others' snapshot.
-  void connect_snapshots(const JobOptions& job) {
+  void connect_snapshots(const JobConfig& job, const WorkerConfig& me) {
     session_->attach_weights(0, model_.values(), static_cast<float>(-descent_.rate(0)), ApplyWhen::kOnAwait);
-    snapshots_ = SnapshotJob::connect(job, data_);
+    snapshots_ = SnapshotJob::connect(job, me, data_);
   }
 
   /// Takes a snapshot of the model. The steps in flight end first, with the snapshot that they began with. Returns
@@ -364,7 +340,7 @@ class Run {
     return true;
   }
 
-  bool must_await() const { return in_flight_.size() > options_.staleness; }
+  bool must_await() const { return in_flight_.size() > staleness_of(options_.job); }
 
   /// Mode synchronous takes updates `staleness` steps later even if they come earlier, so that a run can be repeated to
   /// the bit. In other modes chance decides which workers are in a step anyway. There, waiting would make a slow worker
@@ -513,18 +489,28 @@ class Run {
 
 }  // namespace
 
-bool is_asynchronous(const TrainOptions& options) { return options.mode == "asynchronous"; }
-bool is_synchronous(const TrainOptions& options) { return options.mode == "sync" || options.mode == "synchronous"; }
+bool is_asynchronous(const TrainOptions& options) {
+  return std::holds_alternative<Asynchronous>(options.job.consistency);
+}
+
+bool is_synchronous(const TrainOptions& options) {
+  return std::holds_alternative<Synchronous>(options.job.consistency);
+}
 
 Outcome check_job(const TrainOptions& options, uint64_t features) {
   if (Outcome valid = check_snapshots(options); !valid) return valid;
   try {
-    JobOptions job = job_options(options);
+    JobConfig job = job_of(options);
+    const WorkerConfig me = worker_of(options);
     // Whether there are as many windows the data will say.
-    const bool lanes_fit = job.switch_lanes > 0 && job.switch_slots % job.switch_lanes == 0 && job.path != "server";
-    if (features == 0 && lanes_fit) job.switch_lanes = 1;
-    Session::check(job, {tensor_options(features + 1)});
-    if (options.optimizer == "svrg") Session::check(snapshot_job_options(job), {snapshot_tensor(features + 1)});
+    if (auto* path = std::get_if<SwitchPath>(&job.path);
+        path != nullptr && features == 0 && path->lanes > 0 && path->slots % path->lanes == 0) {
+      path->lanes = 1;
+    }
+    Session::check(job, me, {tensor_options(features + 1)});
+    if (options.optimizer == "svrg") {
+      Session::check(snapshot_job_config(job), snapshot_worker_config(me), {snapshot_tensor(features + 1)});
+    }
     return {};
   } catch (const JobError& error) {
     return fail_with(ExitCode::kUsage, error.what());
@@ -532,12 +518,12 @@ Outcome check_job(const TrainOptions& options, uint64_t features) {
 }
 
 Outcome check_workers_at_end(const TrainOptions& options, uint32_t missing) {
-  const uint32_t least = options.workers_min > 0 ? options.workers_min : options.workers;
-  if (options.workers - missing >= least) return {};
+  const uint32_t least = options.workers_min > 0 ? options.workers_min : options.job.workers;
+  if (options.job.workers - missing >= least) return {};
   return fail_with(ExitCode::kJobEnded,
                    fmt::format("the job continued to its end without {} of its {} workers: its steps after their loss "
                                "lack their rows. Train again with all of them, or allow it with --workers-min {}",
-                               missing, options.workers, options.workers - missing));
+                               missing, options.job.workers, options.job.workers - missing));
 }
 
 uint64_t steps_per_epoch(uint64_t rows_of_all_workers, uint32_t workers, uint32_t batch_rows) {
@@ -567,7 +553,7 @@ Result<std::vector<std::string>> server_addresses(const std::string& text) {
 std::expected<TrainResult, Failure> train(const TrainOptions& options, const Dataset& data, const Dataset* held_out,
                                           const std::function<void(const EpochReport&)>& on_epoch,
                                           const std::atomic<bool>& stop) {
-  MILLRACE_CHECK(options.batch_rows > 0 && options.workers > 0, options.batch_rows, options.workers);
+  MILLRACE_CHECK(options.batch_rows > 0 && options.job.workers > 0, options.batch_rows, options.job.workers);
   JobStage stage = JobStage::kJoining;
   try {
     Run run(options, data, held_out, stop);

@@ -11,7 +11,6 @@
 #include "worker/training/data/dataset.h"
 #include "worker/training/model/learning_curve.h"
 #include "worker/training/model/linear_model.h"
-#include "worker/training/path_options.h"
 
 namespace millrace::training {
 
@@ -21,41 +20,22 @@ enum class GradientForm : uint8_t {
   kDense = 2,   ///< the whole array, every entry on the wire: the cost of a dense exchange
 };
 
-/// Describes one worker's part in a training run. The fields of the first group must be equal at all workers, but for
-/// `worker`, `curve_every` and `compute_ms`. A new field belongs in the job's specification, or in train_recipe().
+/// Returns the options of a training job by default: workers send all entries, and the update is a mean.
+inline JobConfig train_job() {
+  return {.name = "train", .select = Selection::all(), .updates = {.combine = Combine::kMean}};
+}
+
+/// Describes one worker's part in a training run. All but `me`, `curve_every` and `compute_ms` must be equal at all
+/// workers. A new field belongs in the job's specification, or in train_recipe().
 struct TrainOptions {
-  std::string job = "train";
-  uint32_t worker = 0;
-  uint32_t workers = 1;
+  JobConfig job = train_job();  ///< train() sets the recipe and workers_min
+  /// This worker. A process that does rounds and little else keeps freed memory.
+  WorkerConfig me = {.keep_freed_memory = true};
+
   /// The job ends when fewer live, and is done with that number; 0: it ends with none, is done with all.
   uint32_t workers_min = 0;
-  std::vector<std::string> servers;  ///< "host:port" or "tcp://host:port", by shard
   Loss loss = Loss::kLogistic;
   GradientForm form = GradientForm::kSparse;
-  std::string select = "none";  ///< this and the next: words of millrace.h
-  std::string reselect = "none";
-  uint32_t threshold_period = 1;
-  std::string codec_up = "gap+raw";
-  std::string codec_down = "gap+raw";
-  double link_rate = 0;
-  std::string codec_error = "retain";
-  std::string momentum = "none";
-  double clip = 0;
-  bool unbiased = false;
-  bool audit = false;
-  bool history = false;
-  bool reproducible = false;
-  std::string non_finite = "refuse";
-  std::string initial_weights = "own";
-  std::string mode = "synchronous";
-  uint32_t staleness = 0;
-  uint32_t quorum = 0;
-  uint32_t deadline_ms = 0;
-  uint32_t participants = 0;
-  uint32_t apply_after_acks = 0;  ///< over 1: the job ends when fewer workers live
-  std::string store = "none";     ///< else the shards hold the weights: pulled before each step, never applied here
-  std::string store_begin = "zeros";
-  PathOptions path;
   /// "sgd" or "svrg". With svrg, a step pushes the difference of its rows' gradient to their gradient at a snapshot of
   /// the model. Every worker adds the gradient of all rows at the snapshot (variance_reduction.h).
   std::string optimizer = "sgd";
@@ -69,15 +49,11 @@ struct TrainOptions {
   double learning_rate = 1;        ///< mode asynchronous: over the workers, since each contribution is a step
   double learning_rate_decay = 0;  ///< the rate of epoch e is learning_rate / (1 + e * this)
   double l2 = 0;
-  uint64_t seed = 1;
 
   std::string
       state_path;  ///< file of this worker's state while it trains, and of its initial state if it exists. With it, the
                    ///< process replaces an earlier one of this worker. Empty: none
-  uint32_t save_every = 1'000;  ///< steps between two savings; 0: only when the run ends early
-  uint32_t connect_timeout_ms = 10'000;
-  uint32_t start_timeout_ms = 60'000;
-  LogCallback log = {};                              ///< the session's lines; empty: silent
+  uint32_t save_every = 1'000;                       ///< steps between two savings; 0: only when the run ends early
   std::function<void(double seconds)> on_step = {};  ///< from a step's push to its update applied
   std::function<void(const Stats&)> on_stats = {};   ///< the session's sums, a few times a second
   /// Gets one line when it is out of the job or continues from a later step.
@@ -147,7 +123,6 @@ program::Outcome check_workers_at_end(const TrainOptions& options, uint32_t miss
 
 bool is_asynchronous(const TrainOptions& options);
 
-/// Returns whether the mode is synchronous; "sync" is short for "synchronous".
 bool is_synchronous(const TrainOptions& options);
 
 /// Steps of an epoch: equal at all workers, enough for the one with the most rows.

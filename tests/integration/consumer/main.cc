@@ -26,9 +26,9 @@ bool allocator_is_untouched() {
 }
 
 // Whether connect() says that the shard cannot be reached, and names it.
-bool is_refused(const millrace::JobOptions& job) {
+bool is_refused(const millrace::JobConfig& job, const millrace::WorkerConfig& me) {
   try {
-    millrace::Session::connect(job, {{.name = "w", .dimension = 10}});
+    millrace::Session::connect(job, me, {{.name = "w", .dimension = 10}});
   } catch (const millrace::JobError& error) {
     const bool named = std::string_view(error.what()).find("tcp://127.0.0.1:1") != std::string_view::npos;
     std::cout << "millrace " << millrace::version() << ": " << millrace::job_error_name(error.code()) << ": "
@@ -39,15 +39,15 @@ bool is_refused(const millrace::JobOptions& job) {
 }
 
 // Whether connect() says of an address for metrics that it is none; and of a good one that the shard cannot be reached.
-bool metrics_are_checked(millrace::JobOptions job) {
-  job.http = "127.0.0.1:0";
-  if (!is_refused(job)) return false;
-  job.http = "nowhere";
+bool metrics_are_checked(const millrace::JobConfig& job, millrace::WorkerConfig me) {
+  me.http = "127.0.0.1:0";
+  if (!is_refused(job, me)) return false;
+  me.http = "nowhere";
   try {
-    millrace::Session::connect(job, {{.name = "w", .dimension = 10}});
+    millrace::Session::connect(job, me, {{.name = "w", .dimension = 10}});
   } catch (const millrace::JobError& error) {
     return error.code() == millrace::JobErrorCode::kInvalidArgument &&
-           std::string_view(error.what()).find("JobOptions::http") != std::string_view::npos;
+           std::string_view(error.what()).find("WorkerConfig::http") != std::string_view::npos;
   }
   return false;
 }
@@ -71,14 +71,14 @@ bool train_step(millrace::Session& session, std::span<const float> gradient, std
 }
 
 int main() {
-  millrace::JobOptions job{.name = "consumer", .shards = {"tcp://127.0.0.1:1"}};
-  job.connect_timeout_ms = 50;
+  const millrace::JobConfig job{.name = "consumer"};
+  millrace::WorkerConfig me{.shards = {"tcp://127.0.0.1:1"}, .connect_timeout = std::chrono::milliseconds(50)};
   if (!allocator_is_untouched()) return failed("this process's allocator is not glibc's, as it comes");
-  if (!is_refused(job)) return failed("connect() did not name the shard that cannot be reached");
+  if (!is_refused(job, me)) return failed("connect() did not name the shard that cannot be reached");
   if (!allocator_is_untouched()) return failed("the library changed the allocator of its host process unasked");
-  job.keep_freed_memory = true;
-  if (!is_refused(job)) return failed("connect() did not name the shard that cannot be reached");
+  me.keep_freed_memory = true;
+  if (!is_refused(job, me)) return failed("connect() did not name the shard that cannot be reached");
   if (allocator_is_untouched()) return failed("keep_freed_memory was asked for, and the allocator is as it was");
-  if (!metrics_are_checked(job)) return failed("connect() did not look at JobOptions::http");
+  if (!metrics_are_checked(job, me)) return failed("connect() did not look at WorkerConfig::http");
   return 0;
 }

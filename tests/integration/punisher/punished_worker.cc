@@ -22,6 +22,7 @@
 // save_every=N control=PATH dump=PATH dead_after_ms=N heartbeat_ms=N timeout_ms=N
 #include <poll.h>
 
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -32,6 +33,8 @@
 #include <vector>
 
 #include "millrace/millrace.h"
+#include "worker/config/job_config.h"
+#include "worker/config/option_table.h"
 #include "worker/core/rejoin/saved_state.h"
 #include "worker/session/state_file.h"
 
@@ -40,7 +43,9 @@ namespace {
 constexpr uint64_t kChunk = 16'384;  ///< pushes of one process that have an index
 
 struct Settings {
-  millrace::JobOptions job;
+  millrace::worker::JobDraft draft;  ///< of the job: complete when all settings are read
+  millrace::JobConfig job;
+  millrace::WorkerConfig me;
   uint64_t dimension = uint64_t{1} << 22;
   uint64_t serial = 0;
   uint32_t compute_ms = 5;
@@ -54,31 +59,37 @@ bool apply_setting(Settings& settings, const std::string& word) {
   if (equals == std::string::npos) return false;
   const std::string key = word.substr(0, equals);
   const std::string value = word.substr(equals + 1);
-  millrace::JobOptions& job = settings.job;
+  millrace::worker::JobDraft& draft = settings.draft;
   const auto number = static_cast<uint32_t>(std::strtoull(value.c_str(), nullptr, 10));
-  const std::map<std::string, uint32_t*> numbers = {
-      {"staleness", &job.staleness},        {"quorum", &job.quorum},
-      {"deadline_ms", &job.deadline_ms},    {"dead_after_ms", &job.dead_after_ms},
-      {"heartbeat_ms", &job.heartbeat_ms},  {"parts", &job.parts_per_shard},
-      {"compute_ms", &settings.compute_ms}, {"save_every", &settings.save_every}};
-  const std::map<std::string, std::string*> texts = {{"job", &job.name},
-                                                     {"mode", &job.mode},
-                                                     {"select", &job.select},
-                                                     {"reselect", &job.reselect},
-                                                     {"initial", &job.initial_weights},
-                                                     {"state", &job.load_path},
-                                                     {"control", &settings.control},
-                                                     {"dump", &settings.dump}};
+  const std::map<std::string, uint32_t*> numbers = {{"compute_ms", &settings.compute_ms},
+                                                    {"save_every", &settings.save_every}};
+  const std::map<std::string, std::string*> texts = {
+      {"state", &settings.me.load_path}, {"control", &settings.control}, {"dump", &settings.dump}};
+  // Of the job, by the names of its options.
+  const std::map<std::string, std::pair<std::string, std::string>> options = {{"job", {"name", ""}},
+                                                                              {"mode", {"mode", ""}},
+                                                                              {"staleness", {"staleness", ""}},
+                                                                              {"quorum", {"quorum", ""}},
+                                                                              {"deadline_ms", {"deadline", "ms"}},
+                                                                              {"dead_after_ms", {"dead_after", "ms"}},
+                                                                              {"heartbeat_ms", {"heartbeat", "ms"}},
+                                                                              {"parts", {"parts_per_shard", ""}},
+                                                                              {"select", {"select", ""}},
+                                                                              {"reselect", {"reselect", ""}},
+                                                                              {"initial", {"initial_weights", ""}},
+                                                                              {"seed", {"seed", ""}}};
   if (const auto found = numbers.find(key); found != numbers.end()) {
     *found->second = number;
   } else if (const auto text = texts.find(key); text != texts.end()) {
     *text->second = value;
-  } else if (key == "seed") {
-    job.seed = number;
+  } else if (const auto option = options.find(key); option != options.end()) {
+    auto table = millrace::worker::options_of(draft);
+    return millrace::worker::option_named(table, option->second.first).set(value + option->second.second).has_value();
   } else if (key == "dimension") {
     settings.dimension = std::strtoull(value.c_str(), nullptr, 10);
   } else if (key == "timeout_ms") {
-    job.connect_timeout_ms = job.start_timeout_ms = job.shard_silence_ms = number;
+    settings.me.connect_timeout = settings.me.start_timeout = settings.me.shard_silence =
+        std::chrono::milliseconds(number);
   } else {
     return false;
   }
@@ -141,13 +152,12 @@ class Punished {
     millrace::TensorOptions tensor;
     tensor.name = "w";
     tensor.dimension = settings_.dimension;
-    tensor.weights = weights_;
-    tensor.scale = 1;
-    session_ = millrace::Session::connect(settings_.job, {tensor});
+    tensor.weights = millrace::Weights(weights_, 1);
+    session_ = millrace::Session::connect(settings_.job, settings_.me, {tensor});
     std::printf("joined %llu\n", shown(session_->steps_applied(0)));
     while (session_->steps_applied(0) < end()) {
       push();
-      while (in_flight() > settings_.job.staleness) await();
+      while (in_flight() > settings_.draft.spec.staleness) await();
     }
     while (in_flight() > 0) await();
     const millrace::SparseEntries kept = session_->take_residual(0);
@@ -173,9 +183,9 @@ class Punished {
     }
     session_->push_sparse(0, index, value);
     ++pushes_;
-    if (settings_.job.save_path.empty() || settings_.save_every == 0 || pushes_ % settings_.save_every != 0) return;
+    if (settings_.me.save_path.empty() || settings_.save_every == 0 || pushes_ % settings_.save_every != 0) return;
     const uint64_t saved = pushes_;
-    session_->save(settings_.job.save_path);
+    session_->save(settings_.me.save_path);
     std::printf("saved %llu\n", shown(saved));
     print_lost();
   }
@@ -253,11 +263,10 @@ int main(int argc, char** argv) {
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
   if (argc < 5) return 2;
   Settings settings;
-  settings.job.name = "punished";
-  settings.job.select = "none";
-  settings.job.shards = split(argv[1]);
-  settings.job.worker = static_cast<uint32_t>(std::strtoul(argv[2], nullptr, 10));
-  settings.job.workers = static_cast<uint32_t>(std::strtoul(argv[3], nullptr, 10));
+  settings.draft.spec.name = "punished";
+  settings.draft.spec.workers = static_cast<uint32_t>(std::strtoul(argv[3], nullptr, 10));
+  settings.me.shards = split(argv[1]);
+  settings.me.worker = static_cast<uint32_t>(std::strtoul(argv[2], nullptr, 10));
   settings.serial = std::strtoull(argv[4], nullptr, 10);
   for (int i = 5; i < argc; ++i) {
     if (!apply_setting(settings, argv[i])) {
@@ -265,12 +274,18 @@ int main(int argc, char** argv) {
       return 2;
     }
   }
-  settings.job.returns = true;
-  settings.job.save_path = settings.job.load_path;
-  settings.job.log = [](millrace::LogLevel, std::string_view line) {
+  const auto job = millrace::worker::config_of(settings.draft);
+  if (!job) {
+    std::fprintf(stderr, "%s\n", job.error().message.c_str());
+    return 2;
+  }
+  settings.job = *job;
+  settings.me.returns = true;
+  settings.me.save_path = settings.me.load_path;
+  settings.me.log = [](millrace::LogLevel, std::string_view line) {
     std::fprintf(stderr, "%.*s\n", static_cast<int>(line.size()), line.data());
   };
-  print_state(settings.job.load_path);
+  print_state(settings.me.load_path);
   try {
     Punished(settings).run();
   } catch (const millrace::JobError& error) {

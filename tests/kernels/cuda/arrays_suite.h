@@ -38,7 +38,7 @@ class CudaArrays : public ::testing::Test {
     Wanted wanted;
     wanted.kept.assign(residual.begin(), residual.end());
     for (size_t i = 0; i < gradient.size(); ++i) wanted.kept[i] += gradient[i];
-    SelectionSpec spec{.selection = Selection::kBucketTopK, .bucket_size = job.bucket_size};
+    SelectionSpec spec{.selection = SelectionId::kBucketTopK, .bucket_size = job.bucket_size};
     spec.density = static_cast<double>(job.k) / job.bucket_size;
     auto selector = make_selector(spec, std::max<uint64_t>(job.n, 1)).value();
     IndexBuffer positions;

@@ -25,11 +25,11 @@ using testing::listed;
 using testing::Pattern;
 using testing::values_of;
 
-constexpr SelectionSpec kDrawing[] = {{.selection = Selection::kRandom, .density = 0.1},
-                                      {.selection = Selection::kUniform, .density = 0.1},
-                                      {.selection = Selection::kGspar, .density = 0.1},
-                                      {.selection = Selection::kGspar, .k = 20, .iterations = 1},
-                                      {.selection = Selection::kGsparClosed, .variance = 2}};
+constexpr SelectionSpec kDrawing[] = {{.selection = SelectionId::kRandom, .density = 0.1},
+                                      {.selection = SelectionId::kUniform, .density = 0.1},
+                                      {.selection = SelectionId::kGspar, .density = 0.1},
+                                      {.selection = SelectionId::kGspar, .k = 20, .iterations = 1},
+                                      {.selection = SelectionId::kGsparClosed, .variance = 2}};
 
 StreamView draw_dense_view(const std::vector<float>& values) { return {values.size(), true, {}, values}; }
 
@@ -163,7 +163,7 @@ TEST(SelectDraw, WhatWouldOverflowIsSentWithinTheRangeOrRefused) {
     IndexBuffer positions;
     Buffer<float> sent;
     const auto done = selector->draw(draw_dense_view(values), {0, random_key(1)}, positions, sent);
-    if (spec.selection == Selection::kRandom || spec.selection == Selection::kUniform) {
+    if (spec.selection == SelectionId::kRandom || spec.selection == SelectionId::kUniform) {
       ASSERT_FALSE(done.has_value());
       EXPECT_EQ(done.error().code, ErrorCode::kNonFinite);
       EXPECT_THAT(done.error().message, ::testing::HasSubstr("overflow"));
@@ -300,7 +300,7 @@ TEST(SelectDraw, RandomSelectsExactlyKOfThoseThatAreNotZero) {
       const auto present = static_cast<uint64_t>(std::ranges::count_if(values, [](float x) { return x != 0; }));
       for (const uint64_t k : {uint64_t{1}, uint64_t{2}, uint64_t{n / 3 + 1}, uint64_t{n - n / 4}, uint64_t{n}}) {
         IndexBuffer positions;
-        const auto selector = draw_selector_for({.selection = Selection::kRandom, .k = k}, n);
+        const auto selector = draw_selector_for({.selection = SelectionId::kRandom, .k = k}, n);
         ASSERT_TRUE(selector->select(draw_dense_view(values), {0, random_key(k)}, positions).has_value());
         ASSERT_EQ(positions.size(), std::min(k, present)) << testing::name_of(pattern, n, k);
         for (size_t i = 0; i < positions.size(); ++i) {
@@ -317,7 +317,7 @@ TEST(SelectDraw, RandomTakesEverySetOfKAsOften) {
   // Of 6 entries and a zero between: 15 pairs, and 15 sets of four.
   const std::vector<float> values = {1, -2, 0, 3, 4, -5, 6};
   for (const uint64_t k : {2, 4}) {
-    const auto selector = draw_selector_for({.selection = Selection::kRandom, .k = k}, values.size());
+    const auto selector = draw_selector_for({.selection = SelectionId::kRandom, .k = k}, values.size());
     std::map<std::vector<uint32_t>, double> times;
     constexpr double kDraws = 30'000;
     for (uint64_t draw = 0; draw < static_cast<uint64_t>(kDraws); ++draw) {
@@ -336,7 +336,7 @@ TEST(SelectDraw, RandomTakesEverySetOfKAsOften) {
 TEST(SelectDraw, WhatRandomLeavesOutIsRemarkOnesShareOfTheNorm) {
   // E|g - random_k(g)|^2 = (1 - k/d) |g|^2, [DeepReduce21, 10.2, remark 1].
   const auto values = values_of(Pattern::kGaussian, 400, 6);
-  const auto selector = draw_selector_for({.selection = Selection::kRandom, .k = 100}, values.size());
+  const auto selector = draw_selector_for({.selection = SelectionId::kRandom, .k = 100}, values.size());
   double square = 0;
   for (const float value : values) square += static_cast<double>(value) * static_cast<double>(value);
   double left = 0;
@@ -357,7 +357,7 @@ TEST(SelectDraw, WhatRandomLeavesOutIsRemarkOnesShareOfTheNorm) {
 TEST(SelectDraw, RandomSendsEachScaledByHowManyThereAreOverK) {
   auto values = values_of(Pattern::kGaussian, 100, 6);
   for (size_t i = 0; i < 20; ++i) values[5 * i] = 0;
-  const auto selector = draw_selector_for({.selection = Selection::kRandom, .k = 16}, values.size());
+  const auto selector = draw_selector_for({.selection = SelectionId::kRandom, .k = 16}, values.size());
   IndexBuffer positions;
   Buffer<float> sent;
   ASSERT_TRUE(selector->draw(draw_dense_view(values), {0, random_key(1)}, positions, sent).has_value());
@@ -367,7 +367,7 @@ TEST(SelectDraw, RandomSendsEachScaledByHowManyThereAreOverK) {
 
 TEST(SelectDraw, UniformDrawsEachApartWithOneProbability) {
   const auto values = values_of(Pattern::kGaussian, 500, 6);
-  const auto selector = draw_selector_for({.selection = Selection::kUniform, .density = 0.05}, values.size());
+  const auto selector = draw_selector_for({.selection = SelectionId::kUniform, .density = 0.05}, values.size());
   const DrawnSums sums = draw_many(*selector, values, 4'000, 3);
   EXPECT_NEAR(sums.mean_count(), 25, 5 * sums.count_error());
   // Each apart from the others: the count is binomial, its variance n p (1 - p).
@@ -385,7 +385,7 @@ TEST(SelectDraw, UniformDrawsEachApartWithOneProbability) {
 
 TEST(SelectDraw, UniformWithProbabilityOneSendsEverythingAsItIs) {
   const auto values = values_of(Pattern::kMostlyZero, 500, 6);
-  const auto selector = draw_selector_for({.selection = Selection::kUniform, .density = 1}, values.size());
+  const auto selector = draw_selector_for({.selection = SelectionId::kUniform, .density = 1}, values.size());
   IndexBuffer positions;
   Buffer<float> sent;
   ASSERT_TRUE(selector->draw(draw_dense_view(values), {0, random_key(1)}, positions, sent).has_value());
@@ -397,16 +397,16 @@ TEST(DrawRegistry, ParametersThatCannotBeAreRefused) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   const double infinity = std::numeric_limits<double>::infinity();
   const SelectionSpec refused[] = {
-      {.selection = Selection::kRandom},
-      {.selection = Selection::kUniform, .density = 1.5},
-      {.selection = Selection::kGspar},
-      {.selection = Selection::kGspar, .density = nan},
-      {.selection = Selection::kGspar, .density = 0.1, .iterations = 0},
-      {.selection = Selection::kGsparClosed},
-      {.selection = Selection::kGsparClosed, .variance = -1},
-      {.selection = Selection::kGsparClosed, .variance = nan},
-      {.selection = Selection::kGsparClosed, .variance = infinity},
-      {.selection = Selection::kGaussian, .density = -0.1},
+      {.selection = SelectionId::kRandom},
+      {.selection = SelectionId::kUniform, .density = 1.5},
+      {.selection = SelectionId::kGspar},
+      {.selection = SelectionId::kGspar, .density = nan},
+      {.selection = SelectionId::kGspar, .density = 0.1, .iterations = 0},
+      {.selection = SelectionId::kGsparClosed},
+      {.selection = SelectionId::kGsparClosed, .variance = -1},
+      {.selection = SelectionId::kGsparClosed, .variance = nan},
+      {.selection = SelectionId::kGsparClosed, .variance = infinity},
+      {.selection = SelectionId::kGaussian, .density = -0.1},
   };
   for (const SelectionSpec& spec : refused) {
     const auto valid = validate(spec);
@@ -418,14 +418,15 @@ TEST(DrawRegistry, ParametersThatCannotBeAreRefused) {
 }
 
 TEST(DrawRegistry, TextsSayTheirParameters) {
-  EXPECT_EQ(*selection_from_text("gspar:0.01"), (SelectionSpec{.selection = Selection::kGspar, .density = 0.01}));
+  EXPECT_EQ(*selection_from_text("gspar:0.01"), (SelectionSpec{.selection = SelectionId::kGspar, .density = 0.01}));
   EXPECT_EQ(*selection_from_text("gspar:500:7"),
-            (SelectionSpec{.selection = Selection::kGspar, .k = 500, .iterations = 7}));
+            (SelectionSpec{.selection = SelectionId::kGspar, .k = 500, .iterations = 7}));
   EXPECT_EQ(*selection_from_text("gspar_closed:0.5"),
-            (SelectionSpec{.selection = Selection::kGsparClosed, .variance = 0.5}));
-  EXPECT_EQ(*selection_from_text("uniform:0.2"), (SelectionSpec{.selection = Selection::kUniform, .density = 0.2}));
-  EXPECT_EQ(*selection_from_text("random:64"), (SelectionSpec{.selection = Selection::kRandom, .k = 64}));
-  EXPECT_EQ(*selection_from_text("gaussian:0.01"), (SelectionSpec{.selection = Selection::kGaussian, .density = 0.01}));
+            (SelectionSpec{.selection = SelectionId::kGsparClosed, .variance = 0.5}));
+  EXPECT_EQ(*selection_from_text("uniform:0.2"), (SelectionSpec{.selection = SelectionId::kUniform, .density = 0.2}));
+  EXPECT_EQ(*selection_from_text("random:64"), (SelectionSpec{.selection = SelectionId::kRandom, .k = 64}));
+  EXPECT_EQ(*selection_from_text("gaussian:0.01"),
+            (SelectionSpec{.selection = SelectionId::kGaussian, .density = 0.01}));
   for (const auto* text : {"gspar", "gspar:0.01:0", "gspar_closed", "gspar_closed:0", "gspar_closed:nan",
                            "random:signs", "gspar:0.1:signs", "uniform:2.5"}) {
     EXPECT_FALSE(selection_from_text(text).has_value()) << text;

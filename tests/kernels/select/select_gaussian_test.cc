@@ -20,7 +20,7 @@ using testing::values_of;
 using testing::without_zeros;
 
 IndexBuffer selected(const std::vector<float>& values, uint64_t k) {
-  auto selector = make_selector({.selection = Selection::kGaussian, .k = k}, std::max<size_t>(values.size(), 1));
+  auto selector = make_selector({.selection = SelectionId::kGaussian, .k = k}, std::max<size_t>(values.size(), 1));
   EXPECT_TRUE(selector.has_value());
   IndexBuffer positions = {1};
   const Status done = (*selector)->select({values.size(), true, {}, values}, {}, positions);

@@ -87,7 +87,8 @@ TEST(Gspar, GreedyIsAlgorithmThreeLineByLine) {
     const auto values = values_of(pattern, 700, 3);
     for (const uint64_t k : {7, 70, 500}) {
       for (const uint32_t iterations : {1u, 2u, 3u, 100u}) {
-        const auto found = probabilities_of({.selection = Selection::kGspar, .k = k, .iterations = iterations}, values);
+        const auto found =
+            probabilities_of({.selection = SelectionId::kGspar, .k = k, .iterations = iterations}, values);
         if (!found.magnitude) continue;
         ++met;
         const auto wanted = greedy_oracle(problem_of(values), static_cast<double>(k), iterations);
@@ -111,7 +112,8 @@ TEST(Gspar, GreedyExpectsAtMostKAndWithEnoughIterationsKOrAll) {
       if (pattern == Pattern::kOneSpike) continue;  // all but the spike are too small to be met here
       double before = 0;
       for (const uint32_t iterations : {1u, 2u, 5u, 300u}) {
-        const auto found = probabilities_of({.selection = Selection::kGspar, .k = k, .iterations = iterations}, values);
+        const auto found =
+            probabilities_of({.selection = SelectionId::kGspar, .k = k, .iterations = iterations}, values);
         if (!found.known) continue;
         const double expected = sum_of(found.p);
         EXPECT_LE(expected, static_cast<double>(k) * (1 + 1e-5)) << testing::name_of(pattern, 700, k);
@@ -127,8 +129,8 @@ TEST(Gspar, GreedyExpectsAtMostKAndWithEnoughIterationsKOrAll) {
 TEST(Gspar, DrawnEntries_AsOftenAsTheirProbabilityAndExactOnesAlways) {
   auto values = values_of(Pattern::kGaussian, 400, 7);
   for (size_t i = 0; i < 10; ++i) values[40 * i] = static_cast<float>(20 + i);
-  const SelectionSpec specs[] = {{.selection = Selection::kGspar, .density = 0.1},
-                                 {.selection = Selection::kGsparClosed, .variance = 0.3}};
+  const SelectionSpec specs[] = {{.selection = SelectionId::kGspar, .density = 0.1},
+                                 {.selection = SelectionId::kGsparClosed, .variance = 0.3}};
   for (const SelectionSpec& spec : specs) {
     const auto p = probabilities_of(spec, values).p;
     auto selector = make_selector(spec, values.size());
@@ -167,7 +169,7 @@ TEST(Gspar, ClosedFormIsTheSmallestKOfElevenBySorting) {
     for (const size_t n : {2, 40, 600}) {
       const auto values = values_of(pattern, n, 3);
       for (const double variance : {1e-3, 0.1, 1.0, 30.0}) {
-        const auto found = probabilities_of({.selection = Selection::kGsparClosed, .variance = variance}, values);
+        const auto found = probabilities_of({.selection = SelectionId::kGsparClosed, .variance = variance}, values);
         if (!found.magnitude) continue;
         ++met;
         expect_near(found.p, closed_oracle(problem_of(values), variance),
@@ -184,7 +186,7 @@ TEST(Gspar, ClosedFormMeetsItsVarianceAndNeverPassesIt) {
     if (pattern == Pattern::kDenormal) continue;
     const auto values = values_of(pattern, 500, 3);
     for (const double variance : {1e-3, 0.1, 1.0, 30.0}) {
-      const auto found = probabilities_of({.selection = Selection::kGsparClosed, .variance = variance}, values);
+      const auto found = probabilities_of({.selection = SelectionId::kGsparClosed, .variance = variance}, values);
       const Problem problem = problem_of(values);
       if (problem.squares() == 0 || !found.known) continue;
       ++met;
@@ -206,13 +208,13 @@ TEST(Gspar, BothAreTheBestOfAllProbabilities) {
       const auto values = values_of(pattern, 12, seed);
       const Problem problem = problem_of(values);
       for (const uint64_t k : {2, 5, 9}) {
-        const auto p = probabilities_of({.selection = Selection::kGspar, .k = k, .iterations = 40}, values).p;
+        const auto p = probabilities_of({.selection = SelectionId::kGspar, .k = k, .iterations = 40}, values).p;
         // No p of the same sum has less variance than the greedy one, once it has converged ...
         const double best = problem.variance(exchanged(problem, sum_of(p)));
         EXPECT_NEAR(problem.variance(p), best, 1e-4 * best) << testing::name_of(pattern, 12, k);
       }
       for (const double variance : {0.05, 0.5, 3.0}) {
-        const auto closed = probabilities_of({.selection = Selection::kGsparClosed, .variance = variance}, values);
+        const auto closed = probabilities_of({.selection = SelectionId::kGsparClosed, .variance = variance}, values);
         if (!closed.magnitude) continue;
         // ... and none that sums to less than the closed form's stays within its budget.
         const double fewer = sum_of(closed.p) * (1 - 1e-3);
@@ -229,8 +231,8 @@ TEST(Gspar, GreedyWithTwoIterationsIsNearTheBestOfItsSum) {
     const auto values = values_of(pattern, 400, 4);
     const Problem problem = problem_of(values);
     for (const uint64_t k : {20, 120}) {
-      const auto two = probabilities_of({.selection = Selection::kGspar, .k = k}, values);
-      const auto best = probabilities_of({.selection = Selection::kGspar, .k = k, .iterations = 200}, values);
+      const auto two = probabilities_of({.selection = SelectionId::kGspar, .k = k}, values);
+      const auto best = probabilities_of({.selection = SelectionId::kGspar, .k = k, .iterations = 200}, values);
       ASSERT_TRUE(two.magnitude.has_value());
       EXPECT_LE(problem.variance(best.p), problem.variance(two.p) * (1 + 1e-6));
       EXPECT_LE(problem.variance(two.p), problem.variance(best.p) * 1.1) << testing::name_of(pattern, 400, k);
@@ -241,8 +243,8 @@ TEST(Gspar, GreedyWithTwoIterationsIsNearTheBestOfItsSum) {
 TEST(Gspar, MagnitudesBeyondTheRangeAreTheLargestOrTheSmallestThereIs) {
   for (const Pattern pattern : {Pattern::kDenormal, Pattern::kHuge}) {
     const auto values = values_of(pattern, 900, 3);
-    const SelectionSpec specs[] = {{.selection = Selection::kGspar, .k = 9},
-                                   {.selection = Selection::kGsparClosed, .variance = 200}};
+    const SelectionSpec specs[] = {{.selection = SelectionId::kGspar, .k = 9},
+                                   {.selection = SelectionId::kGsparClosed, .variance = 200}};
     for (const SelectionSpec& spec : specs) {
       const auto found = probabilities_of(spec, values);
       ASSERT_TRUE(found.magnitude.has_value());
@@ -281,7 +283,7 @@ TEST(Gspar, LemmaThreeBoundsTheExpectedCount) {
       const Sparseness of = sparseness(problem.sizes, s);
       if (of.rho == 0) continue;
       const auto [p, magnitude, known] =
-          probabilities_of({.selection = Selection::kGsparClosed, .variance = of.rho}, values);
+          probabilities_of({.selection = SelectionId::kGsparClosed, .variance = of.rho}, values);
       if (!known) continue;
       ++met;
       EXPECT_LE(sum_of(p), (1 + of.rho) * of.s * (1 + 1e-6)) << testing::name_of(pattern, 300, s);
@@ -319,7 +321,7 @@ TEST(Gspar, TheoremFourHoldsButForTheSignsWhichItDoesNotCount) {
     const auto values = values_of(pattern, 1024, 3);
     for (const size_t s : {1, 10, 200}) {
       const Sparseness of = sparseness(problem_of(values).sizes, s);
-      const auto p = probabilities_of({.selection = Selection::kGsparClosed, .variance = of.rho}, values).p;
+      const auto p = probabilities_of({.selection = SelectionId::kGsparClosed, .variance = of.rho}, values).p;
       const CodeLength length = code_length(p, of);
       EXPECT_LE(length.without_signs, length.theorem * (1 + 1e-6)) << testing::name_of(pattern, 1024, s);
       EXPECT_LE(length.with_signs, length.corrected * (1 + 1e-6)) << testing::name_of(pattern, 1024, s);
@@ -331,7 +333,7 @@ TEST(Gspar, TheoremFourHoldsButForTheSignsWhichItDoesNotCount) {
   values[5] = 1;
   const Sparseness of = sparseness(problem_of(values).sizes, 1);
   const CodeLength length =
-      code_length(probabilities_of({.selection = Selection::kGsparClosed, .variance = of.rho}, values).p, of);
+      code_length(probabilities_of({.selection = SelectionId::kGsparClosed, .variance = of.rho}, values).p, of);
   EXPECT_LE(length.without_signs, length.theorem);
   EXPECT_GT(length.with_signs, length.theorem) << "the counterexample";
   EXPECT_LE(length.with_signs, length.corrected);

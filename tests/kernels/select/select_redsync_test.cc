@@ -71,7 +71,7 @@ TEST(SelectRedSync, TrimmedAndRadixAreTheSortedOracleWithoutZeros) {
         const auto values = values_of(pattern, n, n);
         for (const uint64_t k : std::set<uint64_t>{1, 1 + n / 100, 1 + n / 3, n}) {
           const auto wanted = without_zeros(values, top_k_oracle(values, k));
-          for (const Selection selection : {Selection::kTrimmed, Selection::kRadix}) {
+          for (const SelectionId selection : {SelectionId::kTrimmed, SelectionId::kRadix}) {
             const auto selector = redsync_selector_for({.selection = selection, .k = k}, n);
             ASSERT_EQ(redsync_selected_by(*selector, values), wanted)
                 << selection_name(selection) << " " << testing::name_of(pattern, n, k);
@@ -87,7 +87,7 @@ TEST(SelectRedSync, TrimmedAndRadixAreTheSortedOracleOfLargeAdversarialArrays) {
     const auto values = values_of(pattern, 70'001, 5);
     for (const uint64_t k : {1, 70, 700, 50'000}) {
       const auto wanted = without_zeros(values, top_k_oracle(values, k));
-      for (const Selection selection : {Selection::kTrimmed, Selection::kRadix}) {
+      for (const SelectionId selection : {SelectionId::kTrimmed, SelectionId::kRadix}) {
         const auto selector = redsync_selector_for({.selection = selection, .k = k}, values.size());
         ASSERT_EQ(redsync_selected_by(*selector, values), wanted)
             << selection_name(selection) << " " << testing::name_of(pattern, values.size(), k);
@@ -150,7 +150,7 @@ TEST(SelectRedSync, BinarySearchTakesExactlyKWhereTiesLeaveNoThreshold) {
   for (const size_t n : {100, 9000}) {
     std::vector<float> values(n, -2.0F);
     values[n - 1] = 5;
-    const auto selector = redsync_selector_for({.selection = Selection::kBinarySearch, .k = 10}, n);
+    const auto selector = redsync_selector_for({.selection = SelectionId::kBinarySearch, .k = 10}, n);
     EXPECT_EQ(redsync_selected_by(*selector, values), top_k_oracle(values, 10));
     IndexBuffer positions;
     EXPECT_EQ(*select_k_to_2k(values, 10, positions), 0u);
@@ -204,7 +204,7 @@ TEST(SelectRedSyncPaper, BisectingARatioMayEndWithoutAnAnswer) {
 
 TEST(SelectRedSync, SampledSearchesOncePerPeriodAndReusesTheThresholdInBetween) {
   const size_t n = 20'000;
-  const SelectionSpec spec{.selection = Selection::kSampled, .k = 200, .period = 5};
+  const SelectionSpec spec{.selection = SelectionId::kSampled, .k = 200, .period = 5};
   const auto sampled = redsync_selector_for(spec, n);
   uint64_t reused = 0;
   MagnitudeKey key = 0;
@@ -231,7 +231,7 @@ TEST(SelectRedSync, SampledSearchesOncePerPeriodAndReusesTheThresholdInBetween) 
 TEST(SelectRedSync, SampledThresholdFarOff_SearchesAtOnce) {
   const size_t n = 20'000;
   const auto base = values_of(Pattern::kGaussian, n, 1);
-  const auto selector = redsync_selector_for({.selection = Selection::kSampled, .k = 200, .period = 1000}, n);
+  const auto selector = redsync_selector_for({.selection = SelectionId::kSampled, .k = 200, .period = 1000}, n);
   for (uint64_t step = 0; step < 12; ++step) {
     const float scale = step % 3 == 0 ? 1.0F : step % 3 == 1 ? 40.0F : 0.02F;
     std::vector<float> values(n);
@@ -243,7 +243,7 @@ TEST(SelectRedSync, SampledThresholdFarOff_SearchesAtOnce) {
 }
 
 TEST(SelectRedSync, SampledNeverSelectsMoreThanFourTimesK) {
-  const auto selector = redsync_selector_for({.selection = Selection::kSampled, .k = 50, .period = 7}, 5000);
+  const auto selector = redsync_selector_for({.selection = SelectionId::kSampled, .k = 50, .period = 7}, 5000);
   for (uint64_t step = 0; step < 80; ++step) {
     const auto values = values_of(kPatterns[step % std::size(kPatterns)], 5000, step);
     const auto got = redsync_selected_by(*selector, values, step);

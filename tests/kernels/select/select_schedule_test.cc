@@ -101,7 +101,7 @@ TEST(SelectSchedule, AlternatingSigns_SelectsAsIfTheOtherSignWereZero) {
 
 TEST(SelectSchedule, AlternatingTopKIsTheLargestKAndThenTheSmallestK) {
   const auto values = values_of(Pattern::kGaussian, 5000, 3);
-  auto selector = schedule_selector_for({.selection = Selection::kTopK, .k = 40, .alternate_signs = true}, 5000);
+  auto selector = schedule_selector_for({.selection = SelectionId::kTopK, .k = 40, .alternate_signs = true}, 5000);
   std::vector<float> sorted = values;
   std::sort(sorted.begin(), sorted.end());
   for (const uint64_t step : {4, 5}) {
@@ -140,7 +140,7 @@ TEST(SelectSchedule, AlternatingOfASparseAccumulatorGivesPositionsOfIts) {
   const std::vector<float> values = {3, -5, 0, 1, -1, 2};
   const IndexBuffer indices = {1, 10, 100, 1000, 10'000, 99'999};
   const StreamView view{100'000, false, indices, values};
-  auto selector = schedule_selector_for({.selection = Selection::kTopK, .k = 2, .alternate_signs = true}, 100'000);
+  auto selector = schedule_selector_for({.selection = SelectionId::kTopK, .k = 2, .alternate_signs = true}, 100'000);
   IndexBuffer positions;
   ASSERT_TRUE(selector->select(view, {.step = 0}, positions).has_value());
   EXPECT_EQ(listed(positions), (std::vector<uint32_t>{0, 5}));
@@ -153,7 +153,7 @@ TEST(SelectSchedule, AlternatingOfASparseAccumulatorGivesPositionsOfIts) {
 
 TEST(SelectWarmUp, TheExponentialScheduleIsThePapers) {
   const SelectionSpec spec{
-      .selection = Selection::kTopK, .density = 0.001, .warm_up = WarmUp::kExponential, .warm_up_steps = 400};
+      .selection = SelectionId::kTopK, .density = 0.001, .warm_up = WarmUp::kExponential, .warm_up_steps = 400};
   for (const auto& [step, density] : std::vector<std::pair<uint64_t, double>>{
            {0, 0.25}, {99, 0.25}, {100, 0.0625}, {200, 0.015625}, {300, 0.00390625}, {399, 0.00390625}}) {
     EXPECT_EQ(warm_up_density(spec, 10'000, step), density) << step;
@@ -166,7 +166,7 @@ TEST(SelectWarmUp, TheDensityNeverRisesAndIsNeverBelowWhatIsAskedFor) {
   for (const double density : {1e-6, 0.001, 0.0625, 0.06, 0.25, 0.3, 1.0}) {
     for (const uint32_t steps : {1, 2, 3, 7, 1000}) {
       const SelectionSpec spec{
-          .selection = Selection::kTopK, .density = density, .warm_up = WarmUp::kExponential, .warm_up_steps = steps};
+          .selection = SelectionId::kTopK, .density = density, .warm_up = WarmUp::kExponential, .warm_up_steps = steps};
       double before = 1;
       for (uint64_t step = 0; step < steps + 2; ++step) {
         const double now = warm_up_density(spec, 1000, step).value_or(density);
@@ -182,7 +182,7 @@ TEST(SelectWarmUp, TheDensityNeverRisesAndIsNeverBelowWhatIsAskedFor) {
 TEST(SelectSchedule, EverySelectionWarmsUpDenseAndThenIsAsWithout) {
   const size_t n = 3000;
   for (const SelectionInfo& info : selections()) {
-    if (info.selection == Selection::kNone || info.use == SelectionUse::kUnbiased) continue;
+    if (info.selection == SelectionId::kNone || info.use == SelectionUse::kUnbiased) continue;
     SelectionSpec spec = example_of(info);
     const auto plain = schedule_selector_for(spec, n);
     spec.warm_up = WarmUp::kDense;
@@ -226,7 +226,7 @@ TEST(SelectSchedule, WarmUpOfADrawingSelection_DrawsEverythingOnceThenAsUsual) {
   const size_t n = 5000;  // more than by_size sends whole
   const auto values = values_of(Pattern::kFewDistinct, n, 4);
   for (const SelectionInfo& info : selections()) {
-    if (info.selection == Selection::kNone) continue;
+    if (info.selection == SelectionId::kNone) continue;
     SelectionSpec spec = example_of(info);
     const auto plain = schedule_selector_for(spec, n);
     spec.warm_up = WarmUp::kDense;
@@ -270,7 +270,7 @@ TEST(SelectSchedule, ADenseWarmUpSendsBothSignsAndTheStepsAfterItAlternate) {
 
 TEST(SelectSchedule, AnExponentialWarmUpAlternatesSignsInEveryStage) {
   const auto values = values_of(Pattern::kGaussian, 6000, 4);
-  const SelectionSpec spec{.selection = Selection::kTrimmed,
+  const SelectionSpec spec{.selection = SelectionId::kTrimmed,
                            .density = 0.01,
                            .alternate_signs = true,
                            .warm_up = WarmUp::kExponential,
@@ -285,7 +285,7 @@ TEST(SelectSchedule, AnExponentialWarmUpAlternatesSignsInEveryStage) {
 
 TEST(SelectSchedule, AWarmUpFindsWhatIsNotFinite) {
   const SelectionSpec spec{
-      .selection = Selection::kTopK, .density = 0.01, .warm_up = WarmUp::kDense, .warm_up_steps = 2};
+      .selection = SelectionId::kTopK, .density = 0.01, .warm_up = WarmUp::kDense, .warm_up_steps = 2};
   const auto selector = schedule_selector_for(spec, 50);
   std::vector<float> values(50, 1);
   values[49] = std::numeric_limits<float>::quiet_NaN();
@@ -302,17 +302,18 @@ TEST(SelectSchedule, AWarmUpFindsWhatIsNotFinite) {
 // ----------------------------------------------------------------------------------------------------------
 
 TEST(SelectScheduleText, TheOptionsAreWordsAfterTheNumbers) {
-  EXPECT_EQ(selection_from_text("trimmed:0.001:signs:warm_up=500"), (SelectionSpec{.selection = Selection::kTrimmed,
+  EXPECT_EQ(selection_from_text("trimmed:0.001:signs:warm_up=500"), (SelectionSpec{.selection = SelectionId::kTrimmed,
                                                                                    .density = 0.001,
                                                                                    .alternate_signs = true,
                                                                                    .warm_up = WarmUp::kExponential,
                                                                                    .warm_up_steps = 500}));
-  EXPECT_EQ(selection_from_text("threshold:0.5:dense=10"),
-            (SelectionSpec{
-                .selection = Selection::kThreshold, .threshold = 0.5, .warm_up = WarmUp::kDense, .warm_up_steps = 10}));
-  EXPECT_EQ(selection_from_text("exact:0.01"), (SelectionSpec{.selection = Selection::kTopK, .density = 0.01}));
+  EXPECT_EQ(
+      selection_from_text("threshold:0.5:dense=10"),
+      (SelectionSpec{
+          .selection = SelectionId::kThreshold, .threshold = 0.5, .warm_up = WarmUp::kDense, .warm_up_steps = 10}));
+  EXPECT_EQ(selection_from_text("exact:0.01"), (SelectionSpec{.selection = SelectionId::kTopK, .density = 0.01}));
   EXPECT_EQ(selection_from_text("radix:100:signs"),
-            (SelectionSpec{.selection = Selection::kRadix, .k = 100, .alternate_signs = true}));
+            (SelectionSpec{.selection = SelectionId::kRadix, .k = 100, .alternate_signs = true}));
   for (const char* bad :
        {"sampled:0.1:signs", "threshold_reuse:0.1:signs", "bucket_topk:0.1:64:signs", "none:dense=3", "none:signs",
         "threshold:0.5:warm_up=10", "topk:0.1:warm_up=0", "topk:0.1:dense", "topk:0.1:sign", "topk:signs", "trimmed",
@@ -323,20 +324,20 @@ TEST(SelectScheduleText, TheOptionsAreWordsAfterTheNumbers) {
 
 TEST(SelectScheduleText, SampledReusesForFiveStepsUnlessItSays) {
   EXPECT_EQ(selection_from_text("sampled:0.01"),
-            (SelectionSpec{.selection = Selection::kSampled, .density = 0.01, .period = 5}));
+            (SelectionSpec{.selection = SelectionId::kSampled, .density = 0.01, .period = 5}));
   EXPECT_EQ(selection_from_text("sampled:0.01:8"),
-            (SelectionSpec{.selection = Selection::kSampled, .density = 0.01, .period = 8}));
+            (SelectionSpec{.selection = SelectionId::kSampled, .density = 0.01, .period = 8}));
   EXPECT_EQ(selection_from_text("threshold_reuse:0.01")->period, 32u);
 }
 
 TEST(SelectScheduleText, WarmUpsAndSignsThatCannotBeAreRefusedOfSpecificationsToo) {
   const SelectionSpec refused[] = {
-      {.selection = Selection::kTopK, .density = 0.1, .warm_up = WarmUp::kDense},
-      {.selection = Selection::kTopK, .density = 0.1, .warm_up_steps = 3},
-      {.selection = Selection::kNone, .warm_up = WarmUp::kDense, .warm_up_steps = 3},
-      {.selection = Selection::kThreshold, .threshold = 1, .warm_up = WarmUp::kExponential, .warm_up_steps = 3},
-      {.selection = Selection::kSampled, .density = 0.1, .alternate_signs = true},
-      {.selection = Selection::kNone, .alternate_signs = true}};
+      {.selection = SelectionId::kTopK, .density = 0.1, .warm_up = WarmUp::kDense},
+      {.selection = SelectionId::kTopK, .density = 0.1, .warm_up_steps = 3},
+      {.selection = SelectionId::kNone, .warm_up = WarmUp::kDense, .warm_up_steps = 3},
+      {.selection = SelectionId::kThreshold, .threshold = 1, .warm_up = WarmUp::kExponential, .warm_up_steps = 3},
+      {.selection = SelectionId::kSampled, .density = 0.1, .alternate_signs = true},
+      {.selection = SelectionId::kNone, .alternate_signs = true}};
   for (const SelectionSpec& spec : refused) {
     EXPECT_EQ(validate(spec).error().code, ErrorCode::kInvalidArgument);
     EXPECT_FALSE(make_selector(spec, 100).has_value());

@@ -26,18 +26,18 @@ using testing::top_k_oracle;
 using testing::values_of;
 using testing::without_zeros;
 
-constexpr SelectionSpec kSpecs[] = {{.selection = Selection::kNone},
-                                    {.selection = Selection::kTopK, .density = 0.1},
-                                    {.selection = Selection::kThreshold, .threshold = 0.5},
-                                    {.selection = Selection::kThresholdReuse, .density = 0.1, .period = 4},
-                                    {.selection = Selection::kBucketTopK, .density = 0.1, .bucket_size = 64},
-                                    {.selection = Selection::kTrimmed, .density = 0.1},
-                                    {.selection = Selection::kBinarySearch, .density = 0.1},
-                                    {.selection = Selection::kSampled, .density = 0.1, .period = 4},
-                                    {.selection = Selection::kRadix, .density = 0.1},
-                                    {.selection = Selection::kBySize, .density = 0.1},
-                                    {.selection = Selection::kGaussian, .density = 0.1},
-                                    {.selection = Selection::kRandom, .density = 0.1}};
+constexpr SelectionSpec kSpecs[] = {{.selection = SelectionId::kNone},
+                                    {.selection = SelectionId::kTopK, .density = 0.1},
+                                    {.selection = SelectionId::kThreshold, .threshold = 0.5},
+                                    {.selection = SelectionId::kThresholdReuse, .density = 0.1, .period = 4},
+                                    {.selection = SelectionId::kBucketTopK, .density = 0.1, .bucket_size = 64},
+                                    {.selection = SelectionId::kTrimmed, .density = 0.1},
+                                    {.selection = SelectionId::kBinarySearch, .density = 0.1},
+                                    {.selection = SelectionId::kSampled, .density = 0.1, .period = 4},
+                                    {.selection = SelectionId::kRadix, .density = 0.1},
+                                    {.selection = SelectionId::kBySize, .density = 0.1},
+                                    {.selection = SelectionId::kGaussian, .density = 0.1},
+                                    {.selection = SelectionId::kRandom, .density = 0.1}};
 
 StreamView dense_view(const std::vector<float>& values) { return {values.size(), true, {}, values}; }
 
@@ -70,7 +70,7 @@ TEST(Select, TopKIsTheSortedOracleWithoutZeros) {
     for (const Pattern pattern : kPatterns) {
       for (const size_t n : {1, 16, 17, 1000}) {
         const auto values = values_of(pattern, n, 1);
-        const auto selector = selector_for({.selection = Selection::kTopK, .density = 0.1}, n);
+        const auto selector = selector_for({.selection = SelectionId::kTopK, .density = 0.1}, n);
         IndexBuffer positions;
         ASSERT_TRUE(selector->select(dense_view(values), {}, positions).has_value());
         const uint64_t k = (n + 9) / 10;
@@ -83,7 +83,7 @@ TEST(Select, TopKIsTheSortedOracleWithoutZeros) {
 TEST(Select, NoneSelectsWhateverIsNotZero) {
   for (const Pattern pattern : kPatterns) {
     const auto values = values_of(pattern, 5000, 1);
-    const auto selector = selector_for({.selection = Selection::kNone}, values.size());
+    const auto selector = selector_for({.selection = SelectionId::kNone}, values.size());
     IndexBuffer positions;
     ASSERT_TRUE(selector->select(dense_view(values), {}, positions).has_value());
     ASSERT_EQ(listed(positions), without_zeros(values, top_k_oracle(values, 5000)));
@@ -94,7 +94,7 @@ TEST(Select, ThresholdComparesAsInDoublePrecision) {
   const float nearest = static_cast<float>(0.1);
   const std::vector<float> values = {nearest, std::nextafter(nearest, 0.0F), std::nextafter(nearest, 1.0F), -nearest,
                                      0};
-  const auto selector = selector_for({.selection = Selection::kThreshold, .threshold = 0.1}, values.size());
+  const auto selector = selector_for({.selection = SelectionId::kThreshold, .threshold = 0.1}, values.size());
   IndexBuffer positions;
   ASSERT_TRUE(selector->select(dense_view(values), {}, positions).has_value());
   std::vector<uint32_t> wanted;
@@ -113,7 +113,7 @@ TEST(Select, BucketTopKIsTheOracleOfEachBucket) {
       for_each_isa([&](const std::string& isa) {
         SCOPED_TRACE(isa);
         const auto selector = selector_for(
-            {.selection = Selection::kBucketTopK, .density = 0.02, .bucket_size = bucket_size}, values.size());
+            {.selection = SelectionId::kBucketTopK, .density = 0.02, .bucket_size = bucket_size}, values.size());
         IndexBuffer positions;
         ASSERT_TRUE(selector->select(dense_view(values), {}, positions).has_value());
         ASSERT_EQ(listed(positions), wanted) << testing::name_of(pattern, bucket_size, k);
@@ -130,7 +130,7 @@ TEST(Select, BucketTopKOfASparseAccumulatorGoesByIndex) {
     while (indices.size() < values.size()) indices.insert(static_cast<uint32_t>(random.next_below(20'000)));
     const IndexBuffer sorted(indices.begin(), indices.end());
     const StreamView view{kDimensionMax, false, sorted, values};
-    const auto selector = selector_for({.selection = Selection::kBucketTopK, .density = 0.005}, kDimensionMax);
+    const auto selector = selector_for({.selection = SelectionId::kBucketTopK, .density = 0.005}, kDimensionMax);
     IndexBuffer positions;
     ASSERT_TRUE(selector->select(view, {}, positions).has_value());
     ASSERT_EQ(listed(positions), bucket_oracle(view, 512, 3));
@@ -206,7 +206,7 @@ TEST(Select, EverySelectionGivesIncreasingPositionsWithoutZeros) {
 // --- threshold reuse -------------------------------------------------------------------------------------------------
 
 TEST(Select, ReuseEvaluatesExactlyAtTheFirstStepAndWithPeriodOneAlways) {
-  auto selector = selector_for({.selection = Selection::kThresholdReuse, .density = 0.01, .period = 1}, 20'000);
+  auto selector = selector_for({.selection = SelectionId::kThresholdReuse, .density = 0.01, .period = 1}, 20'000);
   for (uint64_t step = 0; step < 5; ++step) {
     const auto values = values_of(Pattern::kGaussian, 20'000, step);
     IndexBuffer positions;
@@ -217,7 +217,7 @@ TEST(Select, ReuseEvaluatesExactlyAtTheFirstStepAndWithPeriodOneAlways) {
 
 TEST(Select, ReuseSelectsByTheSameThresholdWhereNothingChanges) {
   const auto values = values_of(Pattern::kGaussian, 20'000, 3);
-  auto selector = selector_for({.selection = Selection::kThresholdReuse, .density = 0.01, .period = 8}, 20'000);
+  auto selector = selector_for({.selection = SelectionId::kThresholdReuse, .density = 0.01, .period = 8}, 20'000);
   for (uint64_t step = 0; step < 20; ++step) {
     IndexBuffer positions;
     ASSERT_TRUE(selector->select(dense_view(values), {.step = step}, positions).has_value());
@@ -229,7 +229,7 @@ TEST(Select, ReuseSelectsByTheSameThresholdWhereNothingChanges) {
 // % a step, the count at a fixed threshold would drift by 8 %.
 std::vector<double> counts_over_k(double (*scale_of)(uint64_t step), Pattern pattern, uint64_t steps) {
   const size_t n = 100'000;
-  auto selector = selector_for({.selection = Selection::kThresholdReuse, .density = 0.01, .period = 32}, n);
+  auto selector = selector_for({.selection = SelectionId::kThresholdReuse, .density = 0.01, .period = 32}, n);
   const auto base = values_of(pattern, n, 21);
   std::vector<double> counts;
   for (uint64_t step = 0; step < steps; ++step) {
@@ -271,7 +271,7 @@ TEST(Select, ReuseTakesTheExactTopKAtOnceWhenTheScaleJumps) {
 }
 
 TEST(Select, ReuseNeverSelectsMoreThanTwiceK) {
-  auto selector = selector_for({.selection = Selection::kThresholdReuse, .k = 50, .period = 32}, 3000);
+  auto selector = selector_for({.selection = SelectionId::kThresholdReuse, .k = 50, .period = 32}, 3000);
   for (uint64_t step = 0; step < 60; ++step) {
     const auto values = values_of(kPatterns[step % std::size(kPatterns)], 3000, step);
     IndexBuffer positions;
@@ -282,7 +282,7 @@ TEST(Select, ReuseNeverSelectsMoreThanTwiceK) {
 
 TEST(SelectReuse, ReuseWorksAtTheEndsOfTheNumberRange) {
   for (const Pattern pattern : {Pattern::kDenormal, Pattern::kHuge}) {
-    auto selector = selector_for({.selection = Selection::kThresholdReuse, .k = 100, .period = 16}, 5000);
+    auto selector = selector_for({.selection = SelectionId::kThresholdReuse, .k = 100, .period = 16}, 5000);
     for (uint64_t step = 0; step < 20; ++step) {
       const auto values = values_of(pattern, 5000, step);
       IndexBuffer positions;
@@ -322,19 +322,19 @@ TEST(SelectRegistry, ParametersThatCannotBeAreRefused) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   const double infinity = std::numeric_limits<double>::infinity();
   const SelectionSpec refused[] = {
-      {.selection = Selection::kTopK},
-      {.selection = Selection::kTopK, .density = 1.5},
-      {.selection = Selection::kTopK, .density = -0.1},
-      {.selection = Selection::kTopK, .density = nan},
-      {.selection = Selection::kThreshold},
-      {.selection = Selection::kThreshold, .threshold = -1},
-      {.selection = Selection::kThreshold, .threshold = infinity},
-      {.selection = Selection::kThreshold, .threshold = nan},
-      {.selection = Selection::kThresholdReuse, .density = 0.1, .period = 0},
-      {.selection = Selection::kThresholdReuse},
-      {.selection = Selection::kBucketTopK, .density = 0.1, .bucket_size = 0},
-      {.selection = Selection::kBucketTopK, .density = 2, .k = 1},
-      {.selection = Selection::kBucketTopK},
+      {.selection = SelectionId::kTopK},
+      {.selection = SelectionId::kTopK, .density = 1.5},
+      {.selection = SelectionId::kTopK, .density = -0.1},
+      {.selection = SelectionId::kTopK, .density = nan},
+      {.selection = SelectionId::kThreshold},
+      {.selection = SelectionId::kThreshold, .threshold = -1},
+      {.selection = SelectionId::kThreshold, .threshold = infinity},
+      {.selection = SelectionId::kThreshold, .threshold = nan},
+      {.selection = SelectionId::kThresholdReuse, .density = 0.1, .period = 0},
+      {.selection = SelectionId::kThresholdReuse},
+      {.selection = SelectionId::kBucketTopK, .density = 0.1, .bucket_size = 0},
+      {.selection = SelectionId::kBucketTopK, .density = 2, .k = 1},
+      {.selection = SelectionId::kBucketTopK},
   };
   for (const SelectionSpec& spec : refused) {
     const auto valid = validate(spec);
@@ -343,7 +343,7 @@ TEST(SelectRegistry, ParametersThatCannotBeAreRefused) {
     EXPECT_FALSE(make_selector(spec, 10).has_value());
   }
   for (const SelectionSpec& spec : kSpecs) EXPECT_TRUE(validate(spec).has_value()) << selection_name(spec.selection);
-  EXPECT_EQ(validate({.selection = static_cast<Selection>(99)}).error().code, ErrorCode::kUnsupported);
+  EXPECT_EQ(validate({.selection = static_cast<SelectionId>(99)}).error().code, ErrorCode::kUnsupported);
   EXPECT_FALSE(make_selector(kSpecs[0], 0).has_value());
   EXPECT_FALSE(make_selector(kSpecs[0], kDimensionMax + 1).has_value());
 }

@@ -22,7 +22,7 @@ CodecSpec reproducible_bloom() { return {.index = IndexCodecId::kBloom}; }
 std::function<void(JobSpec&)> reproducible_but(const std::function<void(JobSpec&)>& change) {
   return [change](JobSpec& s) {
     s.reproducible = true;
-    s.select = {.selection = Selection::kTopK, .density = 0.01};
+    s.select = {.selection = SelectionId::kTopK, .density = 0.01};
     s.codec_up = s.codec_down = {};
     s.codec_error = CodecError::kRetain;
     s.combine = Combine::kMean;

@@ -14,6 +14,8 @@
 namespace millrace::protocol {
 namespace {
 
+using std::chrono_literals::operator""ms;
+
 constexpr double kSpecNan = std::numeric_limits<double>::quiet_NaN();
 
 CodecSpec validate_qsgd(bool scale_max) {
@@ -40,7 +42,7 @@ std::vector<Refused> refused_asynchronous() {
        [](JobSpec& s) {
          s = without_reselection(s);
          s.mode = Mode::kAsynchronous;
-         s.deadline_ms = 5;
+         s.deadline = 5ms;
        }},
       {"asynchronous", kImpossible, "reselect: in mode asynchronous",
        [](JobSpec& s) {
@@ -123,7 +125,7 @@ std::vector<Refused> refused_switch_combinations() {
        [](JobSpec& s) {
          s = with_switch(without_reselection(s));
          s.unbiased = true, s.codec_error = CodecError::kDrop, s.momentum = {};
-         s.select = {.selection = Selection::kRandom, .density = 0.01};
+         s.select = {.selection = SelectionId::kRandom, .density = 0.01};
          s.tensors[0].select.reset();
        }},
       {"switch-store", kImpossible, "the shards do not see the updates",
@@ -199,7 +201,7 @@ std::vector<Refused> refused_modes_and_numbers() {
       {"unknown-number", kReserved, "does not know",
        [](JobSpec& s) { s.initial_weights = static_cast<InitialWeights>(0); }},
       {"unknown-number", kReserved, "does not know",
-       [](JobSpec& s) { s.select.selection = static_cast<Selection>(99); }},
+       [](JobSpec& s) { s.select.selection = static_cast<SelectionId>(99); }},
       {"unknown-number", kReserved, "does not know",
        [](JobSpec& s) { s.reselect.reselect = static_cast<Reselect>(3); }},
       {"unknown-number", kReserved, "does not know",
@@ -217,7 +219,7 @@ std::vector<Refused> refused_modes_and_numbers() {
          s.participants = 2;
          s.quorum = 3;
        }},
-      {"deadline", kImpossible, "deadline_ms", [](JobSpec& s) { s.deadline_ms = 100; }},
+      {"deadline", kImpossible, "deadline", [](JobSpec& s) { s.deadline = 100ms; }},
       {"participants", kImpossible, "belongs to mode partial", [](JobSpec& s) { s.participants = 2; }},
       {"participants", kImpossible, "participants with staleness",
        [](JobSpec& s) {
@@ -236,10 +238,10 @@ std::vector<Refused> refused_modes_and_numbers() {
       {"workers-min", kImpossible, "workers_min 5 is over workers 4", [](JobSpec& s) { s.workers_min = 5; }},
       {"acks", kImpossible, "apply_after_acks 5 is over workers 4", [](JobSpec& s) { s.apply_after_acks = 5; }},
       {"acks", kImpossible, "apply_after_acks 3 is over workers_min 2", [](JobSpec& s) { s.apply_after_acks = 3; }},
-      {"heartbeat", kImpossible, "heartbeat_ms is 0", [](JobSpec& s) { s.heartbeat_ms = 0; }},
-      {"heartbeat", kImpossible, "three heartbeats", [](JobSpec& s) { s.dead_after_ms = 2'999; }},
-      {"exchange-timeout", kImpossible, "exchange_timeout_ms is 0", [](JobSpec& s) { s.exchange_timeout_ms = 0; }},
-      {"exchange-timeout", kImpossible, "exchange_timeout_ms", [](JobSpec& s) { s.exchange_timeout_ms = 60'001; }},
+      {"heartbeat", kImpossible, "heartbeat is 0", [](JobSpec& s) { s.heartbeat = 0ms; }},
+      {"heartbeat", kImpossible, "three heartbeats", [](JobSpec& s) { s.dead_after = 2'999ms; }},
+      {"exchange-timeout", kImpossible, "exchange_timeout is 0", [](JobSpec& s) { s.exchange_timeout = 0ms; }},
+      {"exchange-timeout", kImpossible, "exchange_timeout", [](JobSpec& s) { s.exchange_timeout = 60'001ms; }},
   };
 }
 
@@ -252,13 +254,13 @@ std::vector<Refused> refused_methods() {
       {"select", kImpossible, "finite", [](JobSpec& s) { s.select.threshold = kSpecNan; }},
       {"select", kImpossible, "finite", [](JobSpec& s) { s.select.variance = kSpecNan; }},
       {"select", kImpossible, "select: a variance budget",
-       [](JobSpec& s) { s.select = {.selection = Selection::kGsparClosed, .variance = -1}; }},
+       [](JobSpec& s) { s.select = {.selection = SelectionId::kGsparClosed, .variance = -1}; }},
       {"select", kImpossible, "select: gspar iterates",
-       [](JobSpec& s) { s.select = {.selection = Selection::kGspar, .density = 0.5, .iterations = 0}; }},
+       [](JobSpec& s) { s.select = {.selection = SelectionId::kGspar, .density = 0.5, .iterations = 0}; }},
       {"select", kImpossible,
-       "select: ", [](JobSpec& s) { s.select = {.selection = Selection::kThreshold, .threshold = 0}; }},
+       "select: ", [](JobSpec& s) { s.select = {.selection = SelectionId::kThreshold, .threshold = 0}; }},
       {"select", kImpossible, "tensor 'bias': select: ",
-       [](JobSpec& s) { s.tensors[1].select = SelectionSpec{.selection = Selection::kTopK}; }},
+       [](JobSpec& s) { s.tensors[1].select = SelectionSpec{.selection = SelectionId::kTopK}; }},
       {"reselect", kImpossible, "reselect: topk needs k", [](JobSpec& s) { s.reselect.density = 0; }},
       {"reselect", kImpossible, "reselect: topk needs k", [](JobSpec& s) { s.reselect.density = 1.1; }},
       {"reselect", kImpossible, "finite", [](JobSpec& s) { s.reselect.density = kSpecNan; }},
@@ -356,21 +358,21 @@ std::vector<Refused> refused_entering() {
       {"unknown-number", kReserved, "does not know",
        [](JobSpec& s) { s.momentum.momentum = static_cast<Momentum>(5); }},
       {"unbiased-select", kImpossible, "select: topk sends the largest",
-       unbiased_but([](JobSpec& s) { s.select = {.selection = Selection::kTopK, .density = 0.5}; })},
+       unbiased_but([](JobSpec& s) { s.select = {.selection = SelectionId::kTopK, .density = 0.5}; })},
       {"unbiased-select", kImpossible, "select: threshold sends the largest",
-       unbiased_but([](JobSpec& s) { s.select = {.selection = Selection::kThreshold, .threshold = 0.5}; })},
+       unbiased_but([](JobSpec& s) { s.select = {.selection = SelectionId::kThreshold, .threshold = 0.5}; })},
       {"unbiased-select", kImpossible, "tensor 'bias': select: bucket_topk sends the largest",
        unbiased_but([](JobSpec& s) {
-         s.tensors[1].select = SelectionSpec{.selection = Selection::kBucketTopK, .density = 0.5};
+         s.tensors[1].select = SelectionSpec{.selection = SelectionId::kBucketTopK, .density = 0.5};
        })},
       {"unbiased-select", kImpossible, "select: gaussian sends the largest",
-       unbiased_but([](JobSpec& s) { s.select = {.selection = Selection::kGaussian, .density = 0.5}; })},
+       unbiased_but([](JobSpec& s) { s.select = {.selection = SelectionId::kGaussian, .density = 0.5}; })},
       {"biased-draw", kImpossible, "select: gspar sends more than an entry's value",
-       [](JobSpec& s) { s.select = {.selection = Selection::kGspar, .density = 0.5}; }},
+       [](JobSpec& s) { s.select = {.selection = SelectionId::kGspar, .density = 0.5}; }},
       {"biased-draw", kImpossible, "select: uniform sends more than an entry's value",
-       [](JobSpec& s) { s.select = {.selection = Selection::kUniform, .density = 0.5}; }},
+       [](JobSpec& s) { s.select = {.selection = SelectionId::kUniform, .density = 0.5}; }},
       {"biased-draw", kImpossible, "tensor 'bias': select: gspar_closed sends more than an entry's value",
-       [](JobSpec& s) { s.tensors[1].select = SelectionSpec{.selection = Selection::kGsparClosed, .variance = 1}; }},
+       [](JobSpec& s) { s.tensors[1].select = SelectionSpec{.selection = SelectionId::kGsparClosed, .variance = 1}; }},
       {"unbiased-reselect", kImpossible, "reselect: the entries that an update omits",
        unbiased_but([](JobSpec& s) { s.reselect = {.reselect = Reselect::kTopK, .density = 0.5}; })},
       {"unbiased-reselect", kImpossible, "tensor 'bias': reselect: the entries that an update omits",
@@ -516,11 +518,11 @@ std::vector<Accepted> accepted_jobs() {
        }},
       {"unbiased, with momentum and clipping", make_unbiased},
       {"unbiased, drawn by size", unbiased_but([](JobSpec& s) {
-         s.select = {.selection = Selection::kGspar, .density = 0.01};
-         s.tensors[1].select = SelectionSpec{.selection = Selection::kRandom, .density = 0.5};
+         s.select = {.selection = SelectionId::kGspar, .density = 0.01};
+         s.tensors[1].select = SelectionSpec{.selection = SelectionId::kRandom, .density = 0.5};
        })},
       {"drawn without regard to size, the rest kept",
-       [](JobSpec& s) { s.select = {.selection = Selection::kRandom, .density = 0.01}; }},
+       [](JobSpec& s) { s.select = {.selection = SelectionId::kRandom, .density = 0.01}; }},
       {"unbiased, in 4 bits by the L2 norm, with steps that leave workers out", unbiased_but([](JobSpec& s) {
          s.momentum = {};
          s.codec_up = s.codec_down = validate_qsgd(false);
@@ -536,14 +538,15 @@ std::vector<Accepted> accepted_jobs() {
       {"steps ahead", [](JobSpec& s) { s.staleness = kStalenessMax; }},
       {"k by number",
        [](JobSpec& s) {
-         s.select = {.selection = Selection::kTopK, .k = 10}, s.reselect.k = 10, s.reselect.density = 0;
+         s.select = {.selection = SelectionId::kTopK, .k = 10}, s.reselect.k = 10, s.reselect.density = 0;
        }},
-      {"k over the dimension", [](JobSpec& s) { s.select = {.selection = Selection::kTopK, .k = uint64_t{1} << 40}; }},
+      {"k over the dimension",
+       [](JobSpec& s) { s.select = {.selection = SelectionId::kTopK, .k = uint64_t{1} << 40}; }},
       {"one worker", [](JobSpec& s) { s.workers = s.workers_min = 1; }},
       {"the largest tensor", [](JobSpec& s) { s.tensors[0].dimension = kDimensionMax; }},
       {"as many acknowledgements as workers live", [](JobSpec& s) { s.apply_after_acks = 2, s.store = {}; }},
       {"every worker needed", [](JobSpec& s) { s.workers_min = s.workers; }},
-      {"three heartbeats", [](JobSpec& s) { s.heartbeat_ms = 100, s.dead_after_ms = 300; }},
+      {"three heartbeats", [](JobSpec& s) { s.heartbeat = 100ms, s.dead_after = 300ms; }},
       {"audit", [](JobSpec& s) { s.audit = true; }},
       {"a switch", [](JobSpec& s) { s = with_switch(s); }},
       {"a switch, and a tensor with the reselect of the job",

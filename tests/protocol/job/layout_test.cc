@@ -60,7 +60,7 @@ TEST(Layout, CoversEveryIndexOnceForManyShapes) {
     for (uint64_t& dimension : dimensions) dimension = 1 + random.next_below(uint64_t{1} << random.next_below(33));
     JobSpec spec = layout_spec_of(dimensions);
     spec.parts_per_shard = static_cast<uint32_t>(random.next_below(17));
-    spec.select = {.selection = Selection::kTopK, .density = 0.01};
+    spec.select = {.selection = SelectionId::kTopK, .density = 0.01};
     const auto shards = static_cast<uint32_t>(1 + random.next_below(9));
     expect_whole(spec, plan_layout(spec, shards));
   }
@@ -104,7 +104,7 @@ TEST(Layout, AFusedBucketNeverGrowsPastTheIndexType) {
 
 TEST(Layout, AnAbsoluteKIsPerTensorSoAFusedBucketHasTheSum) {
   JobSpec spec = layout_spec_of({100, 5, 200});
-  spec.select = {.selection = Selection::kTopK, .k = 10};
+  spec.select = {.selection = SelectionId::kTopK, .k = 10};
   spec.reselect = {.reselect = Reselect::kTopK, .k = 20};
   const JobLayout layout = plan_layout(spec, 1);
   ASSERT_EQ(layout.buckets.size(), 1u);
@@ -206,7 +206,7 @@ TEST(Layout, SmallBucketsGoRoundTheShards) {
 TEST(Layout, PartsFollowTheExpectedEntriesFromOneToSixteenAShard) {
   const auto parts = [](uint64_t dimension, double density, uint32_t shards) {
     JobSpec spec = layout_spec_of({dimension});
-    if (density > 0) spec.select = {.selection = Selection::kTopK, .density = density};
+    if (density > 0) spec.select = {.selection = SelectionId::kTopK, .density = density};
     return plan_layout(spec, shards).parts.size();
   };
   EXPECT_EQ(parts(1'000'000, 0.001, 1), 1u);

@@ -2,7 +2,10 @@
 // alike.
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "kernels/base/hash.h"
@@ -32,23 +35,34 @@ const VectorFile kRecordFile{
 class SpecJson {
  public:
   template <typename T>
-  void field(const char* name, const T& value) {
+  void field(std::string_view name, const T& value) {
     if constexpr (std::is_enum_v<T>) {
-      json[name] = std::to_underlying(value);
+      json[std::string(name)] = std::to_underlying(value);
     } else {
-      json[name] = value;
+      json[std::string(name)] = value;
     }
   }
-  void words(const char* name, const std::string& text) { json[name] = text; }
+  void field(std::string_view name, std::chrono::milliseconds value) {
+    json[std::string(name) + "_ms"] = value.count();
+  }
+  template <typename T>
+  void option(const protocol::OptionInfo& info, const T& value) {
+    field(info.name, value);
+  }
+  void words(const protocol::OptionInfo& info, const std::string& text) { json[std::string(info.name)] = text; }
   template <typename T, typename Visit>
-  void group(const char* name, const T& part, const Visit& visit) {
-    SpecJson inside;
-    visit(inside, part);
-    json[name] = inside.json;
+  void text(const protocol::OptionInfo& info, const T& part, const Visit& visit) {
+    group(info.name, part, visit);
   }
   template <typename T, typename Visit>
-  void optional(const char* name, const std::optional<T>& part, const Visit& visit) {
-    json[name] = nullptr;
+  void group(std::string_view name, const T& part, const Visit& visit) {
+    SpecJson inside;
+    visit(inside, part);
+    json[std::string(name)] = inside.json;
+  }
+  template <typename T, typename Visit>
+  void optional(std::string_view name, const std::optional<T>& part, const Visit& visit) {
+    json[std::string(name)] = nullptr;
     if (part) group(name, *part, visit);
   }
 

@@ -18,7 +18,7 @@ protocol::JobSpec partial_job(uint32_t workers, uint32_t quorum, uint32_t deadli
   protocol::JobSpec spec = ScriptedCluster::small_job(workers);
   spec.mode = Mode::kPartial;
   spec.quorum = quorum;
-  spec.deadline_ms = deadline_ms;
+  spec.deadline = std::chrono::milliseconds(deadline_ms);
   return spec;
 }
 

@@ -40,7 +40,7 @@ struct DatagramServer : ::testing::Test {
     spec.switch_path.address = "127.0.0.1:9";  // no process listens
     spec.switch_path.job = 7;
     spec.grid.block_indices = 128;
-    spec.dead_after_ms = 60'000;
+    spec.dead_after = std::chrono::milliseconds(60'000);
   }
   void write_key(int mode = 0600) {
     const std::string path = folder.path + "/7.key";

@@ -11,6 +11,7 @@
 
 #include "monitoring/catalog.h"
 #include "monitoring/metrics.h"
+#include "protocol/job/enum_words.h"
 #include "protocol/job/job_spec.h"
 
 namespace millrace::server {
@@ -198,7 +199,7 @@ TEST_F(MetricsExportTest, NothingKnownBeforehandIsMissingFromTheCatalogsValues) 
   const std::vector<std::pair<Metric, std::vector<std::string_view>>> words = {
       {Metric::kLate, {"crossed", "update", "acknowledged", "counted", "not_counted"}},
       {Metric::kPathChanges,
-       {protocol::path_name(protocol::Path::kServer), protocol::path_name(protocol::Path::kSwitch)}},
+       {protocol::enum_word(protocol::Path::kServer), protocol::enum_word(protocol::Path::kSwitch)}},
       {Metric::kRecoveries, {"begun", "activated", "cut"}},
       {Metric::kDigests, {"agree", "differ", "too_old"}},
       {Metric::kMembersRemoved, {"failed", "silent", "wrong", "behind"}},

@@ -243,7 +243,7 @@ TEST_F(Status, JobToWhichNobodySendsAnythingStandsStill) {
 TEST_F(Status, ShardWhoseMagnitudesAreMissingIsNamed) {
   protocol::JobSpec spec = job(2);
   spec.reselect = {.reselect = protocol::Reselect::kTopK, .k = 100};
-  spec.exchange_timeout_ms = 30'000;
+  spec.exchange_timeout = std::chrono::milliseconds(30'000);
   start_running(spec);
   cluster->mute = {1};
   for (const uint32_t worker : {0u, 1u}) push(worker, 0);
@@ -275,7 +275,7 @@ TEST_F(Status, DeadlineIsNoStandstill) {
   protocol::JobSpec spec = job(3);
   spec.mode = protocol::Mode::kPartial;
   spec.quorum = 2;
-  spec.deadline_ms = 20'000;
+  spec.deadline = std::chrono::milliseconds(20'000);
   start_running(spec);
   for (const uint32_t worker : {0u, 1u}) push(worker, 0);
   pass_with({0, 1, 2}, 8'000);

@@ -29,7 +29,7 @@ struct StatusFixture : ::testing::Test {
   }
   static protocol::JobSpec job(uint32_t workers) {
     protocol::JobSpec spec = ScriptedCluster::small_job(workers, kStatusDimension);
-    spec.dead_after_ms = 15'000;
+    spec.dead_after = std::chrono::milliseconds(15'000);
     return spec;
   }
   /// Through JSON and back, as over HTTP.

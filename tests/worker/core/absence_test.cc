@@ -163,7 +163,7 @@ TEST_F(Absence, WhoIsNotDrawnWaitsForTheStepAndContributesWhenNothingMoves) {
   make_running();
   push({5}, {1});
   EXPECT_TRUE(steps_sent().empty());
-  now_ += 3 * TimeNs{config_.spec.heartbeat_ms} * kNsPerMs;
+  now_ += 3 * TimeNs{config_.spec.heartbeat.count()} * kNsPerMs;
   while (core().work(now_, actions_)) {
   }
   EXPECT_EQ(steps_sent(), (std::vector<uint64_t>{0, 0})) << "a drawn worker may have nothing more to give";

@@ -110,7 +110,7 @@ void audit_answer(AuditedBucket& job, size_t at) {
 
 TEST(Audit, RealGradientsBalanceWhateverTheJobDoesToThem) {
   using Change = std::function<void(protocol::JobSpec&)>;
-  const auto selects = [](protocol::JobSpec& spec) { spec.select = {.selection = Selection::kTopK, .k = 2'000}; };
+  const auto selects = [](protocol::JobSpec& spec) { spec.select = {.selection = SelectionId::kTopK, .k = 2'000}; };
   const auto draws = [](protocol::JobSpec& spec) {
     spec.unbiased = true;
     spec.codec_error = protocol::CodecError::kDrop;
@@ -139,22 +139,22 @@ TEST(Audit, RealGradientsBalanceWhateverTheJobDoesToThem) {
          selects(spec);
          spec.momentum = {.momentum = protocol::Momentum::kCorrection, .factor = 0.9};
        }},
-      {"random-k", [](protocol::JobSpec& spec) { spec.select = {.selection = Selection::kRandom, .k = 2'000}; }},
+      {"random-k", [](protocol::JobSpec& spec) { spec.select = {.selection = SelectionId::kRandom, .k = 2'000}; }},
       {"unbiased, drawn by size",
        [&](protocol::JobSpec& spec) {
          draws(spec);
-         spec.select = {.selection = Selection::kGspar, .k = 500};
+         spec.select = {.selection = SelectionId::kGspar, .k = 500};
        }},
       {"unbiased, drawn by variance, with momentum",
        [&](protocol::JobSpec& spec) {
          draws(spec);
-         spec.select = {.selection = Selection::kGsparClosed, .variance = 3};
+         spec.select = {.selection = SelectionId::kGsparClosed, .variance = 3};
          spec.momentum = {.momentum = protocol::Momentum::kCorrection, .factor = 0.9, .masked = false};
        }},
       {"unbiased, drawn without regard to size, qsgd",
        [&](protocol::JobSpec& spec) {
          draws(spec);
-         spec.select = {.selection = Selection::kUniform, .density = 0.01};
+         spec.select = {.selection = SelectionId::kUniform, .density = 0.01};
          spec.codec_up = codec_from_text("gap+qsgd4").value();
        }},
       {"NaN dropped", [](protocol::JobSpec& spec) { spec.non_finite = protocol::NonFinite::kDropAndCount; }},
@@ -181,7 +181,7 @@ TEST(Audit, RealGradientsBalanceWhateverTheJobDoesToThem) {
 
 TEST(Audit, OneEntryThatIsLostOrDoubledShowsToTheDigit) {
   for (const bool dense : {false, true}) {
-    AuditedBucket job([](protocol::JobSpec& spec) { spec.select = {.selection = Selection::kTopK, .k = 2'000}; });
+    AuditedBucket job([](protocol::JobSpec& spec) { spec.select = {.selection = SelectionId::kTopK, .k = 2'000}; });
     for (uint64_t step = 0; step < 5; ++step) job.push(job.gradient(0.1, step), dense, step);
     job.expect_balance("before");
     Stream one = Stream::empty(job.in_flight[0].back().dimension);

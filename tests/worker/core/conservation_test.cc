@@ -83,7 +83,7 @@ TEST_P(Conservation, HoldsExactlyAfterEveryKindOfStep) {
     options.spec = toy_spec(3, {700, 90, 64});
     options.spec.tensors[0].priority = 2;
     options.spec.fuse_below = 100;
-    options.spec.select = {.selection = Selection::kTopK, .density = 0.05};
+    options.spec.select = {.selection = SelectionId::kTopK, .density = 0.05};
     options.spec.parts_per_shard = 3;
     options.shards = 2;
     options.seed = seed;
@@ -141,7 +141,7 @@ TEST_P(Conservation, HoldsExactlyAfterEveryKindOfStep) {
 std::unique_ptr<ToyCluster> lossy_cluster(double settle_rate, RandomSequence& random) {
   ToyClusterOptions options;
   options.spec = toy_spec(2, {700, 90});
-  options.spec.select = {.selection = Selection::kTopK, .density = 0.1};
+  options.spec.select = {.selection = SelectionId::kTopK, .density = 0.1};
   options.spec.codec_up = codec_from_text("gap+qsgd4").value();
   options.spec.parts_per_shard = 2;
   options.spec.staleness = 2;
@@ -235,16 +235,16 @@ INSTANTIATE_TEST_SUITE_P(
                          0.3, true},
         ConservationCase{
             "Threshold",
-            [](ToyClusterOptions& o) { o.spec.select = {.selection = Selection::kThreshold, .threshold = 2.0}; }, 0.3,
+            [](ToyClusterOptions& o) { o.spec.select = {.selection = SelectionId::kThreshold, .threshold = 2.0}; }, 0.3,
             true},
         ConservationCase{"BucketTopK",
                          [](ToyClusterOptions& o) {
-                           o.spec.select = {.selection = Selection::kBucketTopK, .density = 0.05, .bucket_size = 64};
+                           o.spec.select = {.selection = SelectionId::kBucketTopK, .density = 0.05, .bucket_size = 64};
                          },
                          0.3, true},
         ConservationCase{"OneSignAStepAfterAWarmUp",
                          [](ToyClusterOptions& o) {
-                           o.spec.select = {.selection = Selection::kTrimmed,
+                           o.spec.select = {.selection = SelectionId::kTrimmed,
                                             .density = 0.05,
                                             .alternate_signs = true,
                                             .warm_up = WarmUp::kExponential,
@@ -253,7 +253,7 @@ INSTANTIATE_TEST_SUITE_P(
                          0.3, true},
         ConservationCase{"SampledThresholdAfterDenseSteps",
                          [](ToyClusterOptions& o) {
-                           o.spec.select = {.selection = Selection::kSampled,
+                           o.spec.select = {.selection = SelectionId::kSampled,
                                             .density = 0.05,
                                             .period = 5,
                                             .warm_up = WarmUp::kDense,
@@ -305,7 +305,7 @@ INSTANTIATE_TEST_SUITE_P(
         ConservationCase{"UnbiasedDraws",
                          [](ToyClusterOptions& o) {
                            o.spec.unbiased = true;
-                           o.spec.select = {.selection = Selection::kGspar, .density = 0.05};
+                           o.spec.select = {.selection = SelectionId::kGspar, .density = 0.05};
                            o.spec.codec_error = protocol::CodecError::kDrop;
                            o.disconnect_rate = 0.002;
                          },
@@ -314,7 +314,7 @@ INSTANTIATE_TEST_SUITE_P(
         ConservationCase{"UnbiasedUniform",
                          [](ToyClusterOptions& o) {
                            o.spec.unbiased = true;
-                           o.spec.select = {.selection = Selection::kUniform, .density = 0.5};
+                           o.spec.select = {.selection = SelectionId::kUniform, .density = 0.5};
                            o.spec.codec_error = protocol::CodecError::kDrop;
                            o.disconnect_rate = 0.002;
                          },
@@ -329,8 +329,9 @@ INSTANTIATE_TEST_SUITE_P(
                          },
                          0.3, true, 0.05},
         ConservationCase{
-            "RandomK", [](ToyClusterOptions& o) { o.spec.select = {.selection = Selection::kRandom, .density = 0.05}; },
-            0.3, true},
+            "RandomK",
+            [](ToyClusterOptions& o) { o.spec.select = {.selection = SelectionId::kRandom, .density = 0.05}; }, 0.3,
+            true},
         // Off the grid f32 rounds: the bound is 2^-24 of the magnitudes met, times the additions. Velocities
         // leave it after some steps.
         ConservationCase{"Momentum",

@@ -126,7 +126,7 @@ TEST_F(Handshake, ShardUnreachable_BackoffDoublesWithJitterAndErrorNamesIt) {
   }
   TimeNs expected = 100 * kNsPerMs;
   const TimeNs most =
-      TimeNs{config_.spec.dead_after_ms} * kNsPerMs / 4;  // a restarted shard evicts a worker that stays away
+      TimeNs{config_.spec.dead_after.count()} * kNsPerMs / 4;  // a restarted shard evicts a worker that stays away
   for (const TimeNs gap : gaps) {
     EXPECT_GE(gap, expected * 3 / 4);
     EXPECT_LE(gap, expected * 5 / 4 + 1);
@@ -161,7 +161,7 @@ TEST_F(Handshake, ShardRefusesForNow_RetriedUntilAnEarlierRunCountsAsDead) {
     }
   };
   for (uint32_t shard = 0; shard < 2; ++shard) core().on_connected(shard, now_, actions_);
-  const TimeNs dead_after = TimeNs{config_.spec.dead_after_ms} * kNsPerMs;
+  const TimeNs dead_after = TimeNs{config_.spec.dead_after.count()} * kNsPerMs;
   refuse_until(began + config_.connect_timeout + dead_after - kNsPerS);
   ASSERT_EQ(core().phase(), Phase::kJoining) << "a name that is free after dead_after is still waited for";
   refuse_until(began + config_.connect_timeout + dead_after + 2 * kNsPerS);
@@ -355,7 +355,7 @@ TEST_F(Handshake, AnOlderViewChangesNothing) {
 TEST_F(Handshake, HeartbeatsGoOutEveryIntervalAndSayHowFarTheWorkerIs) {
   make_running();
   for (int i = 0; i < 3; ++i) {
-    pass(TimeNs{config_.spec.heartbeat_ms} * kNsPerMs);
+    pass(TimeNs{config_.spec.heartbeat.count()} * kNsPerMs);
     hear(0, protocol::Heartbeat{});
     hear(1, protocol::Heartbeat{.waited_for = {1}, .decided = {}});
   }
@@ -370,7 +370,7 @@ TEST_F(Handshake, HeartbeatsGoOutEveryIntervalAndSayHowFarTheWorkerIs) {
 TEST_F(Handshake, UpdateApplied_HeartbeatsCarryTheDigestOfEachPart) {
   make_running();
   const auto heartbeat_of = [this](uint32_t shard) {
-    pass(TimeNs{config_.spec.heartbeat_ms} * kNsPerMs);
+    pass(TimeNs{config_.spec.heartbeat.count()} * kNsPerMs);
     for (const uint32_t heard : {0u, 1u}) hear(heard, protocol::Heartbeat{});
     std::optional<protocol::Heartbeat> last;
     for (const auto& [to, message] : take_sent<protocol::Heartbeat>()) {
@@ -416,7 +416,7 @@ TEST_F(Handshake, MoreDigestsThanAHeartbeatHoldsComeInTurn) {
   ASSERT_EQ(on_shard_0.size(), 17u * 64);
   std::set<uint32_t> said;
   for (int beat = 0; beat < 2; ++beat) {
-    pass(TimeNs{config_.spec.heartbeat_ms} * kNsPerMs);
+    pass(TimeNs{config_.spec.heartbeat.count()} * kNsPerMs);
     for (const uint32_t shard : {0u, 1u}) hear(shard, protocol::Heartbeat{});
     for (const auto& [to, message] : take_sent<protocol::Heartbeat>()) {
       const auto& digests = std::get<protocol::Heartbeat>(message.body).digests;

@@ -131,14 +131,14 @@ TEST_F(HeldUpdates, WithEveryHeartbeatItAsksWhatItHasNotHeard) {
   hear_update(0, 0, {{5, 1}});
   core().end_pass(now_, actions_);
   take_sent<Ack>();
-  pass(TimeNs{config_.spec.heartbeat_ms} * kNsPerMs);
+  pass(TimeNs{config_.spec.heartbeat.count()} * kNsPerMs);
   const auto acks = take_sent<Ack>();
   ASSERT_EQ(acks.size(), 1u);
   EXPECT_EQ(acks[0].first, 0u);
   EXPECT_EQ(std::get<Ack>(acks[0].second.body).entries, (std::vector<Ack::Entry>{{0, 1}}));
   hear_backed(0, 1);
   actions_.clear();
-  pass(TimeNs{config_.spec.heartbeat_ms} * kNsPerMs);
+  pass(TimeNs{config_.spec.heartbeat.count()} * kNsPerMs);
   EXPECT_TRUE(take_sent<Ack>().empty());
 }
 

@@ -111,7 +111,7 @@ TEST_F(Hostile, NonPositiveWeight_RefusedAndNoGradientTaken) {
 
 TEST_F(Hostile, NothingAShardSaysBreaksTheCore) {
   config_.spec.staleness = 2;
-  config_.spec.select = {.selection = Selection::kTopK, .k = 3};
+  config_.spec.select = {.selection = SelectionId::kTopK, .k = 3};
   config_.ledger = worker::LedgerMode::kSums;
   uint64_t steps_applied = 0;
   for (uint64_t seed = 0; seed < 3'000; ++seed) {

@@ -21,7 +21,7 @@ class Late : public ReturningCore {
   /// Step 0 applied; 5 -> 4 and kSecond -> 3 are kept back in sum.
   worker::SavedState saved() {
     config_.saved.reset();
-    config_.spec.select = {.selection = Selection::kTopK, .k = 2};
+    config_.spec.select = {.selection = SelectionId::kTopK, .k = 2};
     make_running();
     push({1, 2}, {9, 9});
     hear_update(0, 0, {{1, 9}, {2, 9}});

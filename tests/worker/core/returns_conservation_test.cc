@@ -26,7 +26,7 @@ class ReturnsConservation : public ::testing::TestWithParam<ReturnsConservationC
   static ToyClusterOptions options_of(uint64_t seed) {
     ToyClusterOptions options;
     options.spec = toy_spec(3, {240, 40});
-    options.spec.select = {.selection = Selection::kTopK, .density = 0.1};
+    options.spec.select = {.selection = SelectionId::kTopK, .density = 0.1};
     options.spec.fuse_below = 1;
     options.spec.parts_per_shard = 2;
     options.shards = 2;

@@ -69,12 +69,12 @@ TEST_F(Returns, UnderANewLifeItSaysToEveryShardInEveryEpochWhereItStands) {
   hear(1, protocol::MembershipChange{membership_});
   EXPECT_EQ(shards_of(take_sent<State>()), (std::vector<uint32_t>{0, 1}));
   hear(0, settle_of(0, 1));
-  pass(TimeNs{config_.spec.heartbeat_ms} * kNsPerMs);
+  pass(TimeNs{config_.spec.heartbeat.count()} * kNsPerMs);
   EXPECT_EQ(shards_of(take_sent<State>()), std::vector<uint32_t>{1}) << "again, where it is not settled";
 }
 
 TEST_F(Returns, WhatWasSentForAStepThatIsOpenGoesBackAndItsPushIsAnswered) {
-  config_.spec.select = {.selection = Selection::kTopK, .k = 2};
+  config_.spec.select = {.selection = SelectionId::kTopK, .k = 2};
   make_running();
   push({5, 6, kSecond}, {4, 1, 3});
   lose_place();
@@ -212,7 +212,7 @@ TEST_F(Returns, WithoutTheUpdateTheSummaryDecides) {
 }
 
 TEST_F(Returns, PartOffTheLog_AllItsEntriesCountedAsLostAndNoOthers) {
-  config_.spec.select = {.selection = Selection::kTopK, .k = 2};
+  config_.spec.select = {.selection = SelectionId::kTopK, .k = 2};
   config_.spec.staleness = 1;
   make_running();
   push({5, 6, kSecond, kSecond + 1}, {4, 1, 3, 1});
@@ -309,7 +309,7 @@ TEST_F(Returns, WhatWasSettledCountsInItsEpochOnly) {
   EXPECT_TRUE(take_sent<Synced>().empty());
   hear(0, settle_of(0, 0));
   EXPECT_EQ(take_sent<Synced>().size(), 1u);
-  pass(TimeNs{config_.spec.heartbeat_ms} * kNsPerMs);
+  pass(TimeNs{config_.spec.heartbeat.count()} * kNsPerMs);
   EXPECT_FALSE(take_sent<Synced>().empty()) << "again, until the view lists it as synced";
 }
 

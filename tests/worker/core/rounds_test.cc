@@ -561,7 +561,7 @@ TEST_F(Rounds, AuditReportsWhatEnteredEachPartSoFar) {
 }
 
 TEST_F(Rounds, TheSavedStateIsTheResidualWithEverythingInFlight) {
-  config_.spec.select = {.selection = Selection::kTopK, .k = 2};
+  config_.spec.select = {.selection = SelectionId::kTopK, .k = 2};
   make_running();
   push({5, 6, 7, second_part()}, {1, 2, 3, 4});
   const worker::SavedState state = core().saved_state();

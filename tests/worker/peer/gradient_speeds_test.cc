@@ -17,11 +17,11 @@ std::function<TimeNs()> steady_clock_of(TimeNs by) {
 constexpr SumShape kTenThousand{.dimension = 10'000, .k = 100, .ranks = 4};
 
 TEST(GradientSpeeds, SelectionsAreThoseThatThePlannerCharges) {
-  const auto speeds = measure_selections(Selection::kTrimmed, kTenThousand, steady_clock_of(20 * kNsPerUs)).value();
+  const auto speeds = measure_selections(SelectionId::kTrimmed, kTenThousand, steady_clock_of(20 * kNsPerUs)).value();
   for (const double one : {speeds.callers_s, speeds.topk_s, speeds.gaussian_s, speeds.reevaluate_s, speeds.reuse_s}) {
     EXPECT_DOUBLE_EQ(one, 2e-9);
   }
-  const auto none = measure_selections(Selection::kNone, kTenThousand, [] {
+  const auto none = measure_selections(SelectionId::kNone, kTenThousand, [] {
     ADD_FAILURE() << "nothing is to be measured";
     return TimeNs{0};
   });
@@ -39,7 +39,7 @@ TEST(GradientSpeeds, TheCallersReusedThresholdIsTheMeanOverItsPeriod) {
   };
   SumShape shape = kTenThousand;
   shape.threshold_period = 10;
-  const auto speeds = measure_selections(Selection::kThresholdReuse, shape, clock).value();
+  const auto speeds = measure_selections(SelectionId::kThresholdReuse, shape, clock).value();
   EXPECT_DOUBLE_EQ(speeds.reevaluate_s, 100e-9);
   EXPECT_DOUBLE_EQ(speeds.reuse_s, 10e-9);
   EXPECT_DOUBLE_EQ(speeds.callers_s, 19e-9);

@@ -24,7 +24,7 @@ SharedStream held(IndexBuffer indices, Buffer<float> values, uint64_t dimension 
 }
 
 TEST(LocalSelection, AllOfAContributionThatHasNoMore) {
-  LocalSelection selection(Selection::kThresholdReuse, settings(1000, 3));
+  LocalSelection selection(SelectionId::kThresholdReuse, settings(1000, 3));
   for (int step = 0; step < 40; ++step) {
     // Ever smaller values: a threshold that is used again would leave them out.
     const float value = 1.0F / static_cast<float>(1 << std::min(step, 20));
@@ -37,31 +37,31 @@ TEST(LocalSelection, AllOfAContributionThatHasNoMore) {
 }
 
 TEST(LocalSelection, NeverZerosAndOfNoMoreThanThereAre) {
-  LocalSelection selection(Selection::kThresholdReuse, settings(1000, 3));
+  LocalSelection selection(SelectionId::kThresholdReuse, settings(1000, 3));
   const SharedStream own = held({4, 70, 999}, {1, 0, -2});
   const Result<SharedStream> taken = selection.take(own);
   ASSERT_TRUE(taken.has_value());
   EXPECT_TRUE(same_bits(taken->view, held({4, 999}, {1, -2}).view));
   const SharedStream more = held({4, 70, 500, 999}, {1, 5, 4, -2});
-  LocalSelection exact(Selection::kThresholdReuse, settings(1000, 3));
+  LocalSelection exact(SelectionId::kThresholdReuse, settings(1000, 3));
   EXPECT_TRUE(same_bits(exact.take(more)->view, held({70, 500, 999}, {5, 4, -2}).view));
 }
 
 TEST(LocalSelection, RefusesWhatIsNoNumberHoweverFewThereAre) {
   for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
-    LocalSelection selection(Selection::kThresholdReuse, settings(1000, 3));
+    LocalSelection selection(SelectionId::kThresholdReuse, settings(1000, 3));
     const Result<SharedStream> taken = selection.take(held({4, 70}, {bad, 1}));
     ASSERT_FALSE(taken.has_value());
     EXPECT_EQ(taken.error().code, ErrorCode::kNonFinite);
   }
-  LocalSelection other(Selection::kThresholdReuse, settings(1000, 3));
+  LocalSelection other(SelectionId::kThresholdReuse, settings(1000, 3));
   EXPECT_EQ(other.take(held({}, {}, 999)).error().code, ErrorCode::kInvalidArgument);
 }
 
 /// A step of few leaves no threshold behind.
 TEST(LocalSelection, AfterAStepOfFewTheNextHasKAgain) {
   constexpr uint64_t kDimension = 10'000, kK = 200;
-  for (const Selection by : {Selection::kTopK, Selection::kThresholdReuse}) {
+  for (const SelectionId by : {SelectionId::kTopK, SelectionId::kThresholdReuse}) {
     LocalSelection selection(by, settings(kDimension, kK));
     ASSERT_TRUE(selection.take(held({1, 2}, {1e-9F, 1e-9F}, kDimension)).has_value());
     RandomSequence random(RandomKey::from(7));

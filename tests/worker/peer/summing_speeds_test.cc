@@ -84,8 +84,8 @@ TEST(MeasureCoding, WithoutACodecOrEntriesItIsPairs) {
 }
 
 TEST(MeasureSelection, IsOfAValueByTheClock) {
-  for (const Selection selection :
-       {Selection::kTopK, Selection::kTrimmed, Selection::kGaussian, Selection::kThresholdReuse}) {
+  for (const SelectionId selection :
+       {SelectionId::kTopK, SelectionId::kTrimmed, SelectionId::kGaussian, SelectionId::kThresholdReuse}) {
     SelectionSpec spec;
     spec.selection = selection;
     spec.k = 100;
@@ -97,7 +97,7 @@ TEST(MeasureSelection, IsOfAValueByTheClock) {
   SelectionSpec none;
   EXPECT_EQ(measure_selection(none, 10'000, ticking(1)).value().first_s, 0);
   SelectionSpec wrong;
-  wrong.selection = Selection::kTopK;
+  wrong.selection = SelectionId::kTopK;
   wrong.density = 2;
   EXPECT_FALSE(measure_selection(wrong, 10'000, ticking(1)));
 }
@@ -112,7 +112,7 @@ TEST(MeasureSelection, AThresholdThatIsReusedHasTwoSpeeds) {
     return now;
   };
   SelectionSpec spec;
-  spec.selection = Selection::kThresholdReuse;
+  spec.selection = SelectionId::kThresholdReuse;
   spec.k = 100;
   const SelectionSpeed speed = measure_selection(spec, 10'000, clock).value();
   EXPECT_DOUBLE_EQ(speed.first_s, 100e-9);

@@ -7,9 +7,10 @@
 #include <vector>
 
 #include "millrace/millrace.h"
+#include "tests/worker/session_options.h"
 #include "tests/worker/temporary_folder.h"
 #include "tests/worker/toys/fake_cluster.h"
-#include "worker/config/job_options.h"
+#include "worker/config/job_config.h"
 
 /// Momentum and clipping behind the public session, with its threads.
 namespace millrace::testing {
@@ -33,8 +34,8 @@ float only_value(const TensorUpdate& update, uint64_t index) {
 
 /// One worker: a thread a tensor, and one that asks and saves meanwhile. The norm over both tensors is 5, it may be
 /// 2.5.
-void run_worker(const JobOptions& job, const std::string& path) {
-  auto session = Session::connect(job, kEnteringSessionTensors);
+void run_worker(const SessionOptions& job, const std::string& path) {
+  auto session = Session::connect(job, job, kEnteringSessionTensors);
   std::atomic<bool> done = false;
   std::thread asks([&] {
     while (!done.load()) {
@@ -65,16 +66,16 @@ void run_worker(const JobOptions& job, const std::string& path) {
 }
 
 TEST(SessionWithMomentum, EntersTheClippedGradientsOfTensorsThatThreadsPushAlone) {
-  JobOptions job;
+  SessionOptions job;
   job.name = "entering";
   job.workers = kEnteringSessionWorkers;
-  job.select = "none";
-  job.momentum = "correction:0.5";
-  job.clip = 5;
-  job.heartbeat_ms = 100;
-  job.connect_timeout_ms = static_cast<uint32_t>(kEnteringSessionSoon.count());
+  job.select = Selection::all();
+  job.momentum = Momentum::correction(0.5);
+  job.contributions.clip = 5;
+  job.liveness.heartbeat = std::chrono::milliseconds(100);
+  job.connect_timeout = kEnteringSessionSoon;
   job.shards = {"tcp://127.0.0.1:1"};
-  const auto spec = worker::spec_from_options(job, kEnteringSessionTensors);
+  const auto spec = worker::job_spec_of(job, job, kEnteringSessionTensors);
   ASSERT_TRUE(spec.has_value()) << spec.error().message;
   FakeCluster cluster(*spec, 2);
   job.shards = cluster.addresses();
@@ -82,7 +83,7 @@ TEST(SessionWithMomentum, EntersTheClippedGradientsOfTensorsThatThreadsPushAlone
   std::vector<std::thread> workers;
   for (uint32_t worker = 0; worker < kEnteringSessionWorkers; ++worker) {
     workers.emplace_back([&, worker] {
-      JobOptions own = job;
+      SessionOptions own = job;
       own.worker = worker;
       try {
         run_worker(own, (folder.path() / ("state" + std::to_string(worker))).string());

@@ -2,8 +2,9 @@
 #include <gtest/gtest.h>
 
 #include "protocol/container/codec_speeds.h"
+#include "tests/worker/session_options.h"
 #include "tests/worker/toys/fake_cluster.h"
-#include "worker/config/job_options.h"
+#include "worker/config/job_config.h"
 #include "worker/session/session_shell.h"
 
 /// A job with codec auto: the thread that measures, and the time of it.
@@ -13,15 +14,15 @@ namespace {
 constexpr std::chrono::milliseconds kSessionCodecSoon{120'000};
 
 TEST(SessionWithCodecAuto, HasTheSpeedsOfCodecsBeforeTheFirstStepAndNotFromItsOwnThread) {
-  JobOptions job;
+  testing::SessionOptions job;
   job.name = "automatic";
   job.workers = 1;
-  job.select = "none";
-  job.codec_up = "auto";
-  job.connect_timeout_ms = static_cast<uint32_t>(kSessionCodecSoon.count());
+  job.select = Selection::all();
+  job.codec_up = Codec::automatic();
+  job.connect_timeout = kSessionCodecSoon;
   job.shards = {"tcp://127.0.0.1:1"};
   const std::vector<TensorOptions> tensors = {{.name = "w", .dimension = 1000}};
-  auto spec = spec_from_options(job, tensors);
+  auto spec = job_spec_of(job, job, tensors);
   ASSERT_TRUE(spec.has_value()) << spec.error().message;
   testing::FakeCluster cluster(*spec, 1);
   job.shards = cluster.addresses();

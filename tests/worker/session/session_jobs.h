@@ -11,7 +11,8 @@
 
 #include "millrace/millrace.h"
 #include "protocol/job/job_spec.h"
-#include "worker/config/job_options.h"
+#include "tests/worker/session_options.h"
+#include "worker/config/job_config.h"
 
 /// Jobs of the tests of the public session, and their common requirements.
 namespace millrace::testing {
@@ -20,22 +21,22 @@ namespace millrace::testing {
 /// well.
 inline constexpr std::chrono::milliseconds kSessionSoon{120'000};
 
-inline JobOptions session_job_of(uint32_t workers) {
-  JobOptions job;
+inline SessionOptions session_job_of(uint32_t workers) {
+  SessionOptions job;
   job.name = "session-test";
   job.workers = workers;
-  job.select = "none";
-  job.heartbeat_ms = 100;
-  job.connect_timeout_ms = static_cast<uint32_t>(kSessionSoon.count());
+  job.select = Selection::all();
+  job.liveness.heartbeat = std::chrono::milliseconds(100);
+  job.connect_timeout = kSessionSoon;
   return job;
 }
 
 inline const std::vector<TensorOptions> kSessionTwoTensors = {{.name = "large", .dimension = 20'000},
                                                               {.name = "small", .dimension = 100}};
 
-inline protocol::JobSpec session_spec_of(JobOptions job, const std::vector<TensorOptions>& tensors) {
+inline protocol::JobSpec session_spec_of(SessionOptions job, const std::vector<TensorOptions>& tensors) {
   job.shards = {"tcp://127.0.0.1:1"};
-  auto spec = worker::spec_from_options(job, tensors);
+  auto spec = worker::job_spec_of(job, job, tensors);
   EXPECT_TRUE(spec.has_value()) << spec.error().message;
   return *spec;
 }
@@ -66,14 +67,14 @@ inline std::map<uint64_t, float> session_entries_of(const TensorUpdate& update) 
 
 /// Each worker of the job in a thread of its own.
 template <typename Body>
-void run_workers(const JobOptions& job, const std::vector<TensorOptions>& tensors, Body body) {
+void run_workers(const SessionOptions& job, const std::vector<TensorOptions>& tensors, Body body) {
   std::vector<std::thread> threads;
   for (uint32_t worker = 0; worker < job.workers; ++worker) {
     threads.emplace_back([&, worker] {
-      JobOptions own = job;
+      SessionOptions own = job;
       own.worker = worker;
       try {
-        auto session = Session::connect(own, tensors);
+        auto session = Session::connect(own, own, tensors);
         body(worker, *session);
       } catch (const JobError& error) {
         ADD_FAILURE() << "worker " << worker << ": " << error.what();

@@ -27,9 +27,9 @@ using testing::kSessionTwoTensors;
 constexpr uint64_t kCallAllocationsMax = 200;
 constexpr std::chrono::milliseconds kNoWait{0};
 
-std::unique_ptr<SessionShell> joined_shell(JobOptions job, testing::FakeCluster& cluster) {
+std::unique_ptr<SessionShell> joined_shell(testing::SessionOptions job, testing::FakeCluster& cluster) {
   job.shards = cluster.addresses();
-  auto spec = spec_from_options(job, kSessionTwoTensors);
+  auto spec = job_spec_of(job, job, kSessionTwoTensors);
   EXPECT_TRUE(spec.has_value());
   auto initial_state = load_initial_state(job, kSessionTwoTensors, *spec);
   EXPECT_TRUE(initial_state.has_value());
@@ -67,7 +67,7 @@ void with_memory_ending_everywhere(const std::function<bool()>& call, const std:
   FAIL() << "the call allocates without end";
 }
 
-void expect_pushes_take_all_or_nothing(const JobOptions& job) {
+void expect_pushes_take_all_or_nothing(const testing::SessionOptions& job) {
   testing::FakeCluster cluster(testing::session_spec_of(job, kSessionTwoTensors), 1);
   const auto shell = joined_shell(job, cluster);
   const std::vector<uint32_t> indices = {70, 3, 3};  // unsorted, with a duplicate: it is sorted in memory of its own
@@ -89,14 +89,14 @@ void expect_pushes_take_all_or_nothing(const JobOptions& job) {
     EXPECT_EQ(testing::session_entries_of(**update), (std::map<uint64_t, float>{{3, 6.0f}, {70, 1.0f}}));
     ++steps;
   });
-  EXPECT_EQ(shell->stats().audit.entered, job.audit ? 7.0 * static_cast<double>(steps) : 0);
+  EXPECT_EQ(shell->stats().audit.entered, job.guarantees.audit ? 7.0 * static_cast<double>(steps) : 0);
   EXPECT_TRUE(shell->finish(kSessionSoon).value_or(false)) << "no fill is left under way";
 }
 
 TEST(StarvedSession, APushTakesAllOfAGradientOrNothing) {
-  JobOptions job = testing::session_job_of(1);
+  testing::SessionOptions job = testing::session_job_of(1);
   expect_pushes_take_all_or_nothing(job);
-  job.audit = true;
+  job.guarantees.audit = true;
   expect_pushes_take_all_or_nothing(job);
 }
 
@@ -147,8 +147,8 @@ class PullsHeld {
 };
 
 TEST(StarvedSession, NothingIsWrittenForAPullThatHasReturned) {
-  JobOptions job = testing::session_job_of(1);
-  job.store = "sgd:0.5";
+  testing::SessionOptions job = testing::session_job_of(1);
+  job.store = Store{optimizer::Sgd{0.5}};
   PullsHeld pulls;
   testing::FakeCluster cluster(testing::session_spec_of(job, kSessionTwoTensors), 1, pulls.script());
   const auto shell = joined_shell(job, cluster);

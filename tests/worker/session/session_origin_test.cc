@@ -33,15 +33,15 @@ class SessionOrigin : public ::testing::Test {
  protected:
   void SetUp() override {
     job_.shards = {"tcp://127.0.0.1:1"};
-    job_.connect_timeout_ms = 50;
+    job_.connect_timeout = std::chrono::milliseconds(50);
   }
   void TearDown() override { std::filesystem::remove(path_); }
   std::optional<JobErrorOrigin> origin() const {
-    return origin_of([this] { Session::connect(job_, kSessionTwoTensors); });
+    return origin_of([this] { Session::connect(job_, job_, kSessionTwoTensors); });
   }
 
   const std::string path_ = ::testing::TempDir() + "millrace_session_origin_" + std::to_string(::getpid());
-  JobOptions job_ = session_job_of(1);
+  SessionOptions job_ = session_job_of(1);
 };
 
 TEST_F(SessionOrigin, ADamagedSavedStateIsThisWorkers) {
@@ -53,9 +53,9 @@ TEST_F(SessionOrigin, ADamagedSavedStateIsThisWorkers) {
 }
 
 TEST_F(SessionOrigin, AnOptionThatCannotBeIsThisWorkers) {
-  job_.select = "no such word";
+  job_.select = Selection::top_k(2.0);
   EXPECT_EQ(origin(), JobErrorOrigin::kWorker);
-  EXPECT_EQ(origin_of([this] { Session::check(job_, kSessionTwoTensors); }), JobErrorOrigin::kWorker);
+  EXPECT_EQ(origin_of([this] { Session::check(job_, job_, kSessionTwoTensors); }), JobErrorOrigin::kWorker);
 }
 
 TEST_F(SessionOrigin, APlaceWhereNoStateCanBeSavedIsThisWorkers) {
@@ -71,7 +71,7 @@ class SessionOriginConnected : public SessionOrigin {
   void SetUp() override {
     SessionOrigin::SetUp();
     job_ = session_job_of(1);
-    job_.store = "sgd:0.5";
+    job_.store = Store{optimizer::Sgd{0.5}};
     job_.updates_kept_max = 1;
     const auto script = [](FakeCluster& cluster, uint32_t shard, const protocol::PeerId& from,
                            const protocol::Message& message) {
@@ -88,7 +88,7 @@ class SessionOriginConnected : public SessionOrigin {
     };
     cluster_ = std::make_unique<FakeCluster>(session_spec_of(job_, kSessionTwoTensors), 1, script);
     job_.shards = cluster_->addresses();
-    session_ = Session::connect(job_, kSessionTwoTensors);
+    session_ = Session::connect(job_, job_, kSessionTwoTensors);
   }
 
   std::unique_ptr<FakeCluster> cluster_;
@@ -120,7 +120,7 @@ TEST_F(SessionOriginConnected, ArgumentsThatCannotBeAreThisWorkers) {
       {"pull_range", [&] { session_->pull_range(1, 95, short_of_it); }},
       {"pull_indices", [&] { session_->pull_indices(1, indices, std::span(array_).first(1)); }},
       {"place_weights", [&] { session_->place_weights(first); }},
-      {"bucket_of", [&] { session_->bucket_of(2); }},
+      {"tensor", [&] { session_->tensor("none"); }},
   };
   for (const auto& [name, call] : calls) EXPECT_EQ(origin_of(call), JobErrorOrigin::kWorker) << name;
   session_->push(1, array_);
@@ -152,11 +152,11 @@ TEST(SessionOriginOfCallbacks, AnEndThatACallbackCausesIsThisWorkers) {
     std::vector<float> weights(100, 1.0f);
     const auto no_number = [](uint64_t, uint64_t, std::span<float>) { return std::numeric_limits<float>::quiet_NaN(); };
     const std::vector<TensorOptions> tensors = {
-        {.name = "w", .dimension = 100, .weights = weights, .schedule = no_number, .apply = apply}};
-    JobOptions job = session_job_of(1);
+        {.name = "w", .dimension = 100, .weights = Weights(weights, no_number, apply)}};
+    SessionOptions job = session_job_of(1);
     FakeCluster cluster(session_spec_of(job, tensors), 1);
     job.shards = cluster.addresses();
-    const auto session = Session::connect(job, tensors);
+    const auto session = Session::connect(job, job, tensors);
     session->push(0, weights);
     EXPECT_EQ(origin_of([&] { session->await(0, 0, kSessionSoon); }), JobErrorOrigin::kWorker);
     EXPECT_EQ(origin_of([&] { session->push(0, weights); }), JobErrorOrigin::kWorker);

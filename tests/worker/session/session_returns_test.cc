@@ -23,10 +23,10 @@ using std::chrono::milliseconds;
 constexpr uint64_t kLarge = 20'000;
 constexpr uint64_t kSmall = 100;
 
-JobOptions session_returns_job_of(uint32_t workers) {
-  JobOptions job = session_job_of(workers);
+SessionOptions session_returns_job_of(uint32_t workers) {
+  SessionOptions job = session_job_of(workers);
   job.name = "returns-test";
-  job.parts_per_shard = 2;
+  job.layout.parts_per_shard = 2;
   return job;
 }
 
@@ -44,9 +44,7 @@ struct Model {
     for (size_t i = 0; i < 3; ++i) {
       all[i].name = names[i];
       all[i].dimension = weights[i]->size();
-      all[i].weights = *weights[i];
-      all[i].scale = 1;
-      all[i].apply = when;
+      all[i].weights = Weights(*weights[i], 1, when);
     }
     return all;
   }
@@ -85,13 +83,13 @@ FakeCluster::Script collect_snapshots(Snapshots& into) {
 
 TEST(SessionReturns, WeightsAreGivenAsTheyWillBeWhenAllThatArrivedIsInThem) {
   for (const ApplyWhen when : {ApplyWhen::kOnAwait, ApplyWhen::kOnArrival}) {
-    JobOptions job = session_returns_job_of(1);
-    job.staleness = 1;
+    SessionOptions job = session_returns_job_of(1);
+    job.consistency = Synchronous{1};
     Model model{.when = when};
     Snapshots snapshots;
     FakeCluster cluster(session_spec_of(job, model.tensors()), 1, collect_snapshots(snapshots));
     job.shards = cluster.addresses();
-    auto session = Session::connect(job, model.tensors());
+    auto session = Session::connect(job, job, model.tensors());
     const size_t parts = cluster.table().layout.parts.size();
     Model::push(*session, 0.5f);
     Model::push(*session, 0.25f);
@@ -130,8 +128,8 @@ TEST(SessionReturns, WeightsAreGivenAsTheyWillBeWhenAllThatArrivedIsInThem) {
 
 TEST(SessionReturns, WeightsAreReadAndSavedWhileTheirCallerTrains) {
   for (const ApplyWhen when : {ApplyWhen::kOnAwait, ApplyWhen::kOnArrival}) {
-    JobOptions job = session_returns_job_of(1);
-    job.staleness = 2;
+    SessionOptions job = session_returns_job_of(1);
+    job.consistency = Synchronous{2};
     job.updates_kept_max = 64;
     Model model{.when = when};
     model.small = std::vector<float>(kSmall, 1.0f);
@@ -156,7 +154,7 @@ TEST(SessionReturns, WeightsAreReadAndSavedWhileTheirCallerTrains) {
         });
     job.shards = cluster.addresses();
     const std::string path = ::testing::TempDir() + "millrace_read_while_trained_" + std::to_string(::getpid());
-    auto session = Session::connect(job, model.tensors());
+    auto session = Session::connect(job, job, model.tensors());
     constexpr uint64_t kSteps = 60;
     std::atomic<bool> training = true;
     std::thread saver([&] {
@@ -204,7 +202,7 @@ class SessionJoins : public ::testing::Test {
     when_ = when;
     weights_.assign(kLarge, -7.0f);
     job_ = session_returns_job_of(2);
-    job_.parts_per_shard = 1;
+    job_.layout.parts_per_shard = 1;
     cluster_ = std::make_unique<FakeCluster>(
         session_spec_of(job_, tensors()), 1,
         [this](FakeCluster& there, uint32_t, const protocol::PeerId&, const protocol::Message& message) {
@@ -214,7 +212,7 @@ class SessionJoins : public ::testing::Test {
     job_.shards = cluster_->addresses();
   }
   std::vector<TensorOptions> tensors() {
-    return {{.name = "w", .dimension = kLarge, .weights = weights_, .scale = 1, .apply = when_}};
+    return {{.name = "w", .dimension = kLarge, .weights = Weights(weights_, 1, when_)}};
   }
 
   // The cluster's thread.
@@ -283,7 +281,7 @@ class SessionJoins : public ::testing::Test {
 
   ApplyWhen when_ = ApplyWhen::kOnAwait;
   std::vector<float> weights_ = std::vector<float>(kLarge);
-  JobOptions job_;
+  SessionOptions job_;
   std::unique_ptr<FakeCluster> cluster_;
   // The cluster's thread:
   FakeCluster* there_ = nullptr;
@@ -299,7 +297,7 @@ TEST_F(SessionJoins, AndHasTheOthersWeightsWhenConnectReturns) {
     decided_ = 41;
     acknowledged_ = 0;
     begin(when);
-    auto session = Session::connect(job_, tensors());
+    auto session = Session::connect(job_, job_, tensors());
     EXPECT_GE(session->steps_applied(0), 40u);
     EXPECT_GE(weights_[5], 100.0f);
     EXPECT_FALSE(session->status().returning);
@@ -326,7 +324,7 @@ TEST_F(SessionJoins, WeightsThatReplaceItsOwnWaitForTheCaller) {
     acknowledged_ = 0;
     snapshot_ = 100;
     begin(when);
-    auto session = Session::connect(job_, tensors());
+    auto session = Session::connect(job_, job_, tensors());
     wait_until_acknowledged(41);
     const std::vector<float> one(kLarge, 1.0f);
     session->push(0, one);
@@ -359,7 +357,7 @@ TEST_F(SessionJoins, WeightsThatReplaceItsOwnWaitForTheCaller) {
 
 TEST_F(SessionJoins, NothingCanBePushedAfterAFinishThatRanOutOfTimeWhileItReturns) {
   begin(ApplyWhen::kOnAwait);
-  auto session = Session::connect(job_, tensors());
+  auto session = Session::connect(job_, job_, tensors());
   wait_until_acknowledged(41);
   const std::vector<float> one(kLarge, 1.0f);
   cluster_->run_there([&] { answers_ = false; });
@@ -382,10 +380,10 @@ class SessionLoads : public ::testing::Test {
     path_ = ::testing::TempDir() + "millrace_session_loads_" + std::to_string(::getpid());
     Model model;
     job_ = session_returns_job_of(1);
-    job_.select = "topk:0.5";
+    job_.select = Selection::top_k(0.5);
     cluster_ = std::make_unique<FakeCluster>(session_spec_of(job_, model.tensors()), 1);
     job_.shards = cluster_->addresses();
-    auto session = Session::connect(job_, model.tensors());
+    auto session = Session::connect(job_, job_, model.tensors());
     Model::push(*session, 0.5f);
     Model::await(*session, 0);
     Model::push(*session, 0.5f);
@@ -403,11 +401,11 @@ class SessionLoads : public ::testing::Test {
   void TearDown() override { std::filesystem::remove(path_); }
 
   std::string refusal(Model& model) {
-    return session_sentence_of(JobErrorCode::kJobMismatch, [&] { Session::connect(job_, model.tensors()); });
+    return session_sentence_of(JobErrorCode::kJobMismatch, [&] { Session::connect(job_, job_, model.tensors()); });
   }
 
   std::string path_;
-  JobOptions job_;
+  SessionOptions job_;
   Model saved_;
   std::unique_ptr<FakeCluster> cluster_;
 };
@@ -415,7 +413,7 @@ class SessionLoads : public ::testing::Test {
 TEST_F(SessionLoads, TheWeightsOfAllThatHadArrivedAndWhatWasKeptBack) {
   Model model;
   model.large.assign(kLarge, 0.0f);
-  auto session = Session::connect(job_, model.tensors());
+  auto session = Session::connect(job_, job_, model.tensors());
   EXPECT_EQ(model.large, saved_.large);
   EXPECT_EQ(model.small, saved_.small);
   EXPECT_EQ(model.tiny, saved_.tiny);
@@ -450,9 +448,9 @@ TEST_F(SessionLoads, NoWeightsFromAFileThatHasNone) {
   Model model;
   {
     std::vector<TensorOptions> bare = model.tensors();
-    for (TensorOptions& tensor : bare) tensor.weights = {}, tensor.scale = 0;
+    for (TensorOptions& tensor : bare) tensor.weights.reset();
     job_.load_path = "";
-    Session::connect(job_, bare)->save(path_);
+    Session::connect(job_, job_, bare)->save(path_);
     job_.load_path = path_;
   }
   EXPECT_NE(refusal(model).find("has no weights of tensor 'large'"), std::string::npos);
@@ -461,11 +459,10 @@ TEST_F(SessionLoads, NoWeightsFromAFileThatHasNone) {
 TEST_F(SessionLoads, NoFileWithWeightsThatNoArrayTakes) {
   Model model;
   std::vector<TensorOptions> tensors = model.tensors();
-  tensors[1].weights = {};
-  tensors[1].scale = 0;
+  tensors[1].weights.reset();
   const std::vector<float> before = model.large;
   const std::string sentence =
-      session_sentence_of(JobErrorCode::kJobMismatch, [&] { Session::connect(job_, tensors); });
+      session_sentence_of(JobErrorCode::kJobMismatch, [&] { Session::connect(job_, job_, tensors); });
   EXPECT_NE(sentence.find("has weights of tensor 'small', and this session has no array"), std::string::npos)
       << sentence;
   EXPECT_EQ(model.large, before) << "nothing is written before all of it fits";
@@ -474,99 +471,90 @@ TEST_F(SessionLoads, NoFileWithWeightsThatNoArrayTakes) {
 TEST_F(SessionLoads, NoWeightsThatWouldNeverMove) {
   Model model;
   std::vector<TensorOptions> tensors = model.tensors();
-  tensors[0].scale = 0;
+  tensors[0].weights = Weights(model.large, 0);
   const std::string sentence =
-      session_sentence_of(JobErrorCode::kInvalidArgument, [&] { Session::connect(job_, tensors); });
+      session_sentence_of(JobErrorCode::kInvalidArgument, [&] { Session::connect(job_, job_, tensors); });
   EXPECT_NE(sentence.find("tensor 'large': the scale of the weights is 0"), std::string::npos) << sentence;
 }
 
 TEST_F(SessionLoads, AMissingFileOnlyWhereThisProcessMayBeTheFirst) {
   Model model;
   job_.load_path = path_ + ".missing";
-  const std::string sentence = session_sentence_of(JobErrorCode::kIo, [&] { Session::connect(job_, model.tensors()); });
+  const std::string sentence =
+      session_sentence_of(JobErrorCode::kIo, [&] { Session::connect(job_, job_, model.tensors()); });
   EXPECT_NE(sentence.find(job_.load_path), std::string::npos) << sentence;
   job_.returns = true;
-  Session::connect(job_, model.tensors())->finish(kSessionSoon);
+  Session::connect(job_, job_, model.tensors())->finish(kSessionSoon);
   job_.load_path = ::testing::TempDir();  // there, and no file
-  session_sentence_of(JobErrorCode::kIo, [&] { Session::connect(job_, model.tensors()); });
+  session_sentence_of(JobErrorCode::kIo, [&] { Session::connect(job_, job_, model.tensors()); });
 }
 
 TEST(SessionReturns, WhatCannotBeIsRefusedBeforeAShardIsAsked) {
   Model model;
-  JobOptions job = session_returns_job_of(1);
+  SessionOptions job = session_returns_job_of(1);
   job.shards = {"tcp://127.0.0.1:1"};
   const auto refused = [&](const std::vector<TensorOptions>& tensors, const std::string& words) {
     const std::string sentence =
-        session_sentence_of(JobErrorCode::kInvalidArgument, [&] { Session::connect(job, tensors); });
+        session_sentence_of(JobErrorCode::kInvalidArgument, [&] { Session::connect(job, job, tensors); });
     EXPECT_NE(sentence.find(words), std::string::npos) << sentence;
   };
   auto tensors = model.tensors();
-  tensors[0].weights = {};
-  tensors[0].scale = 0;
+  tensors[0].weights.reset();
   job.returns = true;
   refused(tensors, "returns: ");
   job.returns = false;
-  job.initial_weights = "first";
+  job.updates.initial_weights = InitialWeights::kFirst;
   refused(tensors, "initial_weights = first: ");
-  job.initial_weights = "best";
-  refused(model.tensors(), "initial_weights = 'best'");
-  job.initial_weights = "own";
-  job.mode = "partial";
-  job.quorum = 1;
+  job.updates.initial_weights = InitialWeights::kOwn;
+  job.consistency = Partial{.quorum = 1};
   tensors = model.tensors();
-  tensors[0].apply = ApplyWhen::kOnArrival;
+  tensors[0].weights = Weights(model.large, 1, ApplyWhen::kOnArrival);
   refused(tensors, "mode synchronous only");
 }
 
 TEST(SessionReturns, WeightsThatWouldNeverMoveAreRefusedByConnectAndByCheck) {
   Model model;
-  JobOptions job = session_returns_job_of(1);
+  SessionOptions job = session_returns_job_of(1);
   job.shards = {"tcp://127.0.0.1:1"};
   const auto refused = [&](const std::vector<TensorOptions>& tensors, const std::string& words) {
     for (const std::string& sentence :
-         {session_sentence_of(JobErrorCode::kInvalidArgument, [&] { Session::connect(job, tensors); }),
-          session_sentence_of(JobErrorCode::kInvalidArgument, [&] { Session::check(job, tensors); })}) {
+         {session_sentence_of(JobErrorCode::kInvalidArgument, [&] { Session::connect(job, job, tensors); }),
+          session_sentence_of(JobErrorCode::kInvalidArgument, [&] { Session::check(job, job, tensors); })}) {
       EXPECT_NE(sentence.find(words), std::string::npos) << sentence;
     }
   };
   auto tensors = model.tensors();
-  tensors[1].weights = tensors[1].weights.first(99);
+  tensors[1].weights = Weights(std::span(model.small).first(99), 1);
   refused(tensors, "tensor 'small': 99 weights for a dimension of 100");
   for (const float scale : {0.0f, -0.0f}) {
     tensors = model.tensors();
-    tensors[2].scale = scale;
+    tensors[2].weights = Weights(model.tiny, scale);
     refused(tensors, "tensor 'tiny': the scale of the weights is 0");
   }
   for (const float scale : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
-    tensors[2].scale = scale;
+    tensors[2].weights = Weights(model.tiny, scale);
     refused(tensors, "tensor 'tiny': the scale of the weights is not finite");
   }
   tensors = model.tensors();
-  tensors[0].weights = {};
-  refused(tensors, "tensor 'large' has a scale, and no weights for it");
-  tensors[0].schedule = [](uint64_t, uint64_t, std::span<float>) { return 1.0f; };
-  refused(tensors, "tensor 'large' has a schedule, and no weights for it");
-  tensors = model.tensors();
-  tensors[0].scale = 0;
-  tensors[0].schedule = [](uint64_t, uint64_t, std::span<float>) { return 0.0f; };
-  EXPECT_NO_THROW(Session::check(job, tensors)) << "a schedule may be 0";
+  tensors[0].weights = Weights(model.large, [](uint64_t, uint64_t, std::span<float>) { return 0.0f; });
+  EXPECT_NO_THROW(Session::check(job, job, tensors)) << "a schedule may be 0";
 }
 
 TEST(SessionReturns, WeightsThatWereGivenToConnectStayAndTheirScaleIsASchedule) {
-  JobOptions job = session_returns_job_of(1);
+  SessionOptions job = session_returns_job_of(1);
   Model model;
   std::vector<TensorOptions> tensors = model.tensors();
-  tensors[0].scale = 0;  // a schedule is in its place
-  tensors[0].schedule = [](uint64_t step, uint64_t, std::span<float>) { return step == 0 ? 2.0f : 0.5f; };
+  tensors[0].weights =
+      Weights(model.large, [](uint64_t step, uint64_t, std::span<float>) { return step == 0 ? 2.0f : 0.5f; });
   FakeCluster cluster(session_spec_of(job, tensors), 1);
   job.shards = cluster.addresses();
-  auto session = Session::connect(job, tensors);
+  auto session = Session::connect(job, job, tensors);
   std::vector<float> others(kLarge);
   for (const std::string& sentence :
        {session_sentence_of(JobErrorCode::kInvalidArgument,
                             [&] { session->attach_weights(0, others, 1, ApplyWhen::kOnAwait); }),
         session_sentence_of(JobErrorCode::kInvalidArgument, [&] { session->set_scale(0, 2); })}) {
-    EXPECT_NE(sentence.find("TensorOptions::schedule"), std::string::npos) << sentence;
+    EXPECT_NE(sentence.find("a schedule (Weights)"), std::string::npos) << sentence;
   }
   for (uint64_t step = 0; step < 3; ++step) {
     Model::push(*session, 1);

@@ -14,9 +14,10 @@
 #include "switch_agg/aggregator/aggregator.h"
 #include "switch_agg/aggregator/split_by_lanes.h"
 #include "switch_agg/packet_io/udp_port.h"
+#include "tests/worker/session_options.h"
 #include "tests/worker/temporary_folder.h"
 #include "tests/worker/toys/fake_cluster.h"
-#include "worker/config/job_options.h"
+#include "worker/config/job_config.h"
 
 /// The public session on path switch: real sockets on the loopback, real aggregators, toy shards.
 namespace millrace::testing {
@@ -89,33 +90,33 @@ class SessionSwitch : public ::testing::Test {
     return all;
   }
 
-  JobOptions job(uint32_t workers) const {
-    JobOptions job;
+  SessionOptions job(uint32_t workers) const {
+    SessionOptions job;
     job.name = "session-switch";
     job.workers = workers;
-    job.heartbeat_ms = 50;
-    job.connect_timeout_ms = static_cast<uint32_t>(kSessionSwitchSoon.count());
+    job.liveness.heartbeat = std::chrono::milliseconds(50);
+    job.connect_timeout = kSessionSwitchSoon;
     job.shards = {"tcp://127.0.0.1:1"};
-    job.path = "switch:127.0.0.1:9";
-    job.switch_job = kSwitchJob;
-    job.switch_slots = 8;
-    job.switch_lanes = 2;
-    job.switch_return_after_ms = 500;
-    job.grid = "1024:-8";
-    job.audit = true;
+    job.path = SwitchPath{.address = "127.0.0.1:9",
+                          .job = kSwitchJob,
+                          .slots = 8,
+                          .lanes = 2,
+                          .return_after = std::chrono::milliseconds(500)};
+    job.grid = Grid{1024, -8};
+    job.guarantees.audit = true;
     job.switch_key_file = key_file_;
     return job;
   }
 
-  static protocol::JobSpec spec_of(const JobOptions& job) {
-    auto spec = worker::spec_from_options(job, kSessionSwitchTwoTensors);
+  static protocol::JobSpec spec_of(const SessionOptions& job) {
+    auto spec = worker::job_spec_of(job, job, kSessionSwitchTwoTensors);
     EXPECT_TRUE(spec.has_value()) << spec.error().message;
     return *spec;
   }
 
-  std::string refused(const JobOptions& job) const {
+  std::string refused(const SessionOptions& job) const {
     try {
-      Session::connect(job, kSessionSwitchTwoTensors);
+      Session::connect(job, job, kSessionSwitchTwoTensors);
     } catch (const JobError& error) {
       EXPECT_EQ(error.code(), JobErrorCode::kInvalidArgument) << error.what();
       return error.what();
@@ -183,9 +184,9 @@ void finish(Session& session, SessionSwitchBooks& books) {
 }
 
 TEST_F(SessionSwitch, SumsComeByTheSwitch) {
-  JobOptions options = job(3);
+  SessionOptions options = job(3);
   UdpAggregator at(spec_of(options), "127.0.0.1:0", 1);
-  options.path = "switch:" + at.address();
+  std::get<SwitchPath>(options.path).address = at.address();
   FakeCluster cluster(spec_of(options), 2);
   cluster.run_there([&] { cluster.table().membership.path = protocol::Path::kSwitch; });
   options.shards = cluster.addresses();
@@ -193,10 +194,10 @@ TEST_F(SessionSwitch, SumsComeByTheSwitch) {
   std::vector<std::thread> threads;
   for (uint32_t worker = 0; worker < 3; ++worker) {
     threads.emplace_back([&, worker] {
-      JobOptions own = options;
+      SessionOptions own = options;
       own.worker = worker;
       try {
-        auto session = Session::connect(own, kSessionSwitchTwoTensors);
+        auto session = Session::connect(own, own, kSessionSwitchTwoTensors);
         for (uint64_t step = 0; step < 20; ++step) run_step(*session, worker, step, books);
         finish(*session, books);
         const Stats stats = session->stats();
@@ -219,11 +220,11 @@ TEST_F(SessionSwitch, SumsComeByTheSwitch) {
 }
 
 TEST_F(SessionSwitch, AJobGoesOnByAShardAndBackToTheSwitch) {
-  JobOptions options = job(2);
+  SessionOptions options = job(2);
   auto at = std::make_unique<UdpAggregator>(spec_of(options), "127.0.0.1:0", 1);
   const std::string address = at->address();
   UdpAggregator fallback(spec_of(options), "127.0.0.1:0", 2);
-  options.path = "switch:" + address;
+  std::get<SwitchPath>(options.path).address = address;
   // Acts on reports as a shard does: sets the table's path, and another epoch.
   const auto obey = [](FakeCluster& self, uint32_t, const protocol::PeerId&, const protocol::Message& message) {
     const auto* heartbeat = std::get_if<protocol::Heartbeat>(&message.body);
@@ -251,10 +252,10 @@ TEST_F(SessionSwitch, AJobGoesOnByAShardAndBackToTheSwitch) {
   std::vector<std::thread> threads;
   for (uint32_t worker = 0; worker < 2; ++worker) {
     threads.emplace_back([&, worker] {
-      JobOptions own = options;
+      SessionOptions own = options;
       own.worker = worker;
       try {
-        auto session = Session::connect(own, kSessionSwitchTwoTensors);
+        auto session = Session::connect(own, own, kSessionSwitchTwoTensors);
         // Both push equally often: worker 0 says after which step to end.
         for (uint64_t step = 0; step <= last_step; ++step) {
           run_step(*session, worker, step, books);
@@ -285,23 +286,19 @@ TEST_F(SessionSwitch, AJobGoesOnByAShardAndBackToTheSwitch) {
 }
 
 TEST_F(SessionSwitch, WhatIsMissingIsSaid) {
-  JobOptions without_key = job(1);
+  SessionOptions without_key = job(1);
   without_key.switch_key_file.clear();
   EXPECT_NE(refused(without_key).find("switch_key_file"), std::string::npos);
 
-  JobOptions other_path = job(1);
-  other_path.path = "tunnel";
-  EXPECT_NE(refused(other_path).find("switch:HOST:PORT"), std::string::npos);
-
-  JobOptions first = job(1);
-  first.initial_weights = "first";
+  SessionOptions first = job(1);
+  first.updates.initial_weights = InitialWeights::kFirst;
   EXPECT_NE(refused(first).find("path switch with initial_weights first"), std::string::npos);
 
-  JobOptions no_port = job(1);
-  no_port.path = "switch:127.0.0.1";
+  SessionOptions no_port = job(1);
+  std::get<SwitchPath>(no_port.path).address = "127.0.0.1";
   EXPECT_NE(refused(no_port).find("give a host and a port"), std::string::npos);
 
-  JobOptions key_without_switch;
+  SessionOptions key_without_switch;
   key_without_switch.name = "session-switch";
   key_without_switch.shards = {"tcp://127.0.0.1:1"};
   key_without_switch.switch_key_file = key_file_;

@@ -10,6 +10,7 @@
 
 #include "millrace/millrace.h"
 #include "monitoring/http/http_client.h"
+#include "protocol/job/layout.h"
 #include "tests/worker/session/session_jobs.h"
 #include "tests/worker/toys/fake_cluster.h"
 #include "worker/core/rejoin/saved_state.h"
@@ -22,7 +23,7 @@ using std::chrono::milliseconds;
 using ::testing::HasSubstr;
 
 TEST(Session, SumsSparseGradientsOfAllWorkersAndFinishes) {
-  JobOptions job = session_job_of(3);
+  SessionOptions job = session_job_of(3);
   FakeCluster cluster(session_spec_of(job, kSessionTwoTensors), 2);
   job.shards = cluster.addresses();
   run_workers(job, kSessionTwoTensors, [&](uint32_t worker, Session& session) {
@@ -38,7 +39,7 @@ TEST(Session, SumsSparseGradientsOfAllWorkersAndFinishes) {
     }
     session.finish(kSessionSoon);
     const Stats stats = session.stats();
-    EXPECT_EQ(stats.rounds, 20u * session.bucket_count());
+    EXPECT_EQ(stats.rounds, 20u * 2);
     EXPECT_GT(stats.bytes_up, 0u);
     EXPECT_GT(stats.bytes_down, 0u);
     EXPECT_EQ(stats.tensors[0].steps_applied, 20u);
@@ -53,12 +54,12 @@ TEST(Session, SumsSparseGradientsOfAllWorkersAndFinishes) {
 }
 
 TEST(Session, ServesItsMetricsWhereItsOptionsSay) {
-  JobOptions job = session_job_of(1);
+  SessionOptions job = session_job_of(1);
   job.http = "127.0.0.1:0";
   const std::vector<TensorOptions> tensors = {{.name = "w", .dimension = 100}};
   FakeCluster cluster(session_spec_of(job, tensors), 1);
   job.shards = cluster.addresses();
-  auto session = Session::connect(job, tensors);
+  auto session = Session::connect(job, job, tensors);
   ASSERT_NE(session->http_port(), 0);
   const std::string address = "127.0.0.1:" + std::to_string(session->http_port());
   const auto page = [&](const std::string& path) {
@@ -76,9 +77,9 @@ TEST(Session, ServesItsMetricsWhereItsOptionsSay) {
   EXPECT_THAT(page("/healthz"), HasSubstr("ok"));
   // The port is taken: said before anything of the job.
   job.http = address;
-  EXPECT_THAT(session_sentence_of(JobErrorCode::kIo, [&] { Session::connect(job, tensors); }), HasSubstr(address));
+  EXPECT_THAT(session_sentence_of(JobErrorCode::kIo, [&] { Session::connect(job, job, tensors); }), HasSubstr(address));
   try {
-    Session::connect(job, tensors);
+    Session::connect(job, job, tensors);
     ADD_FAILURE() << "the port is taken";
   } catch (const JobError& error) {
     EXPECT_EQ(error.origin(), JobErrorOrigin::kWorker);
@@ -90,23 +91,23 @@ TEST(Session, ServesItsMetricsWhereItsOptionsSay) {
 }
 
 TEST(Session, WithoutAnAddressNothingListens) {
-  JobOptions job = session_job_of(1);
+  SessionOptions job = session_job_of(1);
   const std::vector<TensorOptions> tensors = {{.name = "w", .dimension = 100}};
   FakeCluster cluster(session_spec_of(job, tensors), 1);
   job.shards = cluster.addresses();
-  auto session = Session::connect(job, tensors);
+  auto session = Session::connect(job, job, tensors);
   EXPECT_EQ(session->http_port(), 0);
   session->finish(kSessionSoon);
 }
 
 TEST(Session, TensorsThatShareABucketAreSentTogether) {
-  JobOptions job = session_job_of(1);
+  SessionOptions job = session_job_of(1);
   const std::vector<TensorOptions> tensors = {
       {.name = "a", .dimension = 10}, {.name = "b", .dimension = 20}, {.name = "c", .dimension = 30}};
   FakeCluster cluster(session_spec_of(job, tensors), 1);
   job.shards = cluster.addresses();
-  auto session = Session::connect(job, tensors);
-  EXPECT_EQ(session->bucket_count(), 1u);
+  auto session = Session::connect(job, job, tensors);
+  EXPECT_EQ(protocol::plan_layout(session_spec_of(job, tensors), 1).buckets.size(), 1u);
   session->push(0, std::vector<float>(10, 1.0f));
   session->push_sparse(2, std::vector<uint32_t>{29}, std::vector<float>{3});
   session_sentence_of(JobErrorCode::kInvalidArgument, [&] { session->push(0, std::vector<float>(10, 1.0f)); });
@@ -120,9 +121,9 @@ TEST(Session, TensorsThatShareABucketAreSentTogether) {
 }
 
 TEST(Session, ThreadsPushTheirOwnTensorsWhileOthersAskAndSave) {
-  JobOptions job = session_job_of(2);
-  job.staleness = 2;
-  job.select = "topk:0.5";
+  SessionOptions job = session_job_of(2);
+  job.consistency = Synchronous{2};
+  job.select = Selection::top_k(0.5);
   const std::vector<TensorOptions> tensors = {{.name = "a", .dimension = 20'000}, {.name = "b", .dimension = 30'000}};
   const std::string path = ::testing::TempDir() + "millrace_threads_" + std::to_string(::getpid());
   FakeCluster cluster(session_spec_of(job, tensors), 2);
@@ -166,8 +167,8 @@ TEST(Session, ThreadsPushTheirOwnTensorsWhileOthersAskAndSave) {
 }
 
 TEST(Session, AResidualTakenWhileAnotherThreadPushesLosesAndDoublesNothing) {
-  JobOptions job = session_job_of(1);
-  job.select = "topk:0.01";
+  SessionOptions job = session_job_of(1);
+  job.select = Selection::top_k(0.01);
   const std::vector<TensorOptions> tensors = {{.name = "a", .dimension = 20'000}};
   FakeCluster cluster(session_spec_of(job, tensors), 1);
   job.shards = cluster.addresses();
@@ -200,11 +201,22 @@ TEST(Session, AResidualTakenWhileAnotherThreadPushesLosesAndDoublesNothing) {
   });
 }
 
-TEST(Session, TwoThreadsThatWaitToPushOneTensorDoNotFillItTogether) {
-  JobOptions job = session_job_of(1);
+TEST(Session, Tensor_FoundByItsName) {
+  SessionOptions job = session_job_of(1);
   FakeCluster cluster(session_spec_of(job, kSessionTwoTensors), 1);
   job.shards = cluster.addresses();
-  auto session = Session::connect(job, kSessionTwoTensors);
+  auto session = Session::connect(job, job, kSessionTwoTensors);
+  EXPECT_EQ(session->tensor("large"), 0u);
+  EXPECT_EQ(session->tensor("small"), 1u);
+  EXPECT_THAT(session_sentence_of(JobErrorCode::kInvalidArgument, [&] { session->tensor("none"); }),
+              HasSubstr("no tensor 'none'"));
+}
+
+TEST(Session, TwoThreadsThatWaitToPushOneTensorDoNotFillItTogether) {
+  SessionOptions job = session_job_of(1);
+  FakeCluster cluster(session_spec_of(job, kSessionTwoTensors), 1);
+  job.shards = cluster.addresses();
+  auto session = Session::connect(job, job, kSessionTwoTensors);
   std::vector<float> weights(20'000, 0.0f);
   session->attach_weights(0, weights, 1.0f, ApplyWhen::kOnArrival);
   constexpr int kPushesEach = 100;
@@ -233,8 +245,9 @@ TEST(Session, TwoThreadsThatWaitToPushOneTensorDoNotFillItTogether) {
 }
 
 TEST(Session, AConnectionLostWithAContributionOnItCountsItOnce) {
-  JobOptions job = session_job_of(1);
-  job.heartbeat_ms = 3'000;  // no pause of the shard's thread may look like another lost connection
+  SessionOptions job = session_job_of(1);
+  job.liveness.heartbeat =
+      std::chrono::milliseconds(3'000);  // no pause of the shard's thread may look like another lost connection
   int contributions = 0;
   FakeCluster cluster(
       session_spec_of(job, kSessionTwoTensors), 1,
@@ -254,7 +267,7 @@ TEST(Session, AConnectionLostWithAContributionOnItCountsItOnce) {
         return false;
       });
   job.shards = cluster.addresses();
-  auto session = Session::connect(job, kSessionTwoTensors);
+  auto session = Session::connect(job, job, kSessionTwoTensors);
   std::vector<float> weights(20'000, 0.0f);
   session->attach_weights(0, weights, 1.0f, ApplyWhen::kOnArrival);
   for (uint64_t step = 0; step < 8; ++step) {
@@ -269,8 +282,8 @@ TEST(Session, AConnectionLostWithAContributionOnItCountsItOnce) {
 }
 
 TEST(Session, AnUnreachableShardIsNamedWithHowLongItWasTried) {
-  JobOptions job = session_job_of(1);
-  job.connect_timeout_ms = 300;
+  SessionOptions job = session_job_of(1);
+  job.connect_timeout = std::chrono::milliseconds(300);
   protocol::TransportContext context;
   std::string closed;
   {
@@ -281,7 +294,7 @@ TEST(Session, AnUnreachableShardIsNamedWithHowLongItWasTried) {
   // It comes first: on a busy machine the other one may not be reached in so short a time either.
   job.shards = {closed, cluster.addresses()[1]};
   const std::string sentence =
-      session_sentence_of(JobErrorCode::kUnavailable, [&] { Session::connect(job, kSessionTwoTensors); });
+      session_sentence_of(JobErrorCode::kUnavailable, [&] { Session::connect(job, job, kSessionTwoTensors); });
   EXPECT_NE(sentence.find("shard 0 (" + closed + ")"), std::string::npos) << sentence;
   const std::string tried = "tried for ";
   ASSERT_NE(sentence.find(tried), std::string::npos) << sentence;
@@ -293,7 +306,7 @@ TEST(Session, AShardThatRefusesEndsTheAttemptWithItsSentence) {
                                            std::pair(ErrorCode::kJobMismatch, JobErrorCode::kJobMismatch),
                                            std::pair(ErrorCode::kIdentityInUse, JobErrorCode::kIdentityInUse),
                                            std::pair(ErrorCode::kShardLost, JobErrorCode::kShardLost)}) {
-    JobOptions job = session_job_of(1);
+    SessionOptions job = session_job_of(1);
     FakeCluster cluster(session_spec_of(job, kSessionTwoTensors), 1,
                         [&, wire = refused_with](FakeCluster& self, uint32_t shard, const protocol::PeerId& from,
                                                  const protocol::Message& message) {
@@ -302,14 +315,14 @@ TEST(Session, AShardThatRefusesEndsTheAttemptWithItsSentence) {
                           return true;
                         });
     job.shards = cluster.addresses();
-    const std::string sentence = session_sentence_of(code, [&] { Session::connect(job, kSessionTwoTensors); });
+    const std::string sentence = session_sentence_of(code, [&] { Session::connect(job, job, kSessionTwoTensors); });
     EXPECT_NE(sentence.find("the shard's own words"), std::string::npos) << sentence;
     EXPECT_NE(sentence.find(job.shards[0]), std::string::npos) << sentence;
   }
 }
 
 TEST(Session, ARefusalThatAllowsTryingAgainIsTriedAgain) {
-  JobOptions job = session_job_of(1);
+  SessionOptions job = session_job_of(1);
   int hellos = 0;
   FakeCluster cluster(
       session_spec_of(job, kSessionTwoTensors), 1,
@@ -319,36 +332,36 @@ TEST(Session, ARefusalThatAllowsTryingAgainIsTriedAgain) {
         return true;
       });
   job.shards = cluster.addresses();
-  auto session = Session::connect(job, kSessionTwoTensors);
+  auto session = Session::connect(job, job, kSessionTwoTensors);
   session->finish(kSessionSoon);
   cluster.run_there([&] { EXPECT_EQ(hellos, 3); });
 }
 
 TEST(Session, AJobThatDoesNotStartSaysWhoIsMissing) {
-  JobOptions job = session_job_of(4);
+  SessionOptions job = session_job_of(4);
   job.worker = 2;
-  job.start_timeout_ms = 200;
+  job.start_timeout = std::chrono::milliseconds(200);
   FakeCluster cluster(session_spec_of(job, kSessionTwoTensors), 2);
   job.shards = cluster.addresses();
   const std::string sentence =
-      session_sentence_of(JobErrorCode::kTimeout, [&] { Session::connect(job, kSessionTwoTensors); });
+      session_sentence_of(JobErrorCode::kTimeout, [&] { Session::connect(job, job, kSessionTwoTensors); });
   EXPECT_NE(sentence.find("0, 1, 3"), std::string::npos) << sentence;
 }
 
 TEST(Session, ShardsInTheWrongOrderAreToldApart) {
-  JobOptions job = session_job_of(1);
+  SessionOptions job = session_job_of(1);
   FakeCluster cluster(session_spec_of(job, kSessionTwoTensors), 2);
   job.shards = {cluster.addresses()[1], cluster.addresses()[0]};
   const std::string sentence =
-      session_sentence_of(JobErrorCode::kShardMapMismatch, [&] { Session::connect(job, kSessionTwoTensors); });
+      session_sentence_of(JobErrorCode::kShardMapMismatch, [&] { Session::connect(job, job, kSessionTwoTensors); });
   EXPECT_NE(sentence.find("stands at place"), std::string::npos) << sentence;
 }
 
 TEST(Session, WhatIsWrongWithAGradientIsSaidAndNothingOfItIsTaken) {
-  JobOptions job = session_job_of(1);
+  SessionOptions job = session_job_of(1);
   FakeCluster cluster(session_spec_of(job, kSessionTwoTensors), 1);
   job.shards = cluster.addresses();
-  auto session = Session::connect(job, kSessionTwoTensors);
+  auto session = Session::connect(job, job, kSessionTwoTensors);
   std::vector<float> gradient(100, 1.0f);
   gradient[99] = std::numeric_limits<float>::quiet_NaN();
   session_sentence_of(JobErrorCode::kNonFinite, [&] { session->push(1, gradient); });
@@ -373,11 +386,11 @@ TEST(Session, WhatIsWrongWithAGradientIsSaidAndNothingOfItIsTaken) {
 }
 
 TEST(Session, NonFiniteEntriesAreDroppedAndCountedWhereTheJobSaysSo) {
-  JobOptions job = session_job_of(1);
-  job.non_finite = "drop";
+  SessionOptions job = session_job_of(1);
+  job.contributions.non_finite = NonFinite::kDropAndCount;
   FakeCluster cluster(session_spec_of(job, kSessionTwoTensors), 1);
   job.shards = cluster.addresses();
-  auto session = Session::connect(job, kSessionTwoTensors);
+  auto session = Session::connect(job, job, kSessionTwoTensors);
   const float infinity = std::numeric_limits<float>::infinity();
   session->push_sparse(1, std::vector<uint32_t>{1, 2, 3}, std::vector<float>{1, infinity, 3});
   EXPECT_EQ(session_entries_of(session->await(1, 0, kSessionSoon)), (std::map<uint64_t, float>{{1, 1}, {3, 3}}));
@@ -385,11 +398,11 @@ TEST(Session, NonFiniteEntriesAreDroppedAndCountedWhereTheJobSaysSo) {
 }
 
 TEST(Session, UpdatesThatNobodyAwaitsAreKeptUpToTheLimit) {
-  JobOptions job = session_job_of(1);
+  SessionOptions job = session_job_of(1);
   job.updates_kept_max = 3;
   FakeCluster cluster(session_spec_of(job, kSessionTwoTensors), 1);
   job.shards = cluster.addresses();
-  auto session = Session::connect(job, kSessionTwoTensors);
+  auto session = Session::connect(job, job, kSessionTwoTensors);
   for (int i = 0; i < 3; ++i) session->push_sparse(0, std::vector<uint32_t>{1}, std::vector<float>{1});
   session->await(0, 2, kSessionSoon);
   session->push_sparse(0, std::vector<uint32_t>{1}, std::vector<float>{1});
@@ -403,10 +416,10 @@ TEST(Session, UpdatesThatNobodyAwaitsAreKeptUpToTheLimit) {
 }
 
 TEST(Session, ADestroyedSessionSaysThatItLeaves) {
-  JobOptions job = session_job_of(1);
+  SessionOptions job = session_job_of(1);
   FakeCluster cluster(session_spec_of(job, kSessionTwoTensors), 1);
   job.shards = cluster.addresses();
-  Session::connect(job, kSessionTwoTensors).reset();
+  Session::connect(job, job, kSessionTwoTensors).reset();
   cluster.wait_until([&] { return !cluster.goodbyes.empty(); });
   EXPECT_EQ(cluster.goodbyes[0].reason, protocol::Goodbye::Reason::kShutdown);
 }
@@ -418,7 +431,7 @@ class SessionEnds : public ::testing::Test {
     path_ = ::testing::TempDir() + "millrace_session_ends_" + std::to_string(::getpid());
     job_ = session_job_of(1);
     job_.save_path = path_;
-    job_.shard_silence_ms = 60'000;
+    job_.shard_silence = std::chrono::milliseconds(60'000);
     job_.log = [this](LogLevel, std::string_view line) { log_ += std::string(line) + "\n"; };
     cluster_ = std::make_unique<FakeCluster>(
         session_spec_of(job_, kSessionTwoTensors), 1,
@@ -430,7 +443,7 @@ class SessionEnds : public ::testing::Test {
   void TearDown() override { std::filesystem::remove(path_); }
 
   void start() {
-    session_ = Session::connect(job_, kSessionTwoTensors);
+    session_ = Session::connect(job_, job_, kSessionTwoTensors);
     session_->push_sparse(0, std::vector<uint32_t>{5, 6}, std::vector<float>{1, 2});
   }
   /// Checks that the saved state holds the contributions in flight.
@@ -452,7 +465,7 @@ class SessionEnds : public ::testing::Test {
 
   std::string path_;
   std::string log_;
-  JobOptions job_;
+  SessionOptions job_;
   std::unique_ptr<FakeCluster> cluster_;
   std::unique_ptr<Session> session_;
 };
@@ -489,7 +502,8 @@ TEST_F(SessionEnds, WhenAShardThatWasStartedAgainRefuses) {
 }
 
 TEST_F(SessionEnds, WhenAShardIsSilentForTooLong) {
-  job_.shard_silence_ms = 3'000;  // more than a pause of the shard's thread before it falls silent
+  job_.shard_silence =
+      std::chrono::milliseconds(3'000);  // more than a pause of the shard's thread before it falls silent
   start();
   cluster_->run_there([&] { cluster_->fall_silent(0); });
   const std::string sentence =

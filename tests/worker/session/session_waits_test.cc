@@ -22,9 +22,9 @@ constexpr milliseconds kNoTime[] = {milliseconds(0), milliseconds(-1), milliseco
 /// A session of one worker at a shard that does not answer contributions while it holds them.
 class SessionWaits : public ::testing::Test {
  protected:
-  void start(const JobOptions& options = session_job_of(1)) {
+  void start(const SessionOptions& options = session_job_of(1)) {
     job_ = options;
-    job_.resend_after_ms = 50;  // a held contribution is answered when it is sent again
+    job_.resend_after = std::chrono::milliseconds(50);  // a held contribution is answered when it is sent again
     const auto holds = [this](FakeCluster&, uint32_t, const protocol::PeerId&, const protocol::Message& message) {
       return std::holds_alternative<protocol::Pull>(message.body) ||
              std::holds_alternative<protocol::Place>(message.body) ||
@@ -32,7 +32,7 @@ class SessionWaits : public ::testing::Test {
     };
     cluster_ = std::make_unique<FakeCluster>(session_spec_of(job_, kSessionTwoTensors), 1, holds);
     job_.shards = cluster_->addresses();
-    session_ = Session::connect(job_, kSessionTwoTensors);
+    session_ = Session::connect(job_, job_, kSessionTwoTensors);
   }
   void release() {
     cluster_->run_there([&] { hold_ = false; });
@@ -46,7 +46,7 @@ class SessionWaits : public ::testing::Test {
   }
 
   bool hold_ = true;
-  JobOptions job_;
+  SessionOptions job_;
   std::unique_ptr<FakeCluster> cluster_;
   std::unique_ptr<Session> session_;
   const std::vector<float> gradient_ = std::vector<float>(100, 1.0f);
@@ -106,8 +106,8 @@ TEST_F(SessionWaits, AFinishThatRunsOutOfTimeMayBeRepeated) {
 }
 
 TEST_F(SessionWaits, APullThatRunsOutOfTimeIsEmpty) {
-  JobOptions job = session_job_of(1);
-  job.store = "sgd:0.5";
+  SessionOptions job = session_job_of(1);
+  job.store = Store{optimizer::Sgd{0.5}};
   start(job);
   std::vector<float> out(100, 0.0f);
   for (const milliseconds limit : {kNoTime[0], kNoTime[1], kNoTime[2], kShort}) {
@@ -126,9 +126,9 @@ TEST_F(SessionWaits, APullThatRunsOutOfTimeIsEmpty) {
 }
 
 TEST_F(SessionWaits, FirstWeightsThatTheStoreDoesNotTakeInTimeAreAResult) {
-  JobOptions job = session_job_of(1);
-  job.store = "sgd:0.5";
-  job.store_begin = "worker";
+  SessionOptions job = session_job_of(1);
+  job.store = Store{optimizer::Sgd{0.5}};
+  job.store->begin = StoreBegin::kWorker;
   start(job);
   const std::vector<float> large(20'000, 1.0f);
   const std::vector<std::span<const float>> first = {large, gradient_};

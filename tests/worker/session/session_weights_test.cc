@@ -14,8 +14,8 @@ namespace millrace::testing {
 namespace {
 
 TEST(SessionWeights, AppliesMeansToAttachedWeightsOnArrivalAndOnAwait) {
-  JobOptions job = session_job_of(2);
-  job.combine = "mean";
+  SessionOptions job = session_job_of(2);
+  job.updates.combine = Combine::kMean;
   FakeCluster cluster(session_spec_of(job, kSessionTwoTensors), 2);
   job.shards = cluster.addresses();
   run_workers(job, kSessionTwoTensors, [&](uint32_t worker, Session& session) {
@@ -43,10 +43,10 @@ TEST(SessionWeights, AppliesMeansToAttachedWeightsOnArrivalAndOnAwait) {
 }
 
 TEST(SessionWeights, WeightsThatWouldNeverMoveAreNotAttached) {
-  JobOptions job = session_job_of(1);
+  SessionOptions job = session_job_of(1);
   FakeCluster cluster(session_spec_of(job, kSessionTwoTensors), 1);
   job.shards = cluster.addresses();
-  auto session = Session::connect(job, kSessionTwoTensors);
+  auto session = Session::connect(job, job, kSessionTwoTensors);
   std::vector<float> weights(100, 1.0f);
   const auto refusals = [&](float scale) {
     return std::vector<std::string>{
@@ -73,12 +73,11 @@ TEST(SessionWeights, WeightsThatWouldNeverMoveAreNotAttached) {
 /// A session of one worker whose tensor "small" has weights under `schedule`.
 struct Scheduled {
   Scheduled(Schedule schedule, ApplyWhen apply)
-      : tensors(
-            {{.name = "small", .dimension = 100, .weights = weights, .schedule = std::move(schedule), .apply = apply}}),
+      : tensors({{.name = "small", .dimension = 100, .weights = Weights(weights, std::move(schedule), apply)}}),
         cluster(session_spec_of(session_job_of(1), tensors), 1) {
-    JobOptions job = session_job_of(1);
+    SessionOptions job = session_job_of(1);
     job.shards = cluster.addresses();
-    session = Session::connect(job, tensors);
+    session = Session::connect(job, job, tensors);
   }
 
   std::vector<float> weights = std::vector<float>(100, 0.0f);

@@ -128,7 +128,7 @@ TEST(WorkerPort, BeginsAtZero) {
 TEST(WorkerPort, AsksItsSourceForEveryAnswer) {
   Stats stats = worker_port_example();
   std::optional<std::string> unhealthy;
-  auto port = WorkerPort::start("127.0.0.1:0", "JobOptions::http", {.job = "train", .worker = 0, .workers = 1},
+  auto port = WorkerPort::start("127.0.0.1:0", "WorkerConfig::http", {.job = "train", .worker = 0, .workers = 1},
                                 {.stats = [&] { return stats; }, .unhealthy = [&] { return unhealthy; }});
   ASSERT_TRUE(port.has_value()) << port.error().message;
   EXPECT_THAT(worker_port_answer(**port, "/metrics"), HasSubstr("millrace_worker_steps_total{job=\"train\"} 1011\n"));
@@ -141,9 +141,9 @@ TEST(WorkerPort, AsksItsSourceForEveryAnswer) {
 }
 
 TEST(WorkerPort, AnAddressThatIsNoneNamesWhatGaveIt) {
-  const auto port = WorkerPort::start("nowhere", "JobOptions::http", {});
+  const auto port = WorkerPort::start("nowhere", "WorkerConfig::http", {});
   ASSERT_FALSE(port.has_value());
-  EXPECT_THAT(port.error().message, HasSubstr("JobOptions::http"));
+  EXPECT_THAT(port.error().message, HasSubstr("WorkerConfig::http"));
 }
 
 }  // namespace

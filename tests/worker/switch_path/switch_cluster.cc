@@ -47,7 +47,7 @@ SwitchCluster::SwitchCluster(const Options& options) : options_(options), random
   spec.switch_path.job = kSwitchJob;
   spec.switch_path.slots = options_.slots;
   spec.switch_path.lanes = options_.lanes;
-  spec.switch_path.return_after_ms = 1'000;
+  spec.switch_path.return_after = std::chrono::milliseconds(1'000);
   spec.grid.block_indices = options_.window_indices;
   spec.grid.exponent_initial = -6;
   const Status valid = protocol::validate(spec);

@@ -81,7 +81,7 @@ TEST(SwitchPath, WorkersGetEqualSumsAndTheLawHoldsExactly) {
     options.seed = seed;
     options.loss = seed % 2 == 0 ? 0.1 : 0;
     options.copies = 0.05;
-    if (seed == 3) options.spec.select = {.selection = Selection::kTopK, .k = 12};
+    if (seed == 3) options.spec.select = {.selection = SelectionId::kTopK, .k = 12};
     if (seed == 4) options.spec.fuse_below = 200;
     SwitchCluster cluster(options);
     RandomSequence random(random_key(seed));
@@ -394,7 +394,7 @@ TEST(SwitchPath, ASwitchThatAnswersInSomeLanesOnlyIsNotGoneBackTo) {
   cluster.lanes_at_switch = 1;
   cluster.start_aggregator(SwitchCluster::kSwitchPort);
   cluster.forget_sent(0);
-  cluster.pass(20 * kNsPerS);  // the job's return_after_ms is one second
+  cluster.pass(20 * kNsPerS);  // the job's return_after is one second
   EXPECT_FALSE(says_that_it_answers());
   cluster.lanes_at_switch = 2;
   cluster.start_aggregator(SwitchCluster::kSwitchPort);
@@ -526,7 +526,7 @@ TEST(SwitchPath, ASavedStateHasWhatIsInFlight) {
 TEST(SwitchPath, VelocityEndsWhereAnEntryWasAppliedAndNowhereElse) {
   SwitchCluster::Options options = switch_path_options_for(2, {300});
   options.spec.momentum = {protocol::Momentum::kCorrection, 0.5, true};
-  options.spec.select = {.selection = Selection::kTopK, .k = 1};
+  options.spec.select = {.selection = SelectionId::kTopK, .k = 1};
   SwitchCluster cluster(options);
   cluster.join_all();
   cluster.push(0, 0, {{3, 8.0f}, {4, 1.0f}});

@@ -66,11 +66,11 @@ TEST(TrainRecipe, NumbersThatDifferInTheLastBitDiffer) {
 
 TEST(TrainRecipe, WhatIsAWorkersOwnIsNotInIt) {
   TrainOptions options;
-  options.worker = 1;
+  options.me.worker = 1;
   options.compute_ms = 20;
   options.curve_every = 10;
   options.state_path = "state";
-  options.link_rate = 1e9;
+  options.me.link_rate = 1e9;
   EXPECT_EQ(difference(options), "no difference");
 }
 

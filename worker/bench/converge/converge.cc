@@ -10,6 +10,7 @@
 
 #include "worker/bench/converge/converge_data.h"
 #include "worker/bench/converge/svg_plot.h"
+#include "worker/config/option_table.h"
 #include "worker/launch/namespace_hosts.h"
 #include "worker/launch/training_cluster.h"
 #include "worker/program/interruption.h"
@@ -57,12 +58,13 @@ program::Outcome check(const ConvergeOptions& options) {
     if (std::ranges::find(rows, name, &ConvergeRow::name) == rows.end())
       return fail_with(ExitCode::kUsage, "--rows: there is no row '" + name + "'");
   }
-  training::TrainOptions job;
-  job.workers = options.workers;
-  job.servers.assign(options.shards, "tcp://127.0.0.1:1");  // no worker connects to them
-  job.select = options.select;
-  job.reselect = options.reselect;
-  return training::check_job(job, 0);
+  training::TrainOptions train;
+  train.job.workers = options.workers;
+  train.me.shards.assign(options.shards, "tcp://127.0.0.1:1");  // no worker connects to them
+  for (const auto& [name, text] : {std::pair("select", options.select), std::pair("reselect", options.reselect)}) {
+    if (const Status set = worker::set_option(train.job, name, text); !set) return fail_with(set.error());
+  }
+  return training::check_job(train, 0);
 }
 
 std::vector<std::string> worker_flags(const ConvergeOptions& options, const TrainingData& data, const ConvergeRow& row,
@@ -115,7 +117,6 @@ PlotSeries series_of(const json& row, const char* against) {
 std::vector<ConvergeRow> converge_rows(const ConvergeOptions& options) {
   const std::string quorum = std::to_string(std::max(1U, options.workers - 1));
   const std::string half = std::to_string(std::max(1U, options.workers / 2));
-  const std::string deadline = std::to_string(options.deadline_ms);
   std::vector<ConvergeRow> rows = {
       {kDense, "dense, synchronous", {"--dense"}},
       {kSynchronous, "synchronous", {}},
@@ -124,7 +125,9 @@ std::vector<ConvergeRow> converge_rows(const ConvergeOptions& options) {
       {"staleness-16", "staleness 16", {"--mode", "bounded_staleness", "--staleness", "16", "--quorum", quorum}},
       {"quorum", "partial, all but one", {"--mode", "partial", "--quorum", quorum}},
       {"half", "partial, half are drawn", {"--mode", "partial", "--participants", half}},
-      {"half-deadline", "half, deadline", {"--mode", "partial", "--participants", half, "--deadline-ms", deadline}},
+      {"half-deadline",
+       "half, deadline",
+       {"--mode", "partial", "--participants", half, "--deadline", options.deadline}},
       {"asynchronous", "asynchronous", {"--mode", "asynchronous"}, options.workers},
   };
   for (ConvergeRow& row : rows) {

@@ -30,10 +30,11 @@ struct ConvergeOptions {
   uint32_t batch = 64;
   double learning_rate = 4;
   uint64_t dimension = uint64_t{1} << 20;  ///< of data that is made: hashed, or drawn
-  std::string select = "topk:0.1";         ///< of all rows but the dense one
+  /// Texts of the job's options, as train's flags have them. The first two are of all rows but the dense one.
+  std::string select = "topk:0.1";
   std::string reselect = "topk:0.3";
+  std::string deadline = "20ms";   ///< of the rows that have one
   uint32_t compute_ms = 0;         ///< minimum time of a gradient
-  uint32_t deadline_ms = 20;       ///< of the rows that have one
   std::vector<std::string> rows;   ///< names of ConvergeRow; empty: all
   std::optional<SlowWorker> slow;  ///< needs compute_ms
   uint64_t seed = 1;

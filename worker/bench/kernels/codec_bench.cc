@@ -67,7 +67,7 @@ Result<CodecBenchData> trace_data(const CodecBenchOptions& options) {
   if (!accumulator) return std::unexpected(accumulator.error());
   CodecBenchData data;
   data.n = accumulator->size();
-  const SelectionSpec top_k{.selection = Selection::kTopK, .density = options.density};
+  const SelectionSpec top_k{.selection = SelectionId::kTopK, .density = options.density};
   if (auto done = select_top_k(*accumulator, k_of(top_k, data.n), data.indices); !done) {
     return std::unexpected(done.error());
   }

@@ -52,7 +52,7 @@ Result<Stream> trace_stream(const CodecExplainOptions& options) {
   const auto accumulator = read_trace(options.trace, options.worker);
   if (!accumulator) return std::unexpected(accumulator.error());
   Stream stream = Stream::empty(accumulator->size());
-  const SelectionSpec top_k{.selection = Selection::kTopK, .density = options.density};
+  const SelectionSpec top_k{.selection = SelectionId::kTopK, .density = options.density};
   if (auto done = select_top_k(*accumulator, k_of(top_k, stream.dimension), stream.indices); !done) {
     return std::unexpected(done.error());
   }

@@ -71,7 +71,7 @@ class Recovering {
       : options_(options),
         folder_(std::move(folder)),
         setup_(std::move(setup)),
-        random_(random_key(options.seed, options.workers)) {}
+        random_(random_key(options.job.seed, options.job.workers)) {}
 
   std::expected<json, Failure> run(const Progress& progress) {
     if (Outcome started = start(); !started) return std::unexpected(started.error());
@@ -87,7 +87,7 @@ class Recovering {
     for (uint32_t at = 0; at < options_.joins; ++at) {
       auto join = join_anew();
       if (!join) return std::unexpected(join.error());
-      progress(fmt::format("worker {} joined as a new process: takes part after {:.2f} s", options_.workers - 1,
+      progress(fmt::format("worker {} joined as a new process: takes part after {:.2f} s", options_.job.workers - 1,
                            (*join)["takes_part_s"].get<double>()));
       joins.push_back(std::move(*join));
     }
@@ -111,7 +111,7 @@ class Recovering {
     auto shared = RecoverShared::create(setup_.marks.serials, setup_.marks.pushes_max);
     if (!shared) return fail_with(shared.error());
     shared_ = std::move(*shared);
-    for (uint32_t worker = 0; worker < options_.workers; ++worker) {
+    for (uint32_t worker = 0; worker < options_.job.workers; ++worker) {
       if (Outcome started = start_worker(worker, worker); !started) return started;
     }
     return wait_for_rounds();
@@ -241,7 +241,7 @@ class Recovering {
     if (Outcome more = wait_for_rounds(); !more) return std::unexpected(more.error());
     const uint32_t serial = next_serial_++;
     const TimeNs started = monotonic_now_ns();
-    if (Outcome begun = start_worker(options_.workers - 1, serial); !begun) return std::unexpected(begun.error());
+    if (Outcome begun = start_worker(options_.job.workers - 1, serial); !begun) return std::unexpected(begun.error());
     const RecoverProcess& joiner = shared_->process(serial);
     const auto takes_part = [&] { return joiner.first_counted_ns.load() != 0; };
     if (Outcome joined = wait_until("the new process takes part", takes_part); !joined)
@@ -306,12 +306,12 @@ class Recovering {
 
   json summary(json kills, json joins, const RecoverVerdict& verdict, json result) const {
     result.update({{"bench", "recover"},
-                   {"workers", options_.workers},
+                   {"workers", options_.job.workers},
                    {"shards", options_.shards},
                    {"n", options_.n},
                    {"density", options_.density},
                    {"codec", options_.codec},
-                   {"heartbeat_ms", options_.heartbeat_ms},
+                   {"heartbeat_ms", options_.job.liveness.heartbeat.count()},
                    {"steps_lost", verdict.steps_lost},
                    {"double_counted", verdict.double_counted},
                    {"wrong_weights", verdict.wrong_weights}});
@@ -337,22 +337,23 @@ class Recovering {
   std::unique_ptr<RecoverShared> shared_;
   std::vector<ShardProcess> shards_;
   std::vector<Running> workers_;  ///< in the job now, or ended well
-  uint32_t next_serial_ = options_.workers;
+  uint32_t next_serial_ = options_.job.workers;
 };
 
 std::expected<RecoverSetup, Failure> recover_setup_of(const RecoverOptions& options) {
   RecoverSetup setup;
   setup.job = "recover";
-  setup.workers = options.workers;
+  setup.workers = options.job.workers;
   setup.shards.assign(options.shards, "tcp://127.0.0.1:1");  // until they are started
-  setup.parts_per_shard = options.parts_per_shard;
+  setup.parts_per_shard = options.job.layout.parts_per_shard;
   setup.codec = options.codec;
-  setup.heartbeat_ms = options.heartbeat_ms;
+  setup.heartbeat = options.job.liveness.heartbeat;
   setup.marks.n = options.n;
-  if (options.joins > 0 && options.workers < 2)
+  if (options.joins > 0 && options.job.workers < 2)
     return fail_with(ExitCode::kUsage, "--joins: the job continues without a worker; --workers 2 at least");
   if (Status valid = check_recover_job(setup); !valid) return fail_with(valid.error());
-  auto marks = RecoverMarks::make(options.n, options.density, recover_parts(setup), options.workers + options.joins);
+  auto marks =
+      RecoverMarks::make(options.n, options.density, recover_parts(setup), options.job.workers + options.joins);
   if (!marks) return fail_with(marks.error());
   setup.marks = std::move(*marks);
   return setup;

@@ -6,22 +6,22 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "millrace/options.h"
 #include "worker/program/outcome.h"
 
 namespace millrace::bench {
 
 struct RecoverOptions {
-  uint32_t workers = 4;
+  /// The benchmark reads workers, seed, parts_per_shard and heartbeat. The seed is of the moments of the kills, and of
+  /// the killed shards.
+  JobConfig job = {.workers = 4, .layout = {.parts_per_shard = 4}};
   uint32_t shards = 2;
   uint64_t n = uint64_t{1} << 24;
   double density = 0.01;
   uint32_t kills = 5;    ///< of shards, one after the other
   uint32_t joins = 3;    ///< of a worker whose place was given up before
   uint32_t rounds = 40;  ///< before the first, between any two, and after the last
-  uint32_t parts_per_shard = 4;
-  uint32_t heartbeat_ms = 1'000;
   std::string codec = "raw+raw";
-  uint64_t seed = 1;
 };
 
 /// Kills shards of a running job with SIGKILL at random moments and starts each again at once, empty. Then a worker

@@ -1,33 +1,34 @@
 #include "worker/bench/recover/recover_worker.h"
 
+#include <chrono>
 #include <functional>
 #include <memory>
 
 #include "millrace/millrace.h"
 #include "protocol/job/layout.h"
 #include "worker/bench/rounds/bench_worker.h"
+#include "worker/config/option_access.h"
 
 namespace millrace::bench {
 namespace {
 
 // A busy machine must not end a job whose shard only restarts late: the benchmark has a limit of its own.
-constexpr uint32_t kRecoverWorkerTimeoutMs = 120'000;
+constexpr std::chrono::seconds kRecoverWorkerTimeout{120};
 
-JobOptions recover_worker_job_options(const RecoverSetup& setup, uint32_t worker) {
-  JobOptions job;
-  job.name = setup.job;
-  job.recipe = "program=bench-recover";
-  job.worker = worker;
-  job.workers = setup.workers;
-  job.shards = setup.shards;
-  job.select = "none";
-  job.codec_up = setup.codec;
-  job.codec_down = setup.codec;
-  job.parts_per_shard = setup.parts_per_shard;
-  job.heartbeat_ms = setup.heartbeat_ms;
-  job.shard_silence_ms = kRecoverWorkerTimeoutMs;
-  job.returns = true;
-  return job;
+JobConfig recover_worker_job(const RecoverSetup& setup) {
+  const Codec codec = OptionAccess::codec_of(codec_from_text(setup.codec).value());
+  return {.name = setup.job,
+          .workers = setup.workers,
+          .select = Selection::all(),
+          .codec_up = codec,
+          .codec_down = codec,
+          .liveness = {.heartbeat = setup.heartbeat},
+          .layout = {.parts_per_shard = setup.parts_per_shard},
+          .recipe = "program=bench-recover"};
+}
+
+WorkerConfig recover_worker_config(const RecoverSetup& setup, uint32_t worker) {
+  return {.worker = worker, .shards = setup.shards, .shard_silence = kRecoverWorkerTimeout, .returns = true};
 }
 
 TensorOptions bare_tensor(const RecoverSetup& setup) {
@@ -39,8 +40,7 @@ TensorOptions bare_tensor(const RecoverSetup& setup) {
 
 TensorOptions tensor_options(const RecoverSetup& setup, std::span<float> weights) {
   TensorOptions tensor = bare_tensor(setup);
-  tensor.weights = weights;
-  tensor.scale = 1;
+  tensor.weights = Weights(weights, 1.0F);
   return tensor;
 }
 
@@ -48,7 +48,8 @@ class RecoverWorker {
  public:
   RecoverWorker(const RecoverSetup& setup, uint32_t worker, uint32_t serial, RecoverShared& shared)
       : setup_(setup), serial_(serial), shared_(shared), own_(shared.process(serial)), weights_(setup.marks.n, 0.0f) {
-    session_ = Session::connect(recover_worker_job_options(setup, worker), {tensor_options(setup, weights_)});
+    session_ = Session::connect(recover_worker_job(setup), recover_worker_config(setup, worker),
+                                {tensor_options(setup, weights_)});
     own_.has_weights_ns = monotonic_now_ns();
   }
 
@@ -108,7 +109,7 @@ class RecoverWorker {
 std::vector<std::pair<uint64_t, uint64_t>> recover_parts(const RecoverSetup& setup) {
   protocol::JobSpec spec;
   spec.tensors = {{.name = "w", .dimension = setup.marks.n}};
-  spec.select.selection = Selection::kNone;
+  spec.select.selection = SelectionId::kNone;
   spec.parts_per_shard = setup.parts_per_shard;
   std::vector<std::pair<uint64_t, uint64_t>> parts;
   for (const auto& part : protocol::plan_layout(spec, static_cast<uint32_t>(setup.shards.size())).parts)
@@ -117,7 +118,10 @@ std::vector<std::pair<uint64_t, uint64_t>> recover_parts(const RecoverSetup& set
 }
 
 Status check_recover_job(const RecoverSetup& setup) {
-  if (Status valid = check_bench_job(recover_worker_job_options(setup, 0), {bare_tensor(setup)}); !valid) return valid;
+  if (const auto codec = codec_from_text(setup.codec); !codec) return std::unexpected(codec.error());
+  if (Status valid = check_bench_job(recover_worker_job(setup), recover_worker_config(setup, 0), {bare_tensor(setup)});
+      !valid)
+    return valid;
   return check_lossless(setup.codec, "every weight");
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -15,7 +16,7 @@ struct RecoverSetup {
   std::vector<std::string> shards;
   uint32_t parts_per_shard = 0;
   std::string codec;  ///< both ways; lossless
-  uint32_t heartbeat_ms = 0;
+  std::chrono::milliseconds heartbeat{0};
   RecoverMarks marks;
 };
 

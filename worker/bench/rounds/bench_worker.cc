@@ -34,9 +34,9 @@ int run_bench_worker(std::span<char> failure, const std::function<std::function<
   }
 }
 
-Status check_bench_job(const JobOptions& job, const std::vector<TensorOptions>& tensors) {
+Status check_bench_job(const JobConfig& job, const WorkerConfig& me, const std::vector<TensorOptions>& tensors) {
   try {
-    Session::check(job, tensors);
+    Session::check(job, me, tensors);
   } catch (const JobError& error) {
     return fail(ErrorCode::kInvalidArgument, error.what());
   }

@@ -25,7 +25,7 @@ void set_failure(std::span<char> place, const std::string& text);
 int run_bench_worker(std::span<char> failure, const std::function<std::function<program::ExitCode()>()>& join);
 
 /// Returns the result of Session::check() for the job.
-Status check_bench_job(const JobOptions& job, const std::vector<TensorOptions>& tensors);
+Status check_bench_job(const JobConfig& job, const WorkerConfig& me, const std::vector<TensorOptions>& tensors);
 
 /// Returns whether the codec returns values unchanged.
 /// Errors  those of codec_from_text(). invalid_argument: the codec changes values, and `checked` is compared to the

@@ -61,9 +61,8 @@ double serve_quantile(std::vector<double> values, double q) {
   return values[static_cast<size_t>(std::llround(q * static_cast<double>(values.size() - 1)))];
 }
 
-// The options with every "choose for me" chosen.
 struct Plan {
-  ServeBenchOptions options;
+  ServeBenchOptions options;  ///< with every "choose for me" chosen
   uint64_t k = 0;
   uint32_t rounds_all = 0;
   uint32_t checked_round = 0;
@@ -71,14 +70,14 @@ struct Plan {
 
   bool limited() const { return !options.rate.empty(); }
   uint32_t parts_or(uint32_t behind_a_rate) const {
-    if (options.parts_per_shard != 0) return options.parts_per_shard;
+    if (options.job.layout.parts_per_shard != 0) return options.job.layout.parts_per_shard;
     return limited() ? behind_a_rate : kPartsLoopback;
   }
 };
 
 Result<Plan> make_plan(const ServeBenchOptions& options) {
   Plan plan{options, 0, 0, 0, {}};
-  if (options.workers == 0 || options.shards == 0 || options.rounds == 0 || options.n == 0 ||
+  if (options.job.workers == 0 || options.shards == 0 || options.rounds == 0 || options.n == 0 ||
       options.n > kDimensionMax) {
     return fail(ErrorCode::kInvalidArgument, "workers, shards, rounds and n must be at least 1, n at most 2^32");
   }
@@ -93,10 +92,12 @@ Result<Plan> make_plan(const ServeBenchOptions& options) {
   if (options.path == ServePath::kSwitch) plan.options.rows.clear();
   // A window's contribution is two datagrams at 1 %, and must not be over 16, nor a rack's sum.
   const bool is_sparse = options.density <= kLargestWindowDensityMax && options.racks == 0;
-  if (options.grid == "auto") plan.options.grid = is_sparse || options.mtu >= kJumboMin ? "65536:-12" : "32768:-12";
-  if (options.racks > options.workers)
+  const uint32_t block_indices = is_sparse || options.mtu >= kJumboMin ? 65'536 : 32'768;
+  if (!options.job.grid) plan.options.job.grid = Grid{.block_indices = block_indices, .exponent_initial = -12};
+  if (options.racks > options.job.workers)
     return fail(ErrorCode::kInvalidArgument, "--racks: a rack has a worker at least");
-  if (options.switch_lanes == 0 || options.switch_slots % options.switch_lanes != 0)
+  const SwitchPath& path = switch_of(options.job);
+  if (path.lanes == 0 || path.slots % path.lanes != 0)
     return fail(ErrorCode::kInvalidArgument, "--switch-slots must be a multiple of --switch-lanes");
   if (options.racks > 0 && options.path == ServePath::kServer)
     return fail(ErrorCode::kInvalidArgument, "--racks: racks' switches are of path switch (--path)");
@@ -106,7 +107,7 @@ Result<Plan> make_plan(const ServeBenchOptions& options) {
     plan.options.rows.push_back(kSwitchRow);
   }
   if (plan.options.lossless_codec.empty()) plan.options.lossless_codec = plan.limited() ? "gap+raw" : "raw+raw";
-  RandomSequence random(random_key(options.seed, 0x5e1ec7));
+  RandomSequence random(random_key(options.job.seed, 0x5e1ec7));
   plan.checked_round = options.warmup_rounds + static_cast<uint32_t>(random.next_below(options.rounds));
   return plan;
 }
@@ -140,7 +141,7 @@ int round_budget_ms(const Plan& plan) {
 
 RawPlan raw_plan(const Plan& plan) {
   const uint32_t parts = plan.parts_or(kPartsLimited) * plan.options.shards;
-  RawPlan raw{plan.options.workers, plan.options.shards, plan.rounds_all, {}};
+  RawPlan raw{plan.options.job.workers, plan.options.shards, plan.rounds_all, {}};
   for (uint32_t part = 0; part < parts; ++part)
     raw.part_entries.push_back(plan.k * (part + 1) / parts - plan.k * part / parts);
   return raw;
@@ -195,12 +196,12 @@ Result<RowSetup> row_setup(const Plan& plan, const std::string& name) {
   const uint32_t few = plan.parts_or(kPartsLimitedFewBits);
   if (name == "lossless") return RowSetup{name, plan.options.lossless_codec, 0, plan.parts_or(kPartsLimited)};
   if (name == kSwitchRow) {
-    RowSetup row{name, plan.options.switch_codec, 1, few};
+    RowSetup row{name, switch_codec_text(plan.options.job), 1, few};
     row.by_switch = true;
     return row;
   }
   if (name == kStraightRow || name == kRacksRow || name == kSelectedRow) {
-    RowSetup row{name, plan.options.switch_codec, 1, few};
+    RowSetup row{name, switch_codec_text(plan.options.job), 1, few};
     row.by_switch = row.at_shard = true;
     row.racks = name != kStraightRow;
     row.cut = name == kSelectedRow;
@@ -217,13 +218,13 @@ json serve_row_json(const Plan& plan, const RowSetup& row, ServeShared& shared, 
   double down = 0;
   uint64_t worker_peak = 0;
   uint64_t shard_peak = 0;
-  for (uint32_t worker = 0; worker < plan.options.workers; ++worker) {
+  for (uint32_t worker = 0; worker < plan.options.job.workers; ++worker) {
     up += static_cast<double>(shared.report(worker).bytes_up);
     down += static_cast<double>(shared.report(worker).bytes_down);
     worker_peak = std::max(worker_peak, workers[worker].peak_memory_bytes);
   }
   for (const auto& shard : shards) shard_peak = std::max(shard_peak, shard.peak_memory_bytes);
-  const double per_worker_round = static_cast<double>(plan.options.workers) * plan.options.rounds;
+  const double per_worker_round = static_cast<double>(plan.options.job.workers) * plan.options.rounds;
   const auto& checked = shared.report(0);
   return json{{"algorithm", row.title()},
               {"row", row.name},
@@ -249,45 +250,43 @@ struct SwitchAddress {
   std::string shard_status = {};  ///< where shard 0 decides
 };
 
-/// Entries that a rack keeps.
 uint64_t rack_share(const Plan& plan) { return std::max<uint64_t>(plan.k / std::max(plan.options.racks, 1u), 2); }
 
 /// Of a datagram, behind the headers of UDP and IPv4.
 uint32_t datagram_bytes_max(const Plan& plan) { return plan.options.mtu - 28; }
 
-training::PathOptions path_options(const Plan& plan, const RowSetup& row, const SwitchAddress& at) {
-  if (!row.by_switch) return {};
-  return {.path = "switch:" + at.address,
-          .switch_job = kSwitchJob,
-          .switch_slots = plan.options.switch_slots,
-          .switch_lanes = plan.options.switch_lanes,
-          .switch_packet_bytes = datagram_bytes_max(plan),
-          .switch_codec = plan.options.switch_codec,
-          .grid = plan.options.grid,
-          .switch_key_file = at.key_file};
+Path path_of(const Plan& plan, const RowSetup& row, const SwitchAddress& at) {
+  if (!row.by_switch) return ServerPath{};
+  SwitchPath path = switch_of(plan.options.job);
+  path.address = at.address;
+  path.job = kSwitchJob;
+  path.packet_bytes = datagram_bytes_max(plan);
+  return path;
 }
 
 ServeWorkerSetup worker_setup(const Plan& plan, const RowSetup& row, std::vector<std::string> shards,
                               const SwitchAddress& at) {
   const auto& options = plan.options;
   return {.job = "bench-" + row.name,
-          .workers = options.workers,
+          .workers = options.job.workers,
           .shards = std::move(shards),
           .n = options.n,
           .k = plan.k,
-          .seed = options.seed,
+          .seed = options.job.seed,
           .rounds = plan.rounds_all,
           .first_measured = options.warmup_rounds,
           .checked_round = plan.checked_round,
           .parts_per_shard = row.parts_per_shard,
           .threshold_period = row.by_switch ? 1 : options.threshold_period,
-          .apply_after_acks = options.apply_after_acks,
+          .apply_after_acks = options.job.guarantees.apply_after_acks,
           .codec = row.by_switch ? "gap+raw" : row.codec,
           .error_max = row.error_max,
           .audit = row.audit,
-          .path = path_options(plan, row, at),
+          .path = path_of(plan, row, at),
+          .grid = row.by_switch ? options.job.grid : std::nullopt,
+          .switch_key_file = row.by_switch ? at.key_file : "",
           .shard_status = at.shard_status,
-          .racks = row.racks ? rack_members(options.workers, options.racks) : std::vector<std::vector<uint32_t>>(),
+          .racks = row.racks ? rack_members(options.job.workers, options.racks) : std::vector<std::vector<uint32_t>>(),
           .rack_share = row.cut ? rack_share(plan) : 0};
 }
 
@@ -297,8 +296,8 @@ Status check_rows(const Plan& plan) {
   for (const std::string& name : plan.options.rows) {
     const auto row = row_setup(plan, name);
     if (!row) return std::unexpected(row.error());
-    if (Status valid = check_serve_job(worker_setup(plan, *row, shards, {"127.0.0.1:1", "a.key"})); !valid)
-      return valid;
+    const SwitchAddress nowhere{"127.0.0.1:1", "a.key"};
+    if (Status valid = check_serve_job(worker_setup(plan, *row, shards, nowhere)); !valid) return valid;
   }
   return {};
 }
@@ -320,21 +319,22 @@ struct RowRuns {
 /// On the `number`-th of the hosts whose links have no limit.
 SwitchProcessOptions switch_options(const Plan& plan, const Hosts& hosts, const std::string& files, uint32_t number) {
   const auto& options = plan.options;
-  const uint32_t host = options.shards + options.workers + number;
-  const uint32_t window = grid_block(options.grid);
+  const uint32_t host = options.shards + options.job.workers + number;
+  const uint32_t window = options.job.grid->block_indices;
   const uint64_t windows = (options.n + window - 1) / window;
+  const SwitchPath& path = switch_of(options.job);
   return {.host = hosts.address(host),
           .network_namespace = hosts.network_namespace(host),
           .folder = plan.directory,
           .log = files + "-switch" + std::to_string(number) + ".log",
           .job = kSwitchJob,
-          .workers = options.workers,
+          .workers = options.job.workers,
           .window_indices = window,
-          .slots = protocol::switch_slots(options.switch_slots, windows, options.switch_lanes),
-          .lanes = options.switch_lanes,
+          .slots = protocol::switch_slots(path.slots, windows, path.lanes),
+          .lanes = path.lanes,
           .reselect_k = std::max<uint64_t>(plan.k, 2),
           .packet_bytes = datagram_bytes_max(plan),
-          .key_seed = options.seed,
+          .key_seed = options.job.seed,
           .timeout_ms = kStartTimeoutMs};
 }
 
@@ -343,7 +343,7 @@ Result<std::vector<launch::SwitchProcess>> start_switches(const Plan& plan, cons
                                                           const std::string& files, const std::string& shard) {
   std::vector<launch::SwitchProcess> started;
   if (!row.by_switch || (row.at_shard && !row.racks)) return started;
-  const auto members = rack_members(plan.options.workers, row.racks ? plan.options.racks : 1);
+  const auto members = rack_members(plan.options.job.workers, row.racks ? plan.options.racks : 1);
   for (uint32_t number = 0; number < members.size(); ++number) {
     SwitchProcessOptions options = switch_options(plan, hosts, files, number);
     if (row.racks) {
@@ -366,7 +366,7 @@ Result<std::string> write_job_files(const Plan& plan, const Hosts& hosts, const 
   std::filesystem::remove(list);
   if (row.racks) {
     std::ofstream file(list);
-    file << program::json_text(json{{"racks", rack_members(plan.options.workers, plan.options.racks)}});
+    file << program::json_text(json{{"racks", rack_members(plan.options.job.workers, plan.options.racks)}});
     if (!file.flush()) return fail(ErrorCode::kIo, "cannot write '" + list + "'");
   }
   return launch::write_switch_key(switch_options(plan, hosts, files, 0));
@@ -377,7 +377,7 @@ ServeWorkerSetup serve_setup_of(const ServeWorkerSetup& setup, const std::vector
                                 uint32_t worker) {
   ServeWorkerSetup own = setup;
   for (size_t rack = 0; rack < setup.racks.size(); ++rack) {
-    if (std::ranges::binary_search(setup.racks[rack], worker)) own.path.path += ",rack:" + switches[rack].address();
+    if (std::ranges::binary_search(setup.racks[rack], worker)) own.rack = switches[rack].address();
   }
   return own;
 }
@@ -391,17 +391,16 @@ void add_racks(const Plan& plan, const RowSetup& row, ServeShared& shared, json&
   ServeJob job;
   job.n = plan.options.n;
   job.pushed = plan.k;
-  job.seed = plan.options.seed;
-  job.workers = plan.options.workers;
+  job.seed = plan.options.job.seed;
+  job.workers = plan.options.job.workers;
   const uint32_t looked = std::min(kRoundsLooked, plan.options.rounds);
   double bytes = 0;
   double entries = 0;
-  int exponent = 0;
-  const std::string& grid = plan.options.grid;
-  (void)assign_number(std::string_view(grid).substr(grid.find(':') + 1), exponent);
+  const Grid& grid = *plan.options.job.grid;
   for (uint32_t round = 0; round < looked; ++round) {
-    const CodedUnion united = coded_union(job, rack_members(plan.options.workers, plan.options.racks),
-                                          plan.options.warmup_rounds + round, grid_block(plan.options.grid), exponent);
+    const CodedUnion united =
+        coded_union(job, rack_members(plan.options.job.workers, plan.options.racks), plan.options.warmup_rounds + round,
+                    grid.block_indices, grid.exponent_initial);
     bytes += static_cast<double>(united.bytes) / looked;
     entries += static_cast<double>(united.entries) / looked;
   }
@@ -416,7 +415,7 @@ void add_racks(const Plan& plan, const RowSetup& row, ServeShared& shared, json&
 program::Outcome run_row_serve(const Plan& plan, const Hosts& hosts, const RowSetup& row, const std::string& files,
                                RowRuns& runs) {
   const auto& options = plan.options;
-  auto shared = ServeShared::create(options.workers, plan.rounds_all);
+  auto shared = ServeShared::create(options.job.workers, plan.rounds_all);
   if (!shared) return fail_with(shared.error());
   SwitchAddress at;
   if (row.at_shard) {
@@ -452,7 +451,7 @@ program::Outcome run_row_serve(const Plan& plan, const Hosts& hosts, const RowSe
   }
   const ServeWorkerSetup setup = worker_setup(plan, row, addresses, at);
   std::vector<launch::ChildProcess> workers;
-  for (uint32_t worker = 0; worker < options.workers; ++worker) {
+  for (uint32_t worker = 0; worker < options.job.workers; ++worker) {
     const launch::SpawnOptions where{{}, hosts.network_namespace(options.shards + worker), {}, {}};
     auto child = launch::ChildProcess::fork_call(
         where, [&, worker] { return run_serve_worker(serve_setup_of(setup, *switches, worker), worker, **shared); });
@@ -465,7 +464,7 @@ program::Outcome run_row_serve(const Plan& plan, const Hosts& hosts, const RowSe
   for (auto& one : *switches) beside.push_back({"switch", beside.size() - shards.size(), &one.process()});
   if (auto done = wait_for_workers(workers, beside, worker_reports, round_budget_ms(plan)); !done) {
     std::string sentence = row.name + ": " + done.error().message;
-    for (uint32_t worker = 0; worker < options.workers; ++worker) {
+    for (uint32_t worker = 0; worker < options.job.workers; ++worker) {
       if ((*shared)->report(worker).failure[0] != '\0')
         sentence += "; worker " + std::to_string(worker) + ": " + (*shared)->report(worker).failure;
     }
@@ -530,7 +529,7 @@ program::Outcome run_rows_over(const std::string& links, const Plan& plan, const
 
 // Bits on the busiest link (a shard's, or with one shard and many workers still a shard's) over the median round.
 double raw_gbit_s(const Plan& plan, double round_ms) {
-  const double pairs = static_cast<double>(plan.k) * plan.options.workers / plan.options.shards;
+  const double pairs = static_cast<double>(plan.k) * plan.options.job.workers / plan.options.shards;
   return pairs * RawPlan::kPairBytes * 8.0 / (round_ms * 1e-3) / 1e9;
 }
 
@@ -555,7 +554,7 @@ std::expected<json, Failure> bench_serve(const ServeBenchOptions& options, const
   if (!made) return fail_with(made.error());
   plan->directory = made->path();
   const LogFolder folder(std::move(*made));
-  auto hosts = Hosts::make(options.shards + options.workers, options.rate,
+  auto hosts = Hosts::make(options.shards + options.job.workers, options.rate,
                            options.path == ServePath::kServer ? 0 : std::max(options.racks, 1u), options.mtu);
   if (!hosts) return fail_with(hosts.error());
   json rows = json::array();
@@ -590,10 +589,10 @@ std::expected<json, Failure> bench_serve(const ServeBenchOptions& options, const
   rows.push_back(raw_row("raw_zmq_tuned_allocator", *plan, *tuned));
   std::error_code ignored;
   std::filesystem::remove_all(plan->directory, ignored);
-  return json{{"bench", "serve"},         {"workers", options.workers}, {"shards", options.shards},
-              {"n", options.n},           {"density", options.density}, {"k", plan->k},
-              {"rounds", options.rounds}, {"rate", options.rate},       {"mtu", options.mtu},
-              {"loss", options.loss},     {"raw_zmq_ms", raw_ms},       {"raw_zmq_gbit_s", gbit_s},
+  return json{{"bench", "serve"},         {"workers", options.job.workers}, {"shards", options.shards},
+              {"n", options.n},           {"density", options.density},     {"k", plan->k},
+              {"rounds", options.rounds}, {"rate", options.rate},           {"mtu", options.mtu},
+              {"loss", options.loss},     {"raw_zmq_ms", raw_ms},           {"raw_zmq_gbit_s", gbit_s},
               {"rows", std::move(rows)}};
 }
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "millrace/options.h"
 #include "worker/program/outcome.h"
 
 namespace millrace::bench {
@@ -16,20 +17,23 @@ enum class ServeAudit : uint8_t { kOff = 1, kOn = 2, kBoth = 3 };
 
 enum class ServePath : uint8_t { kServer = 1, kSwitch = 2, kBoth = 3 };
 
+/// Returns the job of the benchmark by default. A row by servers ignores its path.
+inline JobConfig serve_bench_job() { return {.workers = 4, .path = SwitchPath{.slots = 64, .codec = SwitchCodec{}}}; }
+
 struct ServeBenchOptions {
-  uint32_t workers = 4;
+  /// Rows read workers, seed, apply_after_acks, parts_per_shard and grid, and of path switch slots, lanes and codec.
+  /// They set the other options. parts_per_shard 0: 3; behind a rate 9, and 3 where values are quantized. Without a
+  /// grid: 32768:-12, with an MTU of 4,096 and more 65536:-12; values are normal, and fit 16 bits on it.
+  JobConfig job = serve_bench_job();
   uint32_t shards = 2;
   uint64_t n = uint64_t{1} << 24;
   double density = 0.01;
   uint32_t rounds = 50;
   uint32_t warmup_rounds = 5;
-  uint64_t seed = 1;
   std::string rate;  ///< "1gbit": every process in a network namespace behind it; empty: loopback.
   /// Behind a rate: the chance that a packet is lost on its way to a host. Bare ZeroMQ has none of it.
   double loss = 0;
-  uint32_t parts_per_shard = 0;  ///< 0: 3; behind a rate 9, and 3 where values are quantized
   uint32_t threshold_period = 32;
-  uint32_t apply_after_acks = 0;
   std::vector<std::string> rows = {"lossless", "qsgd4"};
   ServeAudit audit = ServeAudit::kOff;
   /// The processes that add up: the shards, or a millrace-switch, or both, one after the other. The switch is on a host
@@ -39,13 +43,7 @@ struct ServeBenchOptions {
   /// front of shard 0, which decides. Three rows: without them, with their whole sums, with each cutting its sums to
   /// its share of k. 0: none.
   uint32_t racks = 0;
-  uint32_t switch_slots = 64;
-  uint32_t switch_lanes = 1;
-  std::string switch_codec = "gap+fixed16";
-  uint32_t mtu = 1500;  ///< of the links behind a rate, whichever the path: 1500 to 9000
-  /// Of path switch: the values are normal, and fit 16 bits on it. auto: 32768:-12, with an MTU of 4,096 and more
-  /// 65536:-12.
-  std::string grid = "auto";
+  uint32_t mtu = 1500;         ///< of the links behind a rate, whichever the path: 1500 to 9000
   std::string lossless_codec;  ///< empty: "raw+raw" on loopback (costs least), "gap+raw" behind a rate (smallest)
 };
 

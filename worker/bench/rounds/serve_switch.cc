@@ -5,7 +5,7 @@
 #include <functional>
 #include <vector>
 
-#include "kernels/base/words.h"
+#include "worker/config/option_table.h"
 
 namespace millrace::bench {
 namespace {
@@ -18,10 +18,10 @@ constexpr double kServeSwitchMissingShare = 0.01;  ///< of those: entries for wh
 
 }  // namespace
 
-uint32_t grid_block(std::string_view grid) {
-  uint32_t indices = 0;
-  (void)assign_number(grid.substr(0, grid.find(':')), indices);
-  return indices;
+std::string switch_codec_text(const JobConfig& job) {
+  worker::JobDraft draft = worker::draft_of(job);
+  std::vector<worker::Option> options = worker::options_of(draft);
+  return worker::option_named(options, "switch_codec").text();
 }
 
 ServeVerdict judge_switch_update(const ServeJob& job, uint32_t round, const StreamView& update) {

@@ -1,9 +1,11 @@
 #pragma once
 
 #include <cstdint>
-#include <string_view>
+#include <string>
+#include <variant>
 
 #include "kernels/stream/stream.h"
+#include "millrace/options.h"
 #include "worker/bench/rounds/serve_oracle.h"
 
 namespace millrace::bench {
@@ -16,7 +18,10 @@ namespace millrace::bench {
 /// Source   switch_agg/aggregator/DESIGN.md, "Re-selection".
 ServeVerdict judge_switch_update(const ServeJob& job, uint32_t round, const StreamView& update);
 
-/// Returns the indices of a block, of a grid's text as a session reads it ("65536:-12"); 0: it is none.
-uint32_t grid_block(std::string_view grid);
+/// Returns the switch's options. REQUIRES: the job's path is a switch.
+inline const SwitchPath& switch_of(const JobConfig& job) { return std::get<SwitchPath>(job.path); }
+
+/// Returns the text of its codec: "gap+fixed16".
+std::string switch_codec_text(const JobConfig& job);
 
 }  // namespace millrace::bench

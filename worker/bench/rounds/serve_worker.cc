@@ -5,10 +5,12 @@
 
 #include <algorithm>
 #include <bit>
+#include <chrono>
 #include <cstdlib>
 #include <functional>
 #include <memory>
 #include <new>
+#include <variant>
 
 #include "kernels/codec/codec.h"
 #include "millrace/millrace.h"
@@ -18,6 +20,7 @@
 #include "worker/bench/rounds/serve_oracle.h"
 #include "worker/bench/rounds/serve_racks.h"
 #include "worker/bench/rounds/serve_switch.h"
+#include "worker/config/option_access.h"
 
 namespace millrace::bench {
 
@@ -30,41 +33,40 @@ constexpr uint64_t kWeightsMax = uint64_t{1} << 28;
 // Of a weight, in the round that is checked: -0 + x has other bits for every x that an update carries, 0 too.
 constexpr float kUntouched = -0.0f;
 constexpr size_t kHugePageBytes = size_t{2} << 20;
-constexpr uint32_t kServeWorkerTimeoutMs = 120'000;
+constexpr std::chrono::seconds kServeWorkerTimeout{120};
 // As long as a job may ask for: on a busy machine an exact step is to be late, not cut by an older threshold.
-constexpr uint32_t kExchangeTimeoutMs = 60'000;
+constexpr std::chrono::seconds kExchangeTimeout{60};
 
 /// A bare count of 1 would read as a density.
 uint64_t reselected(const ServeWorkerSetup& setup) { return std::max<uint64_t>(setup.k, 2); }
 
-JobOptions serve_worker_job_options(const ServeWorkerSetup& setup, uint32_t worker) {
-  JobOptions job;
-  job.name = setup.job;
-  job.recipe = "program=bench-serve rounds=" + std::to_string(setup.rounds);
-  job.worker = worker;
-  job.workers = setup.workers;
-  job.shards = setup.shards;
-  job.select = "none";
-  job.reselect = "topk:" + std::to_string(reselected(setup));
-  job.threshold_period = setup.threshold_period;
-  job.apply_after_acks = setup.apply_after_acks;
-  job.workers_min = std::max(1u, setup.apply_after_acks);
-  job.codec_up = setup.codec;
-  job.codec_down = setup.codec;
-  job.seed = setup.seed;
-  job.parts_per_shard = setup.parts_per_shard;
-  job.audit = setup.audit;
-  job.dead_after_ms = kServeWorkerTimeoutMs;
-  job.exchange_timeout_ms = kExchangeTimeoutMs;
-  training::set_path(setup.path, job);
-  return job;
+JobConfig serve_worker_job(const ServeWorkerSetup& setup) {
+  const Codec codec = OptionAccess::codec_of(codec_from_text(setup.codec).value());
+  return {.name = setup.job,
+          .workers = setup.workers,
+          .workers_min = std::max(1U, setup.apply_after_acks),
+          .select = Selection::all(),
+          .reselect = Reselect::top_k(Amount::count(reselected(setup)), setup.threshold_period),
+          .codec_up = codec,
+          .codec_down = codec,
+          .guarantees = {.audit = setup.audit, .apply_after_acks = setup.apply_after_acks},
+          .liveness = {.dead_after = kServeWorkerTimeout, .exchange_timeout = kExchangeTimeout},
+          .layout = {.parts_per_shard = setup.parts_per_shard},
+          .seed = setup.seed,
+          .path = setup.path,
+          .grid = setup.grid,
+          .recipe = "program=bench-serve rounds=" + std::to_string(setup.rounds)};
+}
+
+WorkerConfig serve_worker_config(const ServeWorkerSetup& setup, uint32_t worker) {
+  return {.worker = worker, .shards = setup.shards, .rack = setup.rack, .switch_key_file = setup.switch_key_file};
 }
 
 /// Returns the job in the oracle's form; the library computes the layout from these settings.
 ServeJob oracle_job(const ServeWorkerSetup& setup) {
   protocol::JobSpec spec;
   spec.tensors = {{.name = "w", .dimension = setup.n}};
-  spec.select.selection = Selection::kNone;
+  spec.select.selection = SelectionId::kNone;
   spec.reselect = {.reselect = protocol::Reselect::kTopK, .k = reselected(setup)};
   spec.parts_per_shard = setup.parts_per_shard;
   ServeJob job;
@@ -87,7 +89,8 @@ class ServeWorker {
       : setup_(setup),
         worker_(worker),
         shared_(shared),
-        session_(Session::connect(serve_worker_job_options(setup, worker), {{.name = "w", .dimension = setup.n}})) {
+        session_(Session::connect(serve_worker_job(setup), serve_worker_config(setup, worker),
+                                  {{.name = "w", .dimension = setup.n}})) {
     if (setup.n > kWeightsMax) return;
     // Aligned to huge pages and advised so, as tensor allocators do: the update touches nearly every page of it.
     const size_t bytes = (setup.n * sizeof(float) + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
@@ -161,7 +164,7 @@ class ServeWorker {
 
   void check_round(const TensorUpdate& update) {
     const Stream received = received_entries(update);
-    const bool by_switch = setup_.path.path != "server";
+    const bool by_switch = std::holds_alternative<SwitchPath>(setup_.path);
     const ServeJob job = oracle_job(setup_);
     const uint32_t round = setup_.checked_round;
     const auto verdict = setup_.rack_share > 0
@@ -190,7 +193,10 @@ class ServeWorker {
 }  // namespace
 
 Status check_serve_job(const ServeWorkerSetup& setup) {
-  if (Status valid = check_bench_job(serve_worker_job_options(setup, 0), {{.name = "w", .dimension = setup.n}}); !valid)
+  if (const auto codec = codec_from_text(setup.codec); !codec) return std::unexpected(codec.error());
+  if (Status valid = check_bench_job(serve_worker_job(setup), serve_worker_config(setup, 0),
+                                     {{.name = "w", .dimension = setup.n}});
+      !valid)
     return valid;
   if (setup.error_max > 0) return {};
   return check_lossless(setup.codec, "the row lossless");

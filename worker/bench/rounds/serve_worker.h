@@ -1,13 +1,14 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "kernels/base/result.h"
+#include "millrace/options.h"
 #include "worker/bench/rounds/serve_oracle.h"
 #include "worker/bench/rounds/serve_shared.h"
-#include "worker/training/path_options.h"
 
 namespace millrace::bench {
 
@@ -27,7 +28,10 @@ struct ServeWorkerSetup {
   std::string codec;     ///< both ways
   double error_max = 0;  ///< of an update, where the codec may change values; 0: it may not
   bool audit = false;
-  training::PathOptions path = {};  ///< path switch: its update is judged by serve_switch.h
+  Path path = ServerPath{};          ///< path switch: its update is judged by serve_switch.h
+  std::optional<Grid> grid = {};     ///< path switch
+  std::string switch_key_file = {};  ///< path switch
+  std::string rack = {};             ///< path switch: address of the switch of this worker's rack
   /// HTTP address of shard 0 where it decides by datagrams: their bytes are asked there.
   std::string shard_status = {};
   std::vector<std::vector<uint32_t>> racks = {};  ///< workers of each

@@ -85,7 +85,7 @@ class LoneWorker {
     config.spec.name = "bench";
     config.spec.workers = 1;
     config.spec.tensors = {{.name = "w", .dimension = options.n}};
-    config.spec.select.selection = Selection::kNone;
+    config.spec.select.selection = SelectionId::kNone;
     if (carried == Carried::kHalf)
       config.spec.reselect = {.reselect = protocol::Reselect::kTopK, .density = options.density};
     config.spec.codec_up = {.index = IndexCodecId::kRaw, .value = ValueCodecId::kRaw};

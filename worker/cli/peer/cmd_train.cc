@@ -12,6 +12,8 @@
 #include "protocol/files/atomic_file.h"
 #include "worker/cli/peer/peer_commands.h"
 #include "worker/cli/peer/peer_train_flags.h"
+#include "worker/config/option_text.h"
+#include "worker/config/selection_text.h"
 #include "worker/peer/transport/mpi_file.h"
 #include "worker/program/interruption.h"
 #include "worker/program/json_text.h"
@@ -20,7 +22,6 @@
 #include "worker/program/progress.h"
 #include "worker/training/exchange/group_agreement.h"
 #include "worker/training/exchange/path_measure.h"
-#include "worker/training/exchange/selection_text.h"
 #include "worker/training/model/model_file.h"
 #include "worker/training/peers/peer_port.h"
 #include "worker/training/peers/read_shared_file.h"
@@ -126,7 +127,7 @@ class TrainCommand {
     if (!training) return std::unexpected(failure_of(training.error(), ErrorPlace::kRanks));
     if (Outcome outcome = read(**reading); !outcome) return outcome;
     // Over servers a session has the thread that sums while the next gradient is computed.
-    const bool by_thread = run_.options.asynchronous > 0 && run_.options.path == ExchangePath::kPeers;
+    const bool by_thread = training::staleness_of(run_.options) > 0 && run_.options.path == ExchangePath::kPeers;
     const auto progress = by_thread ? peer::Progress::kByThread : peer::Progress::kByCaller;
     peer::PeerGroup group(**training, {.silence_ms_max = flags_.silence_ms_max}, progress);
     return told(group, train(group));
@@ -187,7 +188,8 @@ class TrainCommand {
     if (flags_.http.empty()) return {};
     const auto address = training::http_address_of_rank(flags_.http, job_.rank());
     if (!address) return std::unexpected(address.error());
-    auto started = training::PeerPort::start(*address, {run_.options.job, job_.rank(), job_.size(), run_.options.path});
+    auto started =
+        training::PeerPort::start(*address, {run_.options.job.name, job_.rank(), job_.size(), run_.options.path});
     if (!started) return std::unexpected(started.error());
     port_ = std::move(*started);
     observer_.on_step = [at = port_.get()](double seconds) { at->step_done(seconds); };
@@ -245,19 +247,19 @@ class TrainCommand {
                           {"coordinates", options.coordinates},
                           {"allgather", flags_.allgather},
                           {"path", training::path_name(options.path)},
-                          {"select", training::selection_text(options.select)},
-                          {"codec", peer::wire_text(options.codec)},
+                          {"select", worker::selection_text(training::select_of(options))},
+                          {"codec", peer::wire_text(training::codec_of(options))},
                           {"schedule", training::rate_schedule_text(options.schedule)},
-                          {"unbiased", options.unbiased},
-                          {"momentum", options.momentum},
-                          {"clip", options.clip},
-                          {"asynchronous", options.asynchronous},
-                          {"seed", options.seed},
+                          {"unbiased", options.job.contributions.unbiased},
+                          {"momentum", worker::momentum_text(training::momentum_of(options))},
+                          {"clip", options.job.contributions.clip},
+                          {"staleness", training::staleness_of(options)},
+                          {"seed", options.job.seed},
                           {"steps", result.steps},
                           {"messages_unexpected", result.messages_unexpected},
                           {"models_identical", true}};  // else it is an error
     if (options.path == ExchangePath::kPeers) all["algorithm"] = peer::algorithm_info(options.algorithm).name;
-    if (options.path == ExchangePath::kServers) all["servers"] = options.servers.size();
+    if (options.path == ExchangePath::kServers) all["servers"] = options.me.shards.size();
     if (flags_.path == "auto") all["path_choice"] = choice_json();
     all["epochs"] = nlohmann::json::array();
     for (const PeerEpoch& epoch : result.epochs) all["epochs"].push_back(cli::json_of(epoch, held_out_.has_value()));
@@ -297,9 +299,10 @@ Outcome run_peer_train(const PeerTrainFlags& flags) {
   if (!job) return std::unexpected(failure_of(job.error(), ErrorPlace::kRanks));
   Outcome outcome;
   try {
-    const bool by_thread = options->options.asynchronous > 0 && options->options.path == ExchangePath::kPeers;
+    const bool by_thread =
+        training::staleness_of(options->options) > 0 && options->options.path == ExchangePath::kPeers;
     if (by_thread && (*job)->threads() < peer::MpiThreads::kSerialized) {
-      outcome = fail_with(ExitCode::kUsage, "--asynchronous needs --mpi-threads serialized or multiple");
+      outcome = fail_with(ExitCode::kUsage, "--staleness needs --mpi-threads serialized or multiple");
     } else {
       outcome = TrainCommand(flags, *options, **job).run();
     }
@@ -342,9 +345,9 @@ program::Command add_peer_train_command(CLI::App& root) {
       "  mpirun -n 4 millrace-peer train --train w8a.svm --epochs 5 --lr 2 --batch 500\n"
       "  mpirun -n 4 millrace-peer train --train url.svm --test url.test.svm --model svm --schedule inverse_sqrt:2 "
       "--l2 1e-6 -o url.model\n"
-      "  mpirun -n 4 millrace-peer train --train url.svm --algorithm oktopk --select topk:0.0001 --codec gap+qsgd4 "
+      "  mpirun -n 4 millrace-peer train --train url.svm --algorithm oktopk --select topk:0.0001 --codec-up gap+qsgd4 "
       "--json\n"
-      "  mpirun -n 4 millrace-peer train --train url.svm --asynchronous 1 --lr 0.5\n"
+      "  mpirun -n 4 millrace-peer train --train url.svm --staleness 1 --lr 0.5\n"
       "  mpirun -n 4 millrace-peer train --train url.svm --optimizer scd --model l2svm --l2 1e-6 --epochs 10\n"
       "  mpirun -n 4 millrace-peer train --train url.svm --optimizer oktopk_sgd --select topk:0.001\n"
       "  mpirun -n 4 millrace-peer train --train url.svm --optimizer rgc --momentum nesterov:0.9 --clip 1 --lr 0.2 "

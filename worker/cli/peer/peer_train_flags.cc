@@ -2,15 +2,18 @@
 
 #include <fmt/format.h>
 
+#include <array>
+#include <functional>
 #include <limits>
 #include <tuple>
 #include <utility>
 #include <vector>
 
+#include "kernels/base/registry.h"
+#include "kernels/base/words.h"
 #include "worker/peer/channel/stream_wire.h"
 #include "worker/peer/collectives/boundaries_text.h"
 #include "worker/program/flag_range.h"
-#include "worker/training/exchange/selection_text.h"
 #include "worker/training/model/model_flags.h"
 #include "worker/training/trainer.h"
 
@@ -18,6 +21,7 @@ namespace millrace::cli {
 
 using program::in_range;
 using program::not_empty;
+using program::one_of;
 using training::ExchangePath;
 using training::OptimizerOptions;
 using training::PeerTrainOptions;
@@ -30,13 +34,37 @@ std::string names_of_algorithms() {
   return names;
 }
 
-Status read_codec(const std::string& text, std::optional<CodecSpec>& into) {
-  if (text.empty()) return {};
-  into.reset();
-  if (text == "raw") return {};
+/// Options of a job, and of a worker, that this command has. The exchange, or another flag, sets the others.
+constexpr std::array<std::string_view, 11> kPeerJobOptions = {"name",     "staleness",    "select",   "reselect",
+                                                              "codec_up", "unbiased",     "momentum", "clip",
+                                                              "seed",     "reproducible", "grid"};
+constexpr std::array<std::string_view, 1> kPeerWorkerOptions = {"connect_timeout"};
+/// Of these, the ones that an optimizer has defaults for.
+constexpr std::array<std::string_view, 3> kOptimizersOwn = {"select", "codec_up", "momentum"};
+
+Status read_quantizer(const std::string& text, std::optional<CodecSpec>& into) {
+  if (text.empty() || text == "raw") return {};
   const Result<CodecSpec> spec = codec_from_text(text);
   if (!spec) return std::unexpected(spec.error());
   into = *spec;
+  return {};
+}
+
+/// Makes the job of the options that were given; the others are the optimizer's.
+///
+/// Errors   invalid_argument: options that do not belong together.
+Status read_job(const PeerTrainFlags& flags, const OptimizerOptions& defaults, JobConfig& job) {
+  worker::JobDraft draft = flags.job.draft;
+  worker::JobDraft own = worker::draft_of(defaults.job);
+  std::vector<worker::Option> into = worker::options_of(draft);
+  std::vector<worker::Option> from = worker::options_of(own);
+  for (const std::string_view name : kOptimizersOwn) {
+    if (flags.job.given.contains(std::string(name))) continue;
+    if (Status set = worker::option_named(into, name).set(worker::option_named(from, name).text()); !set) return set;
+  }
+  auto made = worker::config_of(draft);
+  if (!made) return std::unexpected(made.error());
+  job = std::move(*made);
   return {};
 }
 
@@ -54,7 +82,7 @@ Status read_path(const PeerTrainFlags& flags, OptimizerOptions& options) {
   }
   auto addresses = training::server_addresses(flags.servers);
   if (!addresses) return std::unexpected(addresses.error());
-  options.servers = std::move(*addresses);
+  options.me.shards = std::move(*addresses);
   return {};
 }
 
@@ -85,7 +113,7 @@ Status check_paths(const PeerTrainFlags& flags, PeerTrainOptions& run) {
 /// are then those of the fastest algorithm.
 peer::AlgorithmId default_algorithm(const PeerTrainFlags& flags, const OptimizerOptions& defaults) {
   const bool keeps_largest = peer::algorithm_info(defaults.algorithm).result == peer::ResultKind::kGlobalTopk;
-  const bool is_exact = !keeps_largest || flags.options.options.unbiased;
+  const bool is_exact = !keeps_largest || flags.job.draft.spec.unbiased;
   if (is_exact && flags.path == "auto") return peer::AlgorithmId::kAuto;
   return is_exact && keeps_largest ? peer::AlgorithmId::kSsarSplitAllgather : defaults.algorithm;
 }
@@ -96,25 +124,19 @@ peer::AlgorithmId default_algorithm(const PeerTrainFlags& flags, const Optimizer
 Status read_exchange(const PeerTrainFlags& flags, const OptimizerOptions& defaults, OptimizerOptions& options) {
   options.algorithm = default_algorithm(flags, defaults);
   options.boundaries = peer::boundaries_of(flags.boundaries);
-  options.select = defaults.select;
-  options.codec = defaults.codec;
   options.codec_error = defaults.codec_error;
-  options.momentum = flags.momentum.empty() ? defaults.momentum : flags.momentum;
   if (!flags.algorithm.empty()) {
     const peer::AlgorithmInfo* algorithm = peer::find_algorithm(flags.algorithm);
     if (algorithm == nullptr) {
       return fail(ErrorCode::kInvalidArgument,
-                  fmt::format("there is no algorithm '{}'; there are {}", flags.algorithm, names_of_algorithms()));
+                  fmt::format("there is no algorithm '{}'; there are {}{}", flags.algorithm, names_of_algorithms(),
+                              did_you_mean(flags.algorithm,
+                                           texts_of(peer::algorithms(), std::mem_fn(&peer::AlgorithmInfo::name)))));
     }
     options.algorithm = algorithm->id;
   }
-  if (!flags.select.empty()) {
-    const Result<SelectionSpec> select = selection_from_text(flags.select);
-    if (!select) return std::unexpected(select.error());
-    options.select = *select;
-  }
-  if (Status status = read_codec(flags.codec, options.codec); !status) return status;
-  if (Status status = read_codec(flags.quantizer, options.quantizer); !status) return status;
+  if (Status status = read_job(flags, defaults, options.job); !status) return status;
+  if (Status status = read_quantizer(flags.quantizer, options.quantizer); !status) return status;
   return read_path(flags, options);
 }
 
@@ -140,7 +162,7 @@ void add_peer_descent_flags(CLI::App& app, PeerTrainFlags& flags) {
   }
   app.add_option("--optimizer", flags.optimizer, words + "; the list is below")
       ->capture_default_str()
-      ->check(CLI::IsMember(names));
+      ->check(one_of(names));
   app.add_option("--lr", flags.rate,
                  "learning rate; scd: of a step that is safe at 1 (an epoch takes every feature once)")
       ->capture_default_str()
@@ -167,7 +189,7 @@ void add_peer_descent_flags(CLI::App& app, PeerTrainFlags& flags) {
          "scd: how the ranks gather their changes: sparse, the changed coordinates; dense, every rank's whole slice, a "
          "baseline that trains the same model bit for bit")
       ->capture_default_str()
-      ->check(CLI::IsMember({"sparse", "dense"}));
+      ->check(one_of({"sparse", "dense"}));
   app.add_option("--beta1", options.beta1,
                  "momentum: share of the velocity that a step keeps; adam: of the first moment")
       ->capture_default_str()
@@ -180,7 +202,7 @@ void add_peer_descent_flags(CLI::App& app, PeerTrainFlags& flags) {
       ->check(in_range(1e-30, 1.0));
   app.add_option("--order", flags.order, "of a rank's rows: shuffled in every epoch, or as in the file")
       ->capture_default_str()
-      ->check(CLI::IsMember({"shuffled", "file"}));
+      ->check(one_of({"shuffled", "file"}));
   app.add_option("--epochs", flags.options.epochs, "passes over the rows")
       ->capture_default_str()
       ->check(in_range(1u, 1'000'000u));
@@ -189,9 +211,6 @@ void add_peer_descent_flags(CLI::App& app, PeerTrainFlags& flags) {
   app.add_option("--threads", flags.options.threads, "that compute within a rank, each a share of the batch")
       ->capture_default_str()
       ->check(in_range(1u, 1'024u));
-  app.add_option("--seed", options.seed, "of the order of rows, and every random choice")
-      ->capture_default_str()
-      ->check(in_range(uint64_t{0}, std::numeric_limits<uint64_t>::max()));
 }
 
 void add_path_flags(CLI::App& app, PeerTrainFlags& flags) {
@@ -199,17 +218,9 @@ void add_path_flags(CLI::App& app, PeerTrainFlags& flags) {
                  "what sums the gradients: peers, the ranks by an allreduce; servers, sharded servers, whose workers "
                  "the ranks are; auto, the one that takes less time by the cost models (below). All else is the same")
       ->capture_default_str()
-      ->check(CLI::IsMember({"peers", "servers", "auto"}));
+      ->check(one_of({"peers", "servers", "auto"}));
   app.add_option("--servers", flags.servers, "path servers, auto: host:port,host:port, one shard each (millrace serve)")
       ->check(not_empty());
-  app.add_option("--job", flags.options.options.job,
-                 "name of the job: at the servers (path servers), and the label `job` of metrics (--http)")
-      ->capture_default_str()
-      ->check(not_empty());
-  app.add_option("--connect-timeout-ms", flags.options.options.connect_timeout_ms,
-                 "path servers, auto: for reaching every shard")
-      ->capture_default_str()
-      ->check(in_range(1u, 86'400'000u));
 }
 
 void add_exchange_flags(CLI::App& app, PeerTrainFlags& flags) {
@@ -217,12 +228,6 @@ void add_exchange_flags(CLI::App& app, PeerTrainFlags& flags) {
   app.add_option("--algorithm", flags.algorithm,
                  "path peers: that sums the gradients: " + names_of_algorithms() +
                      " (default: the optimizer's; with --path auto and exact sums: auto)");
-  app.add_option("--select", flags.select,
-                 "the entries of a gradient that are sent, the rest stays for later (with --unbiased, it does not): " +
-                     selection_names() +
-                     ", then :signs (one sign a step), :dense=STEPS (the first steps send everything, and no codec "
-                     "changes their values) or :warm_up=STEPS; algorithms that keep the largest entries of the sum "
-                     "(topk_a, gtopk, gaussian_k, oktopk) need topk (default: the optimizer's)");
   app.add_option("--threshold-period", options.thresholds_period,
                  "oktopk: steps between exact thresholds, each rank's own and the global one (Ok-Topk's tau')")
       ->capture_default_str()
@@ -230,62 +235,45 @@ void add_exchange_flags(CLI::App& app, PeerTrainFlags& flags) {
   app.add_option("--boundaries", flags.boundaries,
                  "oktopk, path peers: of the ranks' regions; pooled where entries lie in other places on every rank")
       ->capture_default_str()
-      ->check(CLI::IsMember(peer::boundaries_names()));
+      ->check(one_of(peer::boundaries_names()));
   app.add_option("--boundary-period", options.boundaries_period,
                  "oktopk, path peers: steps between two searches for the regions (the paper's tau)")
       ->capture_default_str()
       ->check(in_range(1u, 1u << 20));
-  app.add_option(
-      "--codec", flags.codec,
-      "of what ranks contribute, INDEX+VALUE; sums have its index codec, losslessly (raw: none; path servers has "
-      "auto as well) (default: the optimizer's)");
   app.add_option("--quantizer", flags.quantizer, "path peers: of dense phases (dsar_split_allgather): raw+qsgd4");
-  app.add_option("--momentum", flags.momentum,
-                 "rgc: none, correction:FACTOR, nesterov:FACTOR or nesterov_printed:FACTOR ([RedSync19, algorithm 4] "
-                 "to the letter), of each rank before the sum; ends for entries that were applied, unless :unmasked "
-                 "follows; steps that send everything end none (default: correction:0.9)");
-  app.add_option(
-         "--clip", options.clip,
-         "rgc, momentum, adam: scale a rank's mean gradient down to this L2 norm over the square root of the ranks; 0 "
-         "does not")
-      ->capture_default_str()
-      ->check(in_range(0.0, 1e30));
-  app.add_flag("--unbiased", options.unbiased,
-               "keep no residual: the sent entries are the gradient in expectation (--select none, random, gspar, "
-               "gspar_closed or uniform; algorithms with exact sums; no masked momentum)");
-  app.add_flag("--reproducible", options.reproducible,
-               "the same bits by every algorithm with exact sums, and over servers: values are rounded to a grid, the "
-               "rounding errors are sent later");
-  app.add_option(
-         "--grid", options.grid,
-         "of --reproducible, BLOCK:EXPONENT: indices that share a power of 2, and the first one; auto: 4096:-20, "
-         "as millrace train has it over servers and switches")
-      ->capture_default_str();
-  app.add_option("--reselect", options.reselect,
-                 "of --reproducible: truncation of the sum, none or topk:D, by the counts of the step before")
-      ->capture_default_str();
-  app.add_option(
-         "--asynchronous", options.asynchronous,
-         "steps whose sums may be under way while the next is computed: a gradient is of a model this many steps "
-         "old (0: none)")
-      ->capture_default_str()
-      ->check(in_range(0u, 64u));
   app.add_option("--silence-ms", flags.silence_ms_max,
                  "a rank that does not answer for this time counts as dead; longer than a step computes")
       ->capture_default_str()
       ->check(in_range(1u, 3'600'000u));
   app.add_option("--mpi-threads", flags.mpi_threads, "MPI's thread level")
       ->capture_default_str()
-      ->check(CLI::IsMember({"single", "funneled", "serialized", "multiple"}));
+      ->check(one_of({"single", "funneled", "serialized", "multiple"}));
+}
+
+/// The options of a job that this command has, as millrace train has them.
+void add_peer_job_flags(CLI::App& app, PeerTrainFlags& flags) {
+  flags.job.add_to(app);
+  worker::add_option_flags(app, flags.me, {}, flags.job.given);
+  for (const char* flag : {"--select", "--codec-up", "--momentum"}) {
+    app.get_option(flag)->default_str("the optimizer's");
+  }
 }
 
 }  // namespace
 
+PeerTrainFlags::PeerTrainFlags()
+    : job(options.options.job, kPeerJobOptions), me(worker::options_of(options.options.me)) {
+  worker::keep_options(me, kPeerWorkerOptions);
+}
+
 void add_peer_train_flags(CLI::App& app, PeerTrainFlags& flags) {
+  worker::add_config_flag(app);
+  app.option_defaults()->group("Training");
   add_peer_data_flags(app, flags);
   add_peer_descent_flags(app, flags);
   add_path_flags(app, flags);
   add_exchange_flags(app, flags);
+  add_peer_job_flags(app, flags);
   app.add_option("--http", flags.http,
                  "HOST:PORT of metrics (Prometheus), health and numbers: rank r listens on PORT + r; port 0 takes any, "
                  "which is printed")
@@ -306,8 +294,8 @@ Result<PeerTrainOptions> train_options_of(const PeerTrainFlags& flags) {
   if (Status status = read_exchange(flags, training::default_options(*run.optimizer), options); !status) {
     return std::unexpected(status.error());
   }
-  options.recipe = fmt::format("program=peer-train {} epochs={} steps={}", training::recipe_of(*run.optimizer, options),
-                               run.epochs, run.steps_max);
+  options.job.recipe = fmt::format("program=peer-train {} epochs={} steps={}",
+                                   training::recipe_of(*run.optimizer, options), run.epochs, run.steps_max);
   if (Status status = check_paths(flags, run); !status) return std::unexpected(status.error());
   return run;
 }
@@ -322,7 +310,7 @@ std::string optimizers_table() {
     std::string takes;
     for (const auto& [flag, word, none] : {std::tuple{"--algorithm", own.algorithm, std::string_view()},
                                            {"--select", own.select, "none"},
-                                           {"--codec", own.codec, "raw"},
+                                           {"--codec-up", own.codec, "raw"},
                                            {"--momentum", own.momentum, "none"}}) {
       if (word != none) takes += fmt::format(" {} {}", flag, word);
     }

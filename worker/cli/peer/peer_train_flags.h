@@ -3,15 +3,23 @@
 #include <CLI/CLI.hpp>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "kernels/base/result.h"
+#include "worker/program/option_flags.h"
 #include "worker/training/peers/train_over_peers.h"
 
 namespace millrace::cli {
 
 /// Holds the flags of `millrace-peer train`, as the command line has them.
 struct PeerTrainFlags {
-  training::PeerTrainOptions options;
+  PeerTrainFlags();
+  PeerTrainFlags(const PeerTrainFlags&) = delete;  // the tables refer to it
+  PeerTrainFlags& operator=(const PeerTrainFlags&) = delete;
+
+  training::PeerTrainOptions options;  ///< options.options.job follows from `job` when all flags are read
+  worker::JobFlags job;
+  std::vector<worker::Option> me;  ///< of options.options.me: those that this command has
   uint32_t index_base = 1;
   std::string train_path;
   std::string test_path;
@@ -25,9 +33,6 @@ struct PeerTrainFlags {
   std::string servers;
   // Empty: the optimizer's own.
   std::string algorithm;
-  std::string select;
-  std::string codec;
-  std::string momentum;
   std::string quantizer;
   std::string http;
   std::string mpi_threads = "serialized";

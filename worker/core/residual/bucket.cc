@@ -42,7 +42,7 @@ Bucket::Bucket(const protocol::JobSpec& spec, const protocol::BucketLayout& layo
       update_(layout.reselect.reselect == protocol::Reselect::kNone ? protocol::UpdateCarries::kWholeSum
                                                                     : protocol::UpdateCarries::kReselected),
       ledger_(ledger) {
-  if (select_spec_.selection != Selection::kNone) {
+  if (select_spec_.selection != SelectionId::kNone) {
     auto selector = make_selector(select_spec_, dimension_);
     MILLRACE_CHECK(selector.has_value(), selector.error().message);
     selector_ = std::move(*selector);

@@ -310,7 +310,7 @@ class Bucket {
   CodecChooser chooser_;  ///< of an automatic codec
   std::vector<protocol::PartLayout> parts_;
   std::vector<std::unique_ptr<PushSlot>> slots_;
-  std::unique_ptr<Selector> selector_;  ///< none for Selection::kNone
+  std::unique_ptr<Selector> selector_;  ///< none for SelectionId::kNone
   std::optional<Velocity> velocity_;    ///< jobs with momentum
   /// Whether shards may leave entries out of an update.
   protocol::UpdateCarries update_ = protocol::UpdateCarries::kWholeSum;

@@ -14,7 +14,7 @@ namespace {
 class GaussianK final : public SelectedAllgather {
  public:
   explicit GaussianK(const AllreduceSettings& settings)
-      : SelectedAllgather(AlgorithmId::kGaussianK, Selection::kGaussian, settings) {}
+      : SelectedAllgather(AlgorithmId::kGaussianK, SelectionId::kGaussian, settings) {}
 };
 
 void cost_of_gaussian_k(CostChain& chain) {

@@ -37,18 +37,18 @@ Result<EntryCoding> coding_at(double density, const CodecSpec& codec, const std:
 
 }  // namespace
 
-Result<SelectionSpeeds> measure_selections(Selection callers, const SumShape& shape,
+Result<SelectionSpeeds> measure_selections(SelectionId callers, const SumShape& shape,
                                            const std::function<TimeNs()>& clock) {
-  if (callers == Selection::kNone) return SelectionSpeeds{};
-  const auto measured = [&](Selection selection) {
+  if (callers == SelectionId::kNone) return SelectionSpeeds{};
+  const auto measured = [&](SelectionId selection) {
     SelectionSpec spec;
     spec.selection = selection;
     spec.k = shape.k;
     spec.period = shape.threshold_period;
     return measure_selection(spec, shape.dimension, clock);
   };
-  const auto own = measured(callers), topk = measured(Selection::kTopK), gaussian = measured(Selection::kGaussian),
-             reused = measured(Selection::kThresholdReuse);
+  const auto own = measured(callers), topk = measured(SelectionId::kTopK), gaussian = measured(SelectionId::kGaussian),
+             reused = measured(SelectionId::kThresholdReuse);
   for (const auto* one : {&own, &topk, &gaussian, &reused}) {
     if (!*one) return std::unexpected(one->error());
   }

@@ -19,7 +19,7 @@ namespace millrace::peer {
 /// callers  selects shape.k entries before an exact sum; kNone: contributions come selected, and all speeds are 0.
 /// Cost     tens of milliseconds, 8 MiB.
 /// Errors   the selections'.
-Result<SelectionSpeeds> measure_selections(Selection callers, const SumShape& shape,
+Result<SelectionSpeeds> measure_selections(SelectionId callers, const SumShape& shape,
                                            const std::function<TimeNs()>& clock);
 
 struct CodingSpeeds {

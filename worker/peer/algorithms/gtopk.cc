@@ -26,7 +26,7 @@ constexpr uint32_t kDown = 2;
 
 class Gtopk final : public Allreduce {
  public:
-  explicit Gtopk(const AllreduceSettings& settings) : settings_(settings), selection_(Selection::kTopK, settings) {}
+  explicit Gtopk(const AllreduceSettings& settings) : settings_(settings), selection_(SelectionId::kTopK, settings) {}
 
   const AlgorithmInfo& info() const override { return algorithm_info(AlgorithmId::kGtopk); }
 

@@ -93,7 +93,7 @@ struct Sizes {
 class Oktopk final : public Allreduce {
  public:
   explicit Oktopk(const AllreduceSettings& settings)
-      : settings_(settings), selection_(Selection::kThresholdReuse, settings) {}
+      : settings_(settings), selection_(SelectionId::kThresholdReuse, settings) {}
 
   const AlgorithmInfo& info() const override { return algorithm_info(AlgorithmId::kOktopk); }
   uint64_t next_step() const override { return step_; }

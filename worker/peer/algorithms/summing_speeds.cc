@@ -68,7 +68,7 @@ Result<EntryCoding> measure_coding(const std::optional<CodecSpec>& codec, const 
 }
 
 Result<SelectionSpeed> measure_selection(SelectionSpec spec, uint64_t dimension, const std::function<TimeNs()>& clock) {
-  if (spec.selection == Selection::kNone) return SelectionSpeed{};
+  if (spec.selection == SelectionId::kNone) return SelectionSpeed{};
   const uint64_t values = std::min(dimension, kSelectedFromMax);
   if (spec.k > 0) {
     const double share = static_cast<double>(k_of(spec, dimension)) / static_cast<double>(dimension);

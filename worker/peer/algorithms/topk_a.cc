@@ -14,7 +14,7 @@ namespace {
 class TopkA final : public SelectedAllgather {
  public:
   explicit TopkA(const AllreduceSettings& settings)
-      : SelectedAllgather(AlgorithmId::kTopkA, Selection::kTopK, settings) {}
+      : SelectedAllgather(AlgorithmId::kTopkA, SelectionId::kTopK, settings) {}
 };
 
 void cost_of_topk_a(CostChain& chain) {

@@ -4,9 +4,9 @@
 
 namespace millrace::peer {
 
-LocalSelection::LocalSelection(Selection selection, const AllreduceSettings& settings)
+LocalSelection::LocalSelection(SelectionId selection, const AllreduceSettings& settings)
     : dimension_(settings.dimension),
-      all_up_to_(selection == Selection::kTopK || selection == Selection::kThresholdReuse ? settings.k : 0) {
+      all_up_to_(selection == SelectionId::kTopK || selection == SelectionId::kThresholdReuse ? settings.k : 0) {
   SelectionSpec spec;
   spec.selection = selection;
   spec.k = settings.k;

@@ -15,7 +15,7 @@ class LocalSelection {
  public:
   /// Of settings.k entries; kThresholdReuse evaluates exactly every settings.thresholds_period steps. It and
   /// kTopK take all of a sparse contribution that has no more than k. REQUIRES: valid settings.
-  LocalSelection(Selection selection, const AllreduceSettings& settings);
+  LocalSelection(SelectionId selection, const AllreduceSettings& settings);
 
   /// own      dense or sparse, of the settings' dimension; of a sparse one only stored entries can be selected.
   /// Returns  the selected entries, sparse; never zeros. Where that is all of `own`, it looks into what `own` does.

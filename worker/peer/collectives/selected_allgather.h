@@ -14,7 +14,7 @@ Task<Result<Reduced>> allgather_and_combine(Channel& channel, const AllreduceSet
 /// Does the same with the entries that each rank selects of its own.
 class SelectedAllgather : public Allreduce {
  public:
-  SelectedAllgather(AlgorithmId id, Selection selection, const AllreduceSettings& settings)
+  SelectedAllgather(AlgorithmId id, SelectionId selection, const AllreduceSettings& settings)
       : id_(id), settings_(settings), selection_(selection, settings) {}
 
   const AlgorithmInfo& info() const override { return algorithm_info(id_); }

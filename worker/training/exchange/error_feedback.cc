@@ -13,7 +13,7 @@ namespace millrace::training {
 
 Result<ErrorFeedback> ErrorFeedback::make(const ErrorFeedbackOptions& options) {
   ErrorFeedback feedback(options);
-  if (!options.select || options.select->selection == Selection::kNone) return feedback;
+  if (!options.select || options.select->selection == SelectionId::kNone) return feedback;
   const SelectionInfo* info = find_selection(options.select->selection);
   const SelectionUse refused = options.unbiased ? SelectionUse::kWithResidual : SelectionUse::kUnbiased;
   if (info != nullptr && info->use == refused) {
@@ -102,7 +102,7 @@ Stream ErrorFeedback::take_residual() {
 
 void ErrorFeedback::take_back(const SharedStream& own, const peer::Reduced& reduced) {
   add(reduced.added.view(), -1.0F);
-  if (options_.codec_error == CodecError::kRetained) add(reduced.returned.view());
+  if (options_.codec_error == CodecError::kRetain) add(reduced.returned.view());
   if (options_.result != peer::ResultKind::kGlobalTopk || own.view.values.empty()) return;
   // own less the entries that were handed over, entry by entry.
   if (residual_.empty()) residual_.assign(options_.dimension, 0.0F);

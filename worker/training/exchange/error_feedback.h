@@ -5,15 +5,10 @@
 #include <vector>
 
 #include "kernels/select/select.h"
+#include "millrace/options.h"
 #include "worker/peer/collectives/allreduce.h"
 
 namespace millrace::training {
-
-/// Says where a codec's changes of the values that it sends go.
-enum class CodecError : uint8_t {
-  kRetained = 1,  ///< it is sent later
-  kDropped = 2,   ///< as it must be where it is no contraction: feeding it back would not end
-};
 
 struct ErrorFeedbackOptions {
   uint64_t dimension = 0;
@@ -22,7 +17,7 @@ struct ErrorFeedbackOptions {
   uint32_t rank = 0;
   /// The algorithm takes only the entries of a contribution that are in the global top-k (ResultKind::kGlobalTopk).
   peer::ResultKind result = peer::ResultKind::kExactSum;
-  CodecError codec_error = CodecError::kRetained;
+  CodecError codec_error = CodecError::kRetain;
   /// The selection draws the contribution, and no entry stays for later. REQUIRES: codec_error dropped, result an exact
   /// sum.
   bool unbiased = false;

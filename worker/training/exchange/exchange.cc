@@ -5,17 +5,17 @@
 
 namespace millrace::training {
 CodecError codec_error_of(const OptimizerOptions& options) {
-  if (options.unbiased) return CodecError::kDropped;  // there is no residual to retain it in
+  if (options.job.contributions.unbiased) return CodecError::kDrop;  // there is no residual to retain it in
   if (options.codec_error) return *options.codec_error;
-  for (const auto& codec : {options.codec, options.quantizer}) {
+  for (const auto& codec : {codec_of(options), options.quantizer}) {
     if (!codec || !is_lossy(*codec)) continue;
     const ValueCodec* values = find_value_codec(codec->value);
-    if (values != nullptr && !values->contraction(*codec)) return CodecError::kDropped;
+    if (values != nullptr && !values->contraction(*codec)) return CodecError::kDrop;
     // Values at other indices than theirs: fed back, the error grows.
     const PickingIndexCodec* picking = picking_codec(*find_index_codec(codec->index));
-    if (picking != nullptr && picking->by_position()) return CodecError::kDropped;
+    if (picking != nullptr && picking->by_position()) return CodecError::kDrop;
   }
-  return CodecError::kRetained;
+  return CodecError::kRetain;
 }
 
 Result<std::unique_ptr<Exchange>> make_exchange(const ExchangeSetup& setup, const OptimizerOptions& options) {

@@ -52,7 +52,7 @@ class Exchange {
   virtual ~Exchange() = default;
 
   /// Takes in this rank's gradient of the step, and starts to sum the entries that it sends. step: from 0. At most
-  /// OptimizerOptions::asynchronous steps are in flight before.
+  /// staleness_of(options) steps are in flight before.
   virtual Status start(uint64_t step, Stream&& gradient) = 0;
   /// Waits for the oldest step in flight. REQUIRES: in_flight() > 0.
   virtual Result<StepSum> finish_oldest() = 0;

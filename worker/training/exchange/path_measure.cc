@@ -25,19 +25,19 @@ peer::SumShape sum_shape(const OptimizerOptions& options, uint64_t dimension, ui
 /// Measures this rank's own speeds.
 Result<peer::GroupSpeeds> measure_own(const OptimizerOptions& options, const peer::SumShape& shape) {
   peer::GroupSpeeds own{.speeds = {}, .entries = static_cast<double>(shape.k)};
-  const auto codings = peer::measure_codings(options.codec, shape, &monotonic_now_ns);
+  const auto codings = peer::measure_codings(codec_of(options), shape, &monotonic_now_ns);
   if (!codings) return std::unexpected(codings.error());
   own.speeds.contribution = codings->contribution;
   own.speeds.sums = codings->sums;
   if (options.algorithm != peer::AlgorithmId::kOktopk) return own;
-  const auto select = peer::measure_selections(Selection::kThresholdReuse, shape, &monotonic_now_ns);
+  const auto select = peer::measure_selections(SelectionId::kThresholdReuse, shape, &monotonic_now_ns);
   if (!select) return std::unexpected(select.error());
   own.speeds.select = *select;
   return own;
 }
 
 bool servers_keep_topk(const OptimizerOptions& options) {
-  return options.algorithm == peer::AlgorithmId::kOktopk || options.reselect != "none";
+  return options.algorithm == peer::AlgorithmId::kOktopk || reselects(options);
 }
 
 template <typename T>
@@ -57,16 +57,17 @@ uint64_t entries_of_a_step(const Dataset& data, const OptimizerOptions& options)
       ++entries;
     }
   }
-  const SelectionInfo* info = find_selection(options.select.selection);
+  const SelectionSpec select = select_of(options);
+  const SelectionInfo* info = find_selection(select.selection);
   if (info == nullptr || info->amount() != SelectionAmount::kShare) return entries;
-  const uint64_t selected = k_of(options.select, data.dimension + 1);
+  const uint64_t selected = k_of(select, data.dimension + 1);
   // A velocity has entries of many batches.
-  return options.momentum == "none" ? std::min(entries, selected) : selected;
+  return has_momentum(options) ? selected : std::min(entries, selected);
 }
 
 Result<PathChoice> measure_paths(peer::PeerGroup& group, const Dataset& data, const OptimizerOptions& options) {
   const uint64_t dimension = data.dimension + 1;
-  const auto reach = latency_to_servers(options.servers, options.connect_timeout_ms, [&group] {
+  const auto reach = latency_to_servers(options.me.shards, options.me.connect_timeout, [&group] {
     group.make_progress();
     return !group.failure();
   });
@@ -86,7 +87,7 @@ Result<PathChoice> measure_paths(peer::PeerGroup& group, const Dataset& data, co
   PathChoice choice = choose_path({.shape = sum_shape(options, dimension, entries, group.size()),
                                    .speeds = speeds->speeds,
                                    .server_latency_s = std::ranges::max(*latencies),
-                                   .shards = static_cast<uint32_t>(options.servers.size()),
+                                   .shards = static_cast<uint32_t>(options.me.shards.size()),
                                    .algorithm = options.algorithm,
                                    .keeps_topk = servers_keep_topk(options)});
   // Processors of different kinds may round the models' logarithms differently.

@@ -17,7 +17,7 @@ namespace millrace::training {
 ///
 /// data     this rank's rows.
 /// options  path is ignored. REQUIRES: both paths take the others (check_exchange()).
-/// Errors   the same on all ranks. unavailable: a server cannot be reached within connect_timeout_ms, from any rank.
+/// Errors   the same on all ranks. unavailable: a server cannot be reached within connect_timeout, from any rank.
 ///          The group's.
 Result<PathChoice> measure_paths(peer::PeerGroup& group, const Dataset& data, const OptimizerOptions& options);
 

@@ -7,7 +7,8 @@
 
 #include "kernels/stream/stream.h"
 #include "protocol/job/step_sends.h"
-#include "worker/config/job_options.h"
+#include "worker/config/option_access.h"
+#include "worker/config/option_text.h"
 #include "worker/core/residual/local_clip.h"
 #include "worker/core/residual/momentum.h"
 #include "worker/training/exchange/error_feedback.h"
@@ -29,10 +30,10 @@ bool selects_globally(const AlgorithmInfo& info) {
 AllreduceSettings settings_of(const OptimizerOptions& options, uint64_t dimension) {
   AllreduceSettings settings;
   settings.dimension = dimension;
-  if (selects_globally(peer::algorithm_info(options.algorithm))) settings.k = k_of(options.select, dimension);
-  settings.wire.contribution = options.codec;
-  if (options.codec) settings.wire.sums = peer::lossless_of(*options.codec);
-  settings.wire.random = RandomKey::from(options.seed);
+  if (selects_globally(peer::algorithm_info(options.algorithm))) settings.k = k_of(select_of(options), dimension);
+  settings.wire.contribution = codec_of(options);
+  if (settings.wire.contribution) settings.wire.sums = peer::lossless_of(*settings.wire.contribution);
+  settings.wire.random = RandomKey::from(options.job.seed);
   settings.dense_quantizer = options.quantizer;
   settings.thresholds_period = options.thresholds_period;
   settings.boundaries_period = options.boundaries_period;
@@ -43,7 +44,7 @@ AllreduceSettings settings_of(const OptimizerOptions& options, uint64_t dimensio
 /// The settings of uncompressed steps: no codec changes a value.
 AllreduceSettings exact_settings_of(const OptimizerOptions& options, uint64_t dimension) {
   OptimizerOptions exact = options;
-  if (exact.codec) exact.codec = without_loss(*exact.codec);
+  if (const auto codec = codec_of(options)) exact.job.codec_up = OptionAccess::codec_of(without_loss(*codec));
   exact.quantizer.reset();
   return settings_of(exact, dimension);
 }
@@ -52,7 +53,7 @@ AllreduceSettings exact_settings_of(const OptimizerOptions& options, uint64_t di
 protocol::JobSpec clipping_of(const OptimizerOptions& options, uint32_t ranks) {
   protocol::JobSpec spec;
   spec.workers = ranks;
-  spec.clip = options.clip;
+  spec.clip = options.job.contributions.clip;
   spec.tensors.resize(1);
   return spec;
 }
@@ -80,16 +81,16 @@ SharedStream without_returned(const StreamView& stream, const StreamView& return
 
 class PeerExchange final : public Exchange {
  public:
-  PeerExchange(const ExchangeSetup& setup, const OptimizerOptions& options, ErrorFeedback feedback,
-               const protocol::MomentumSpec& momentum)
+  PeerExchange(const ExchangeSetup& setup, const OptimizerOptions& options, ErrorFeedback feedback)
       : setup_(setup),
-        select_(options.select),
+        select_(select_of(options)),
         usual_{settings_of(options, setup.dimension), {}},
         exact_{exact_settings_of(options, setup.dimension), {}},
         clip_(clipping_of(options, setup.group.size())),
-        masked_(momentum.masked),
-        update_(options.reselect == "none" ? protocol::UpdateCarries::kWholeSum : protocol::UpdateCarries::kReselected),
+        masked_(momentum_of(options).masked),
+        update_(reselects(options) ? protocol::UpdateCarries::kReselected : protocol::UpdateCarries::kWholeSum),
         feedback_(std::move(feedback)) {
+    const protocol::MomentumSpec momentum = momentum_of(options);
     if (momentum.momentum != protocol::Momentum::kNone) velocity_.emplace(momentum, setup.dimension);
   }
   // Allreduces in flight read this object.
@@ -110,7 +111,7 @@ class PeerExchange final : public Exchange {
   Status add_allreduces(const OptimizerOptions& options) {
     for (Allreduces* const of_steps : {&usual_, &exact_}) {
       if (of_steps == &exact_ && !protocol::sends_uncompressed(select_, setup_.dimension)) break;
-      for (uint32_t at = 0; at <= options.asynchronous; ++at) {
+      for (uint32_t at = 0; at <= staleness_of(options); ++at) {
         auto allreduce = peer::make_allreduce(options.algorithm, of_steps->settings);
         if (!allreduce) return std::unexpected(allreduce.error());
         of_steps->each.push_back(std::move(*allreduce));
@@ -268,28 +269,41 @@ Status check_peer_unbiased(const OptimizerOptions& options) {
             " keeps the largest entries and returns the rest, and --unbiased keeps no residual to return it to: "
             "take an algorithm with exact sums, as ssar_split_allgather");
   }
-  if (options.reproducible) {
+  if (options.job.guarantees.reproducible) {
     return fail(ErrorCode::kInvalidArgument,
                 "--reproducible keeps the rounding error of the grid, and --unbiased keeps nothing: leave one out");
   }
-  const auto momentum = worker::momentum_from_text(options.momentum);
-  if (momentum && momentum->momentum != protocol::Momentum::kNone && momentum->masked) {
+  const protocol::MomentumSpec momentum = momentum_of(options);
+  if (momentum.momentum != protocol::Momentum::kNone && momentum.masked) {
     return fail(ErrorCode::kInvalidArgument,
-                "--momentum " + options.momentum +
+                "--momentum " + worker::momentum_text(momentum) +
                     " ends for drawn entries, so that --unbiased would not send the momentum in expectation: add "
                     ":unmasked, or take --momentum none");
   }
-  if (Status status = check_unbiased_codec("--codec", options.codec); !status) return status;
+  if (Status status = check_unbiased_codec("--codec-up", codec_of(options)); !status) return status;
   return check_unbiased_codec("--quantizer", options.quantizer);
+}
+
+/// Refuses the numbers that a job over servers refuses (protocol/job/job_spec_validate.cc).
+Status check_peer_numbers(const OptimizerOptions& options) {
+  const protocol::MomentumSpec momentum = momentum_of(options);
+  if (momentum.momentum != protocol::Momentum::kNone && !(momentum.factor > 0 && momentum.factor < 1)) {
+    return fail(ErrorCode::kInvalidArgument,
+                "--momentum " + worker::momentum_text(momentum) + ": the factor is not in (0, 1)");
+  }
+  const double clip = options.job.contributions.clip;
+  if (std::isfinite(clip) && clip >= 0) return {};
+  return fail(ErrorCode::kInvalidArgument, "--clip is an L2 norm: a finite number, 0 or more; 0 does not clip");
 }
 
 }  // namespace
 
 Status check_peer_exchange(const OptimizerOptions& options) {
   const AlgorithmInfo& info = peer::algorithm_info(options.algorithm);
-  const SelectionSpec& select = options.select;
-  const bool plain = select.selection == Selection::kTopK && !select.alternate_signs && select.warm_up == WarmUp::kNone;
-  if (options.unbiased) {
+  const SelectionSpec select = select_of(options);
+  const bool plain =
+      select.selection == SelectionId::kTopK && !select.alternate_signs && select.warm_up == WarmUp::kNone;
+  if (options.job.contributions.unbiased) {
     if (Status status = check_peer_unbiased(options); !status) return status;
   }
   if (selects_globally(info) && !plain) {
@@ -297,21 +311,21 @@ Status check_peer_exchange(const OptimizerOptions& options) {
                                                  " keeps the largest entries by itself: say how many "
                                                  "with --select topk:DENSITY or topk:COUNT");
   }
-  if (options.codec && options.codec->automatic) {
-    return fail(ErrorCode::kInvalidArgument, "--codec: peers have no automatic codec (--path servers has): name one");
+  if (const auto codec = codec_of(options); codec && codec->automatic) {
+    return fail(ErrorCode::kInvalidArgument,
+                "--codec-up: peers have no automatic codec (--path servers has): name one");
   }
   constexpr uint64_t kAnyDimension = 1 << 20;
   if (Status status = check_peer_grid(options, kAnyDimension); !status) return status;
   if (const auto made = peer::make_allreduce(options.algorithm, settings_of(options, kAnyDimension)); !made) {
     return std::unexpected(made.error());
   }
-  const auto momentum = worker::momentum_from_text(options.momentum);
-  if (!momentum) return std::unexpected(momentum.error());
+  if (const Status valid = check_peer_numbers(options); !valid) return valid;
   // Of any dimension: whether the selection is one at all.
   ErrorFeedbackOptions feedback;
   feedback.dimension = 1;
-  if (!selects_globally(info)) feedback.select = options.select;
-  feedback.unbiased = options.unbiased;
+  if (!selects_globally(info)) feedback.select = select_of(options);
+  feedback.unbiased = options.job.contributions.unbiased;
   const auto made = ErrorFeedback::make(feedback);
   return made ? Status{} : std::unexpected(made.error());
 }
@@ -320,18 +334,16 @@ Result<std::unique_ptr<Exchange>> make_peer_exchange(const ExchangeSetup& setup,
   const AlgorithmInfo& info = peer::algorithm_info(options.algorithm);
   ErrorFeedbackOptions feedback;
   feedback.dimension = setup.dimension;
-  if (!selects_globally(info)) feedback.select = options.select;
-  feedback.seed = options.seed;
+  if (!selects_globally(info)) feedback.select = select_of(options);
+  feedback.seed = options.job.seed;
   feedback.rank = setup.group.rank();
-  feedback.unbiased = options.unbiased;
+  feedback.unbiased = options.job.contributions.unbiased;
   feedback.result = info.result;
   feedback.codec_error = codec_error_of(options);
   auto made = ErrorFeedback::make(feedback);
   if (!made) return std::unexpected(made.error());
-  const auto momentum = worker::momentum_from_text(options.momentum);
-  if (!momentum) return std::unexpected(momentum.error());
-  auto exchange = std::make_unique<PeerExchange>(setup, options, std::move(*made), *momentum);
-  if (options.reproducible) {
+  auto exchange = std::make_unique<PeerExchange>(setup, options, std::move(*made));
+  if (options.job.guarantees.reproducible) {
     if (Status status = check_peer_grid(options, setup.dimension); !status) return std::unexpected(status.error());
     if (Status status = exchange->round_to(options); !status) return std::unexpected(status.error());
   }

@@ -9,7 +9,6 @@
 #include "kernels/stream/drop_zeros.h"
 #include "protocol/job/job_spec_reproducible.h"
 #include "protocol/job/step_sends.h"
-#include "worker/config/job_options.h"
 #include "worker/peer/channel/stream_wire.h"
 
 namespace millrace::training {
@@ -42,8 +41,8 @@ class Finder {
 }  // namespace
 
 Status check_peer_grid(const OptimizerOptions& options, uint64_t dimension) {
-  if (!options.reproducible) {
-    if (options.reselect != "none") return refuse("--reselect is of --reproducible: else take --algorithm oktopk");
+  if (!options.job.guarantees.reproducible) {
+    if (reselects(options)) return refuse("--reselect is of --reproducible: else take --algorithm oktopk");
     return {};
   }
   const peer::AlgorithmInfo& info = peer::algorithm_info(options.algorithm);
@@ -57,31 +56,29 @@ Status check_peer_grid(const OptimizerOptions& options, uint64_t dimension) {
     return refuse(
         "--reproducible with a --quantizer: sums of slices are rounded by the ranks that own them; leave it out");
   }
-  if (options.codec && is_lossy(*options.codec)) {
-    return refuse("--reproducible needs a --codec without loss");
+  if (const auto codec = codec_of(options); codec && is_lossy(*codec)) {
+    return refuse("--reproducible needs a --codec-up without loss");
   }
-  if (options.codec_error == CodecError::kDropped) {
+  if (options.codec_error == CodecError::kDrop) {
     return refuse("--reproducible keeps what rounding to the grid leaves: nothing is dropped");
   }
-  if (options.reselect != "none" && protocol::sends_uncompressed(options.select, dimension)) {
+  if (reselects(options) && protocol::sends_uncompressed(select_of(options), dimension)) {
     return refuse(
         "--reselect with a --select that sends the tensor uncompressed (dense=STEPS, or by_size up to 4,096 entries): "
         "--reselect would cut those steps' sums, too; leave one of them out");
   }
-  if (options.asynchronous != 0) {
-    return refuse("--reproducible with --asynchronous: exponents go by the updates of all steps before; set it to 0");
+  if (staleness_of(options) != 0) {
+    return refuse("--reproducible with --staleness: exponents go by the updates of all steps before; set it to 0");
   }
   const auto made = PeerGrid::make(options, dimension, 1);
   return made ? Status{} : std::unexpected(made.error());
 }
 
 Result<PeerGrid> PeerGrid::make(const OptimizerOptions& options, uint64_t dimension, uint32_t ranks) {
-  const auto grid = worker::grid_from_text(options.grid, protocol::kReproducibleGrid);
-  if (!grid) return std::unexpected(grid.error());
-  if (const Status valid = protocol::check_grid(*grid); !valid) return std::unexpected(valid.error());
-  const auto reselect = worker::reselect_from_text(options.reselect, 1);
-  if (!reselect) return std::unexpected(reselect.error());
-  return PeerGrid(BlockGrid(grid->block_indices, grid->exponent_initial, ranks), entries_of(*reselect, dimension));
+  const Grid grid = options.job.grid.value_or(protocol::kReproducibleGrid);
+  if (const Status valid = protocol::check_grid(grid); !valid) return std::unexpected(valid.error());
+  return PeerGrid(BlockGrid(grid.block_indices, grid.exponent_initial, ranks),
+                  entries_of(reselect_of(options), dimension));
 }
 
 SharedStream PeerGrid::round(const SharedStream& selected) {

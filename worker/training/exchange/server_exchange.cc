@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <poll.h>
 
 #include <chrono>
@@ -10,10 +11,12 @@
 #include "kernels/base/clock.h"
 #include "kernels/reduce/reduce.h"
 #include "millrace/millrace.h"
+#include "worker/config/option_access.h"
+#include "worker/config/option_text.h"
+#include "worker/config/selection_text.h"
 #include "worker/peer/channel/stream_wire.h"
 #include "worker/training/exchange/exchange.h"
 #include "worker/training/exchange/group_agreement.h"
-#include "worker/training/exchange/selection_text.h"
 
 /// Sums through servers: each rank is the worker of its number in a synchronous job, whose session clips, keeps
 /// momentum and residual, selects and codes. The group is there all the same, for what else the ranks agree on.
@@ -38,43 +41,48 @@ Error error_of_job(const JobError& error, bool joined) {
 }
 
 /// Ok-Topk: the threshold of a rank's own entries, exact every tau' steps, and of the sum the k largest.
-std::string local_selection(const OptimizerOptions& options) {
-  if (options.algorithm != peer::AlgorithmId::kOktopk) return selection_text(options.select);
-  SelectionSpec spec = options.select;
-  spec.selection = Selection::kThresholdReuse;
+SelectionSpec local_selection(const OptimizerOptions& options) {
+  SelectionSpec spec = select_of(options);
+  if (options.algorithm != peer::AlgorithmId::kOktopk) return spec;
+  spec.selection = SelectionId::kThresholdReuse;
   spec.period = options.thresholds_period;
-  return selection_text(spec);
+  return spec;
 }
 
-JobOptions exchange_job_options(const OptimizerOptions& options, uint32_t rank, uint32_t ranks) {
-  JobOptions job;
-  job.name = options.job;
-  job.worker = rank;
+Result<protocol::ReselectSpec> sum_selection(const OptimizerOptions& options) {
+  if (options.job.guarantees.reproducible) return reselect_of(options);
+  if (options.algorithm != peer::AlgorithmId::kOktopk) return protocol::ReselectSpec{};
+  // As text, so that the options are refused that no sum is selected by.
+  return worker::reselect_from_text(
+      fmt::format("{}:{}", worker::selection_text(select_of(options)), options.thresholds_period));
+}
+
+/// The codecs of contributions and updates.
+std::pair<CodecSpec, CodecSpec> codecs_of(const OptimizerOptions& options) {
+  const CodecSpec up = codec_of(options).value_or(CodecSpec{.index = IndexCodecId::kRaw});
+  return {up, up.automatic ? up : peer::lossless_of(up)};
+}
+
+/// Errors  invalid_argument: a selection that no sum has.
+Result<JobConfig> exchange_job(const OptimizerOptions& options, uint32_t ranks) {
+  const auto reselect = sum_selection(options);
+  if (!reselect) return std::unexpected(reselect.error());
+  const auto [up, down] = codecs_of(options);
+  JobConfig job = options.job;
   job.workers = ranks;
   job.workers_min = ranks;  // one model on all ranks: without one of them there is no job
-  job.shards = options.servers;
-  job.select = local_selection(options);
-  if (options.algorithm == peer::AlgorithmId::kOktopk) {
-    job.reselect = selection_text(options.select);
-    job.threshold_period = options.thresholds_period;
-  }
-  job.codec_up = options.codec ? codec_text(*options.codec) : "raw+raw";
-  job.codec_down =
-      options.codec && !options.codec->automatic ? codec_text(peer::lossless_of(*options.codec)) : job.codec_up;
-  job.combine = "mean";
-  job.codec_error = codec_error_of(options) == CodecError::kDropped ? "drop" : "retain";
-  job.unbiased = options.unbiased;
-  job.momentum = options.momentum;
-  job.clip = options.clip;
-  job.staleness = options.asynchronous;
-  job.reproducible = options.reproducible;
-  job.grid = options.grid;
-  if (options.reproducible && options.reselect != "none") job.reselect = options.reselect;
-  job.seed = options.seed;
-  job.recipe = options.recipe;
-  job.connect_timeout_ms = options.connect_timeout_ms;
-  job.keep_freed_memory = true;  // a process that does rounds and little else
+  job.select = OptionAccess::selection_of(local_selection(options));
+  job.reselect = OptionAccess::reselect_of(*reselect);
+  job.codec_up = OptionAccess::codec_of(up);
+  job.codec_down = OptionAccess::codec_of(down);
+  job.contributions.codec_error = codec_error_of(options);
   return job;
+}
+
+WorkerConfig exchange_worker(const OptimizerOptions& options, uint32_t rank) {
+  WorkerConfig me = options.me;
+  me.worker = rank;
+  return me;
 }
 
 TensorOptions exchange_tensor_options(uint64_t dimension) {
@@ -113,9 +121,11 @@ class ServerExchange final : public Exchange {
   explicit ServerExchange(const ExchangeSetup& setup) : setup_(setup) {}
 
   Status connect(const OptimizerOptions& options) {
-    JobOptions job = exchange_job_options(options, setup_.group.rank(), setup_.group.size());
-    job.give_up = [this] { return group_has_ended(); };
-    return guarded([&] { session_ = Session::connect(job, {exchange_tensor_options(setup_.dimension)}); });
+    const auto job = exchange_job(options, setup_.group.size());
+    if (!job) return std::unexpected(job.error());
+    WorkerConfig me = exchange_worker(options, setup_.group.rank());
+    me.give_up = [this] { return group_has_ended(); };
+    return guarded([&] { session_ = Session::connect(*job, me, {exchange_tensor_options(setup_.dimension)}); });
   }
 
   Status start(uint64_t /*step*/, Stream&& gradient) override {
@@ -226,19 +236,21 @@ Status check_server_exchange(const OptimizerOptions& options) {
         ErrorCode::kInvalidArgument,
         std::string(info.name) + " is an allreduce of --path peers; servers keep the largest of a sum for oktopk");
   }
-  if (!options.reproducible && options.reselect != "none") {
+  if (!options.job.guarantees.reproducible && reselects(options)) {
     return fail(ErrorCode::kInvalidArgument, "--reselect is of --reproducible: else take --algorithm oktopk");
   }
-  if (options.reproducible && info.result == peer::ResultKind::kGlobalTopk) {
+  if (options.job.guarantees.reproducible && info.result == peer::ResultKind::kGlobalTopk) {
     return fail(ErrorCode::kInvalidArgument,
                 "reproducible: oktopk's thresholds are of some steps; take another algorithm, and --reselect topk:...");
   }
   if (options.quantizer) {
     return fail(ErrorCode::kInvalidArgument,
-                "--quantizer is of dense phases among ranks, of --path peers; messages to servers have --codec");
+                "--quantizer is of dense phases among ranks, of --path peers; messages to servers have --codec-up");
   }
   try {
-    Session::check(exchange_job_options(options, 0, 1), {exchange_tensor_options(kAnyDimension)});
+    const auto job = exchange_job(options, 1);
+    if (!job) return fail(ErrorCode::kInvalidArgument, "--path servers: " + job.error().message);
+    Session::check(*job, exchange_worker(options, 0), {exchange_tensor_options(kAnyDimension)});
     return {};
   } catch (const JobError& error) {
     return fail(ErrorCode::kInvalidArgument, std::string("--path servers: ") + error.what());

@@ -37,9 +37,9 @@ Result<double> connection_s(const HostPort& address) {
 
 }  // namespace
 
-Result<double> latency_to_servers(const std::vector<std::string>& servers, uint32_t timeout_ms,
+Result<double> latency_to_servers(const std::vector<std::string>& servers, std::chrono::milliseconds timeout,
                                   const std::function<bool()>& goes_on) {
-  const TimeNs deadline = monotonic_now_ns() + TimeNs{timeout_ms} * kNsPerMs;
+  const TimeNs deadline = monotonic_now_ns() + static_cast<TimeNs>(timeout.count()) * kNsPerMs;
   double slowest_s = 0;
   for (size_t shard = 0; shard < servers.size(); ++shard) {
     const auto address = protocol::split_tcp_address(servers[shard]);

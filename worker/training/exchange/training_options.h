@@ -8,6 +8,8 @@
 
 #include "kernels/codec/codec.h"
 #include "kernels/select/select.h"
+#include "millrace/options.h"
+#include "protocol/job/job_spec.h"
 #include "worker/peer/collectives/allreduce.h"
 #include "worker/peer/collectives/boundaries_text.h"
 #include "worker/training/exchange/error_feedback.h"
@@ -37,6 +39,15 @@ enum class AllgatherForm : uint8_t {
   kDense = 2,   ///< every rank's whole slice, zeros included: a baseline
 };
 
+/// Returns the options of a job of ranks by default: all entries, as they are, and the update is a mean.
+inline JobConfig peer_job() {
+  return {.name = "train",
+          .select = Selection::all(),
+          .codec_up = index::raw,
+          .codec_down = index::raw,
+          .updates = {.combine = Combine::kMean}};
+}
+
 /// Options of a training run over peers, the same on all ranks. Exchanges and optimizers both read them.
 struct OptimizerOptions {
   Loss loss = Loss::kLogistic;
@@ -49,35 +60,38 @@ struct OptimizerOptions {
   RowOrder order = RowOrder::kShuffled;
 
   ExchangePath path = ExchangePath::kPeers;
-  std::vector<std::string> servers = {};  ///< kServers: "tcp://host:port", one a shard
-  std::string job = "train";              ///< kServers: its name at the servers
-  std::string recipe = {};                ///< kServers: JobOptions::recipe
-  uint32_t connect_timeout_ms = 10'000;   ///< kServers: for reaching every shard
+  /// The options that a job over servers has as well. On both paths: select, codec_up (raw: no codec), momentum, clip,
+  /// unbiased, reproducible, grid, reselect (of reproducible jobs), seed. Mode synchronous; its staleness is the number
+  /// of steps whose sums may be under way while the next is computed. The exchange sets the other ones.
+  JobConfig job = peer_job();
+  /// kServers: shards and connect_timeout. A process that does rounds and little else keeps freed memory.
+  WorkerConfig me = {.keep_freed_memory = true};
 
   /// kPeers: what sums. kServers: whether the servers return the whole sum, or its k largest entries (kOktopk).
   peer::AlgorithmId algorithm = peer::AlgorithmId::kSsarSplitAllgather;
-  SelectionSpec select;  ///< of the entries that are summed; of an algorithm that keeps a global top-k: how many
   uint32_t thresholds_period = 32;  ///< oktopk: steps between exact thresholds (tau')
   uint32_t boundaries_period = 64;  ///< oktopk over peers: steps between two divisions of the dimension (tau)
   peer::Boundaries boundaries = peer::Boundaries::kAveraged;  ///< oktopk over peers: how they do
-  std::optional<CodecSpec> codec;                             ///< of what ranks contribute
   std::optional<CodecSpec> quantizer;                         ///< kPeers: of dense phases
   std::optional<CodecError> codec_error;                      ///< none: retained, unless that would not end
-  /// The sent values are the gradient in expectation, and no entry stays for later (JobOptions::unbiased).
-  bool unbiased = false;
-  /// Before the exchange: "correction:FACTOR", "nesterov:FACTOR", "nesterov_printed:FACTOR" (JobOptions::momentum).
-  std::string momentum = "none";
-  double clip = 0;                ///< of a rank's mean gradient, an L2 norm, over the square root of the ranks; 0: off
-  bool reproducible = false;      ///< the same bits by every algorithm with exact sums, and over servers
-  std::string grid = "auto";      ///< reproducible: JobOptions::grid
-  std::string reselect = "none";  ///< reproducible: "topk:DENSITY|COUNT" of the sum, by the counts of the step before
-  uint32_t asynchronous = 0;      ///< steps whose sums may be under way while the next is computed
 
   // What changes the weights after the exchange.
   double beta1 = 0.9;     ///< momentum: share of the velocity that stays; adam: of the first moment
   double beta2 = 0.999;   ///< adam: share of the second moment that stays
   double epsilon = 1e-8;  ///< adam
-  uint64_t seed = 1;
 };
+
+// The job's options in the form that kernels and peers take.
+
+/// Returns the selection: of an algorithm that keeps a global top-k, the number of entries.
+SelectionSpec select_of(const OptimizerOptions& options);
+/// Returns the codec of contributions; empty: none.
+std::optional<CodecSpec> codec_of(const OptimizerOptions& options);
+protocol::MomentumSpec momentum_of(const OptimizerOptions& options);
+protocol::ReselectSpec reselect_of(const OptimizerOptions& options);
+/// Returns how many steps may be in flight before the next. REQUIRES: mode synchronous.
+uint32_t staleness_of(const OptimizerOptions& options);
+bool has_momentum(const OptimizerOptions& options);
+bool reselects(const OptimizerOptions& options);
 
 }  // namespace millrace::training

@@ -21,7 +21,7 @@ inline void add_model_flags(CLI::App& app, uint64_t& dimension, uint32_t& index_
       ->check(program::in_range(0, 1));
   app.add_option("--model", model, "lr (logistic regression), svm (linear SVM) or l2svm (its hinge squared)")
       ->capture_default_str()
-      ->check(CLI::IsMember({"lr", "svm", "l2svm"}));
+      ->check(program::one_of({"lr", "svm", "l2svm"}));
 }
 
 }  // namespace millrace::training

@@ -38,23 +38,23 @@ Status check_descent(const OptimizerOptions& options) {
     return fail(ErrorCode::kInvalidArgument,
                 "scd gathers the changes of all ranks, which servers cannot: it has --path peers alone");
   }
-  if (options.momentum != "none" || options.clip != 0) {
+  if (has_momentum(options) || options.job.contributions.clip != 0) {
     return fail(ErrorCode::kInvalidArgument, "scd changes weights by themselves: no --momentum and no --clip");
   }
-  if (options.reproducible || options.reselect != "none") {
+  if (options.job.guarantees.reproducible || reselects(options)) {
     return fail(ErrorCode::kInvalidArgument,
                 "scd gathers changes and adds no gradients: it has no --reproducible and no --reselect");
   }
   if (options.snapshot_every != 0) {
     return fail(ErrorCode::kInvalidArgument, "scd takes no snapshots: --snapshot-every is of --optimizer svrg");
   }
-  if (options.allgather == AllgatherForm::kDense && options.codec) {
-    return fail(ErrorCode::kInvalidArgument, "--allgather dense sends slices as they are: leave --codec out");
+  if (options.allgather == AllgatherForm::kDense && codec_of(options)) {
+    return fail(ErrorCode::kInvalidArgument, "--allgather dense sends slices as they are: leave --codec-up out");
   }
-  if (options.unbiased) {
+  if (options.job.contributions.unbiased) {
     return fail(ErrorCode::kInvalidArgument, "scd draws nothing and sends every changed coordinate: no --unbiased");
   }
-  if (options.select.selection != Selection::kNone || options.quantizer) {
+  if (select_of(options).selection != SelectionId::kNone || options.quantizer) {
     return fail(ErrorCode::kInvalidArgument,
                 "scd sends the coordinates that it changed, all of them: no --select and no --quantizer");
   }
@@ -90,7 +90,7 @@ class CoordinateDescent final : public PeerOptimizer {
   void begin_epoch(uint32_t epoch) override {
     order_.resize(setup_.group.size());
     for (uint32_t owner = 0; owner < order_.size(); ++owner) {
-      order_[owner] = epoch_order(blocks().dimension(owner), options_.seed, owner, epoch);
+      order_[owner] = epoch_order(blocks().dimension(owner), options_.job.seed, owner, epoch);
       for (uint32_t& at : order_[owner]) at += static_cast<uint32_t>(blocks().begin(owner));
     }
     margins_.resize(setup_.data.rows());
@@ -198,11 +198,11 @@ class CoordinateDescent final : public PeerOptimizer {
     steps_per_epoch_ = std::max<uint64_t>((largest_block + a_step - 1) / a_step, 1);
     const auto count = static_cast<double>(columns_->count());
     const double at_once = std::min(
-        count, static_cast<double>(a_step) * setup_.group.size() * (static_cast<double>(options_.asynchronous) + 1));
+        count, static_cast<double>(a_step) * setup_.group.size() * (static_cast<double>(staleness_of(options_)) + 1));
     safety_ = 1 + static_cast<double>(longest_row - 1) * (at_once - 1) / std::max(1.0, count - 1);
     exchange_.dimension = setup_.data.dimension + 1;
-    exchange_.codec = options_.codec;
-    exchange_.random = RandomKey::from(options_.seed);
+    exchange_.codec = codec_of(options_);
+    exchange_.random = RandomKey::from(options_.job.seed);
   }
 
   peer::Slices blocks() const { return {columns_->count(), setup_.group.size()}; }

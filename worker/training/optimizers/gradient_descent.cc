@@ -79,7 +79,7 @@ class GradientDescent final : public PeerOptimizer {
   void begin_epoch(uint32_t epoch) override {
     const size_t rows = setup_.data.rows();
     if (options_.order == RowOrder::kShuffled) {
-      order_ = epoch_order(rows, options_.seed, setup_.group.rank(), epoch);
+      order_ = epoch_order(rows, options_.job.seed, setup_.group.rank(), epoch);
     } else {
       order_.resize(rows);
       std::iota(order_.begin(), order_.end(), 0U);
@@ -212,10 +212,10 @@ Status check_gradient_descent(const OptimizerOptions& options, const DescentForm
     return fail(ErrorCode::kInvalidArgument,
                 name + " adds gradients and gathers nothing: --allgather is of --optimizer scd");
   }
-  if (options.momentum != "none" && form.before != BeforeExchange::kMomentumAndClipping) {
+  if (has_momentum(options) && form.before != BeforeExchange::kMomentumAndClipping) {
     return fail(ErrorCode::kInvalidArgument, name + " has no --momentum before gradients are summed: rgc has");
   }
-  if (options.clip != 0 && form.before == BeforeExchange::kNothing) {
+  if (options.job.contributions.clip != 0 && form.before == BeforeExchange::kNothing) {
     return fail(ErrorCode::kInvalidArgument,
                 name + " has no --clip: its sums have the rate in them; rgc, momentum and adam clip");
   }

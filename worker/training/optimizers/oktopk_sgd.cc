@@ -14,7 +14,7 @@ Result<std::unique_ptr<PeerOptimizer>> make_oktopk_sgd(const OptimizerSetup& set
   return make_gradient_descent(setup, kOktopkSgdForm);
 }
 Status check_oktopk_sgd(const OptimizerOptions& options) {
-  if (options.unbiased) {
+  if (options.job.contributions.unbiased) {
     return fail(ErrorCode::kInvalidArgument,
                 "oktopk_sgd needs the residual, and --unbiased keeps none: take --optimizer sgd with it");
   }

@@ -102,7 +102,7 @@ const OptimizerInfo* find_optimizer(std::string_view name);
 OptimizerOptions default_options(const OptimizerInfo& optimizer);
 
 /// Returns all options that affect a rank's weights, or the order in which it takes its rows: words KEY=VALUE, as in
-/// JobOptions::recipe. Ranks must agree on this text.
+/// JobConfig::recipe. Ranks must agree on this text.
 std::string recipe_of(const OptimizerInfo& optimizer, const OptimizerOptions& options);
 
 /// Returns the text on which ranks must agree.

@@ -5,7 +5,7 @@
 /// and in U; w -= rate times the mean.
 ///
 /// With --select ...:dense=STEPS the first steps are the paper's warm-up: momentum SGD, uncompressed, whose U is not
-/// masked. by_size treats all steps of a model of up to 4,096 weights so. With --select by_size:D:signs --codec
+/// masked. by_size treats all steps of a model of up to 4,096 weights so. With --select by_size:D:signs --codec-up
 /// raw+sign_mean the other steps send entries of one sign as their mean, and drop its error.
 ///
 /// Source   [RedSync19, algorithm 4, appendices B and C] (clipping, warm-up); differs as
@@ -31,7 +31,7 @@ OptimizerInfo rgc_optimizer() {
           .defaults = {.algorithm = "redsync_allgather",
                        .select = "by_size:0.001",
                        .momentum = "correction:0.9",
-                       .codec_error = CodecError::kDropped}};
+                       .codec_error = CodecError::kDrop}};
 }
 
 }  // namespace millrace::training

@@ -6,6 +6,7 @@
 #include <span>
 #include <utility>
 
+#include "worker/config/option_access.h"
 #include "worker/training/optimizers/batch_gradient.h"
 
 namespace millrace::training {
@@ -15,16 +16,17 @@ OptimizerOptions snapshot_options(const OptimizerOptions& options) {
   const peer::AlgorithmInfo& info = peer::algorithm_info(options.algorithm);
   const bool sums_all = info.result == peer::ResultKind::kExactSum && !info.selects;
   if (!sums_all) exact.algorithm = peer::AlgorithmId::kSsarSplitAllgather;
-  exact.job = options.job + ".snapshots";
-  exact.select = {};
-  exact.codec.reset();
-  if (options.codec && !options.codec->automatic) exact.codec = without_loss(*options.codec);
+  exact.job.name = options.job.name + ".snapshots";
+  exact.job.select = Selection::all();
+  exact.job.codec_up = index::raw;
+  const auto codec = codec_of(options);
+  if (codec && !codec->automatic) exact.job.codec_up = OptionAccess::codec_of(without_loss(*codec));
   exact.quantizer.reset();
   exact.codec_error.reset();
-  exact.unbiased = false;
-  exact.momentum = "none";
-  exact.clip = 0;
-  exact.asynchronous = 0;
+  exact.job.contributions.unbiased = false;
+  exact.job.momentum = Momentum::none();
+  exact.job.contributions.clip = 0;
+  exact.job.consistency = Synchronous{};
   return exact;
 }
 

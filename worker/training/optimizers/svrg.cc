@@ -18,7 +18,7 @@ Result<std::unique_ptr<PeerOptimizer>> make_svrg(const OptimizerSetup& setup) {
 }
 
 Status check_svrg(const OptimizerOptions& options) {
-  if (options.reproducible) {
+  if (options.job.guarantees.reproducible) {
     return fail(
         ErrorCode::kInvalidArgument,
         "svrg sums the gradient at a snapshot exactly, and --reproducible rounds sums to a grid: leave one out");

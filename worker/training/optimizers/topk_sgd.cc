@@ -19,13 +19,12 @@ Status check_topk_sgd(const OptimizerOptions& options) { return check_gradient_d
 }  // namespace
 
 OptimizerInfo topk_sgd_optimizer() {
-  return {
-      .name = kTopkSgdForm.name,
-      .source = "[SparCML19, 4, algorithm 1]",
-      .summary = "the k largest of every 512 entries of residual + rate x gradient, quantized to 4 bits",
-      .make = &make_topk_sgd,
-      .check = &check_topk_sgd,
-      .defaults = {.select = "bucket_topk:0.015625:512", .codec = "gap+qsgd4", .codec_error = CodecError::kDropped}};
+  return {.name = kTopkSgdForm.name,
+          .source = "[SparCML19, 4, algorithm 1]",
+          .summary = "the k largest of every 512 entries of residual + rate x gradient, quantized to 4 bits",
+          .make = &make_topk_sgd,
+          .check = &check_topk_sgd,
+          .defaults = {.select = "bucket_topk:0.015625:512", .codec = "gap+qsgd4", .codec_error = CodecError::kDrop}};
 }
 
 }  // namespace millrace::training

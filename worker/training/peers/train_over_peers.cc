@@ -122,7 +122,7 @@ class PeerRun {
       began_.push_back(monotonic_now_ns());
       if (Status status = optimizer_->start(step_); !status) return std::unexpected(status.error());
       ++step_;
-      if (Status status = drain(options_.options.asynchronous); !status) return std::unexpected(status.error());
+      if (Status status = drain(staleness_of(options_.options)); !status) return std::unexpected(status.error());
       const Result<bool> stops = agreement_.ask(stop_);
       if (!stops) return std::unexpected(stops.error());
       interrupted_ = *stops;

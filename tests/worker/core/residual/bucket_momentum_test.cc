@@ -31,7 +31,7 @@ class ClusterAndOracles {
   explicit ClusterAndOracles(uint64_t seed) : random_(random_key(seed)) {
     options_.spec = testing::toy_spec(3, {700, 90, 64});
     options_.spec.fuse_below = 100;
-    options_.spec.select = {.selection = Selection::kTopK, .k = 9};
+    options_.spec.select = {.selection = SelectionId::kTopK, .k = 9};
     options_.spec.momentum = {Momentum::kCorrection, 0.5, true};
     options_.spec.parts_per_shard = 2;
     options_.shards = 2;
@@ -144,7 +144,7 @@ TEST(MomentumOfACluster, FollowsTheUpdatesOfLoneAndFusedTensors) {
 
 struct MomentumCore : testing::ScriptedCore {
   MomentumCore() {
-    config_.spec.select = {.selection = Selection::kTopK, .k = 1};
+    config_.spec.select = {.selection = SelectionId::kTopK, .k = 1};
     config_.spec.momentum = {Momentum::kCorrection, 0.5, true};
     config_.spec.audit = true;
   }

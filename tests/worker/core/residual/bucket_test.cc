@@ -123,7 +123,7 @@ class OverlappingSteps {
  public:
   using Settle = std::function<void(Bucket& bucket)>;
   OverlappingSteps(uint64_t seed, Settle settle)
-      : job_(protocol::CodecError::kRetain, {.selection = Selection::kTopK, .density = 0.15}),
+      : job_(protocol::CodecError::kRetain, {.selection = SelectionId::kTopK, .density = 0.15}),
         random_(random_key(seed)),
         settle_(std::move(settle)) {}
 

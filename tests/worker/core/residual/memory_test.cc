@@ -124,7 +124,7 @@ TEST(StarvedPush, TakesAllOrNothing) {
   const auto push_dense = [&](PushSlot& slot) { return slot.add_dense(dense, 1).has_value(); };
   const auto push_unsorted = [&](PushSlot& slot) { return slot.add_sparse(unsorted, values, 1).has_value(); };
   const auto push_sorted = [&](PushSlot& slot) { return slot.add_sparse(sorted, values, 1).has_value(); };
-  constexpr SelectionSpec kTop = {.selection = Selection::kTopK, .k = 5};
+  constexpr SelectionSpec kTop = {.selection = SelectionId::kTopK, .k = 5};
   for (const StarvedJob& job : {StarvedJob{"plain"}, StarvedJob{.name = "plain, top k", .select = kTop},
                                 StarvedJob{.name = "audited", .audit = true},
                                 StarvedJob{.name = "audited, top k", .audit = true, .select = kTop}}) {

@@ -72,7 +72,7 @@ enum class Way {
 /// The loss after kSteps.
 double train(const std::vector<Row>& rows, Way way, double density, double rate) {
   protocol::JobSpec spec = testing::toy_spec(kMomentumConvergenceWorkers, {kFeatures});
-  spec.select = {.selection = Selection::kTopK, .density = density};
+  spec.select = {.selection = SelectionId::kTopK, .density = density};
   spec.parts_per_shard = 1;
   if (way == Way::kCorrection) spec.momentum = {protocol::Momentum::kCorrection, kMomentum, true};
   const protocol::JobLayout layout = protocol::plan_layout(spec, 1);

@@ -58,7 +58,7 @@ class Twin {
  public:
   Twin(const Run& run, uint64_t seed) : run_(run), random_(random_key(seed)) {
     spec_ = testing::toy_spec(1, run.dimensions);
-    spec_.select = {.selection = Selection::kTopK, .k = 9};
+    spec_.select = {.selection = SelectionId::kTopK, .k = 9};
     if (run.dense_steps > 0) spec_.select.warm_up = WarmUp::kDense;
     spec_.select.warm_up_steps = run.dense_steps;
     spec_.momentum = {run.momentum, kFactor, run.masked};
@@ -295,7 +295,7 @@ TEST(Momentum, OfWhatShardsCutWhatIsAppliedIsMaskedThoughTheWorkerSendsAll) {
 
 TEST(Momentum, OfATensorPushedSparseTakesNoMemoryByItsDimension) {
   protocol::JobSpec spec = testing::toy_spec(1, {kDimensionMax});
-  spec.select = {.selection = Selection::kTopK, .k = 2};
+  spec.select = {.selection = SelectionId::kTopK, .k = 2};
   spec.momentum = {Momentum::kCorrection, kFactor, true};
   const protocol::JobLayout layout = protocol::plan_layout(spec, 1);
   Bucket bucket(spec, layout.buckets.at(0), layout.parts, LedgerMode::kSums);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "tests/worker/option_texts.h"
 #include "tests/worker/training/peers/toy_data.h"
 #include "tests/worker/training/peers/trained.h"
 #include "worker/training/data/feature_columns.h"
@@ -128,7 +129,7 @@ TEST(CoordinateDescent, TheObjectiveGoesDownToItsMinimumForEveryNumberOfRanks) {
     }
   }
   PeerTrainOptions options = coordinate_descent_options_of(1, 200);
-  options.options.codec = codec_from_text("gap+bf16").value();
+  millrace::testing::set_option(options.options.job, "codec_up", "gap+bf16");
   expect_minimum(data, 3, options);
 }
 
@@ -137,7 +138,7 @@ TEST(CoordinateDescent, AsynchronousStepsComeToTheSameMinimum) {
   PeerTrainOptions options = coordinate_descent_options_of(1, 200);
   const auto share = [&](uint32_t rank) { return share_of(data, rank, 3); };
   const auto synchronous = train(3, options, share);
-  options.options.asynchronous = 2;
+  options.options.job.consistency = Synchronous{2};
   const auto asynchronous = train(3, options, share);
   expect_alike(asynchronous);
   EXPECT_NEAR(asynchronous[0].epochs.back().objective, synchronous[0].epochs.back().objective, 1e-4);
@@ -164,7 +165,7 @@ TEST(CoordinateDescent, ADenseAllgatherGivesTheSameBitsAndSendsTheWholeModel) {
     for (const uint32_t asynchronous : {0u, 2u}) {
       SCOPED_TRACE(std::to_string(ranks) + " ranks, " + std::to_string(asynchronous));
       PeerTrainOptions options = coordinate_descent_options_of(1, 3);
-      options.options.asynchronous = asynchronous;
+      options.options.job.consistency = Synchronous{asynchronous};
       const auto share = [&](uint32_t rank) { return share_of(data, rank, ranks); };
       const auto sparse = train(ranks, options, share);
       options.options.allgather = AllgatherForm::kDense;
@@ -198,13 +199,13 @@ TEST(CoordinateDescent, WhatItDoesNotTakeIsRefused) {
   EXPECT_FALSE(options.optimizer->check(options.options));
   options = coordinate_descent_options_of(1, 1);
   options.options.allgather = AllgatherForm::kDense;
-  options.options.codec = codec_from_text("gap+raw").value();
-  EXPECT_THAT(options.optimizer->check(options.options).error().message, ::testing::HasSubstr("leave --codec out"));
-  options.options.codec.reset();
+  millrace::testing::set_option(options.options.job, "codec_up", "gap+raw");
+  EXPECT_THAT(options.optimizer->check(options.options).error().message, ::testing::HasSubstr("leave --codec-up out"));
+  options.options.job.codec_up = index::raw;
   EXPECT_TRUE(options.optimizer->check(options.options));
   EXPECT_THAT(find_optimizer("sgd")->check(options.options).error().message, ::testing::HasSubstr("--optimizer scd"));
   options = coordinate_descent_options_of(1, 1);
-  options.options.select = selection_from_text("topk:0.1").value();
+  millrace::testing::set_option(options.options.job, "select", "topk:0.1");
   EXPECT_FALSE(options.optimizer->check(options.options));
 }
 

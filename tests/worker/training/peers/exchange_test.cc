@@ -12,15 +12,17 @@
 #include <vector>
 
 #include "kernels/base/random.h"
+#include "tests/worker/option_texts.h"
 #include "tests/worker/training/peers/on_ranks.h"
 #include "tests/worker/training/peers/shards.h"
-#include "worker/training/exchange/selection_text.h"
+#include "worker/config/selection_text.h"
 
 /// Both exchanges against one slow oracle, on a binary grid, where f32 sums are exact. Peers and servers must give its
 /// sums to the bit, and the values that entered must be those in sums and residuals.
 namespace millrace::training {
 namespace {
 
+using millrace::testing::set_option;
 using ::testing::HasSubstr;
 using testing::on_ranks;
 using testing::Shards;
@@ -54,15 +56,15 @@ void take_largest(const Values& values, size_t begin, size_t end, size_t k, std:
 /// Returns whether no entry stays in the residual: no selection, dense first steps, an amount of everything, and sizes
 /// that RedSync does not compress.
 bool sends_everything(const SelectionSpec& spec, uint64_t step) {
-  return spec.selection == Selection::kNone || spec.selection == Selection::kBySize || spec.k >= kExchangeDimension ||
-         (spec.warm_up == WarmUp::kDense && step < spec.warm_up_steps);
+  return spec.selection == SelectionId::kNone || spec.selection == SelectionId::kBySize ||
+         spec.k >= kExchangeDimension || (spec.warm_up == WarmUp::kDense && step < spec.warm_up_steps);
 }
 
 std::vector<size_t> selected(const Values& values, const SelectionSpec& spec, uint64_t step) {
   std::vector<size_t> taken;
   if (sends_everything(spec, step)) {
     take_largest(values, 0, kExchangeDimension, kExchangeDimension, taken);
-  } else if (spec.selection == Selection::kBucketTopK) {
+  } else if (spec.selection == SelectionId::kBucketTopK) {
     const auto k = static_cast<size_t>(std::ceil(spec.density * spec.bucket_size));
     for (size_t begin = 0; begin < kExchangeDimension; begin += spec.bucket_size) {
       take_largest(values, begin, std::min<size_t>(begin + spec.bucket_size, kExchangeDimension), k, taken);
@@ -82,9 +84,9 @@ class Oracle {
         residual_(ranks, Values(kExchangeDimension)),
         velocity_(residual_),
         entered_(kExchangeDimension) {
-    const std::string& text = options.momentum;
-    if (text != "none") factor_ = std::stod(text.substr(text.find(':') + 1));
-    nesterov_ = text.starts_with("nesterov");
+    const protocol::MomentumSpec momentum = momentum_of(options);
+    factor_ = momentum.factor;
+    nesterov_ = momentum.momentum == protocol::Momentum::kNesterov;
   }
 
   /// Returns the sum of the step; `largest` is the sum of the ranks' largest sent magnitudes.
@@ -103,11 +105,11 @@ class Oracle {
         entered_[i] += enters;
       }
       double most = 0;
-      for (const size_t i : selected(residual, options_.select, step)) {
+      for (const size_t i : selected(residual, select_of(options_), step)) {
         sum[i] += residual[i];
         most = std::max(most, std::abs(residual[i]));
         residual[i] = 0;
-        if (!sends_everything(options_.select, step)) velocity[i] = 0;
+        if (!sends_everything(select_of(options_), step)) velocity[i] = 0;
       }
       largest += most;
     }
@@ -138,7 +140,7 @@ Values dense_values(const StreamView& stream) {
   return {dense.values.begin(), dense.values.end()};
 }
 
-/// All steps on one rank, options.asynchronous of them in flight.
+/// All steps on one rank, staleness_of(options) of them in flight.
 ExchangeBooks exchange_on(peer::PeerGroup& group, const OptimizerOptions& options) {
   ExchangeBooks books;
   auto exchange = make_exchange({group, kExchangeDimension}, options);
@@ -155,7 +157,7 @@ ExchangeBooks exchange_on(peer::PeerGroup& group, const OptimizerOptions& option
   Status status;
   for (uint64_t step = 0; step < kExchangeSteps && status; ++step) {
     status = (*exchange)->start(step, gradient_of(group.rank(), step));
-    if (status) status = finish_down_to(options.asynchronous);
+    if (status) status = finish_down_to(staleness_of(options));
   }
   if (status) status = finish_down_to(0);
   if (!status) return {.error = status.error().message};
@@ -172,10 +174,10 @@ class BothPaths : public ::testing::Test {
  protected:
   std::vector<ExchangeBooks> run(uint32_t ranks, ExchangePath path, OptimizerOptions options) {
     options.path = path;
-    if (path == ExchangePath::kServers) options.servers = shards_.addresses();
-    options.job = "job " + std::to_string(++jobs_);
+    if (path == ExchangePath::kServers) options.me.shards = shards_.addresses();
+    options.job.name = "job " + std::to_string(++jobs_);
     EXPECT_TRUE(check_exchange(options));
-    const auto progress = options.asynchronous > 0 ? peer::Progress::kByThread : peer::Progress::kByCaller;
+    const auto progress = staleness_of(options) > 0 ? peer::Progress::kByThread : peer::Progress::kByCaller;
     return on_ranks<ExchangeBooks>(ranks, progress,
                                    [&](peer::PeerGroup& group) { return exchange_on(group, options); });
   }
@@ -236,8 +238,8 @@ TEST_F(BothPaths, SumsAndResidualsAreTheOraclesToTheBit) {
         SCOPED_TRACE(std::string(one.select) + ' ' + one.momentum + ' ' + std::to_string(ranks) + ' ' +
                      std::string(path_name(path)));
         OptimizerOptions options;
-        options.select = selection_from_text(one.select).value();
-        options.momentum = one.momentum;
+        set_option(options.job, "select", one.select);
+        set_option(options.job, "momentum", one.momentum);
         const std::vector<ExchangeBooks> books = run(ranks, path, options);
         ASSERT_NO_FATAL_FAILURE(expect_same_on_all(books));
         Oracle oracle(ranks, options);
@@ -258,7 +260,7 @@ TEST_F(BothPaths, WhatAQuantizerDropsIsWithinItsStep) {
     for (const ExchangePath path : {ExchangePath::kPeers, ExchangePath::kServers}) {
       SCOPED_TRACE(std::to_string(ranks) + ' ' + std::string(path_name(path)));
       OptimizerOptions options = default_options(*find_optimizer("topk_sgd"));
-      options.select = selection_from_text("bucket_topk:0.125:16").value();
+      set_option(options.job, "select", "bucket_topk:0.125:16");
       const std::vector<ExchangeBooks> books = run(ranks, path, options);
       ASSERT_NO_FATAL_FAILURE(expect_same_on_all(books));
       Oracle oracle(ranks, options);
@@ -297,10 +299,10 @@ TEST_F(BothPaths, NoCodeChangesAValueOfAnUncompressedStep) {
         SCOPED_TRACE(std::string(one.select) + ' ' + one.codec + ' ' + std::to_string(ranks) + ' ' +
                      std::string(path_name(path)));
         OptimizerOptions options;
-        options.select = selection_from_text(one.select).value();
-        options.codec = codec_from_text(one.codec).value();
-        options.codec_error = CodecError::kDropped;
-        options.momentum = "correction:0.5";
+        set_option(options.job, "select", one.select);
+        set_option(options.job, "codec_up", one.codec);
+        options.codec_error = CodecError::kDrop;
+        set_option(options.job, "momentum", "correction:0.5");
         if (one.quantizer != nullptr) {
           options.algorithm = peer::AlgorithmId::kDsarSplitAllgather;
           options.quantizer = codec_from_text(one.quantizer).value();
@@ -323,7 +325,7 @@ TEST_F(BothPaths, OfOktopkNothingIsLostOrCountedTwice) {
       for (const ExchangePath path : {ExchangePath::kPeers, ExchangePath::kServers}) {
         SCOPED_TRACE(std::to_string(ranks) + ' ' + std::to_string(period) + ' ' + std::string(path_name(path)));
         OptimizerOptions options = default_options(*find_optimizer("oktopk_sgd"));
-        options.select = selection_from_text("topk:9").value();
+        set_option(options.job, "select", "topk:9");
         options.thresholds_period = period;
         const std::vector<ExchangeBooks> books = run(ranks, path, options);
         ASSERT_NO_FATAL_FAILURE(expect_same_on_all(books));
@@ -344,8 +346,8 @@ TEST_F(BothPaths, WithStepsInFlightTheLawHolds) {
     for (const ExchangePath path : {ExchangePath::kPeers, ExchangePath::kServers}) {
       SCOPED_TRACE(std::string(select) + ' ' + std::string(path_name(path)));
       OptimizerOptions options;
-      options.select = selection_from_text(select).value();
-      options.asynchronous = 3;
+      set_option(options.job, "select", select);
+      options.job.consistency = Synchronous{3};
       const std::vector<ExchangeBooks> books = run(3, path, options);
       ASSERT_NO_FATAL_FAILURE(expect_same_on_all(books));
       expect_law(books, all_gradients(3));
@@ -357,7 +359,7 @@ TEST_F(BothPaths, WithStepsInFlightTheLawHolds) {
 /// be the rank's value there, selected or not, and leave it. Velocities end where an entry was sent. Returns the number
 /// of entries that were sent beside the selected ones.
 size_t expect_original_values(const ExchangeBooks& books, const OptimizerOptions& options, bool sends_selected) {
-  const double factor = options.momentum == "none" ? 0 : std::stod(options.momentum.substr(11));
+  const double factor = momentum_of(options).factor;
   Values residual(kExchangeDimension), velocity(kExchangeDimension);
   size_t beside = 0;
   for (uint64_t step = 0; step < kExchangeSteps; ++step) {
@@ -366,7 +368,7 @@ size_t expect_original_values(const ExchangeBooks& books, const OptimizerOptions
       velocity[i] = factor * velocity[i] + gradient[i];
       residual[i] += velocity[i];
     }
-    const std::vector<size_t> chosen = selected(residual, options.select, step);
+    const std::vector<size_t> chosen = selected(residual, select_of(options), step);
     for (size_t i = 0; i < kExchangeDimension; ++i) {
       const double sent = books.sums[step][i];
       const bool is_chosen = std::ranges::find(chosen, i) != chosen.end();
@@ -393,9 +395,9 @@ TEST_F(BothPaths, FalsePositivesCarryTheOriginalGradient) {
         SCOPED_TRACE(std::string(one.codec) + ' ' + momentum + ' ' + std::string(path_name(path)));
         OptimizerOptions options;
         options.algorithm = path == ExchangePath::kPeers ? peer::AlgorithmId::kRedsyncAllgather : options.algorithm;
-        options.select = selection_from_text("topk:9").value();
-        options.codec = codec_from_text(one.codec).value();
-        options.momentum = momentum;
+        set_option(options.job, "select", "topk:9");
+        set_option(options.job, "codec_up", one.codec);
+        set_option(options.job, "momentum", momentum);
         const std::vector<ExchangeBooks> books = run(1, path, options);
         ASSERT_NO_FATAL_FAILURE(expect_same_on_all(books));
         EXPECT_GT(expect_original_values(books[0], options, one.sends_selected), 0u);
@@ -409,9 +411,9 @@ TEST_F(BothPaths, FalsePositivesAreNotCountedTwiceWhereErrorsAreDropped) {
   for (const ExchangePath path : {ExchangePath::kPeers, ExchangePath::kServers}) {
     OptimizerOptions options;
     options.algorithm = path == ExchangePath::kPeers ? peer::AlgorithmId::kSsarRecursiveDoubling : options.algorithm;
-    options.select = selection_from_text("topk:9").value();
-    options.codec = codec_from_text("bloom_p0:0.3").value();
-    options.codec_error = CodecError::kDropped;
+    set_option(options.job, "select", "topk:9");
+    set_option(options.job, "codec_up", "bloom_p0:0.3");
+    options.codec_error = CodecError::kDrop;
     const std::vector<ExchangeBooks> books = run(3, path, options);
     ASSERT_NO_FATAL_FAILURE(expect_same_on_all(books));
     expect_law(books, all_gradients(3));
@@ -428,9 +430,9 @@ TEST_F(BothPaths, EveryAllreduceKeepsTheLawWithEntriesThatItsCodecAdds) {
                        std::to_string(ranks));
           OptimizerOptions options;
           options.algorithm = info.id;
-          options.select = selection_from_text("topk:9").value();
-          options.codec = codec_from_text(codec).value();
-          options.asynchronous = in_flight;
+          set_option(options.job, "select", "topk:9");
+          set_option(options.job, "codec_up", codec);
+          options.job.consistency = Synchronous{in_flight};
           const std::vector<ExchangeBooks> books = run(ranks, ExchangePath::kPeers, options);
           ASSERT_NO_FATAL_FAILURE(expect_same_on_all(books));
           expect_law(books, all_gradients(ranks));
@@ -456,7 +458,7 @@ TEST_F(BothPaths, PartsWithoutEntriesAreNoOtherNumberOfRanks) {
   for (const ExchangePath path : {ExchangePath::kPeers, ExchangePath::kServers}) {
     OptimizerOptions options;
     options.path = path;
-    options.servers = shards_.addresses();
+    options.me.shards = shards_.addresses();
     const auto all = on_ranks<std::string>(3, peer::Progress::kByCaller, [&](peer::PeerGroup& group) -> std::string {
       auto exchange = make_exchange({group, kWide}, options);
       if (!exchange) return exchange.error().message;
@@ -485,14 +487,14 @@ TEST_F(BothPaths, PartsWithoutEntriesAreNoOtherNumberOfRanks) {
 TEST(Exchange, AnErrorThatGrowsWhereItIsFedBackIsDropped) {
   const auto error_of = [](const char* codec) {
     OptimizerOptions options;
-    options.codec = codec_from_text(codec).value();
+    set_option(options.job, "codec_up", codec);
     return codec_error_of(options);
   };
   for (const char* codec : {"gap", "gap+qsgd8", "bloom_p0+qsgd8", "bloom_p1", "bloom_p2"}) {
-    EXPECT_EQ(error_of(codec), CodecError::kRetained) << codec;
+    EXPECT_EQ(error_of(codec), CodecError::kRetain) << codec;
   }
   for (const char* codec : {"bloom_naive", "bloom_p0+qsgd2", "gap+sketchml"}) {
-    EXPECT_EQ(error_of(codec), CodecError::kDropped) << codec;
+    EXPECT_EQ(error_of(codec), CodecError::kDrop) << codec;
   }
 }
 
@@ -500,7 +502,7 @@ TEST_F(BothPaths, ClippingIsToTheThresholdOverTheRootOfTheRanks) {
   constexpr uint32_t kRanks = 4;
   for (const ExchangePath path : {ExchangePath::kPeers, ExchangePath::kServers}) {
     OptimizerOptions options;
-    options.clip = 10;  // gradients' norms are some 100
+    options.job.contributions.clip = 10;  // gradients' norms are some 100
     const std::vector<ExchangeBooks> books = run(kRanks, path, options);
     ASSERT_NO_FATAL_FAILURE(expect_same_on_all(books));
     for (uint64_t step = 0; step < kExchangeSteps; ++step) {
@@ -520,8 +522,8 @@ TEST_F(BothPaths, AGradientWithNanEndsAllRanksAndNamesOne) {
   for (const ExchangePath path : {ExchangePath::kPeers, ExchangePath::kServers}) {
     OptimizerOptions options;
     options.path = path;
-    options.servers = shards_.addresses();
-    options.job = "not finite";
+    options.me.shards = shards_.addresses();
+    options.job.name = "not finite";
     const auto errors = on_ranks<std::string>(3, peer::Progress::kByCaller, [&](peer::PeerGroup& group) -> std::string {
       auto exchange = make_exchange({group, kExchangeDimension}, options);
       if (!exchange) return exchange.error().message;
@@ -539,8 +541,8 @@ TEST_F(BothPaths, AGradientWithNanEndsAllRanksAndNamesOne) {
 TEST_F(BothPaths, ServersThatCannotBeReachedAreToldOnAllRanks) {
   OptimizerOptions options;
   options.path = ExchangePath::kServers;
-  options.servers = {"tcp://127.0.0.1:1"};
-  options.connect_timeout_ms = 300;
+  options.me.shards = {"tcp://127.0.0.1:1"};
+  options.me.connect_timeout = std::chrono::milliseconds(300);
   const auto errors = on_ranks<std::string>(2, peer::Progress::kByCaller, [&](peer::PeerGroup& group) -> std::string {
     const auto exchange = make_exchange({group, kExchangeDimension}, options);
     return exchange ? "connected" : exchange.error().message;
@@ -552,7 +554,7 @@ TEST(Exchange, WhatAPathCannotDoIsRefusedByName) {
   const auto refusal = [](const char* optimizer, auto change) {
     OptimizerOptions options = default_options(*find_optimizer(optimizer));
     options.path = ExchangePath::kServers;
-    options.servers = {"tcp://127.0.0.1:7600"};
+    options.me.shards = {"tcp://127.0.0.1:7600"};
     change(options);
     const Status checked = find_optimizer(optimizer)->check(options);
     return checked ? std::string("taken") : checked.error().message;
@@ -560,22 +562,21 @@ TEST(Exchange, WhatAPathCannotDoIsRefusedByName) {
   using Options = OptimizerOptions&;
   EXPECT_EQ(refusal("sgd", [](Options) {}), "taken");
   EXPECT_THAT(refusal("scd", [](Options) {}), HasSubstr("--path peers alone"));
-  EXPECT_THAT(refusal("sgd", [](Options options) { options.algorithm = peer::AlgorithmId::kGtopk; }),
+  EXPECT_THAT(refusal("sgd", [](Options o) { o.algorithm = peer::AlgorithmId::kGtopk; }),
               HasSubstr("gtopk is an allreduce of --path peers"));
-  EXPECT_THAT(refusal("sgd", [](Options options) { options.quantizer = codec_from_text("raw+qsgd4").value(); }),
+  EXPECT_THAT(refusal("sgd", [](Options o) { o.quantizer = codec_from_text("raw+qsgd4").value(); }),
               HasSubstr("--quantizer is of dense phases"));
-  EXPECT_THAT(refusal("sgd", [](Options options) { options.asynchronous = 64; }), HasSubstr("staleness 64"));
-  EXPECT_THAT(refusal("sgd", [](Options options) { options.select = selection_from_text("uniform:0.1").value(); }),
-              HasSubstr("unbiased"));
-  EXPECT_THAT(refusal("sgd", [](Options options) { options.momentum = "correction:0.9"; }), HasSubstr("rgc has"));
-  EXPECT_THAT(refusal("oktopk_sgd", [](Options options) { options.clip = 1; }), HasSubstr("no --clip"));
-  EXPECT_THAT(refusal("rgc", [](Options options) { options.momentum = "heavy:0.9"; }), HasSubstr("heavy:0.9"));
-  EXPECT_THAT(refusal("adam", [](Options options) { options.beta2 = 1; }), HasSubstr("beta 2 must be in [0, 1)"));
-  EXPECT_EQ(refusal("sgd", [](Options options) { options.codec = codec_from_text("auto").value(); }), "taken");
+  EXPECT_THAT(refusal("sgd", [](Options o) { o.job.consistency = Synchronous{64}; }), HasSubstr("staleness 64"));
+  EXPECT_THAT(refusal("sgd", [](Options o) { set_option(o.job, "select", "uniform:0.1"); }), HasSubstr("unbiased"));
+  EXPECT_THAT(refusal("sgd", [](Options o) { set_option(o.job, "momentum", "correction:0.9"); }), HasSubstr("rgc has"));
+  EXPECT_THAT(refusal("oktopk_sgd", [](Options o) { o.job.contributions.clip = 1; }), HasSubstr("no --clip"));
+  EXPECT_THAT(refusal("rgc", [](Options o) { o.job.momentum = Momentum::correction(1.5); }), HasSubstr("momentum"));
+  EXPECT_THAT(refusal("adam", [](Options o) { o.beta2 = 1; }), HasSubstr("beta 2 must be in [0, 1)"));
+  EXPECT_EQ(refusal("sgd", [](Options o) { set_option(o.job, "codec_up", "auto"); }), "taken");
   EXPECT_THAT(refusal("sgd",
-                      [](Options options) {
-                        options.path = ExchangePath::kPeers;
-                        options.codec = codec_from_text("auto").value();
+                      [](Options o) {
+                        o.path = ExchangePath::kPeers;
+                        set_option(o.job, "codec_up", "auto");
                       }),
               HasSubstr("--path servers has"));
 }
@@ -587,9 +588,9 @@ TEST(SelectionText, IsReadBackAsItWas) {
         "by_size:0.001:signs:dense=400", "random:0.25", "gspar:0.01:3", "gspar_closed:0.7", "uniform:0.1",
         "topk:0.333333333333333314829616256247390992939472198486328125"}) {
     const SelectionSpec spec = selection_from_text(text).value();
-    const auto again = selection_from_text(selection_text(spec));
-    ASSERT_TRUE(again) << text << ": " << selection_text(spec) << ": " << again.error().message;
-    EXPECT_EQ(*again, spec) << text << ": " << selection_text(spec);
+    const auto again = selection_from_text(worker::selection_text(spec));
+    ASSERT_TRUE(again) << text << ": " << worker::selection_text(spec) << ": " << again.error().message;
+    EXPECT_EQ(*again, spec) << text << ": " << worker::selection_text(spec);
   }
 }
 

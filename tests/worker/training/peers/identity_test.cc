@@ -9,13 +9,15 @@
 
 #include "kernels/base/random.h"
 #include "millrace/millrace.h"
+#include "tests/worker/option_texts.h"
+#include "tests/worker/session_options.h"
 #include "tests/worker/training/peers/on_ranks.h"
 #include "tests/worker/training/peers/shards.h"
 #include "tests/worker/training/peers/switch_steps.h"
+#include "worker/config/selection_text.h"
 #include "worker/training/exchange/error_feedback.h"
 #include "worker/training/exchange/exchange.h"
 #include "worker/training/exchange/peer_grid.h"
-#include "worker/training/exchange/selection_text.h"
 
 /// `reproducible`: the same gradients give the same updates and the same residuals, to the bit. This holds over peers
 /// by every algorithm with exact sums, over 1 to 3 shards cut into parts in several ways. It also holds over a switch
@@ -114,11 +116,11 @@ constexpr IdentityCase kCases[] = {{"wild", wild, "topk:300", "none"},
 
 OptimizerOptions identity_options_of(const IdentityCase& one) {
   OptimizerOptions options;
-  options.reproducible = true;
-  options.grid = kGrid;
-  options.select = selection_from_text(one.select).value();
-  options.reselect = one.reselect;
-  options.momentum = one.momentum;
+  options.job.guarantees.reproducible = true;
+  millrace::testing::set_option(options.job, "grid", kGrid);
+  millrace::testing::set_option(options.job, "select", one.select);
+  millrace::testing::set_option(options.job, "reselect", one.reselect);
+  millrace::testing::set_option(options.job, "momentum", one.momentum);
   return options;
 }
 
@@ -149,10 +151,10 @@ std::vector<IdentityBooks> over_peers(uint32_t ranks, const OptimizerOptions& op
 }
 
 /// One worker of a job at shards, by the public interface alone.
-IdentityBooks session_of(const JobOptions& job, Gradients gradients) {
+IdentityBooks session_of(const millrace::testing::SessionOptions& job, Gradients gradients) {
   IdentityBooks books;
   try {
-    const auto session = Session::connect(job, {TensorOptions{.name = "w", .dimension = kIdentityDimension}});
+    const auto session = Session::connect(job, job, {TensorOptions{.name = "w", .dimension = kIdentityDimension}});
     for (uint64_t step = 0; step < kIdentitySteps; ++step) {
       const Stream gradient = gradients(job.worker, step);
       // Every other step as the whole array: the selection, and so all else, is the same.
@@ -188,28 +190,27 @@ IdentityBooks session_of(const JobOptions& job, Gradients gradients) {
 std::vector<IdentityBooks> over_shards(const Shards& shards, uint32_t workers, uint32_t parts_per_shard,
                                        const IdentityCase& one) {
   static int jobs = 0;
-  JobOptions job;
+  millrace::testing::SessionOptions job;
   job.name = "identity " + std::to_string(++jobs);
   job.workers = workers;
   job.workers_min = workers;
   job.shards = shards.addresses();
-  job.parts_per_shard = parts_per_shard;
-  job.select = one.select;
-  job.reselect = one.reselect;
-  job.combine = "mean";
+  job.layout.parts_per_shard = parts_per_shard;
+  millrace::testing::set_option(job, "select", one.select);
+  millrace::testing::set_option(job, "reselect", one.reselect);
+  job.updates.combine = Combine::kMean;
   // Codec auto measures once a process, and a loaded machine takes its time.
-  job.dead_after_ms = 120'000;
-  job.shard_silence_ms = 120'000;
-  job.momentum = one.momentum;
-  job.reproducible = true;
-  job.audit = true;
-  job.grid = kGrid;
-  job.codec_up = parts_per_shard % 2 == 0 ? "gap+raw" : "auto";
+  job.liveness.dead_after = std::chrono::minutes(2);
+  job.shard_silence = std::chrono::minutes(2);
+  millrace::testing::set_option(job, "momentum", one.momentum);
+  job.guarantees = {.reproducible = true, .audit = true};
+  millrace::testing::set_option(job, "grid", kGrid);
+  job.codec_up = parts_per_shard % 2 == 0 ? Codec() : Codec::automatic();
   std::vector<IdentityBooks> books(workers);
   {
     std::vector<std::jthread> threads;
     for (uint32_t worker = 0; worker < workers; ++worker) {
-      JobOptions own = job;
+      millrace::testing::SessionOptions own = job;
       own.worker = worker;
       threads.emplace_back([&books, own, &one] { books[own.worker] = session_of(own, one.gradients); });
     }
@@ -301,7 +302,7 @@ INSTANTIATE_TEST_SUITE_P(Reproducible, Identity, ::testing::ValuesIn(kCases), []
 TEST(IdentityWithout, TheOptionAlgorithmsAndShardsDiffer) {
   IdentityCase one = kCases[0];
   OptimizerOptions options = identity_options_of(one);
-  options.reproducible = false;
+  options.job.guarantees.reproducible = false;
   const auto ring = [&] {
     options.algorithm = peer::AlgorithmId::kDenseRing;
     return over_peers(5, options, one.gradients);
@@ -376,11 +377,15 @@ TEST(IdentityRefuses, WhatCannotBeReproduced) {
               o.quantizer = codec_from_text("raw+qsgd4").value();
             }).find("--quantizer"),
             std::string::npos);
-  EXPECT_NE(says([](O& o) { o.codec = codec_from_text("gap+qsgd4").value(); }).find("without loss"), std::string::npos);
-  EXPECT_NE(says([](O& o) { o.codec_error = CodecError::kDropped; }).find("nothing is dropped"), std::string::npos);
-  EXPECT_NE(says([](O& o) { o.asynchronous = 1; }).find("--asynchronous"), std::string::npos);
-  EXPECT_NE(says([](O& o) { o.grid = "100:0"; }).find("multiple of 64"), std::string::npos);
-  EXPECT_NE(says([](O& o) { o.reproducible = false, o.reselect = "topk:5"; }).find("--reproducible"),
+  EXPECT_NE(says([](O& o) { millrace::testing::set_option(o.job, "codec_up", "gap+qsgd4"); }).find("without loss"),
+            std::string::npos);
+  EXPECT_NE(says([](O& o) { o.codec_error = CodecError::kDrop; }).find("nothing is dropped"), std::string::npos);
+  EXPECT_NE(says([](O& o) { o.job.consistency = Synchronous{1}; }).find("--staleness"), std::string::npos);
+  EXPECT_NE(says([](O& o) { millrace::testing::set_option(o.job, "grid", "100:0"); }).find("multiple of 64"),
+            std::string::npos);
+  EXPECT_NE(says([](O& o) {
+              o.job.guarantees.reproducible = false, millrace::testing::set_option(o.job, "reselect", "topk:5");
+            }).find("--reproducible"),
             std::string::npos);
 }
 

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/worker/option_texts.h"
 #include "tests/worker/training/peers/shards.h"
 #include "tests/worker/training/peers/toy_data.h"
 #include "tests/worker/training/peers/trained.h"
@@ -88,8 +89,8 @@ class Optimizers : public ::testing::Test {
     PeerTrainOptions run;
     run.optimizer = find_optimizer(name);
     run.options = default_options(*run.optimizer);
-    run.options.select = selection_from_text(select).value();
-    run.options.codec.reset();
+    millrace::testing::set_option(run.options.job, "select", select);
+    run.options.job.codec_up = index::raw;
     run.options.thresholds_period = 1;
     run.options.batch_rows = kBatchRows;
     run.options.order = RowOrder::kFile;
@@ -107,8 +108,8 @@ class Optimizers : public ::testing::Test {
         SCOPED_TRACE(std::string(run.optimizer->name) + ' ' + std::to_string(ranks) + ' ' +
                      std::string(path_name(path)));
         run.options.path = path;
-        run.options.servers = path == ExchangePath::kServers ? shards_.addresses() : std::vector<std::string>();
-        run.options.job = "job " + std::to_string(++jobs_);
+        run.options.me.shards = path == ExchangePath::kServers ? shards_.addresses() : std::vector<std::string>();
+        run.options.job.name = "job " + std::to_string(++jobs_);
         const Status taken = run.optimizer->check(run.options);
         ASSERT_TRUE(taken) << taken.error().message;
         const auto trained = train(ranks, run, [&](uint32_t rank) { return share_of(data, rank, ranks); });
@@ -141,7 +142,7 @@ TEST_F(Optimizers, UnbiasedSgdThatDropsNothingIsSgd) {
   for (const char* select : {"none", "uniform:1", "random:1.0"}) {
     SCOPED_TRACE(select);
     PeerTrainOptions run = options_of("sgd", select);
-    run.options.unbiased = true;
+    run.options.job.contributions.unbiased = true;
     expect_slow(run, [](uint32_t ranks) {
       return [ranks](uint64_t, Values& w, std::vector<Values>& gradients) {
         for (const Values& gradient : gradients) {
@@ -257,9 +258,9 @@ TEST_F(Optimizers, RgcIsAlgorithm4) {
         Rgc{"topk:41", "correction:0.75", 0.75, 0, kAlways}}) {
     SCOPED_TRACE(std::string(one.select) + ' ' + one.momentum);
     PeerTrainOptions run = options_of("rgc", one.select);
-    run.options.momentum = one.momentum;
-    run.options.clip = one.clip;
-    if (one.quantized) run.options.codec = codec_from_text("raw+sign_mean").value();
+    millrace::testing::set_option(run.options.job, "momentum", one.momentum);
+    run.options.job.contributions.clip = one.clip;
+    if (one.quantized) millrace::testing::set_option(run.options.job, "codec_up", "raw+sign_mean");
     expect_slow(run, [&one](uint32_t ranks) { return rgc_of(ranks, one); });
   }
 }
@@ -322,16 +323,16 @@ TEST_F(Optimizers, TheirOwnDefaultsTrainOverBothPaths) {
       run.optimizer = &info;
       run.options = default_options(info);
       // A thousandth of 301 weights is none.
-      if (info.name == "rgc") run.options.select = selection_from_text("by_size:0.1").value();
+      if (info.name == "rgc") millrace::testing::set_option(run.options.job, "select", "by_size:0.1");
       if (info.name == "oktopk_sgd" || info.name == "adam")
-        run.options.select = selection_from_text("topk:0.1").value();
+        millrace::testing::set_option(run.options.job, "select", "topk:0.1");
       run.options.schedule.rate = info.name == "adam" ? 0.005 : info.name == "scd" ? 1 : 0.1;
       if (info.name == "momentum") run.options.schedule.rate = 0.02;
       run.options.batch_rows = 16;
       run.options.coordinates = 10;
       run.options.path = path;
-      if (path == ExchangePath::kServers) run.options.servers = shards_.addresses();
-      run.options.job = std::string(info.name);
+      if (path == ExchangePath::kServers) run.options.me.shards = shards_.addresses();
+      run.options.job.name = std::string(info.name);
       run.epochs = 15;
       const auto trained = train(3, run, [&](uint32_t rank) { return share_of(data, rank, 3); });
       ASSERT_NO_FATAL_FAILURE(expect_alike(trained));

@@ -9,6 +9,7 @@
 #include <tuple>
 #include <utility>
 
+#include "tests/worker/option_texts.h"
 #include "tests/worker/training/peers/on_ranks.h"
 #include "tests/worker/training/peers/shards.h"
 #include "tests/worker/training/peers/toy_data.h"
@@ -127,19 +128,19 @@ TEST(EntriesOfAStep, AreThoseOfTheFirstBatchOrWhatIsSelected) {
   OptimizerOptions options;
   for (const uint32_t batch : {1U, 2U, 20U, 1'000U}) {
     options.batch_rows = batch;
-    options.select = selection_from_text("none").value();
+    millrace::testing::set_option(options.job, "select", "none");
     std::set<uint32_t> features;
     for (size_t row = 0; row < std::min<size_t>(batch, 50); ++row) {
       for (const uint32_t index : data.row(row).indices) features.insert(index);
     }
     const uint64_t all = features.size() + 1;
     EXPECT_EQ(entries_of_a_step(data, options), all);
-    options.select = selection_from_text("topk:6").value();
+    millrace::testing::set_option(options.job, "select", "topk:6");
     EXPECT_EQ(entries_of_a_step(data, options), std::min<uint64_t>(6, all));
-    options.momentum = "correction:0.9";
+    millrace::testing::set_option(options.job, "momentum", "correction:0.9");
     EXPECT_EQ(entries_of_a_step(data, options), 6) << "a velocity has more entries than a batch";
-    options.momentum = "none";
-    options.select = selection_from_text("threshold:0.5").value();
+    millrace::testing::set_option(options.job, "momentum", "none");
+    millrace::testing::set_option(options.job, "select", "threshold:0.5");
     EXPECT_EQ(entries_of_a_step(data, options), all) << "at most";
   }
   EXPECT_EQ(entries_of_a_step(toy_data(0, 40, 1), options), 1) << "a rank without rows has the intercept";
@@ -153,10 +154,10 @@ TEST(MeasurePaths, AllRanksHaveOneChoiceOfNumbersThatTheyMeasured) {
          {std::tuple{AlgorithmId::kAuto, "none", "raw"}, std::tuple{AlgorithmId::kDenseRing, "topk:5", "gap+qsgd4"},
           std::tuple{AlgorithmId::kOktopk, "topk:5", "gap+raw"}}) {
       OptimizerOptions options;
-      options.servers = shards.addresses();
+      options.me.shards = shards.addresses();
       options.algorithm = algorithm;
-      options.select = selection_from_text(select).value();
-      if (std::string(codec) != "raw") options.codec = codec_from_text(codec).value();
+      millrace::testing::set_option(options.job, "select", select);
+      if (std::string(codec) != "raw") millrace::testing::set_option(options.job, "codec_up", codec);
       const auto all = on_ranks<Result<PathChoice>>(ranks, peer::Progress::kByCaller, [&](peer::PeerGroup& group) {
         return measure_paths(group, share_of(data, group.rank(), ranks), options);
       });
@@ -184,8 +185,8 @@ TEST(MeasurePaths, AllRanksHaveOneChoiceOfNumbersThatTheyMeasured) {
 TEST(MeasurePaths, AServerThatCannotBeReachedIsEveryRanksError) {
   const testing::Shards shards(1);
   OptimizerOptions options;
-  options.servers = {shards.addresses().front(), "tcp://127.0.0.1:1"};
-  options.connect_timeout_ms = 1;
+  options.me.shards = {shards.addresses().front(), "tcp://127.0.0.1:1"};
+  options.me.connect_timeout = std::chrono::milliseconds(1);
   const Dataset data = toy_data(10, 5, 1);
   const auto all = on_ranks<Result<PathChoice>>(
       2, peer::Progress::kByCaller, [&](peer::PeerGroup& group) { return measure_paths(group, data, options); });

@@ -110,8 +110,8 @@ TEST(PeerRun, TellsItsObserverOfEveryStepAndItsSums) {
     PeerTrainOptions options;
     options.optimizer = find_optimizer("sgd");
     options.options.batch_rows = 5;
-    options.options.asynchronous = asynchronous;
-    options.options.select = SelectionSpec{.selection = Selection::kTopK, .k = 10};
+    options.options.job.consistency = Synchronous{asynchronous};
+    options.options.job.select = Selection::top_k(Amount::count(10));
     options.epochs = 2;
     const auto all = testing::on_ranks<Told>(kRanks, peer::Progress::kByThread, [&](peer::PeerGroup& group) {
       Told told;

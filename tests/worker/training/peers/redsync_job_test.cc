@@ -13,8 +13,11 @@
 #include "kernels/reduce/reduce.h"
 #include "millrace/millrace.h"
 #include "tests/support/oracles/redsync_reference.h"
+#include "tests/worker/option_texts.h"
+#include "tests/worker/session_options.h"
 #include "tests/worker/training/peers/on_ranks.h"
 #include "tests/worker/training/peers/shards.h"
+#include "worker/config/option_access.h"
 #include "worker/training/exchange/exchange.h"
 #include "worker/training/optimizers/optimizer.h"
 
@@ -138,21 +141,24 @@ class RedsyncModel {
 class OverServers final : public RedsyncModel {
  public:
   OverServers(const Method& method, uint32_t worker, const std::vector<std::string>& shards, const std::string& job) {
-    JobOptions options{.name = job, .worker = worker, .workers = kRedsyncWorkers, .shards = shards};
-    options.select = select_of(method);
-    options.codec_up = method.quantized ? "raw+sign_mean" : "raw+raw";
-    options.codec_error = method.quantized ? "drop" : "retain";
-    options.combine = "mean";
-    options.momentum = method.momentum;
-    options.audit = true;
+    millrace::testing::SessionOptions options;
+    options.name = job;
+    options.worker = worker;
+    options.workers = kRedsyncWorkers;
+    options.shards = shards;
+    millrace::testing::set_option(options, "select", select_of(method));
+    options.codec_up = method.quantized ? Codec(index::raw, value::sign_mean) : Codec(index::raw);
+    options.contributions.codec_error = method.quantized ? CodecError::kDrop : CodecError::kRetain;
+    options.updates.combine = Combine::kMean;
+    millrace::testing::set_option(options, "momentum", method.momentum);
+    options.guarantees.audit = true;
     std::vector<TensorOptions> tensors;
     for (size_t layer = 0; layer < kLayers.size(); ++layer) {
       tensors.push_back({.name = kLayers[layer].name, .dimension = kLayers[layer].size});
       tensors.back().output_layer = kLayers[layer].output;
-      tensors.back().weights = weights_[layer];
-      tensors.back().scale = -kRedsyncRate;
+      tensors.back().weights = millrace::Weights(weights_[layer], -kRedsyncRate);
     }
-    session_ = Session::connect(options, tensors);
+    session_ = Session::connect(options, options, tensors);
   }
 
   void step(uint64_t, const std::vector<std::vector<float>>& gradients) override {
@@ -183,11 +189,12 @@ class OverPeers final : public RedsyncModel {
   OverPeers(const Method& method, peer::PeerGroup& group) {
     for (const Layer& layer : kLayers) {
       OptimizerOptions options = default_options(*find_optimizer("rgc"));
-      options.momentum = method.momentum;
-      options.select = selection_from_text(select_of(method)).value();
-      options.codec.reset();
-      if (method.quantized && !layer.output) options.codec = codec_from_text("raw+sign_mean").value();
-      if (layer.output) options.select.alternate_signs = false;
+      millrace::testing::set_option(options.job, "momentum", method.momentum);
+      SelectionSpec select = selection_from_text(select_of(method)).value();
+      if (layer.output) select.alternate_signs = false;
+      options.job.select = OptionAccess::selection_of(select);
+      options.job.codec_up = index::raw;
+      if (method.quantized && !layer.output) millrace::testing::set_option(options.job, "codec_up", "raw+sign_mean");
       EXPECT_TRUE(check_exchange(options));
       auto made = make_exchange({group, layer.size}, options);
       EXPECT_TRUE(made) << made.error().message;

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 
+#include "tests/worker/option_texts.h"
 #include "tests/worker/training/peers/on_ranks.h"
 #include "tests/worker/training/peers/toy_data.h"
 #include "tests/worker/training/peers/trained.h"
@@ -145,7 +146,7 @@ TEST(PeerSgd, AnAsynchronousStepIsOfTheModelSoManyStepsBefore) {
       options.options.l2 = 0.01;
       options.options.order = RowOrder::kFile;
       options.options.batch_rows = 4;
-      options.options.asynchronous = stale;
+      options.options.job.consistency = Synchronous{stale};
       const auto trained = train(ranks, options, [&](uint32_t rank) { return share_of(data, rank, ranks); });
       expect_alike(trained);
       auto batches = batches_of(data.rows(), ranks, 4);
@@ -213,11 +214,11 @@ TEST(PeerSgd, LossGoesDownForEverySelectionAlgorithmAndCodec) {
       SCOPED_TRACE(std::string(peer::algorithm_info(one.algorithm).name) + " " + one.select + " " + one.codec);
       PeerTrainOptions options = sgd_options_of(one.algorithm);
       options.options.loss = loss;
-      options.options.select = selection_from_text(one.select).value();
-      if (*one.codec != 0) options.options.codec = codec_from_text(one.codec).value();
+      millrace::testing::set_option(options.options.job, "select", one.select);
+      if (*one.codec != 0) millrace::testing::set_option(options.options.job, "codec_up", one.codec);
       if (*one.quantizer != 0) options.options.quantizer = codec_from_text(one.quantizer).value();
       // Older gradients, shorter steps.
-      options.options.asynchronous = one.asynchronous;
+      options.options.job.consistency = Synchronous{one.asynchronous};
       options.options.schedule.rate = 0.1 / (one.asynchronous + 1);
       options.epochs = 15 * (one.asynchronous + 1);
       options.threads = 2;
@@ -239,7 +240,7 @@ TEST(PeerSgd, AnotherSeedAnotherOrder) {
   std::vector<std::vector<float>> weights;
   for (const uint64_t seed : {1u, 1u, 2u}) {
     PeerTrainOptions options = sgd_options_of();
-    options.options.seed = seed;
+    options.options.job.seed = seed;
     weights.push_back(train(2, options, [&](uint32_t rank) { return share_of(data, rank, 2); })[0].weights);
   }
   EXPECT_EQ(weights[0], weights[1]);
@@ -274,7 +275,7 @@ TEST(PeerSgd, AGradientThatOverflowsEndsAllRanks) {
   for (float& value : data.values) value = 3e38F;
   for (const uint32_t asynchronous : {0u, 3u}) {
     PeerTrainOptions options = sgd_options_of();
-    options.options.asynchronous = asynchronous;
+    options.options.job.consistency = Synchronous{asynchronous};
     options.options.loss = Loss::kHinge;
     options.options.schedule.rate = 1e6;
     for (const Trained& one : train(3, options, [&](uint32_t rank) { return share_of(data, rank, 3); })) {
@@ -304,7 +305,7 @@ TEST(PeerSgd, WhatCannotBeIsRefused) {
       {kOktopk, "none"}, {kGtopk, "topk:0.1:warm_up=50"}, {kTopkA, "bucket_topk:0.01"}, {kSparseRing, "uniform:0.1"}};
   for (const auto& [algorithm, select] : selects) {
     PeerTrainOptions options = sgd_options_of(algorithm);
-    options.options.select = selection_from_text(select).value();
+    millrace::testing::set_option(options.options.job, "select", select);
     EXPECT_FALSE(options.optimizer->check(options.options)) << select;
   }
 }

@@ -30,9 +30,9 @@ constexpr uint64_t kJobFeatures = 20;
 TrainOptions svrg_job(const std::vector<std::string>& servers, uint32_t workers) {
   static std::atomic<int> jobs = 0;
   TrainOptions options;
-  options.job = "svrg job " + std::to_string(++jobs);
-  options.workers = workers;
-  options.servers = servers;
+  options.job.name = "svrg job " + std::to_string(++jobs);
+  options.job.workers = workers;
+  options.me.shards = servers;
   options.optimizer = "svrg";
   options.batch_rows = 4;
   options.learning_rate = 0.3;
@@ -43,10 +43,10 @@ TrainOptions svrg_job(const std::vector<std::string>& servers, uint32_t workers)
 
 /// Each worker's step is the mean gradient of its batch, in the order of the epoch; a step is the mean of the workers'.
 Weights slow_job(const Dataset& data, const TrainOptions& options) {
-  const uint64_t steps = steps_per_epoch(data.rows(), options.workers, options.batch_rows);
+  const uint64_t steps = steps_per_epoch(data.rows(), options.job.workers, options.batch_rows);
   std::vector<Dataset> shares;
-  for (uint32_t worker = 0; worker < options.workers; ++worker) {
-    shares.push_back(share_of(data, worker, options.workers));
+  for (uint32_t worker = 0; worker < options.job.workers; ++worker) {
+    shares.push_back(share_of(data, worker, options.job.workers));
   }
   Weights w(kJobFeatures + 1), snapshot;
   std::vector<Weights> full;
@@ -65,34 +65,34 @@ Weights slow_job(const Dataset& data, const TrainOptions& options) {
       snapshot = w;
       full.clear();
       for (const Dataset& share : shares) {
-        full.push_back(slow_gradient(share, epoch_order(share.rows(), options.seed, 0, 0), w));
+        full.push_back(slow_gradient(share, epoch_order(share.rows(), options.job.seed, 0, 0), w));
       }
     }
     Weights gradient(w.size());
-    for (uint32_t worker = 0; worker < options.workers; ++worker) {
+    for (uint32_t worker = 0; worker < options.job.workers; ++worker) {
       const Dataset& share = shares[worker];
       const auto epoch = static_cast<uint32_t>(step / steps);
-      const std::vector<uint32_t> order = epoch_order(share.rows(), options.seed, worker, epoch);
+      const std::vector<uint32_t> order = epoch_order(share.rows(), options.job.seed, worker, epoch);
       const size_t begin = std::min<size_t>(step % steps * options.batch_rows, order.size());
       const size_t end = std::min<size_t>(begin + options.batch_rows, order.size());
       const auto batch = std::span(order).subspan(begin, end - begin);
       const Weights now = slow_gradient(share, batch, w), before = slow_gradient(share, batch, snapshot);
-      for (size_t i = 0; i < w.size(); ++i) gradient[i] += (now[i] - before[i] + full[worker][i]) / options.workers;
+      for (size_t i = 0; i < w.size(); ++i) gradient[i] += (now[i] - before[i] + full[worker][i]) / options.job.workers;
     }
     in_flight.push_back(gradient);
-    finish_down_to(step % steps + 1 == steps ? 0 : options.staleness);
+    finish_down_to(step % steps + 1 == steps ? 0 : std::get<Synchronous>(options.job.consistency).staleness);
   }
   return w;
 }
 
 std::vector<std::vector<float>> trained_by(const Dataset& data, const TrainOptions& options) {
-  std::vector<std::vector<float>> weights(options.workers);
+  std::vector<std::vector<float>> weights(options.job.workers);
   std::vector<std::jthread> workers;
-  for (uint32_t worker = 0; worker < options.workers; ++worker) {
+  for (uint32_t worker = 0; worker < options.job.workers; ++worker) {
     workers.emplace_back([&, worker] {
       TrainOptions own = options;
-      own.worker = worker;
-      const Dataset share = share_of(data, worker, options.workers);
+      own.me.worker = worker;
+      const Dataset share = share_of(data, worker, options.job.workers);
       const std::atomic<bool> stop = false;
       const auto result = train(own, share, nullptr, {}, stop);
       ASSERT_TRUE(result) << result.error().message;
@@ -112,16 +112,16 @@ TEST(SvrgJob, FollowsThePapersStep) {
   for (const uint32_t workers : {1u, 3u}) {
     for (const uint64_t every : {uint64_t{0}, uint64_t{1}, uint64_t{3}}) {
       for (const uint32_t staleness : {0u, 2u}) {
-        for (const char* select : {"none", "uniform:1"}) {
+        for (const bool draws : {false, true}) {
           SCOPED_TRACE(std::to_string(workers) + ' ' + std::to_string(every) + ' ' + std::to_string(staleness) + ' ' +
-                       select);
+                       (draws ? "uniform" : "all"));
           TrainOptions options = svrg_job(shards.addresses(), workers);
           options.snapshot_every = every;
-          options.staleness = staleness;
-          options.select = select;
-          if (options.select != "none") {
-            options.unbiased = true;
-            options.codec_error = "drop";
+          options.job.consistency = Synchronous{staleness};
+          if (draws) {
+            options.job.select = Selection::uniform(1.0);
+            options.job.contributions.unbiased = true;
+            options.job.contributions.codec_error = CodecError::kDrop;
           }
           ASSERT_TRUE(check_job(options, kJobFeatures));
           const auto weights = trained_by(data, options);
@@ -147,21 +147,24 @@ TEST(SvrgJob, JobsWithoutACommonSnapshotAreRefused) {
   using Options = TrainOptions&;
   EXPECT_EQ(refusal([](Options) {}), "taken");
   EXPECT_EQ(refusal([](Options options) {  // the snapshots' job goes over servers, without the switch's options
-              options.path.path = "switch:127.0.0.1:7700";
-              options.path.switch_slots = 128;
-              options.path.switch_codec = "gap+fixed32";
+              options.job.path = SwitchPath{.address = "127.0.0.1:7700",
+                                            .slots = 128,
+                                            .codec = SwitchCodec{SwitchIndex::kGap, SwitchValue::kFixed32}};
             }),
             "taken");
-  for (const char* mode : {"bounded_staleness", "partial", "asynchronous"}) {
-    EXPECT_THAT(refusal([mode](Options options) { options.mode = mode; }),
+  for (const Consistency& how :
+       {Consistency(BoundedStaleness{}), Consistency(Partial{}), Consistency(Asynchronous{})}) {
+    EXPECT_THAT(refusal([how](Options options) { options.job.consistency = how; }),
                 ::testing::HasSubstr("needs --mode synchronous"));
   }
-  EXPECT_THAT(refusal([](Options options) { options.store = "sgd:0.1"; }), ::testing::HasSubstr("leave --store out"));
+  EXPECT_THAT(refusal([](Options options) { options.job.store = Store{optimizer::Sgd{0.1}}; }),
+              ::testing::HasSubstr("leave --store out"));
   EXPECT_THAT(refusal([](Options options) { options.state_path = "state"; }),
               ::testing::HasSubstr("leave --state out"));
-  EXPECT_THAT(refusal([](Options options) { options.initial_weights = "first"; }),
+  EXPECT_THAT(refusal([](Options options) { options.job.updates.initial_weights = InitialWeights::kFirst; }),
               ::testing::HasSubstr("leave --initial-weights out"));
-  EXPECT_THAT(refusal([](Options options) { options.reproducible = true; }), ::testing::HasSubstr("grid"));
+  EXPECT_THAT(refusal([](Options options) { options.job.guarantees.reproducible = true; }),
+              ::testing::HasSubstr("grid"));
   EXPECT_THAT(refusal([](Options options) {
                 options.optimizer = "sgd";
                 options.snapshot_every = 3;
@@ -169,8 +172,8 @@ TEST(SvrgJob, JobsWithoutACommonSnapshotAreRefused) {
               ::testing::HasSubstr("is of --optimizer svrg"));
   // Refused before any data are read, also settings that only the snapshots' job would refuse.
   const std::string longest(protocol::kNameBytesMax, 'j');
-  EXPECT_EQ(refusal([&](Options options) { options.job = longest, options.optimizer = "sgd"; }), "taken");
-  EXPECT_THAT(refusal([&](Options options) { options.job = longest; }), ::testing::HasSubstr("name"));
+  EXPECT_EQ(refusal([&](Options options) { options.job.name = longest, options.optimizer = "sgd"; }), "taken");
+  EXPECT_THAT(refusal([&](Options options) { options.job.name = longest; }), ::testing::HasSubstr("name"));
 }
 
 }  // namespace

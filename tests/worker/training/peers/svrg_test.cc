@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/worker/option_texts.h"
 #include "tests/worker/training/peers/shards.h"
 #include "tests/worker/training/peers/slow_gradient.h"
 #include "tests/worker/training/peers/toy_data.h"
@@ -96,15 +97,15 @@ class Svrg : public ::testing::Test {
     run.options.batch_rows = kSvrgBatch;
     run.options.order = RowOrder::kFile;
     run.options.snapshot_every = how.every;
-    run.options.asynchronous = how.stale;
+    run.options.job.consistency = Synchronous{how.stale};
     run.epochs = how.epochs;
     return run;
   }
 
   std::vector<Trained> trained_over(ExchangePath path, PeerTrainOptions run, const Dataset& data, uint32_t ranks) {
     run.options.path = path;
-    if (path == ExchangePath::kServers) run.options.servers = shards_.addresses();
-    run.options.job = "svrg " + std::to_string(++jobs_);
+    if (path == ExchangePath::kServers) run.options.me.shards = shards_.addresses();
+    run.options.job.name = "svrg " + std::to_string(++jobs_);
     const Status taken = run.optimizer->check(run.options);
     EXPECT_TRUE(taken) << taken.error().message;
     return train(ranks, run, [&](uint32_t rank) { return share_of(data, rank, ranks); });
@@ -125,8 +126,8 @@ TEST_F(Svrg, FollowsThePapersStepOverBothPaths) {
           SCOPED_TRACE(std::to_string(how.every) + ' ' + std::to_string(how.stale) + ' ' + std::to_string(ranks) + ' ' +
                        std::string(path_name(path)) + ' ' + select);
           PeerTrainOptions run = options_of(how);
-          run.options.select = selection_from_text(select).value();
-          run.options.unbiased = run.options.select.selection != Selection::kNone;
+          millrace::testing::set_option(run.options.job, "select", select);
+          run.options.job.contributions.unbiased = select_of(run.options).selection != SelectionId::kNone;
           const auto trained = trained_over(path, run, data, ranks);
           ASSERT_NO_FATAL_FAILURE(expect_alike(trained));
           expect_near(trained[0].weights, expected, 2e-5);
@@ -160,9 +161,9 @@ TEST_F(Svrg, EveryAlgorithmCodecAndSelectionTrains) {
     SCOPED_TRACE(one.algorithm);
     PeerTrainOptions run = options_of({.epochs = 10});
     run.options.algorithm = peer::find_algorithm(one.algorithm)->id;
-    run.options.select = selection_from_text(one.select).value();
-    if (*one.codec != 0) run.options.codec = codec_from_text(one.codec).value();
-    run.options.unbiased = one.unbiased;
+    millrace::testing::set_option(run.options.job, "select", one.select);
+    if (*one.codec != 0) millrace::testing::set_option(run.options.job, "codec_up", one.codec);
+    run.options.job.contributions.unbiased = one.unbiased;
     run.options.schedule.rate = 0.1;
     const auto trained = trained_over(ExchangePath::kPeers, run, data, 3);
     ASSERT_NO_FATAL_FAILURE(expect_alike(trained));
@@ -180,8 +181,8 @@ TEST_F(Svrg, DrawnDifferencesComeCloserThanDrawnGradients) {
   for (const char* optimizer : {"sgd", "svrg"}) {
     PeerTrainOptions run = options_of({.epochs = 200});
     run.optimizer = find_optimizer(optimizer);
-    run.options.select = selection_from_text("gspar:0.3").value();
-    run.options.unbiased = true;
+    millrace::testing::set_option(run.options.job, "select", "gspar:0.3");
+    run.options.job.contributions.unbiased = true;
     const auto trained = trained_over(ExchangePath::kPeers, run, data, 3);
     ASSERT_NO_FATAL_FAILURE(expect_alike(trained));
     above.push_back(slow_objective(data, {trained[0].weights.begin(), trained[0].weights.end()}) - least);
@@ -207,10 +208,14 @@ TEST_F(Svrg, WhatItDoesNotTakeIsRefused) {
   };
   using Options = OptimizerOptions&;
   EXPECT_EQ(refusal("svrg", [](Options) {}), "taken");
-  EXPECT_THAT(refusal("svrg", [](Options options) { options.reproducible = true; }), ::testing::HasSubstr("grid"));
-  EXPECT_THAT(refusal("svrg", [](Options options) { options.momentum = "correction:0.9"; }),
-              ::testing::HasSubstr("svrg has no --momentum"));
-  EXPECT_THAT(refusal("svrg", [](Options options) { options.clip = 1; }), ::testing::HasSubstr("svrg has no --clip"));
+  EXPECT_THAT(refusal("svrg", [](Options options) { options.job.guarantees.reproducible = true; }),
+              ::testing::HasSubstr("grid"));
+  EXPECT_THAT(
+      refusal("svrg",
+              [](Options options) { millrace::testing::set_option(options.job, "momentum", "correction:0.9"); }),
+      ::testing::HasSubstr("svrg has no --momentum"));
+  EXPECT_THAT(refusal("svrg", [](Options options) { options.job.contributions.clip = 1; }),
+              ::testing::HasSubstr("svrg has no --clip"));
   for (const char* other : {"sgd", "adam", "scd"}) {
     EXPECT_THAT(refusal(other, [](Options options) { options.snapshot_every = 5; }),
                 ::testing::HasSubstr("is of --optimizer svrg"));

@@ -23,7 +23,7 @@ struct Trained {
 
 template <typename ShareOf>
 std::vector<Trained> train(uint32_t ranks, const PeerTrainOptions& options, ShareOf data_of, int stop_rank = -1) {
-  const auto progress = options.options.asynchronous > 0 ? peer::Progress::kByThread : peer::Progress::kByCaller;
+  const auto progress = staleness_of(options.options) > 0 ? peer::Progress::kByThread : peer::Progress::kByCaller;
   return on_ranks<Trained>(ranks, progress, [&](peer::PeerGroup& group) {
     const Dataset data = data_of(group.rank());
     const std::atomic<bool> stop = static_cast<int>(group.rank()) == stop_rank;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/base/random.h"
+#include "tests/worker/option_texts.h"
 #include "tests/worker/training/peers/on_ranks.h"
 #include "tests/worker/training/peers/shards.h"
 #include "worker/training/exchange/error_feedback.h"
@@ -75,14 +76,14 @@ class UnbiasedOverRanks : public ::testing::Test {
   /// The mean of the sums lies within 5 standard errors of the gradients' sum. Fixed seeds: no chance from run to run.
   /// Steps over servers take longer, and unbiased_test.cc has the draws of jobs: fewer do.
   void expect_expectation(OptimizerOptions options, const char* select, const char* codec) {
-    options.unbiased = true;
-    options.seed = 3;
-    options.select = selection_from_text(select).value();
-    if (*codec != 0) options.codec = codec_from_text(codec).value();
+    options.job.contributions.unbiased = true;
+    options.job.seed = 3;
+    millrace::testing::set_option(options.job, "select", select);
+    if (*codec != 0) millrace::testing::set_option(options.job, "codec_up", codec);
     const bool servers = options.path == ExchangePath::kServers;
-    if (servers) options.servers = shards_.addresses();
+    if (servers) options.me.shards = shards_.addresses();
     const uint64_t steps = servers ? 300 : 800;
-    options.job = "unbiased " + std::to_string(++jobs_);
+    options.job.name = "unbiased " + std::to_string(++jobs_);
     const Status taken = check_exchange(options);
     ASSERT_TRUE(taken) << taken.error().message;
     const auto ranks = testing::on_ranks<DrawnBooks>(
@@ -143,7 +144,7 @@ TEST(UnbiasedContribution, EveryRankAndStepDrawsAnew) {
       ErrorFeedbackOptions options;
       options.dimension = kUnbiasedDimension;
       options.select = selection_from_text(select).value();
-      options.codec_error = CodecError::kDropped;
+      options.codec_error = CodecError::kDrop;
       options.unbiased = unbiased;
       if (!ErrorFeedback::make(options)) continue;  // gspar and uniform are for unbiased ones alone
       SCOPED_TRACE(std::string(select) + (unbiased ? " unbiased" : ""));
@@ -165,8 +166,8 @@ TEST(UnbiasedContribution, WhatNeedsAResidualIsRefusedBySentence) {
   const auto refusal = [](const char* optimizer, ExchangePath path, auto change) {
     OptimizerOptions options = default_options(*find_optimizer(optimizer));
     options.path = path;
-    if (path == ExchangePath::kServers) options.servers = {"tcp://127.0.0.1:7600"};
-    options.unbiased = true;
+    if (path == ExchangePath::kServers) options.me.shards = {"tcp://127.0.0.1:7600"};
+    options.job.contributions.unbiased = true;
     change(options);
     const Status checked = find_optimizer(optimizer)->check(options);
     return checked ? std::string("taken") : checked.error().message;
@@ -175,10 +176,10 @@ TEST(UnbiasedContribution, WhatNeedsAResidualIsRefusedBySentence) {
   constexpr auto kPeers = ExchangePath::kPeers;
   constexpr auto kServers = ExchangePath::kServers;
   const auto select = [](const char* text) {
-    return [text](Options options) { options.select = selection_from_text(text).value(); };
+    return [text](Options options) { millrace::testing::set_option(options.job, "select", text); };
   };
   const auto codec = [](const char* text) {
-    return [text](Options options) { options.codec = codec_from_text(text).value(); };
+    return [text](Options options) { millrace::testing::set_option(options.job, "codec_up", text); };
   };
   for (const ExchangePath path : {kPeers, kServers}) {
     SCOPED_TRACE(path_name(path));
@@ -193,11 +194,12 @@ TEST(UnbiasedContribution, WhatNeedsAResidualIsRefusedBySentence) {
     EXPECT_THAT(refusal("rgc", path, select("gspar:0.1")), HasSubstr("unmasked"));
     EXPECT_EQ(refusal("rgc", path,
                       [](Options options) {
-                        options.select = selection_from_text("gspar:0.1").value();
-                        options.momentum = "correction:0.9:unmasked";
+                        millrace::testing::set_option(options.job, "select", "gspar:0.1");
+                        millrace::testing::set_option(options.job, "momentum", "correction:0.9:unmasked");
                       }),
               "taken");
-    EXPECT_THAT(refusal("sgd", path, [](Options options) { options.reproducible = true; }), HasSubstr("grid"));
+    EXPECT_THAT(refusal("sgd", path, [](Options options) { options.job.guarantees.reproducible = true; }),
+                HasSubstr("grid"));
   }
   EXPECT_THAT(refusal("scd", kPeers, [](Options) {}), HasSubstr("no --unbiased"));
   EXPECT_THAT(
@@ -207,13 +209,13 @@ TEST(UnbiasedContribution, WhatNeedsAResidualIsRefusedBySentence) {
     EXPECT_THAT(refusal("sgd", kPeers,
                         [name](Options options) {
                           options.algorithm = peer::find_algorithm(name)->id;
-                          options.select = selection_from_text("topk:0.1").value();
+                          millrace::testing::set_option(options.job, "select", "topk:0.1");
                         }),
                 HasSubstr("keeps no residual to return it to"));
   }
   const auto without = [](const char* text) {
     OptimizerOptions options;
-    options.select = selection_from_text(text).value();
+    millrace::testing::set_option(options.job, "select", text);
     const Status checked = check_exchange(options);
     return checked ? std::string("taken") : checked.error().message;
   };

@@ -4,9 +4,9 @@
 
 #include "kernels/select/select.h"
 
-namespace millrace::training {
+namespace millrace::worker {
 
 /// Returns a text that selection_from_text() reads back: numbers keep all bits.
 std::string selection_text(const SelectionSpec& spec);
 
-}  // namespace millrace::training
+}  // namespace millrace::worker

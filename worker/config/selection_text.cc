@@ -1,10 +1,10 @@
-#include "worker/training/exchange/selection_text.h"
+#include "worker/config/selection_text.h"
 
 #include <fmt/format.h>
 
 #include <variant>
 
-namespace millrace::training {
+namespace millrace::worker {
 
 std::string selection_text(const SelectionSpec& spec) {
   const SelectionInfo* info = find_selection(spec.selection);
@@ -19,4 +19,4 @@ std::string selection_text(const SelectionSpec& spec) {
   return text;
 }
 
-}  // namespace millrace::training
+}  // namespace millrace::worker

@@ -1,0 +1,306 @@
+#include "worker/config/job_config.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cmath>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+
+#include "protocol/job/enum_words.h"
+#include "protocol/job/job_spec_reproducible.h"
+#include "worker/config/option_access.h"
+#include "worker/config/worker_fields.h"
+
+namespace millrace::worker {
+namespace {
+
+using protocol::Mode;
+
+template <typename... Ts>
+struct Cases : Ts... {
+  using Ts::operator()...;
+};
+
+void set_consistency(const Consistency& consistency, protocol::JobSpec& spec) {
+  std::visit(Cases{[&](const Synchronous& how) {
+                     spec.mode = Mode::kSynchronous;
+                     spec.staleness = how.staleness;
+                   },
+                   [&](const BoundedStaleness& how) {
+                     spec.mode = Mode::kBoundedStaleness;
+                     spec.staleness = how.staleness;
+                     spec.quorum = how.quorum;
+                     spec.deadline = how.deadline;
+                   },
+                   [&](const Partial& how) {
+                     spec.mode = Mode::kPartial;
+                     spec.staleness = how.staleness;
+                     spec.quorum = how.quorum;
+                     spec.deadline = how.deadline;
+                     spec.participants = how.participants;
+                   },
+                   [&](const Asynchronous& how) {
+                     spec.mode = Mode::kAsynchronous;
+                     spec.staleness = how.staleness;
+                   }},
+             consistency);
+}
+
+OptimizerSpec spec_of_rule(const decltype(Store::rule)& rule) {
+  return std::visit(
+      Cases{[](const optimizer::Sgd& sgd) { return OptimizerSpec{.optimizer = Optimizer::kSgd, .rate = sgd.rate}; },
+            [](const optimizer::Momentum& momentum) {
+              return OptimizerSpec{
+                  .optimizer = Optimizer::kMomentum, .rate = momentum.rate, .momentum = momentum.momentum};
+            },
+            [](const optimizer::Adagrad& adagrad) {
+              return OptimizerSpec{.optimizer = Optimizer::kAdagrad, .rate = adagrad.rate, .epsilon = adagrad.epsilon};
+            },
+            [](const optimizer::Adam& adam) {
+              return OptimizerSpec{.optimizer = Optimizer::kAdam,
+                                   .rate = adam.rate,
+                                   .momentum = adam.beta1,
+                                   .decay = adam.beta2,
+                                   .epsilon = adam.epsilon};
+            },
+            [](const optimizer::Numbered& other) {
+              return OptimizerSpec{.optimizer = static_cast<Optimizer>(other.number),
+                                   .rate = other.rate,
+                                   .momentum = other.momentum,
+                                   .decay = other.decay,
+                                   .epsilon = other.epsilon};
+            }},
+      rule);
+}
+
+std::optional<Store> store_of(const protocol::StoreSpec& spec) {
+  const OptimizerSpec& rule = spec.optimizer;
+  switch (rule.optimizer) {
+    case Optimizer::kNone: return std::nullopt;
+    case Optimizer::kSgd: return Store{optimizer::Sgd{rule.rate}, spec.begin};
+    case Optimizer::kMomentum: return Store{optimizer::Momentum{rule.rate, rule.momentum}, spec.begin};
+    case Optimizer::kAdagrad: return Store{optimizer::Adagrad{rule.rate, rule.epsilon}, spec.begin};
+    case Optimizer::kAdam:
+      return Store{optimizer::Adam{rule.rate, rule.momentum, rule.decay, rule.epsilon}, spec.begin};
+  }
+  const optimizer::Numbered other{static_cast<uint8_t>(rule.optimizer), rule.rate, rule.momentum, rule.decay,
+                                  rule.epsilon};
+  return Store{other, spec.begin};
+}
+
+void set_switch(const SwitchPath& path, JobDraft& draft) {
+  protocol::SwitchSpec& at = draft.spec.switch_path;
+  draft.spec.path = protocol::Path::kSwitch;
+  at.address = path.address;
+  at.job = path.job;
+  at.slots = path.slots;
+  at.lanes = path.lanes;
+  at.packet_bytes_max = path.packet_bytes;
+  at.return_after = path.return_after;
+  draft.switch_codec_chosen = !path.codec;
+  if (!path.codec) return;
+  at.index = static_cast<protocol::WindowIndexCodec>(path.codec->index);
+  at.value = static_cast<protocol::WindowValueCodec>(path.codec->value);
+}
+
+/// Gives the options that are "auto" their values.
+protocol::JobSpec resolved(JobDraft draft) {
+  protocol::JobSpec& spec = draft.spec;
+  if (draft.grid_chosen) spec.grid = spec.reproducible ? protocol::kReproducibleGrid : protocol::GridSpec{};
+  // Integers of a reproducible job have the bits of an f32's, and a switch sends all of them.
+  if (draft.switch_codec_chosen) {
+    const bool exact = spec.reproducible && spec.path == protocol::Path::kSwitch;
+    static_cast<protocol::SwitchCodecs&>(spec.switch_path) = {.value = exact ? protocol::WindowValueCodec::kFixed32
+                                                                             : protocol::WindowValueCodec::kFixed16};
+  }
+  return std::move(spec);
+}
+
+std::unexpected<Error> not_of(std::string_view option, std::string_view owner, std::string_view present) {
+  return fail(ErrorCode::kInvalidArgument,
+              fmt::format("{} belongs to {}, and this job has {}: change that option, or leave {} out", option, owner,
+                          present, option));
+}
+
+Result<Consistency> consistency_of(const protocol::JobSpec& spec) {
+  const std::string mode = fmt::format("mode {}", protocol::enum_word(spec.mode));
+  const bool leaves_out = spec.mode == Mode::kBoundedStaleness || spec.mode == Mode::kPartial;
+  constexpr std::string_view kOwners = "modes partial and bounded_staleness";
+  if (spec.quorum != 0 && !leaves_out) return not_of("quorum", kOwners, mode);
+  if (spec.deadline.count() != 0 && !leaves_out) return not_of("deadline", kOwners, mode);
+  if (spec.participants != 0 && spec.mode != Mode::kPartial) return not_of("participants", "mode partial", mode);
+  switch (spec.mode) {
+    case Mode::kSynchronous: return Synchronous{spec.staleness};
+    case Mode::kBoundedStaleness: return BoundedStaleness{spec.staleness, spec.quorum, spec.deadline};
+    case Mode::kPartial: return Partial{spec.quorum, spec.deadline, spec.participants, spec.staleness};
+    case Mode::kAsynchronous: return Asynchronous{spec.staleness};
+  }
+  return not_of("mode", "no version that this library knows", mode);
+}
+
+Result<Path> path_of(const JobDraft& draft) {
+  const protocol::SwitchSpec& at = draft.spec.switch_path;
+  if (draft.spec.path == protocol::Path::kServer) {
+    if (!(at == protocol::SwitchSpec{}) || !draft.switch_codec_chosen) {
+      return not_of("a switch_ option", "path switch", "path server");
+    }
+    return ServerPath{};
+  }
+  SwitchPath path{.address = at.address,
+                  .job = at.job,
+                  .slots = at.slots,
+                  .lanes = at.lanes,
+                  .packet_bytes = at.packet_bytes_max,
+                  .return_after = at.return_after};
+  if (!draft.switch_codec_chosen) {
+    path.codec = {static_cast<SwitchIndex>(at.index), static_cast<SwitchValue>(at.value)};
+  }
+  return path;
+}
+
+template <typename To, typename From>
+std::optional<To> override_of(const std::optional<From>& given) {
+  return given ? std::optional<To>(OptionAccess::spec_of(*given)) : std::nullopt;
+}
+
+protocol::TensorSpec tensor_of(const TensorOptions& options) {
+  return {.name = options.name,
+          .dimension = options.dimension,
+          .priority = options.priority,
+          .select = override_of<SelectionSpec>(options.select),
+          .reselect = override_of<protocol::ReselectSpec>(options.reselect),
+          .codec_up = override_of<CodecSpec>(options.codec_up),
+          .codec_down = override_of<CodecSpec>(options.codec_down)};
+}
+
+/// Removes quantization from the tensor's settings: alternating signs and lossy codecs.
+void keep_values(const protocol::JobSpec& spec, protocol::TensorSpec& tensor) {
+  SelectionSpec select = tensor.select.value_or(spec.select);
+  select.alternate_signs = false;
+  tensor.select = select;
+  tensor.codec_up = without_loss(tensor.codec_up.value_or(spec.codec_up));
+  tensor.codec_down = without_loss(tensor.codec_down.value_or(spec.codec_down));
+}
+
+/// Looks for a duration that does not fit milliseconds of 32 bits.
+struct Durations {
+  Status valid;
+
+  void option(const protocol::OptionInfo& info, std::chrono::milliseconds value) {
+    if (!valid || (value.count() >= 0 && value <= protocol::kDurationMax)) return;
+    valid = fail(ErrorCode::kInvalidArgument, fmt::format("{} is {} ms: it takes 0 to {}", info.name, value.count(),
+                                                          protocol::kDurationMax.count()));
+  }
+  template <typename T>
+  void option(const protocol::OptionInfo&, const T&) {}
+};
+
+/// Checks this worker's own options, which the specification does not have.
+Status check_worker(const JobConfig& job, const WorkerConfig& worker) {
+  if (!(worker.link_rate >= 0) || !std::isfinite(worker.link_rate)) {
+    return fail(ErrorCode::kInvalidArgument, "link_rate: bits per second, 0 or more");
+  }
+  if (worker.worker >= job.workers) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("worker {} of {} workers: identities are 0 .. workers - 1", worker.worker, job.workers));
+  }
+  const bool by_server = std::holds_alternative<ServerPath>(job.path);
+  if (job.guarantees.reproducible && by_server && (worker.returns || !worker.load_path.empty())) {
+    return fail(
+        ErrorCode::kUnsupported,
+        fmt::format("{} in a reproducible job: the exponents of its grid are in no saved state and no snapshot; "
+                    "start the job again, from the weights of the last run",
+                    worker.returns ? "returns" : "load_path"));
+  }
+  if (by_server && !worker.rack.empty()) {
+    return fail(ErrorCode::kInvalidArgument, "rack belongs to path switch: set the job's path, or leave rack out");
+  }
+  Durations durations;
+  visit_worker(durations, worker);
+  if (!durations.valid) return durations.valid;
+  if (worker.shards.empty()) {
+    return fail(ErrorCode::kInvalidArgument, "no shards: give at least one \"tcp://host:port\"");
+  }
+  return {};
+}
+
+}  // namespace
+
+JobDraft draft_of(const JobConfig& job) {
+  JobDraft draft;
+  protocol::JobSpec& spec = draft.spec;
+  static_cast<Contributions&>(spec) = job.contributions;
+  static_cast<Updates&>(spec) = job.updates;
+  static_cast<Guarantees&>(spec) = job.guarantees;
+  static_cast<Liveness&>(spec) = job.liveness;
+  static_cast<Layout&>(spec) = job.layout;
+  spec.name = job.name;
+  spec.workers = job.workers;
+  spec.workers_min = job.workers_min;
+  spec.seed = job.seed;
+  spec.recipe = job.recipe;
+  set_consistency(job.consistency, spec);
+  spec.select = OptionAccess::spec_of(job.select);
+  spec.reselect = OptionAccess::spec_of(job.reselect);
+  spec.codec_up = OptionAccess::spec_of(job.codec_up);
+  spec.codec_down = OptionAccess::spec_of(job.codec_down);
+  spec.momentum = OptionAccess::spec_of(job.momentum);
+  if (const auto* path = std::get_if<SwitchPath>(&job.path)) set_switch(*path, draft);
+  draft.grid_chosen = !job.grid;
+  if (job.grid) spec.grid = *job.grid;
+  if (job.store) spec.store = {.optimizer = spec_of_rule(job.store->rule), .begin = job.store->begin};
+  return draft;
+}
+
+Result<JobConfig> config_of(const JobDraft& draft) {
+  const protocol::JobSpec& spec = draft.spec;
+  auto consistency = consistency_of(spec);
+  if (!consistency) return std::unexpected(consistency.error());
+  auto path = path_of(draft);
+  if (!path) return std::unexpected(path.error());
+  auto store = store_of(spec.store);
+  if (!store && spec.store.begin != StoreBegin::kZeros) return not_of("store_begin", "a store", "none");
+  return JobConfig{.name = spec.name,
+                   .workers = spec.workers,
+                   .workers_min = spec.workers_min,
+                   .consistency = *consistency,
+                   .select = OptionAccess::selection_of(spec.select),
+                   .reselect = OptionAccess::reselect_of(spec.reselect),
+                   .codec_up = OptionAccess::codec_of(spec.codec_up),
+                   .codec_down = OptionAccess::codec_of(spec.codec_down),
+                   .momentum = OptionAccess::momentum_of(spec.momentum),
+                   .contributions = spec,
+                   .updates = spec,
+                   .guarantees = spec,
+                   .liveness = spec,
+                   .layout = spec,
+                   .seed = spec.seed,
+                   .path = std::move(*path),
+                   .grid = draft.grid_chosen ? std::nullopt : std::optional<Grid>(spec.grid),
+                   .store = store,
+                   .recipe = spec.recipe};
+}
+
+std::string_view consistency_name(const Consistency& consistency) {
+  protocol::JobSpec spec;
+  set_consistency(consistency, spec);
+  return protocol::enum_word(spec.mode);
+}
+
+Result<protocol::JobSpec> job_spec_of(const JobConfig& job, const WorkerConfig& worker,
+                                      std::span<const TensorOptions> tensors) {
+  if (auto valid = check_worker(job, worker); !valid) return std::unexpected(valid.error());
+  protocol::JobSpec spec = resolved(draft_of(job));
+  for (const TensorOptions& options : tensors) {
+    protocol::TensorSpec tensor = tensor_of(options);
+    if (options.output_layer) keep_values(spec, tensor);
+    spec.tensors.push_back(std::move(tensor));
+  }
+  if (auto valid = protocol::validate(spec); !valid) return std::unexpected(valid.error());
+  return spec;
+}
+
+}  // namespace millrace::worker

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/base/result.h"
+#include "millrace/options.h"
+#include "protocol/job/option_info.h"
+#include "worker/config/job_config.h"
+
+namespace millrace::worker {
+
+/// Is one option of a configuration as text. It refers to the configuration that it was made of, which outlives it.
+struct Option {
+  std::string name;  ///< "switch_return_after"
+  std::string flag;  ///< "switch-return-after": of the command line and of files
+  protocol::OptionInfo info;
+  std::string forms = {};                  ///< of a TEXT: its forms, "none, topk:DENSITY|COUNT, ..."
+  std::string form;                        ///< "DURATION", "NUMBER", "TEXT", or the words of an enum with | in between
+  bool is_switch = false;                  ///< on or off: a flag without a value
+  std::function<std::string()> text = {};  ///< the value
+  std::function<Status(std::string_view)> set = {};  ///< Errors  invalid_argument, with the option's name
+};
+
+/// Return every option, in the visitor's order: the one list that flags, files, documents and tests are made of.
+std::vector<Option> options_of(JobDraft& draft);
+std::vector<Option> options_of(WorkerConfig& worker);
+
+/// Removes all options but the named ones.
+void keep_options(std::vector<Option>& options, std::span<const std::string_view> names);
+
+/// Returns the option of that name. REQUIRES: there is one.
+Option& option_named(std::vector<Option>& options, std::string_view name);
+
+/// Sets one option of a job by its name and text, as a file or a flag does.
+///
+/// Errors  invalid_argument, with the option's name; nothing is changed.
+Status set_option(JobConfig& job, std::string_view name, std::string_view text);
+
+/// Returns the heading of a group: "Compression".
+std::string_view heading_of(protocol::OptionGroup group);
+
+/// Returns worker/OPTIONS.md: every option of a job and of a worker with its default.
+std::string options_markdown();
+
+}  // namespace millrace::worker

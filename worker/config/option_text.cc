@@ -1,0 +1,157 @@
+#include "worker/config/option_text.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "kernels/base/words.h"
+#include "kernels/select/select.h"
+#include "protocol/job/enum_words.h"
+
+namespace millrace::worker {
+namespace {
+
+std::unexpected<Error> not_a(std::string_view text, std::string_view wanted, const std::string& hint = {}) {
+  return fail(ErrorCode::kInvalidArgument, fmt::format("'{}' is not {}{}", text, wanted, hint));
+}
+
+template <typename E>
+bool assign_word(std::string_view text, E& value) {
+  for (const protocol::EnumWord<E>& known : protocol::kEnumWords<E>) {
+    if (known.word != text) continue;
+    value = known.value;
+    return true;
+  }
+  return false;
+}
+
+std::string hint_for_momentum(const std::vector<std::string_view>& words) {
+  const std::string hint = did_you_mean(words[0], protocol::enum_texts<protocol::Momentum>());
+  return hint.empty() && words.size() == 3 ? did_you_mean(words[2], {"unmasked"}) : hint;
+}
+
+std::string hint_for_switch_codecs(const std::vector<std::string_view>& words) {
+  const std::string hint = did_you_mean(words[0], protocol::enum_texts<protocol::WindowIndexCodec>());
+  return hint.empty() && words.size() == 2 ? did_you_mean(words[1], protocol::enum_texts<protocol::WindowValueCodec>())
+                                           : hint;
+}
+
+using std::chrono::milliseconds;
+/// Ascending; every unit divides the next one.
+constexpr std::array<std::pair<std::string_view, milliseconds>, 4> kDurationUnits = {{
+    {"ms", milliseconds(1)},
+    {"s", std::chrono::seconds(1)},
+    {"min", std::chrono::minutes(1)},
+    {"h", std::chrono::hours(1)},
+}};
+
+}  // namespace
+
+Result<protocol::MomentumSpec> momentum_from_text(std::string_view text) {
+  protocol::MomentumSpec spec;
+  if (text == "none") return spec;
+  const std::vector<std::string_view> words = split(text, ':');
+  const bool complete = words.size() == 2 || (words.size() == 3 && words[2] == "unmasked");
+  if (!complete || !assign_word(words[0], spec.momentum) || spec.momentum == protocol::Momentum::kNone) {
+    return not_a(text, "a momentum: 'none', or correction, nesterov or nesterov_printed with ':FACTOR[:unmasked]'",
+                 hint_for_momentum(words));
+  }
+  const auto factor = number_from_text<double>(words[1]);
+  if (!factor || !(*factor > 0) || !(*factor < 1)) return not_a(words[1], "a momentum factor between 0 and 1");
+  spec.factor = *factor;
+  spec.masked = words.size() == 2;
+  return spec;
+}
+
+std::string momentum_text(const protocol::MomentumSpec& spec) {
+  if (spec.momentum == protocol::Momentum::kNone) return "none";
+  return fmt::format("{}:{}{}", protocol::enum_word(spec.momentum), spec.factor, spec.masked ? "" : ":unmasked");
+}
+
+Result<protocol::ReselectSpec> reselect_from_text(std::string_view text) {
+  protocol::ReselectSpec spec;
+  if (text == "none") return spec;
+  const std::vector<std::string_view> words = split(text, ':');
+  const auto wanted = [&] {
+    return not_a(text, "a re-selection: 'none' or 'topk:DENSITY|COUNT[:PERIOD]'",
+                 did_you_mean(words[0], protocol::enum_texts<protocol::Reselect>()));
+  };
+  if (words.size() < 2 || words.size() > 3 || words[0] != "topk") return wanted();
+  spec.reselect = protocol::Reselect::kTopK;
+  if (auto done = set_amount(words[1], spec.density, spec.k); !done) return std::unexpected(done.error());
+  if (words.size() == 3 && (!assign_number(words[2], spec.threshold_period) || spec.threshold_period == 0)) {
+    return wanted();
+  }
+  return spec;
+}
+
+std::string reselect_text(const protocol::ReselectSpec& spec) {
+  if (spec.reselect == protocol::Reselect::kNone) return "none";
+  const std::string amount = spec.k != 0 ? fmt::format("{}", spec.k) : fmt::format("{}", spec.density);
+  const std::string period = spec.threshold_period == 1 ? "" : fmt::format(":{}", spec.threshold_period);
+  return fmt::format("topk:{}{}", amount, period);
+}
+
+Result<protocol::GridSpec> grid_from_text(std::string_view text) {
+  protocol::GridSpec spec;
+  const std::vector<std::string_view> words = split(text, ':');
+  if (words.size() != 2 || !assign_number(words[0], spec.block_indices) ||
+      !assign_number(words[1], spec.exponent_initial)) {
+    return not_a(text, "a grid: 'auto' or BLOCK_INDICES:FIRST_EXPONENT, as 16384:-20");
+  }
+  return spec;
+}
+
+std::string grid_text(const protocol::GridSpec& spec) {
+  return fmt::format("{}:{}", spec.block_indices, spec.exponent_initial);
+}
+
+Result<protocol::SwitchCodecs> switch_codecs_from_text(std::string_view text) {
+  protocol::SwitchCodecs codecs;
+  const std::vector<std::string_view> words = split(text, '+');
+  if (words.size() != 2 || !assign_word(words[0], codecs.index) || !assign_word(words[1], codecs.value)) {
+    return not_a(text,
+                 "a switch_codec: 'auto' or INDEX+VALUE, as gap+fixed16, with INDEX raw, gap, bitmap or bloom, VALUE "
+                 "fixed16, fixed32, qsgd8 or qsgd4",
+                 hint_for_switch_codecs(words));
+  }
+  return codecs;
+}
+
+std::string switch_codecs_text(const protocol::SwitchCodecs& codecs) {
+  return fmt::format("{}+{}", protocol::enum_word(codecs.index), protocol::enum_word(codecs.value));
+}
+
+std::optional<SwitchAddresses> switch_addresses(std::string_view path) {
+  constexpr std::string_view kSwitch = "switch:";
+  constexpr std::string_view kRack = "rack:";
+  if (!path.starts_with(kSwitch)) return std::nullopt;
+  const std::vector<std::string_view> parts = split(path.substr(kSwitch.size()), ',');
+  if (parts.empty()) return SwitchAddresses{};
+  if (parts.size() == 1) return SwitchAddresses{.decider = parts[0], .rack = {}};
+  if (parts.size() > 2 || !parts[1].starts_with(kRack) || parts[1].size() == kRack.size()) return std::nullopt;
+  return SwitchAddresses{.decider = parts[0], .rack = parts[1].substr(kRack.size())};
+}
+
+Result<milliseconds> duration_from_text(std::string_view text) {
+  const size_t digits = std::min(text.find_first_not_of("0123456789"), text.size());
+  const auto number = number_from_text<uint32_t>(text.substr(0, digits));
+  for (const auto& [unit, length] : kDurationUnits) {
+    if (number && text.substr(digits) == unit) return *number * length;
+  }
+  return not_a(text, "a duration: a whole number and ms, s, min or h, as 200ms or 10s");
+}
+
+std::string duration_text(milliseconds duration) {
+  size_t unit = 0;
+  while (duration != milliseconds::zero() && unit + 1 < kDurationUnits.size() &&
+         duration % kDurationUnits[unit + 1].second == milliseconds::zero()) {
+    ++unit;
+  }
+  return fmt::format("{}{}", duration / kDurationUnits[unit].second, kDurationUnits[unit].first);
+}
+
+}  // namespace millrace::worker

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "kernels/base/result.h"
+#include "protocol/job/job_spec.h"
+
+/// The text forms of options, for the command line and files: one pair of functions a type, each the other's reverse.
+/// Selections, codecs and optimizers have theirs in kernels/.
+namespace millrace::worker {
+
+/// Read and print "none", or "correction", "nesterov" or "nesterov_printed" with ":FACTOR[:unmasked]".
+Result<protocol::MomentumSpec> momentum_from_text(std::string_view text);
+std::string momentum_text(const protocol::MomentumSpec& spec);
+
+/// Read and print "none" or "topk:DENSITY|COUNT[:PERIOD]", with the steps between exact thresholds as PERIOD.
+Result<protocol::ReselectSpec> reselect_from_text(std::string_view text);
+std::string reselect_text(const protocol::ReselectSpec& spec);
+
+/// Read and print "BLOCK:EXPONENT": indices of a block, and the first exponent of 2.
+Result<protocol::GridSpec> grid_from_text(std::string_view text);
+std::string grid_text(const protocol::GridSpec& spec);
+
+/// Read and print "INDEX+VALUE" of a switch's datagrams, as "gap+fixed16".
+Result<protocol::SwitchCodecs> switch_codecs_from_text(std::string_view text);
+std::string switch_codecs_text(const protocol::SwitchCodecs& codecs);
+
+/// Holds the addresses of a path by a switch.
+struct SwitchAddresses {
+  std::string_view decider;  ///< the job's: in its specification
+  std::string_view rack;     ///< this worker's own; empty: none
+};
+/// Reads "switch:HOST:PORT" or, of a worker in a rack, "switch:HOST:PORT,rack:HOST:PORT". Views into `path`. Empty: it
+/// is of another form.
+std::optional<SwitchAddresses> switch_addresses(std::string_view path);
+
+/// Read and print "200ms", "10s", "5min" or "1h": whole numbers, and the largest unit that has the duration.
+Result<std::chrono::milliseconds> duration_from_text(std::string_view text);
+std::string duration_text(std::chrono::milliseconds duration);
+
+}  // namespace millrace::worker

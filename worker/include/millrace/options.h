@@ -1,0 +1,353 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "millrace/compression.h"
+
+/// The options of a job and of a worker. Every field has a default, so that designated initialisers name only what
+/// differs. worker/OPTIONS.md lists all of them with their flags and their names in files.
+namespace millrace {
+inline namespace v0 {
+
+/// Says how a step's update applies to a weight. Numbers of this and the following enums are on the wire.
+enum class Combine : uint8_t {
+  kSum = 1,
+  kMean = 2,          ///< divided by the number of contributors
+  kWeightedMean = 3,  ///< divided by the sum of the contributions' weights
+};
+
+/// Says what happens to the difference between the selected values and their decoded code.
+enum class CodecError : uint8_t {
+  kRetain = 1,  ///< stays in the worker's residual; for lossless codecs and contractions only
+  kDrop = 2,    ///< dropped and counted (SparCML's and RedSync's rule)
+};
+
+/// Says how a NaN or an infinity in a pushed gradient is treated.
+enum class NonFinite : uint8_t {
+  kRefuse = 1,        ///< push fails and takes nothing
+  kDropAndCount = 2,  ///< the entry is dropped and counted
+};
+
+/// Says which worker's weights a job begins with.
+enum class InitialWeights : uint8_t {
+  kOwn = 1,    ///< every worker's; the callers guarantee that they are equal
+  kFirst = 2,  ///< the lowest-numbered worker's: the others take them when the job starts
+};
+
+/// Says where the shards get their first weights.
+enum class StoreBegin : uint8_t {
+  kZeros = 1,
+  kWorker = 2,  ///< place_weights() of the lowest-numbered worker; the shards decide no step before it
+  kSaved = 3,   ///< the shards' saves of the last job of this name: weights and optimizer state
+};
+
+// How steps advance. In modes that leave workers out, push all tensors equally often: a worker that has finished only
+// some tensors delays their quorums.
+
+/// Every live worker takes part in every step.
+struct Synchronous {
+  uint32_t staleness = 0;  ///< steps that may be pushed ahead of the last update
+  bool operator==(const Synchronous&) const = default;
+};
+
+/// A step may omit a slow worker, at most `staleness` steps in a row. Needs a quorum, a deadline, or both.
+struct BoundedStaleness {
+  uint32_t staleness = 1;                 ///< also: steps that may be pushed ahead of the last update
+  uint32_t quorum = 0;                    ///< contributions that a step needs before the shards decide it
+  std::chrono::milliseconds deadline{0};  ///< from a step's first contribution to the decision by its quorum
+  bool operator==(const BoundedStaleness&) const = default;
+};
+
+/// A step takes the contributions that arrive in time. Needs a quorum, a deadline, or participants.
+struct Partial {
+  uint32_t quorum = 0;                    ///< contributions that a step needs before the shards decide it
+  std::chrono::milliseconds deadline{0};  ///< from a step's first contribution to the decision by its quorum
+  uint32_t participants = 0;              ///< workers drawn for each step, which the step needs. 0: all
+  uint32_t staleness = 0;                 ///< steps that may be pushed ahead of the last update
+  bool operator==(const Partial&) const = default;
+};
+
+/// Each contribution is a step, and no step is blocked on a worker (no reselect). An update is one worker's, so a mean
+/// divides by 1: divide the learning rate by the number of workers.
+struct Asynchronous {
+  uint32_t staleness = 0;  ///< steps that may be pushed ahead of the last update
+  bool operator==(const Asynchronous&) const = default;
+};
+
+using Consistency = std::variant<Synchronous, BoundedStaleness, Partial, Asynchronous>;
+
+/// The binary grid that values are rounded to before they are sent. A value is an integer times 2^e; e is a function of
+/// earlier updates, one for each block of indices. The rounding error stays in the residual. Path switch and
+/// reproducible jobs use it.
+struct Grid {
+  uint32_t block_indices = 16'384;  ///< path switch: of a window; a multiple of 64
+  int32_t exponent_initial = -20;   ///< e of every block before there is an update
+  bool operator==(const Grid&) const = default;
+};
+
+/// Numbers of these two enums are on the wire.
+enum class SwitchIndex : uint8_t { kRaw = 1, kGap = 2, kBitmap = 3, kBloom = 4 };
+enum class SwitchValue : uint8_t { kFixed16 = 1, kFixed32 = 2, kQsgd8 = 3, kQsgd4 = 4 };
+
+/// Says how the entries of a datagram become bytes.
+struct SwitchCodec {
+  SwitchIndex index = SwitchIndex::kGap;
+  SwitchValue value = SwitchValue::kFixed16;
+  bool operator==(const SwitchCodec&) const = default;
+};
+
+/// The shards add up.
+struct ServerPath {
+  bool operator==(const ServerPath&) const = default;
+};
+
+/// A switch adds up datagrams, and a shard replaces it while it does not answer. At most 64 workers, synchronous
+/// without staleness. `job`, `slots`, `lanes` and the key must be equal to the switch's configuration.
+struct SwitchPath {
+  std::string address = {};                       ///< "host:port" of its datagrams
+  uint32_t job = 0;                               ///< the job's number at the switch
+  uint32_t slots = 16;                            ///< windows under way at a time
+  uint32_t lanes = 1;                             ///< cores of the switch that share the windows
+  uint32_t packet_bytes = 1472;                   ///< of UDP payload: 1472 in an MTU of 1500, 8972 in one of 9000
+  std::optional<SwitchCodec> codec = {};          ///< empty: gap+fixed16, in a reproducible job gap+fixed32
+  std::chrono::milliseconds return_after{5'000};  ///< the job returns to a switch that has answered for this time
+  bool operator==(const SwitchPath&) const = default;
+};
+
+using Path = std::variant<ServerPath, SwitchPath>;
+
+/// The rules by which the shards change the weights that they hold. Entries that an update lacks do not change.
+namespace optimizer {
+struct Sgd {
+  double rate;
+  bool operator==(const Sgd&) const = default;
+};
+struct Momentum {
+  double rate;
+  double momentum = 0.9;
+  bool operator==(const Momentum&) const = default;
+};
+struct Adagrad {
+  double rate;
+  double epsilon = 1e-10;
+  bool operator==(const Adagrad&) const = default;
+};
+struct Adam {
+  double rate;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double epsilon = 1e-8;
+  bool operator==(const Adam&) const = default;
+};
+/// A rule without a type above, by its number on the wire (protocol/wire/job_spec.md).
+struct Numbered {
+  uint8_t number;
+  double rate = 0;
+  double momentum = 0;
+  double decay = 0;
+  double epsilon = 0;
+  bool operator==(const Numbered&) const = default;
+};
+}  // namespace optimizer
+
+/// The parameter store: the shards hold the weights as well, and change them with every update.
+struct Store {
+  std::variant<optimizer::Sgd, optimizer::Momentum, optimizer::Adagrad, optimizer::Adam, optimizer::Numbered> rule;
+  StoreBegin begin = StoreBegin::kZeros;
+  bool operator==(const Store&) const = default;
+};
+
+// Groups of plain options. A new option is a member here and a line of protocol/job/job_spec_fields.h.
+
+/// Options of contributions.
+struct Contributions {
+  /// L2 norm, divided by the square root of the workers, that a step's gradients over all tensors are scaled down to.
+  /// 0: off. The caller pushes all tensors of a step before it awaits one of them, and all tensors equally often.
+  double clip = 0;
+  NonFinite non_finite = NonFinite::kRefuse;
+  CodecError codec_error = CodecError::kRetain;
+  /// Keeps no residual: the expected value of each contribution is the gradient. Needs a selection for unbiased jobs,
+  /// no reselect, and codec_error kDrop. A contribution that misses its step is discarded and counted.
+  bool unbiased = false;
+  /// Codes the indices of contributions relative to the updates that workers and shards have both seen. Costs about
+  /// 80 ns an index and 1.13 bytes a parameter on either side. Useful for links below about 20 Mbit/s. Needs staleness
+  /// 0, and another mode than asynchronous.
+  bool history = false;
+  bool operator==(const Contributions&) const = default;
+};
+
+/// Says how updates meet the weights.
+struct Updates {
+  Combine combine = Combine::kSum;
+  InitialWeights initial_weights = InitialWeights::kOwn;
+  bool operator==(const Updates&) const = default;
+};
+
+/// Properties that a job can have at a price.
+struct Guarantees {
+  /// Produces the same bits for any order of arrival, any number of shards and any path. Values are rounded to a grid.
+  /// Needs codecs without loss, and mode synchronous.
+  bool reproducible = false;
+  /// Checks at run time that no value is lost or counted twice (worker/README.md, "Audit").
+  bool audit = false;
+  /// Applies an update once this number of workers retains it, this worker included: fewer deaths cannot make it void.
+  /// At most workers_min. 0 and 1: at once. Costs half a round trip a step.
+  uint32_t apply_after_acks = 0;
+  bool operator==(const Guarantees&) const = default;
+};
+
+/// Times after which silence counts.
+struct Liveness {
+  std::chrono::milliseconds dead_after{10'000};  ///< the shards evict a worker that sends nothing for this time
+  std::chrono::milliseconds heartbeat{1'000};
+  std::chrono::milliseconds exchange_timeout{200};  ///< of a shard's histogram: then the last threshold is used
+  bool operator==(const Liveness&) const = default;
+};
+
+/// Says how tensors are divided.
+struct Layout {
+  uint32_t parts_per_shard = 0;  ///< 0: chosen from the expected entries
+  uint64_t fuse_below = 16'384;  ///< neighbouring tensors below this dimension travel together
+  bool operator==(const Layout&) const = default;
+};
+
+/// Describes a job. Equal at all workers: the first worker's creates the job, and the shards compare the others'.
+struct JobConfig {
+  std::string name = {};
+  uint32_t workers = 1;      ///< the job starts when this number of workers has joined
+  uint32_t workers_min = 1;  ///< the job ends with an error when fewer are alive
+  Consistency consistency = Synchronous{};
+  Selection select = Selection::top_k(0.01);
+  Reselect reselect = Reselect::none();
+  Codec codec_up = {};    ///< of contributions
+  Codec codec_down = {};  ///< of updates
+  Momentum momentum = Momentum::none();
+  Contributions contributions = {};
+  Updates updates = {};
+  Guarantees guarantees = {};
+  Liveness liveness = {};
+  Layout layout = {};
+  uint64_t seed = 1;  ///< of every random choice in the job
+  Path path = ServerPath{};
+  std::optional<Grid> grid = {};  ///< empty: 16384 and -20; of reproducible jobs 4096 and -20 on every path
+  std::optional<Store> store = {};
+  /// Names the other settings that must be equal at all workers: learning rates, scales of weights, batch size, data.
+  /// Words KEY=VALUE separated by one space, in one order, at most 4,096 bytes. The shard refuses a worker with another
+  /// recipe and names the pair that differs. Empty: the shards compare the options above only.
+  std::string recipe = {};
+  bool operator==(const JobConfig&) const = default;
+};
+
+enum class LogLevel : uint8_t { kDebug = 0, kInfo = 1, kWarning = 2, kError = 3 };
+
+/// Takes a log line. Called from the session's thread and from connect(); must not call back into the session, must not
+/// throw.
+using LogCallback = std::function<void(LogLevel level, std::string_view line)>;
+
+/// Describes this worker: its place in the job, and options of this process alone.
+struct WorkerConfig {
+  uint32_t worker = 0;                   ///< this worker's identity, 0 .. workers-1
+  std::vector<std::string> shards = {};  ///< "tcp://host:port"; the place in the list is the shard's number
+  std::string rack = {};                 ///< path switch: "host:port" of the switch of this worker's rack; empty: none
+  std::string switch_key_file = {};      ///< path switch: the job's key, 64 hexadecimal digits, as the switch has it
+  /// Limit for reaching every shard. It is longer by dead_after while every missing shard refuses this worker. Only
+  /// after that time do the shards treat an earlier run of the job, or an earlier process of this worker, as dead.
+  std::chrono::milliseconds connect_timeout{10'000};
+  std::chrono::milliseconds start_timeout{60'000};       ///< for all workers to join, once the shards are reached
+  std::chrono::milliseconds shard_silence{30'000};       ///< the session ends after this time without a shard's message
+  std::chrono::milliseconds resend_after{2'000};         ///< an unanswered contribution is sent again; doubles to 30 s
+  std::chrono::milliseconds reconnect_after_max{5'000};  ///< longest pause between attempts to reach a lost shard
+  double link_rate = 0;           ///< bits per second to the shards, for automatic codecs. 0: measured
+  uint32_t updates_kept_max = 8;  ///< updates of a tensor that no caller has awaited, beyond the staleness
+  /// Changes malloc's settings for the whole process. malloc keeps blocks below 256 MiB, and up to 256 MiB of freed
+  /// memory, instead of returning them to the system in every round. Halves the CPU time of large updates.
+  bool keep_freed_memory = false;
+  /// This process takes over from an earlier process of this worker, as soon as the earlier one is silent. Off: the
+  /// shards refuse a second process of one worker.
+  bool returns = false;
+  /// A saved state to begin with: residual, log position, weights. Empty: none. With `returns` it may be missing.
+  std::string load_path = {};
+  /// The file for the state when the session ends with an error. Empty: none. connect() checks that it can write there.
+  std::string save_path = {};
+  /// Address of this worker's HTTP port, as "127.0.0.1:9201": /metrics, /healthz, /status and a page at /. Port 0: any
+  /// free one (Session::http_port()). Empty: none. Every client that reaches it can read, and change nothing.
+  std::string http = {};
+  LogCallback log = {};  ///< empty: silent
+  /// connect() calls it at intervals while it waits. True ends connect() with the error timeout.
+  std::function<bool()> give_up = {};
+};
+
+/// Says when an attached array receives an update.
+enum class ApplyWhen : uint8_t {
+  /// The session's thread applies each part on arrival. The caller does not touch the array between push and await.
+  kOnArrival = 1,
+  /// The thread that calls await() applies the steps in order, before await() returns.
+  kOnAwait = 2,
+};
+
+/// Returns the scale of a step's update, and may change the weights in another way. The library calls it once for every
+/// step and part, before it adds the update to weights [begin, begin + run.size()) of the tensor. `run` is the attached
+/// array or a copy of it. The function may change it, and the library does not check the result. The result depends on
+/// the arguments alone and is equal at all workers: a worker that joins later repeats the same steps. Threads: any
+/// thread, at any time; it must not throw or call the session. A scale that is NaN or infinite ends the session with
+/// the error non_finite, and the update is not added.
+using Schedule = std::function<float(uint64_t step, uint64_t begin, std::span<float> run)>;
+
+/// An array of weights that the session adds every update to: weights[i] += scale * sum[i] / denominator.
+///
+/// The array is the caller's and must outlive the session. The library may read it at any time. Only the session writes
+/// to it, and a schedule makes all other changes to the weights.
+class Weights {
+ public:
+  /// scale  finite and not 0: -learning_rate.
+  Weights(std::span<float> array, float scale, ApplyWhen apply = ApplyWhen::kOnAwait)
+      : array_(array), scale_(scale), apply_(apply) {}
+  /// schedule  gives the scale of every step; it may return 0 in some steps.
+  Weights(std::span<float> array, Schedule schedule, ApplyWhen apply = ApplyWhen::kOnAwait)
+      : array_(array), schedule_(std::move(schedule)), apply_(apply) {}
+
+  std::span<float> array() const { return array_; }
+  float scale() const { return scale_; }
+  const Schedule& schedule() const { return schedule_; }  ///< empty: scale() is every step's
+  ApplyWhen apply() const { return apply_; }              ///< kOnArrival: in mode synchronous only
+
+ private:
+  std::span<float> array_;
+  float scale_ = 0;
+  Schedule schedule_;
+  ApplyWhen apply_;
+};
+
+/// Describes one flat array of f32 parameters. All but `weights` must be equal at all workers.
+struct TensorOptions {
+  std::string name = {};
+  uint64_t dimension = 0;                ///< 1 .. 2^32
+  int32_t priority = 0;                  ///< larger is sent first where several wait
+  std::optional<Selection> select = {};  ///< empty: the job's; the same for the next three
+  std::optional<Reselect> reselect = {};
+  std::optional<Codec> codec_up = {};
+  std::optional<Codec> codec_down = {};
+  /// Marks the network's output layer. The job selects from it as from other tensors and does not quantize it.
+  /// connect() removes one_sign() and lossy codecs from its settings. [RedSync19, 2.1.1]: "we do not quantify the
+  /// output layer".
+  bool output_layer = false;
+  /// The array, attached from connect() on. With weights for every tensor this worker can give its weights to others
+  /// and take theirs. So it can join a running job, and it rejoins after an eviction. Without weights, or with weights
+  /// attached later, it cannot.
+  ///
+  /// Mode asynchronous: a worker that is behind gets several steps as one sum. This requires that all tensors of all
+  /// workers have weights and a scale here. With a schedule every step arrives separately.
+  std::optional<Weights> weights = {};
+};
+
+}  // namespace v0
+}  // namespace millrace

@@ -1,0 +1,247 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "millrace/errors.h"
+#include "millrace/options.h"
+#include "millrace/stats.h"
+
+/// A worker's membership in one running job.
+namespace millrace {
+inline namespace v0 {
+
+/// Holds a run of one tensor's update: the entries that one part of the tensor received.
+///
+/// sparse   entry j belongs to index begin + indices[j]; strictly increasing.
+/// dense    entry j belongs to index begin + j; indices is empty.
+///
+/// Mode asynchronous: it may be the sum of several steps (worker/README.md, "Choose a mode"). Each step has one
+/// contribution, and all have the same denominator, 1. So a mean divides the sum by 1.
+struct UpdatePiece {
+  uint64_t begin = 0;
+  uint64_t dimension = 0;  ///< the piece covers [begin, begin + dimension) of the tensor
+  bool dense = false;
+  std::span<const uint32_t> indices;
+  std::span<const float> values;  ///< the sum over the contributors
+  double denominator = 1;         ///< of a step: 1, the number of contributors, or the sum of their weights (`combine`)
+  uint32_t contributors = 0;      ///< contributions in the sum, of all its steps
+};
+
+/// Holds one step's update of one tensor. Owns the memory of its pieces; copies share it.
+struct TensorUpdate {
+  size_t tensor = 0;
+  uint64_t step = 0;
+  bool applied = false;  ///< attached weights have it already.
+  /// Since the last await, another worker's weights replaced the weights, perhaps those of another step. A caller that
+  /// keeps its own state beside the weights must know this. The weights may already include the pieces that arrive
+  /// until the next push is answered.
+  bool replaced = false;
+  std::vector<UpdatePiece> pieces;  ///< by begin; empty where weights are attached with kOnArrival
+  std::shared_ptr<const void> owner;
+};
+
+/// Holds entries of a tensor; indices strictly increasing.
+struct SparseEntries {
+  std::vector<uint32_t> indices;
+  std::vector<float> values;
+};
+
+/// The time limit of every call that waits, where the caller gives none.
+inline constexpr std::chrono::milliseconds kDefaultTimeout{600'000};
+
+/// Says which steps a pull waits for, and how long.
+struct PullOptions {
+  /// The pulled weights include the updates of the job's steps below this one. They always include all updates that
+  /// this worker has received, so a pull is never older than await().
+  uint64_t at_least_step = 0;
+  std::chrono::milliseconds timeout = kDefaultTimeout;
+};
+
+/// Holds the numbers of steps in the pulled weights: of the part with the fewest steps and of the part with the most.
+struct PulledSteps {
+  uint64_t least = 0;
+  uint64_t most = 0;
+};
+
+/// Is this worker's membership in one running job.
+///
+/// Threads  one session thread does all coding and network; every method may be called from any thread. Different
+///          tensors may be pushed at the same time; one tensor is pushed by one thread at a time.
+/// Errors   once the session has ended with an error, every call that needs the job throws that error. stats(),
+///          status() and save() still answer, and complete updates can still be awaited.
+/// Waits    push, push_sparse, await, pull, pull_range, pull_indices, place_weights and finish have a time limit and
+///          two forms. After the limit, NAME throws the error timeout and names the process that the job is blocked on.
+///          try_NAME returns empty or false, and status().waiting_for names that process. Every other failure is an
+///          exception in either form. A limit of 0 or less does not wait; milliseconds::max() has no limit. A call that
+///          timed out has taken nothing from the caller and may be repeated. A pull may have written part of `out`. The
+///          shards may have some of place_weights()' weights, so the caller repeats it with the same weights. After a
+///          call of finish() nothing can be pushed, even if the call timed out.
+class MILLRACE_API Session {
+ public:
+  /// Joins the job, or creates it, and blocks until all workers have joined. If the job runs already, or the weights
+  /// are another worker's: blocks until this worker is synced and the weights are in the arrays.
+  ///
+  /// Errors  invalid_argument: impossible options, with the reason. unavailable: the shard that could not be reached,
+  ///         and the time spent on attempts. version_mismatch, job_mismatch (the field that differs, of the job or of a
+  ///         saved state), identity_in_use, not_a_member, shard_map_mismatch: reported by a shard. timeout: the workers
+  ///         that have not joined. io, malformed: of load_path. invalid_argument, io: of `http`: no address, in use, or
+  ///         not of this machine.
+  static std::unique_ptr<Session> connect(const JobConfig& job, const WorkerConfig& me,
+                                          const std::vector<TensorOptions>& tensors);
+
+  /// Refuses what connect() would refuse by itself, without asking a shard: for programs that read much data before
+  /// they connect.
+  ///
+  /// Errors  invalid_argument, unsupported, limit_exceeded: options that cannot be, with the reason.
+  static void check(const JobConfig& job, const WorkerConfig& me, const std::vector<TensorOptions>& tensors);
+
+  /// Leaves at once: Goodbye(shutdown), nothing saved, nothing awaited.
+  ~Session();
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  /// Returns the number of the tensor of that name, for the other calls: its place in the list of connect().
+  ///
+  /// Errors   invalid_argument: no tensor has the name.
+  size_t tensor(std::string_view name) const;
+
+  /// Adds a gradient to the tensor's residual and sends the selected part of it: the step's contribution.
+  ///
+  /// gradient  [dimension]; read before push returns, not retained.
+  /// weight    the worker's share in a weighted mean, finite and positive (the library multiplies the gradient by it);
+  ///           1 otherwise.
+  /// timeout   of the wait for the step; the time to take the gradient is additional.
+  /// Returns   the step's number: 0, 1, ... per tensor. Tensors fused into one bucket are sent when the last of them is
+  ///           pushed.
+  /// Waits     in three cases only, and never for the network otherwise. The staleness does not allow the step yet
+  ///           (update step - 1 - staleness is missing). The step before is still being coded. save() copies the
+  ///           residual.
+  /// Cost      one pass that checks for finite values and one pass that adds, on the caller's thread.
+  /// Errors    invalid_argument: wrong size; pushed twice before its fused neighbours; another weight, or one where the
+  ///           job has none. non_finite, timeout: nothing of the gradient is taken. limit_exceeded: updates_kept_max.
+  uint64_t push(size_t tensor, std::span<const float> gradient, double weight = 1,
+                std::chrono::milliseconds timeout = kDefaultTimeout);
+  [[nodiscard]] std::optional<uint64_t> try_push(size_t tensor, std::span<const float> gradient, double weight = 1,
+                                                 std::chrono::milliseconds timeout = {});
+
+  /// Does the same for a gradient of a few entries: unsorted, duplicates are added up. Strictly increasing indices are
+  /// fastest. A tensor that is only pushed sparse never costs memory by its dimension.
+  uint64_t push_sparse(size_t tensor, std::span<const uint32_t> indices, std::span<const float> values,
+                       double weight = 1, std::chrono::milliseconds timeout = kDefaultTimeout);
+  [[nodiscard]] std::optional<uint64_t> try_push_sparse(size_t tensor, std::span<const uint32_t> indices,
+                                                        std::span<const float> values, double weight = 1,
+                                                        std::chrono::milliseconds timeout = {});
+
+  /// Returns true when await(tensor, step) would not wait. Takes nothing, unlike try_await().
+  bool ready(size_t tensor, uint64_t step);
+
+  /// Blocks until the step's update arrives and hands it out, once. The session retains an update until it is awaited.
+  /// It does not retain an update that it added to attached weights on arrival: that one may be awaited any number of
+  /// times, or never.
+  ///
+  /// Threads  one tensor's updates are awaited by one thread at a time.
+  /// Errors  timeout: names the workers that the shards are blocked on, where the shards reported them.
+  ///         invalid_argument: a step that was not pushed, or was handed out before.
+  TensorUpdate await(size_t tensor, uint64_t step, std::chrono::milliseconds timeout = kDefaultTimeout);
+  [[nodiscard]] std::optional<TensorUpdate> try_await(size_t tensor, uint64_t step,
+                                                      std::chrono::milliseconds timeout = {});
+
+  /// Attaches weights: from the next update on, weights[i] += scale * sum[i] / denominator.
+  ///
+  /// For callers that need neither joiners nor rejoins. The others give their weights to connect().
+  ///
+  /// weights  [dimension]; the caller's, must outlive the session or the next attach.
+  /// scale    finite and not 0: no update would move the weights.
+  /// Errors   invalid_argument: a step of the tensor is in flight (attach before a push, or after await of the last
+  ///          one). kOnArrival in another mode than synchronous. connect() has attached weights: they stay, and a
+  ///          Schedule changes their scale.
+  void attach_weights(size_t tensor, std::span<float> weights, float scale, ApplyWhen when);
+  /// Changes the scale of weights that attach_weights() has attached, from the next update that is applied on.
+  ///
+  /// Errors   invalid_argument: the limits of `scale` in attach_weights(); no weights are attached.
+  void set_scale(size_t tensor, float scale);
+
+  /// Returns the number of the job's steps in the attached weights: the least over the tensor's parts. A worker that
+  /// joined or rejoined continues training from there. In mode synchronous, without either, it is the number of
+  /// answered pushes. Without weights: the number of steps that arrived.
+  uint64_t steps_applied(size_t tensor);
+  SessionStatus status() const;
+
+  /// Hands out the tensor's residual, including the entries that updates omitted, and sets it to zero. For callers that
+  /// feed errors back themselves. Without this call, later steps send the residual. With momentum, the library treats
+  /// values that are fed back as a gradient, and they gain momentum once more.
+  ///
+  /// Errors  invalid_argument: a step of the tensor, or of one that travels with it, is pushed and not answered yet.
+  SparseEntries take_residual(size_t tensor);
+
+  /// Writes the weights that the shards hold, of a job with a store. pull writes the whole tensor, pull_range [begin,
+  /// begin + out.size()), pull_indices those of a list of indices. Before the first step they are the store's first
+  /// weights. While steps are decided, parts may include different numbers of steps; each part includes whole steps.
+  ///
+  /// out      [dimension], any length, [indices]; the caller's, written until the call returns.
+  /// indices  strictly increasing.
+  /// Waits    for the shards' answers, so that a limit of 0 is always too short. A pull that timed out may have written
+  ///          some of `out`; a repeated pull begins from the start.
+  /// Errors   invalid_argument: the job has no store, a wrong size, an index behind the tensor. timeout: also where the
+  ///          step is never decided, or the store has no first weights yet.
+  /// Threads  any number of pulls at a time.
+  PulledSteps pull(size_t tensor, std::span<float> out, const PullOptions& options = {});
+  PulledSteps pull_range(size_t tensor, uint64_t begin, std::span<float> out, const PullOptions& options = {});
+  PulledSteps pull_indices(size_t tensor, std::span<const uint32_t> indices, std::span<float> out,
+                           const PullOptions& options = {});
+  [[nodiscard]] std::optional<PulledSteps> try_pull(size_t tensor, std::span<float> out,
+                                                    const PullOptions& options = {});
+  [[nodiscard]] std::optional<PulledSteps> try_pull_range(size_t tensor, uint64_t begin, std::span<float> out,
+                                                          const PullOptions& options = {});
+  [[nodiscard]] std::optional<PulledSteps> try_pull_indices(size_t tensor, std::span<const uint32_t> indices,
+                                                            std::span<float> out, const PullOptions& options = {});
+
+  /// Gives the store its first weights (StoreBegin::kWorker), of all tensors at once. The weights of the
+  /// lowest-numbered worker count; the others' calls block until these have arrived. All workers should give the same
+  /// weights, so that the lowest-numbered worker may leave.
+  ///
+  /// weights  by tensor, [dimension] each, finite; read until the call returns.
+  /// Errors   invalid_argument: the store begins with something else. timeout.
+  void place_weights(std::span<const std::span<const float>> weights,
+                     std::chrono::milliseconds timeout = kDefaultTimeout);
+  [[nodiscard]] bool try_place_weights(std::span<const std::span<const float>> weights,
+                                       std::chrono::milliseconds timeout);
+
+  Stats stats();
+
+  /// Returns the port that WorkerConfig::http listens on; 0: none.
+  uint16_t http_port() const;
+
+  /// Writes a consistent copy of this worker's state, with a checksum; load_path begins with it. Per tensor it has the
+  /// residual plus the contributions in flight, and the attached weights. It also has the log positions, the identity
+  /// and the specification. Weights without an attached array are the caller's to save. Atomic: a temporary file,
+  /// fsync, rename. On any failure the old file stays. The new file then goes where there is room for it: beside
+  /// `path`, into the process's folder, or into $TMPDIR (/var/tmp if unset) or /tmp.
+  ///
+  /// Errors  io: with the path, the system's reason, and the file that has the new state.
+  void save(const std::string& path);
+
+  /// Waits until every push is answered and acknowledged, then leaves the job as finished. Fused tensors must be pushed
+  /// equally often. The session cannot be used afterwards (updates can still be awaited), nor pushed to once this was
+  /// called.
+  ///
+  /// Errors   invalid_argument: some of the tensors that travel together were pushed, and others not. timeout.
+  void finish(std::chrono::milliseconds timeout = kDefaultTimeout);
+  [[nodiscard]] bool try_finish(std::chrono::milliseconds timeout = {});
+
+ private:
+  class Impl;
+  explicit Session(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace v0
+}  // namespace millrace

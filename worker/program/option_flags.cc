@@ -1,0 +1,85 @@
+#include "worker/program/option_flags.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+
+#include "kernels/base/words.h"
+#include "monitoring/usage_sentence.h"
+
+namespace millrace::worker {
+namespace {
+
+/// Sets an option by a flag's text, or refuses the flag.
+void set_by_flag(const Option& option, const std::string& text, std::set<std::string>& given) {
+  if (const Status done = option.set(text); !done) {
+    std::string_view sentence = done.error().message;
+    const std::string name = option.name + ": ";
+    if (sentence.starts_with(name)) sentence.remove_prefix(name.size());  // the flag says it
+    throw CLI::ValidationError("--" + option.flag, std::string(sentence));
+  }
+  given.insert(option.name);
+}
+
+void add_option_flag(CLI::App& app, const Option& option, std::set<std::string>& given) {
+  const std::string group(heading_of(option.info.group));
+  const std::string name = "--" + option.flag;
+  const std::string help =
+      option.forms.empty() ? std::string(option.info.help) : fmt::format("{}: {}", option.info.help, option.forms);
+  if (option.is_switch) {
+    const auto set = [&option, &given](int64_t count) { set_by_flag(option, count > 0 ? "on" : "off", given); };
+    app.add_flag_function(name, set, help)->group(group);
+    return;
+  }
+  const auto set = [&option, &given](const std::string& text) { set_by_flag(option, text, given); };
+  CLI::Option* flag = app.add_option_function<std::string>(name, set, help)->type_name(option.form)->group(group);
+  if (const std::string text = option.text(); !text.empty()) flag->default_str(text);
+}
+
+/// Gives a flag the value that a file has for it.
+void set_by_file(CLI::App& app, const CLI::ConfigItem& item) {
+  CLI::Option* flag = app.get_option_no_throw("--" + item.name);
+  if (flag == nullptr || item.name == "config" || item.name == "help") {
+    std::vector<std::string> known = monitoring::flag_names(app);
+    for (std::string& name : known) name.erase(0, 2);
+    throw CLI::ConfigError(
+        fmt::format("--config: '{}' is no flag of this command{}", item.name, did_you_mean(item.name, known)));
+  }
+  if (flag->count() > 0) return;  // the command line has it
+  if (flag->get_expected_max() > 0) {
+    flag->add_result(item.inputs);
+    return;
+  }
+  const bool is_word = item.inputs.size() == 1 && (item.inputs[0] == "true" || item.inputs[0] == "false");
+  if (!is_word) throw CLI::ConfigError(fmt::format("--config: {} is true or false", item.name));
+  flag->add_result(item.inputs[0]);
+}
+
+}  // namespace
+
+void add_option_flags(CLI::App& app, std::vector<Option>& options, std::span<const std::string_view> left_out,
+                      std::set<std::string>& given) {
+  for (const Option& option : options) {
+    if (std::ranges::find(left_out, option.name) != left_out.end()) continue;
+    add_option_flag(app, option, given);
+  }
+}
+
+JobFlags::JobFlags(const JobConfig& job, std::span<const std::string_view> names)
+    : draft(draft_of(job)), options(options_of(draft)) {
+  keep_options(options, names);
+}
+
+void add_config_flag(CLI::App& app) {
+  const auto read = [&app](const std::string& path) {
+    for (const CLI::ConfigItem& item : CLI::ConfigTOML().from_file(path)) {
+      if (item.name != "++" && item.name != "--") set_by_file(app, item);  // else: a part begins or ends
+    }
+  };
+  app.add_option_function<std::string>("--config", read, "TOML file of flags; the command line wins over it")
+      ->type_name("FILE")
+      ->group("Job");
+}
+
+}  // namespace millrace::worker

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "worker/config/option_table.h"
+
+namespace CLI {
+class App;
+}
+
+namespace millrace::worker {
+
+/// Adds a flag for each option, in the groups of help. The parser's configuration file reads the same names. `given`
+/// gets the names of the options that the command line or a file sets.
+///
+/// left_out  names of options that the command sets by itself or does not have.
+/// REQUIRES  `options` and `given` outlive the parsing.
+void add_option_flags(CLI::App& app, std::vector<Option>& options, std::span<const std::string_view> left_out,
+                      std::set<std::string>& given);
+
+/// Holds some options of a job, as flags set them one by one.
+struct JobFlags {
+  /// job    has the defaults.
+  /// names  of the options that the command has.
+  JobFlags(const JobConfig& job, std::span<const std::string_view> names);
+  JobFlags(const JobFlags&) = delete;  // the table refers to the draft
+  JobFlags& operator=(const JobFlags&) = delete;
+
+  void add_to(CLI::App& app) { add_option_flags(app, options, {}, given); }
+
+  JobDraft draft;
+  std::vector<Option> options;
+  std::set<std::string> given;
+};
+
+/// Adds --config FILE: a TOML file with flags of `app`, without their dashes, as keys. The command line wins over it.
+/// Headings of the file's parts are for its readers. REQUIRES: called before any flag is added.
+void add_config_flag(CLI::App& app);
+
+}  // namespace millrace::worker
