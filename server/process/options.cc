@@ -11,10 +11,9 @@
 #include <string_view>
 
 #include "kernels/base/version.h"
-#include "monitoring/http/http_address.h"
-#include "monitoring/standard_streams.h"
 #include "monitoring/usage_sentence.h"
-#include "protocol/datagram/endpoint_text.h"
+#include "protocol/address/endpoint_text.h"
+#include "protocol/address/host_port.h"
 
 namespace millrace::server {
 namespace {
@@ -144,10 +143,8 @@ std::string refuse_together(const Options& options) {
 
 /// Refuses text that is not tcp://HOST:PORT; ZeroMQ would take a port above 65535 modulo 65536.
 std::string refuse_address(std::string& text) {
-  constexpr std::string_view kScheme = "tcp://";
-  const std::string_view rest = std::string_view(text).substr(std::min(text.size(), kScheme.size()));
-  if (text.starts_with(kScheme) && monitoring::parse_http_address(rest)) return {};
-  return fmt::format("'{}' is not an address: give tcp://HOST:PORT, as tcp://127.0.0.1:7600", text);
+  const auto parsed = protocol::parse_tcp_address(text);
+  return parsed ? std::string() : parsed.error().message;
 }
 
 std::string refuse_datagrams(std::string& text) {
@@ -156,22 +153,15 @@ std::string refuse_datagrams(std::string& text) {
 }
 
 std::string refuse_http(std::string& text) {
-  const auto parsed = monitoring::parse_http_address(text);
+  const auto parsed = protocol::parse_host_port(text);
   return parsed ? std::string() : parsed.error().message;
-}
-
-/// Prints the sentence in one line, as every other failure. Returns the exit code.
-int report_usage(std::string_view sentence) {
-  constexpr int kUsage = 2;
-  monitoring::say(fmt::format("millrace-server: {}; see millrace-server --help", sentence));
-  return kUsage;
 }
 
 }  // namespace
 
 std::variant<Options, int> parse_options(int argc, const char* const* argv) {
   Options options;
-  CLI::App app(kDescription, "millrace-server");
+  CLI::App app(kDescription, std::string(kServerProgram.name));
   app.footer(kFooter);
   app.set_version_flag("--version", "millrace-server " + std::string(project_version()));
   app.set_config("--config", "", "Reads flags from a TOML or INI file");
@@ -230,10 +220,12 @@ std::variant<Options, int> parse_options(int argc, const char* const* argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return error.get_exit_code() == 0 ? app.exit(error)
-                                      : report_usage(monitoring::usage_sentence(app, error));  // --help comes here too
+    return error.get_exit_code() == 0
+               ? app.exit(error)
+               : kServerProgram.report_usage(monitoring::usage_sentence(app, error));  // --help comes here too
   }
-  if (const std::string refusal = refuse_together(options); !refusal.empty()) return report_usage(refusal);
+  if (const std::string refusal = refuse_together(options); !refusal.empty())
+    return kServerProgram.report_usage(refusal);
   options.limits.drain_ms = drain_seconds * 1000;
   options.limits.abandon_ms = abandon_seconds * 1000;
   return options;

@@ -5,15 +5,14 @@
 #include <CLI/CLI.hpp>
 #include <string>
 
-#include "monitoring/http/http_address.h"
 #include "monitoring/usage_sentence.h"
-#include "protocol/datagram/endpoint_text.h"
+#include "protocol/address/endpoint_text.h"
+#include "protocol/address/host_port.h"
 #include "switch_agg/process/command_line.h"
 
 namespace millrace::switch_agg {
 namespace {
 
-constexpr const char* kSwitchName = "millrace-switch";
 constexpr const char* kDescription =
     "millrace-switch: adds up the sparse windows of gradients that workers send by UDP, in a switch's place.\n"
     "\n"
@@ -51,11 +50,6 @@ constexpr const char* kFooter =
     "  2  usage: a flag is unknown, missing or out of range; the file of jobs is wrong\n"
     "  5  this build has no DPDK\n"
     "  6  a port is in use, a file cannot be read, a device cannot be opened\n";
-
-std::string refuse_http(std::string& text) {
-  const auto parsed = monitoring::parse_http_address(text);
-  return parsed ? std::string() : parsed.error().message;
-}
 
 struct RunTexts {
   std::string listen = "127.0.0.1:7700";
@@ -112,7 +106,7 @@ void add_run(CLI::App& run, RunOptions& options, RunTexts& texts) {
       ->required()
       ->type_name("FILE");
   run.add_option("--http", options.http, "Serves /metrics, /healthz and /status; port 0 takes a free one")
-      ->check(CLI::Validator(refuse_http, ""))
+      ->check(checked([](const std::string& text) { return protocol::parse_host_port(text); }))
       ->type_name("HOST:PORT");
   run.add_option("--pmd", options.pmd, "kernel: sockets; or a driver of DPDK with its arguments; or a PCI address")
       ->type_name("DRIVER")
@@ -141,9 +135,9 @@ std::variant<RunOptions, int> parse_options(int argc, const char* const* argv) {
   RunOptions options;
   RunTexts texts;
   bool huge_pages = false;
-  CLI::App app(kDescription, kSwitchName);
-  app.footer(fmt::format("{}\n{}\n", kFooter, version_text(kSwitchName)));
-  app.set_version_flag("--version", version_text(kSwitchName));
+  CLI::App app(kDescription, std::string(kSwitchProgram.name));
+  app.footer(fmt::format("{}\n{}\n", kFooter, version_text(kSwitchProgram.name)));
+  app.set_version_flag("--version", version_text(kSwitchProgram.name));
   app.require_subcommand(1);
   CLI::App* run = app.add_subcommand("run", "Serves jobs");
   add_run(*run, options, texts);
@@ -153,14 +147,15 @@ std::variant<RunOptions, int> parse_options(int argc, const char* const* argv) {
   } catch (const CLI::ParseError& error) {
     return error.get_exit_code() == 0
                ? app.exit(error)
-               : report_usage(kSwitchName, monitoring::usage_sentence(monitoring::named_command(app),
-                                                                      error));  // --help comes here too
+               : kSwitchProgram.report_usage(monitoring::usage_sentence(monitoring::named_command(app),
+                                                                        error));  // --help comes here too
   }
   options.listen = protocol::parse_endpoint(texts.listen).value();
-  if (const std::string refusal = refuse_together(options); !refusal.empty()) return report_usage(kSwitchName, refusal);
+  if (const std::string refusal = refuse_together(options); !refusal.empty())
+    return kSwitchProgram.report_usage(refusal);
   if (!texts.gateway.empty()) options.dpdk.gateway = ipv4_of(protocol::parse_endpoint(texts.gateway + ":0").value());
   if (!texts.gateway.empty() && !options.dpdk.gateway)
-    return report_usage(kSwitchName, "--gateway: the address must be IPv4");
+    return kSwitchProgram.report_usage("--gateway: the address must be IPv4");
   options.dpdk.memory = huge_pages ? DpdkMemory::kHugePages : DpdkMemory::kPlain;
   options.dpdk.device = options.pmd;
   options.dpdk.address = ipv4_of(options.listen).value_or(Ipv4Address{});

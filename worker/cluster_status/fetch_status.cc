@@ -2,27 +2,22 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <filesystem>
 #include <limits>
 #include <set>
 
-#include "monitoring/http/http_address.h"
 #include "monitoring/http/http_client.h"
+#include "monitoring/status/status_json.h"
+#include "protocol/address/host_port.h"
 #include "protocol/table/membership_table.h"
 #include "worker/program/json_text.h"
 
 namespace millrace::cluster_status {
 namespace {
 
-constexpr std::string_view kScheme = "tcp://";
-
-Result<monitoring::HttpAddress> parse_address(std::string_view address) {
-  if (address.starts_with(kScheme)) address.remove_prefix(kScheme.size());
-  return monitoring::parse_http_address(address);
+Result<protocol::HostPort> parse_address(std::string_view address) {
+  return protocol::parse_host_port(protocol::without_tcp(address));
 }
-
-std::string in_brackets(const std::string& host) { return host.contains(':') ? "[" + host + "]" : host; }
 
 /// How to get from a shard's address for workers to its HTTP address, as one shard that answered shows it.
 struct Rule {
@@ -43,7 +38,7 @@ Result<std::string> apply_rule(const Rule& rule, const std::string& address) {
   const auto parsed = parse_address(address);
   if (!parsed) return std::unexpected(parsed.error());
   const std::string& host = parsed->host == rule.host ? rule.http_host : parsed->host;
-  return http_address_of(fmt::format("{}:{}", in_brackets(host), parsed->port), rule.offset);
+  return http_address_of(protocol::host_port_text(host, parsed->port), rule.offset);
 }
 
 void ask(const std::string& address, const Fetch& fetch, Answers& answers) {
@@ -52,18 +47,19 @@ void ask(const std::string& address, const Fetch& fetch, Answers& answers) {
     answers.unanswered.emplace_back(address, said.error().message);
     return;
   }
-  if (auto shard = parse_status(*said)) answers.shards.push_back({address, std::move(*shard)});
+  if (auto shard = monitoring::read_status(*said)) answers.shards.push_back({address, std::move(*shard)});
   answers.said.emplace_back(address, std::move(*said));
 }
 
-void look_for(const PeerStatusView& peer, const Rule& rule, const Fetch& fetch, Answers& answers) {
+void look_for(const PeerShardStatus& peer, const Rule& rule, const Fetch& fetch, Answers& answers) {
   const Result<std::string> http = apply_rule(rule, peer.address);
   if (!http) return;
   auto said = fetch(*http);
   std::string why;
   if (!said) {
     why = said.error().message;
-  } else if (auto shard = parse_status(*said); shard && shard->shard == peer.shard && shard->address == peer.address) {
+  } else if (auto shard = monitoring::read_status(*said);
+             shard && shard->shard == peer.shard && shard->address == peer.address) {
     answers.shards.push_back({*http, std::move(*shard)});
     answers.said.emplace_back(*http, std::move(*said));
     return;
@@ -83,7 +79,7 @@ Result<std::string> http_address_of(std::string_view address, int offset) {
     return fail(ErrorCode::kInvalidArgument,
                 fmt::format("'{}' is not tcp://HOST:PORT with a port {} above it", address, offset));
   }
-  return fmt::format("{}:{}", in_brackets(parsed->host), port);
+  return protocol::host_port_text(parsed->host, static_cast<uint16_t>(port));
 }
 
 Answers ask_all(const std::vector<std::string>& addresses, const Fetch& fetch) {
@@ -94,8 +90,8 @@ Answers ask_all(const std::vector<std::string>& addresses, const Fetch& fetch) {
   const size_t named = answers.shards.size();
   for (size_t at = 0; at < named; ++at) {
     const std::optional<Rule> rule = rule_of(answers.shards[at]);
-    const std::vector<PeerStatusView> peers = answers.shards[at].said.peers;
-    for (const PeerStatusView& peer : peers) {
+    const std::vector<PeerShardStatus> peers = answers.shards[at].said.peers;
+    for (const PeerShardStatus& peer : peers) {
       if (rule && !peer.address.empty() && known.insert(peer.shard).second) look_for(peer, *rule, fetch, answers);
     }
   }

@@ -18,13 +18,13 @@
 #include <vector>
 
 #include "kernels/base/clock.h"
-#include "monitoring/http/http_address.h"
+#include "monitoring/status/status_json.h"
+#include "protocol/address/host_port.h"
 #include "protocol/container/container.h"
 #include "protocol/job/layout.h"
 #include "protocol/table/membership_table.h"
 #include "protocol/transport/transport.h"
 #include "server/process/process.h"
-#include "server/status/status_json.h"
 #include "tests/server/process/server_program.h"
 
 namespace millrace::server {
@@ -172,7 +172,7 @@ TEST(ShardProcess, HttpPortAnswersFromTheLoop) {
   Options options = options_with_http(folder);
   auto process = ShardProcess::start(options);
   ASSERT_TRUE(process.has_value()) << process.error().message;
-  const auto address = monitoring::parse_http_address((*process)->http_address());
+  const auto address = protocol::parse_host_port((*process)->http_address());
   ASSERT_TRUE(address.has_value());
   EXPECT_NE(address->port, 0);
   std::thread loop([&] { EXPECT_TRUE((*process)->run().has_value()); });
@@ -186,7 +186,7 @@ TEST(ShardProcess, HttpPortAnswersFromTheLoop) {
 TEST(StatusJson, SurvivesNamesThatAreNotText) {
   StatusReport report;
   report.jobs.emplace_back().name = "bad \xff\xfe name";
-  const auto json = nlohmann::json::parse(status_json(report), nullptr, false);
+  const auto json = nlohmann::json::parse(monitoring::status_json(report), nullptr, false);
   ASSERT_TRUE(json.is_object());
   EXPECT_EQ(json["jobs"].size(), 1u);
 }
@@ -196,7 +196,7 @@ TEST(StatusJson, AnImbalanceThatIsNoFiniteNumberIsOneAllTheSame) {
   AuditStatus& audit = report.jobs.emplace_back().audit.emplace();
   audit.updates_imbalance = NAN;
   audit.workers.emplace_back().imbalance = INFINITY;
-  const auto json = nlohmann::json::parse(status_json(report))["jobs"][0]["audit"];
+  const auto json = nlohmann::json::parse(monitoring::status_json(report))["jobs"][0]["audit"];
   EXPECT_GT(json["imbalance"], 1e300);
   EXPECT_GT(json["updates_imbalance"], 1e300);
   EXPECT_GT(json["workers"][0]["imbalance"], 1e300);
