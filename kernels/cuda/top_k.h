@@ -236,6 +236,63 @@ Result<Positions<Queue>> top_k(Queue& queue, const float* values, uint64_t n, ui
   return TopK<Queue>(queue, values, n, std::min(k, n), zeros).select();
 }
 
+/// Selected positions, and how many entries the test accepted. Of more than the capacity none is selected.
+template <class Queue>
+struct Accepted {
+  Positions<Queue> selected;
+  uint64_t found = 0;
+};
+
+/// Selects the entries of [0, n) that a test accepts, the first `limit` of them, in one pass. Waits for the queue.
+///
+/// key       the cut of the state that test_of(state) is called with.
+/// capacity  the entries that may be accepted.
+/// Errors    NaN or infinity among the accepted: non_finite.
+template <class Queue, class TestOf>
+Result<Accepted<Queue>> select_accepted(Queue& queue, uint64_t n, MagnitudeKey key, uint64_t capacity, uint64_t limit,
+                                        const TestOf& test_of) {
+  using Test = decltype(test_of(nullptr));
+  auto states = queue.template allocate<SelectState>(2);
+  SelectState* const state = states.data() + 1;
+  queue.launch(BeginSelection{{.decided = key}, {}, states.data(), nullptr}, 1);
+  CandidateMemory<Queue> candidates(queue, capacity, tiles_of(n));
+  queue.launch(Collect<Test>{test_of(states.data()), candidates.table(), state}, tiles_of(n));
+  limit = std::min(limit, capacity);
+  Accepted<Queue> result{{queue.template allocate<uint32_t>(limit), 0}, 0};
+  emit(queue, candidates, Zeros::kSkipped, state, limit, result.selected.positions.data());
+  const auto end = state_of(queue, state);
+  if (!end) return std::unexpected(end.error());
+  result.found = end->found;
+  if (end->found > capacity) return result;
+  if (end->non_finite != 0) return non_finite_values();
+  result.selected.count = std::min(end->total, limit);
+  return result;
+}
+
+/// Does the same for any number of them. expected: about how many there are; more cost a second pass.
+template <class Queue, class TestOf>
+Result<Positions<Queue>> select_all(Queue& queue, uint64_t n, MagnitudeKey key, uint64_t expected, uint64_t limit,
+                                    const TestOf& test_of) {
+  uint64_t capacity = std::min(n, expected + expected / 8 + kTile);
+  while (true) {
+    auto accepted = select_accepted(queue, n, key, capacity, limit, test_of);
+    if (!accepted) return std::unexpected(accepted.error());
+    if (accepted->found <= capacity) return std::move(accepted->selected);
+    capacity = accepted->found;
+  }
+}
+
+/// Selects the entries that reach a key from 1 up, unless there are more than `count_max`.
+///
+/// Cost    a pass over the values. Waits for the queue.
+/// Errors  NaN or infinity anywhere, and no more than count_max entries: non_finite.
+template <class Queue>
+Result<Accepted<Queue>> reach(Queue& queue, const float* values, uint64_t n, MagnitudeKey key, uint64_t count_max) {
+  return select_accepted(queue, n, key, std::min(n, count_max), n, [&](const SelectState* guess) {
+    return MagnitudeTest{values, n, guess, 1, is_aligned16(values)};
+  });
+}
+
 /// Selects the entries with |x| >= threshold, at most `count_max` of them (the first ones), as select_threshold().
 ///
 /// expected  about how many there are: more cost a second pass.
@@ -246,29 +303,9 @@ Result<Positions<Queue>> threshold(Queue& queue, const float* values, uint64_t n
                                    uint64_t expected) {
   if (!(threshold > 0)) return fail(ErrorCode::kInvalidArgument, "a threshold is above 0");
   if (n > kDimensionMax) return fail(ErrorCode::kLimitExceeded, "more than 2^32 values to select from");
-  auto states = queue.template allocate<SelectState>(2);
-  SelectState* const guess = states.data();
-  SelectState* const state = states.data() + 1;
   const uint32_t key = std::min(magnitude_key(threshold), kInfinityKey);
-  uint64_t capacity = std::min(n, expected + expected / 8 + kTile);
-  while (true) {
-    queue.launch(BeginSelection{{.decided = key}, {}, states.data(), nullptr}, 1);
-    CandidateMemory<Queue> candidates(queue, capacity, tiles_of(n));
-    const MagnitudeTest test{values, n, guess, 1, is_aligned16(values)};
-    queue.launch(Collect<MagnitudeTest>{test, candidates.table(), state}, tiles_of(n));
-    const uint64_t limit = std::min(count_max, capacity);
-    Positions<Queue> result{queue.template allocate<uint32_t>(limit), 0};
-    emit(queue, candidates, Zeros::kSkipped, state, limit, result.positions.data());
-    const auto end = state_of(queue, state);
-    if (!end) return std::unexpected(end.error());
-    if (end->found > capacity) {
-      capacity = end->found;
-      continue;
-    }
-    if (end->non_finite != 0) return non_finite_values();
-    result.count = std::min(end->total, limit);
-    return result;
-  }
+  return select_all(queue, n, key, expected, count_max,
+                    [&](const SelectState* guess) { return MagnitudeTest{values, n, guess, 1, is_aligned16(values)}; });
 }
 
 }  // namespace millrace::cuda

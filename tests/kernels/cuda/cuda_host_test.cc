@@ -3,3 +3,4 @@
 #include "tests/kernels/cuda/arrays_suite.h"
 #include "tests/kernels/cuda/quantize_suite.h"
 #include "tests/kernels/cuda/select_suite.h"
+#include "tests/kernels/cuda/threshold_suite.h"
