@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 
 #include "kernels/cuda/k_to_2k.h"
+#include "kernels/cuda/tail_sums.h"
 #include "kernels/select/decisions.h"
 
-/// Selections by a threshold from an earlier step.
+/// Selections by a threshold from an earlier step, or from a fit.
 namespace millrace::cuda {
 
 /// The k-th largest magnitude, found exactly once a period and reused in between: selection `threshold_reuse`.
@@ -87,5 +89,30 @@ class Sampled {
   uint64_t k_;
   SampledThreshold threshold_;
 };
+
+/// Selects between 3k/4 and 2k entries as selection `gaussian` does: the same positions.
+///
+/// values  [n] f32 in the queue's memory.
+/// Cost    a read pass for mean and deviation, and one for each threshold that is tried.
+/// Errors  NaN or infinity: non_finite. k = 0: invalid_argument.
+/// Source  [GaussianK19]; [OkTopk22, 2, 5.4].
+template <class Queue>
+Result<Positions<Queue>> gaussian(Queue& queue, const float* values, uint64_t n, uint64_t k) {
+  if (k == 0) return fail(ErrorCode::kInvalidArgument, "k is 0");
+  if (n > kDimensionMax) return fail(ErrorCode::kLimitExceeded, "more than 2^32 values to select from");
+  const auto all = tail_sums(queue, values, n, kInfinityKey);
+  if (!all) return std::unexpected(all.error());
+  if (all->above > 0) return non_finite_values();
+  if (all->magnitude == 0) return Positions<Queue>{queue.template allocate<uint32_t>(0), 0};
+  k = std::min(k, n);
+  GaussianSearch search(normal_key(*all, n, k), n, k);
+  while (search.goes_on()) {
+    auto found = reach(queue, values, n, search.key(), search.count_max());
+    if (!found) return std::unexpected(found.error());
+    const bool is_over = found->found > search.count_max();
+    if (search.accept(is_over ? std::nullopt : std::optional(found->found))) return std::move(found->selected);
+  }
+  return top_k(queue, values, n, k, Zeros::kSkipped);
+}
 
 }  // namespace millrace::cuda

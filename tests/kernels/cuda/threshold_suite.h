@@ -61,6 +61,30 @@ class CudaThresholds : public ::testing::Test {
     expect_steps_as_host<Sampled<Queue>>({.selection = Selection::kSampled, .k = k, .period = period}, steps);
   }
 
+  void expect_gaussian_as_host(std::span<const float> values, uint64_t k) {
+    for (const auto& queue : Under::queues()) {
+      const Array<Queue> array(*queue, values);
+      const auto selector =
+          make_selector({.selection = Selection::kGaussian, .k = k}, std::max<size_t>(values.size(), 1)).value();
+      IndexBuffer wanted;
+      const Status host = select_on_host(*selector, values, wanted);
+      expect_same(*queue, gaussian(*queue, array.data, values.size(), k), host, wanted);
+      if (::testing::Test::HasFatalFailure()) return;
+    }
+  }
+
+  void expect_sums_as_host(std::span<const float> values, MagnitudeKey cut) {
+    const TailSums wanted = millrace::tail_sums(values, cut);
+    for (const auto& queue : Under::queues()) {
+      const Array<Queue> array(*queue, values, 1);
+      const auto found = tail_sums(*queue, array.data, values.size(), cut);
+      ASSERT_TRUE(found.has_value()) << found.error().message;
+      ASSERT_EQ(found->above, wanted.above);
+      ASSERT_EQ(std::bit_cast<uint64_t>(found->sum), std::bit_cast<uint64_t>(wanted.sum));
+      ASSERT_EQ(std::bit_cast<uint64_t>(found->magnitude), std::bit_cast<uint64_t>(wanted.magnitude));
+      ASSERT_EQ(std::bit_cast<uint64_t>(found->squares), std::bit_cast<uint64_t>(wanted.squares));
+    }
+  }
 };
 
 /// Steps of one pattern whose scale drifts, and then jumps both ways; one of them is not finite, one is all zeros.
@@ -108,6 +132,41 @@ TYPED_TEST(CudaThresholds, NothingIsSelectedOfNothing) {
     for (int step = 0; step < 2; ++step) {
       EXPECT_EQ(reuse.select(*queue, array.data, 2)->count, 0);
       EXPECT_EQ(sampled.select(*queue, array.data, 2)->count, 0);
+    }
+    EXPECT_EQ(gaussian(*queue, array.data, 2, 0).error().code, ErrorCode::kInvalidArgument);
+  }
+}
+
+TYPED_TEST(CudaThresholds, SumsHaveTheBitsOfTheHost) {
+  constexpr size_t kChunk = SumTails::kChunk;
+  for (const testing::Pattern pattern : testing::kPatterns) {
+    for (const size_t n : {size_t{0}, size_t{1}, size_t{15}, size_t{17}, size_t{1025}, size_t{5'003}}) {
+      auto values = testing::values_of(pattern, n, n);
+      for (const MagnitudeKey cut : {MagnitudeKey{0}, MagnitudeKey{1}, magnitude_key(0.5F), kInfinityKey}) {
+        SCOPED_TRACE(testing::name_of(pattern, n, cut));
+        this->expect_sums_as_host(values, cut);
+        if (::testing::Test::HasFatalFailure()) return;
+        if (n > 0) values[n / 2] = std::numeric_limits<float>::quiet_NaN();
+      }
+    }
+  }
+  for (const size_t n : {kChunk - 1, kChunk, kChunk + 1, 2 * kChunk + 77}) {
+    this->expect_sums_as_host(testing::values_of(testing::Pattern::kHeavyTail, n, n), kInfinityKey);
+  }
+}
+
+TYPED_TEST(CudaThresholds, GaussianEqualsTheHost) {
+  for (const testing::Pattern pattern : testing::kPatterns) {
+    for (const size_t n : {size_t{0}, size_t{1}, size_t{1000}, size_t{8193}}) {
+      auto values = testing::values_of(pattern, n, n + 3);
+      for (const uint64_t k : std::set<uint64_t>{1, n / 100 + 1, n / 3 + 1, std::max<uint64_t>(n, 1)}) {
+        SCOPED_TRACE(testing::name_of(pattern, n, k));
+        this->expect_gaussian_as_host(values, k);
+        if (::testing::Test::HasFatalFailure()) return;
+      }
+      if (n == 0) continue;
+      values[n / 3] = std::numeric_limits<float>::infinity();
+      this->expect_gaussian_as_host(values, n / 10 + 1);
     }
   }
 }

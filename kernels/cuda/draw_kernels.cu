@@ -1,0 +1,9 @@
+#include "kernels/cuda/draw_kernels.h"
+
+#include "kernels/cuda/device_launch.cuh"
+
+namespace millrace::cuda {
+
+MILLRACE_KERNEL(SumTails);
+
+}  // namespace millrace::cuda
