@@ -106,11 +106,11 @@ struct RoundKeys {
   }
 };
 
-/// Philox4x32-10 of one counter, stream 0, as random_words() of kernels/base has it.
-MILLRACE_DEVICE Words4 philox(const RoundKeys& keys, uint64_t counter) {
+/// Philox4x32-10 of one counter and a stream, as random_words() of kernels/base has it.
+MILLRACE_DEVICE Words4 philox(const RoundKeys& keys, uint64_t counter, uint32_t stream = 0) {
   uint32_t x0 = static_cast<uint32_t>(counter);
   uint32_t x1 = static_cast<uint32_t>(counter >> 32);
-  uint32_t x2 = 0;
+  uint32_t x2 = stream;
   uint32_t x3 = 0;
   MILLRACE_UNROLL
   for (uint32_t round = 0; round < RoundKeys::kRounds; ++round) {

@@ -5,5 +5,7 @@
 namespace millrace::cuda {
 
 MILLRACE_KERNEL(SumTails);
+MILLRACE_KERNEL(Collect<DrawTest>);
+MILLRACE_KERNEL(DrawnValues);
 
 }  // namespace millrace::cuda
