@@ -49,29 +49,33 @@ inline constexpr uint32_t kKeyInfinity = 0x7F800000u;
 /// The smallest normal f32.
 inline constexpr float kSmallestNormal = 0x1p-126F;
 
-/// The whole part of a number, as f32 and as integer.
-struct WholePart {
-  float value;
-  uint32_t integer;
-};
-
 #ifdef __CUDACC__
 MILLRACE_DEVICE uint32_t bit_count(uint32_t bits) { return static_cast<uint32_t>(__popc(static_cast<int>(bits))); }
-
-// Conversions run at a quarter of the rate of additions. Below 2^23 the sum has no fraction, and is rounded toward 0.
-MILLRACE_DEVICE WholePart whole_part(float number) {
-  const float sum = __fadd_rz(number, 0x1p23F);
-  return {sum - 0x1p23F, bits_of(sum) & 0x7FFFFFu};
+MILLRACE_DEVICE uint32_t rounded_up(float number) { return __float2uint_ru(number); }
+MILLRACE_DEVICE uint32_t top_bytes(const uint32_t (&words)[4]) {
+  return __byte_perm(__byte_perm(words[0], words[1], 0x0073), __byte_perm(words[2], words[3], 0x0073), 0x5410);
+}
+MILLRACE_DEVICE float larger_magnitude(float a, float b) {
+  float larger;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(__builtin_fabsf(a)), "f"(__builtin_fabsf(b)));
+  return larger;
 }
 #else
 /// Returns the number of bits that are set.
 inline uint32_t bit_count(uint32_t bits) { return static_cast<uint32_t>(__builtin_popcount(bits)); }
 
-/// Cuts a number of [0, 2^22) to its whole part.
-inline WholePart whole_part(float number) {
-  const auto integer = static_cast<uint32_t>(number);
-  return {static_cast<float>(static_cast<int32_t>(integer)), integer};
+/// Returns the least integer that is not below a number of [0, 2^31]; of any other: unspecified.
+inline uint32_t rounded_up(float number) {
+  return number <= 0x1p31F ? static_cast<uint32_t>(__builtin_ceilf(number)) : ~uint32_t{0};
 }
+
+/// Returns the highest bytes of four words, the first word's lowest.
+inline uint32_t top_bytes(const uint32_t (&words)[4]) {
+  return words[0] >> 24 | words[1] >> 24 << 8 | words[2] >> 24 << 16 | words[3] >> 24 << 24;
+}
+
+/// Returns the larger magnitude of two values; NaN where one is NaN.
+inline float larger_magnitude(float a, float b) { return float_of(key_of(a) > key_of(b) ? key_of(a) : key_of(b)); }
 #endif
 
 /// The 32-bit finalizer of MurmurHash3, as bloom_mix() of kernels/codec has it.
@@ -102,11 +106,11 @@ struct RoundKeys {
   }
 };
 
-/// Philox4x32-10 of one counter, stream 0, as random_words() of kernels/base has it.
-MILLRACE_DEVICE Words4 philox(const RoundKeys& keys, uint64_t counter) {
+/// Philox4x32-10 of one counter and a stream, as random_words() of kernels/base has it.
+MILLRACE_DEVICE Words4 philox(const RoundKeys& keys, uint64_t counter, uint32_t stream = 0) {
   uint32_t x0 = static_cast<uint32_t>(counter);
   uint32_t x1 = static_cast<uint32_t>(counter >> 32);
-  uint32_t x2 = 0;
+  uint32_t x2 = stream;
   uint32_t x3 = 0;
   MILLRACE_UNROLL
   for (uint32_t round = 0; round < RoundKeys::kRounds; ++round) {

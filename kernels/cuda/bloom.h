@@ -31,23 +31,7 @@ template <class Queue>
 Result<Positions<Queue>> bloom_query(Queue& queue, const BloomHashes& hashes, const uint32_t* words, uint64_t dimension,
                                      uint64_t expected) {
   const BloomTest test{probes_of(hashes), words, dimension};
-  auto states = queue.template allocate<SelectState>(2);
-  SelectState* const state = states.data() + 1;
-  uint64_t capacity = std::min(dimension, expected + expected / 8 + kTile);
-  while (true) {
-    queue.launch(BeginSelection{{}, {}, states.data(), nullptr}, 1);
-    CandidateMemory<Queue> candidates(queue, capacity, tiles_of(dimension));
-    queue.launch(Collect<BloomTest>{test, candidates.table(), state}, tiles_of(dimension));
-    Positions<Queue> result{queue.template allocate<uint32_t>(capacity), 0};
-    emit(queue, candidates, Zeros::kSkipped, state, capacity, result.positions.data());
-    const auto end = state_of(queue, state);
-    if (!end) return std::unexpected(end.error());
-    if (end->found <= capacity) {
-      result.count = end->total;
-      return result;
-    }
-    capacity = end->found;
-  }
+  return select_all(queue, dimension, 0, expected, dimension, [&](const SelectState*) { return test; });
 }
 
 }  // namespace millrace::cuda

@@ -22,12 +22,15 @@ struct QsgdLevels {
     return {scale, unit, 1 / unit, top};
   }
 
-  MILLRACE_DEVICE uint32_t code(float value, uint32_t word) const {
+  /// Returns a number whose highest byte is the level, or one more than the top level. The value in units has 24 bits
+  /// of fraction here, rounded up. The sum carries where the random word's 24 bits are below them.
+  MILLRACE_DEVICE uint32_t raised(float value, uint32_t word) const {
     const float exact = __builtin_fabsf(value) * per_unit;
-    const WholePart floor = whole_part(exact);
-    const float fraction = exact - floor.value;
-    const float uniform = static_cast<float>(static_cast<int32_t>(word >> 8)) * 0x1p-24F;
-    const uint32_t up = floor.integer + (uniform < fraction ? 1u : 0u);
+    return rounded_up(exact * 0x1p24F) - (word >> 8) + 0xFFFFFFu;
+  }
+
+  MILLRACE_DEVICE uint32_t code(float value, uint32_t word) const {
+    const uint32_t up = raised(value, word) >> 24;
     const uint32_t level = up < top ? up : top;
     return level != 0 ? level | (bits_of(value) >> 31) * (top + 1) : 0;
   }
@@ -49,11 +52,14 @@ template <uint32_t kBits, bool kDecodes>
 struct QsgdWarps {
   static constexpr uint32_t kThreads = 256;
   static constexpr uint32_t kSharedWords = 0;
+  static constexpr uint32_t kBlocksAtOnce = 6;
   static constexpr uint32_t kBucket = kWarpBucket;
   static constexpr uint32_t kBucketsOfBlock = kThreads / kWarp;
   static constexpr uint32_t kBlockEntries = kBucket * kBucketsOfBlock;
   static constexpr uint32_t kRow = 128;
+  static constexpr uint32_t kRowCount = kBucket / kRow;
   static constexpr uint32_t kLaneBytes = kBits / 2;
+  static constexpr uint32_t kRecordBytes = sizeof(float) + kBucket * kBits / 8;
   const float* values;
   uint64_t count;
   WordSource words;
@@ -62,80 +68,108 @@ struct QsgdWarps {
   uint32_t* non_finite;
 
   struct Rows {
-    Float4 at[kBucket / kRow];
+    Float4 at[kRowCount];
   };
 
   template <class Block>
   MILLRACE_DEVICE void operator()(Block& block) const {
     auto rows = block.template own<Rows>();
     auto largest = block.template own<uint32_t>();
-    block.step([&](auto t) { largest[t] = load(block, first_of(block, t), rows[t]); });
+    block.step([&](auto t) { largest[t] = load(block, bucket_of(block, t) * kBucket, t.lane(), rows[t]); });
     const auto key = block.warp_max([&](auto t) { return largest[t]; });
     block.step([&](auto t) {
-      const uint64_t first = first_of(block, t);
+      const uint64_t bucket = bucket_of(block, t);
+      const uint64_t first = bucket * kBucket;
+      if (first >= count) return;
       if (key[t] >= kKeyInfinity) *non_finite = 1;
       QsgdLevels levels = QsgdLevels::of_scale(float_of(key[t]), kBits);
       levels.top = (1u << (kBits - 1)) - 1;  // a constant
-      uint8_t* const record = out + first / kBucket * (sizeof(float) + kBucket * kBits / 8);
-      if (t.lane() == 0 && first < count) block.template store_bytes<4>(record, bits_of(levels.scale));
+      uint8_t* const record = out + bucket * kRecordBytes;
+      if (t.lane() == 0) block.template store_bytes<4>(record, bits_of(levels.scale));
+      uint8_t* const codes = record + sizeof(float) + t.lane() * kLaneBytes;
+      if (first + kBucket > count) {
+        encode_last(levels, first, t.lane(), codes);
+        return;
+      }
       MILLRACE_UNROLL
-      for (uint32_t j = 0; j < kBucket / kRow; ++j) {
-        if (first + j * kRow >= count) return;
-        uint8_t* const at = record + sizeof(float) + (j * kRow + t.lane() * 4) * kBits / 8;
-        encode(block, levels, first + j * kRow, rows[t].at[j], at);
+      for (uint32_t j = 0; j < kRowCount; ++j) {
+        encode(block, levels, first + j * kRow + t.lane() * 4, rows[t].at[j], codes + j * kWarp * kLaneBytes);
       }
     });
   }
 
   template <class Block, class Thread>
-  MILLRACE_DEVICE static uint64_t first_of(Block& block, Thread t) {
-    return (uint64_t{block.index()} * kBucketsOfBlock + t.warp()) * kBucket + t.lane() * 4;
+  MILLRACE_DEVICE static uint64_t bucket_of(Block& block, Thread t) {
+    return uint64_t{block.index()} * kBucketsOfBlock + t.warp();
   }
 
-  /// Entries behind the end count as 0.
+  /// Returns the largest key of a lane's values. Only those of a whole bucket stay in `rows`.
   template <class Block>
-  MILLRACE_DEVICE uint32_t load(Block& block, uint64_t first, Rows& rows) const {
-    uint32_t largest = 0;
-    MILLRACE_UNROLL
-    for (uint32_t j = 0; j < kBucket / kRow; ++j) {
-      const uint64_t at = first + j * kRow;
-      if (at + 4 <= count) {
-        rows.at[j] = block.load4(values + at);
-      } else {
-        for (uint32_t c = 0; c < 4; ++c) rows.at[j].at[c] = at + c < count ? values[at + c] : 0.0F;
-      }
+  MILLRACE_DEVICE uint32_t load(Block& block, uint64_t first, uint32_t lane, Rows& rows) const {
+    float largest = 0;
+    if (first + kBucket > count) {
+      for (uint64_t i = first + lane; i < count; i += kWarp) largest = larger_magnitude(largest, values[i]);
+      return key_of(largest);
     }
     MILLRACE_UNROLL
-    for (uint32_t j = 0; j < kBucket / kRow; ++j) {
+    for (uint32_t j = 0; j < kRowCount; ++j) rows.at[j] = block.load4(values + first + lane * 4 + j * kRow);
+    MILLRACE_UNROLL
+    for (uint32_t j = 0; j < kRowCount; ++j) {
       MILLRACE_UNROLL
-      for (uint32_t c = 0; c < 4; ++c) {
-        const uint32_t key = key_of(rows.at[j].at[c]);
-        largest = key > largest ? key : largest;
-      }
+      for (uint32_t c = 0; c < 4; ++c) largest = larger_magnitude(largest, rows.at[j].at[c]);
     }
-    return largest;
+    return key_of(largest);
+  }
+
+  /// The codes of four values, a byte each.
+  MILLRACE_DEVICE static uint32_t codes_of(const QsgdLevels& levels, const Float4& four, const Words4& random) {
+    uint32_t raised[4];
+    uint32_t signs[4];
+    MILLRACE_UNROLL
+    for (uint32_t c = 0; c < 4; ++c) {
+      raised[c] = levels.raised(four.at[c], random.at[c]);
+      signs[c] = bits_of(four.at[c]);
+    }
+    const uint32_t found = top_bytes(raised);
+    const uint32_t levels4 = found - (found >> (kBits - 1) & 0x01010101u);  // no more than the top level
+    const uint32_t not_zero = (levels4 + 0x7F7F7F7Fu) & 0x80808080u;
+    return levels4 | (top_bytes(signs) & not_zero) >> (8 - kBits);
+  }
+
+  /// Four codes of a byte each in 4 kBits bits.
+  MILLRACE_DEVICE static uint32_t packed(uint32_t codes) {
+    if constexpr (kBits == 8) return codes;
+    const uint32_t pairs = codes | codes >> (8 - kBits);
+    if constexpr (kBits == 4) return (pairs & 0xFFu) | (pairs >> 8 & 0xFF00u);
+    return (pairs | pairs >> 12) & 0xFFu;
   }
 
   template <class Block>
   MILLRACE_DEVICE void encode(Block& block, const QsgdLevels& levels, uint64_t first, const Float4& four,
                               uint8_t* at) const {
-    const Words4 random = words.words4(first);
-    uint32_t bits = 0;
-    Float4 meant{};
-    MILLRACE_UNROLL
-    for (uint32_t c = 0; c < 4; ++c) {
-      const uint32_t code = levels.code(four.at[c], random.at[c]);
-      bits |= code << (c * kBits);
-      if constexpr (kDecodes) meant.at[c] = levels.value_of(code);
+    const uint32_t codes = codes_of(levels, four, words.words4(first));
+    block.template store_bytes<kLaneBytes>(at, packed(codes));
+    if constexpr (kDecodes) {
+      Float4 meant;
+      MILLRACE_UNROLL
+      for (uint32_t c = 0; c < 4; ++c) meant.at[c] = levels.value_of(codes >> (8 * c) & 0xFFu);
+      block.stream4(decoded + first, meant);
     }
-    if (first + 4 <= count) {
-      block.template store_bytes<kLaneBytes>(at, bits);
-      if constexpr (kDecodes) block.stream4(decoded + first, meant);
-      return;
+  }
+
+  /// The last bucket of an array, which is not whole: `codes` is the lane's place in its first row.
+  MILLRACE_DEVICE void encode_last(const QsgdLevels& levels, uint64_t first, uint32_t lane, uint8_t* codes) const {
+    for (uint64_t at = first + lane * 4; at < count; at += kRow, codes += kWarp * kLaneBytes) {
+      const auto left = static_cast<uint32_t>(count - at < 4 ? count - at : 4);
+      Float4 four{};
+      for (uint32_t c = 0; c < left; ++c) four.at[c] = values[at + c];
+      const uint32_t found = codes_of(levels, four, words.words4(at));
+      const uint32_t bits = packed(found);
+      for (uint32_t byte = 0; byte < (left * kBits + 7) / 8; ++byte) {
+        codes[byte] = static_cast<uint8_t>(bits >> (8 * byte));
+      }
+      for (uint32_t c = 0; c < left && kDecodes; ++c) decoded[at + c] = levels.value_of(found >> (8 * c) & 0xFFu);
     }
-    const auto left = static_cast<uint32_t>(count - first);
-    for (uint32_t byte = 0; byte < (left * kBits + 7) / 8; ++byte) at[byte] = static_cast<uint8_t>(bits >> (8 * byte));
-    for (uint32_t c = 0; c < left && kDecodes; ++c) decoded[first + c] = meant.at[c];
   }
 };
 

@@ -10,6 +10,7 @@ MILLRACE_KERNEL(MaxKey);
 MILLRACE_KERNEL(SampleKeys);
 MILLRACE_KERNEL(CountDigit<KeySource>);
 MILLRACE_KERNEL(CountDigit<ValueSource>);
+MILLRACE_KERNEL(CountDigit<PositionSource>);
 MILLRACE_KERNEL(Collect<MagnitudeTest>);
 MILLRACE_KERNEL(CountSegments);
 MILLRACE_KERNEL(EmitSegments);

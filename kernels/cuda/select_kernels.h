@@ -170,6 +170,15 @@ struct ValueSource {
   MILLRACE_DEVICE uint32_t key(uint64_t i) const { return key_of(values[i]); }
 };
 
+/// The keys of values at positions.
+struct PositionSource {
+  const float* values;
+  const uint32_t* positions;
+  uint64_t size;
+  MILLRACE_DEVICE uint64_t count() const { return size; }
+  MILLRACE_DEVICE uint32_t key(uint64_t i) const { return key_of(values[positions[i]]); }
+};
+
 /// One digit of a radix selection. Counts the digit over the keys that still can be the wanted one. The block that
 /// finishes last finds the digit that the rank is in, and clears the bins for the next digit.
 ///

@@ -127,6 +127,28 @@ class TopK {
     return by_radix();
   }
 
+  /// Three passes over the values for the cut, and one for the positions, for any values. REQUIRES k of at least 1.
+  Result<Positions<Queue>> by_radix() {
+    auto state = queue_.template allocate<SelectState>(2);
+    auto bins = queue_.template allocate<uint64_t>(kBins);
+    queue_.launch(BeginSelection{{.rank = k_}, {}, state.data(), bins.data()}, 1);
+    find_key(queue_, ValueSource{values_, n_}, n_, 3, bins.data(), state.data());
+    const auto cut = state_of(queue_, state.data());
+    if (!cut) return std::unexpected(cut.error());
+    if (cut->non_finite != 0) return non_finite_values();
+    const bool only_above = zeros_ == Zeros::kSkipped && cut->decided == 0;
+    const uint64_t capacity = k_ - cut->rank + (only_above ? 0 : cut->in_digit);
+    CandidateMemory<Queue> candidates(queue_, capacity, tiles_of(n_));
+    queue_.launch(Collect<MagnitudeTest>{test_from(state.data(), only_above ? 1 : 0), candidates.table(), state.data()},
+                  tiles_of(n_));
+    Positions<Queue> result{queue_.template allocate<uint32_t>(k_), 0};
+    emit(queue_, candidates, zeros_, state.data(), k_, result.positions.data());
+    const auto end = state_of(queue_, state.data());
+    if (!end) return std::unexpected(end.error());
+    result.count = end->total;
+    return result;
+  }
+
  private:
   static constexpr uint64_t kNone = ~uint64_t{0};
 
@@ -164,10 +186,12 @@ class TopK {
     uint64_t capacity = n_;
     if (samples != 0) {
       const double rank = safe_sample_rank(k_, n_, samples);
-      const auto expected = static_cast<uint64_t>(rank / static_cast<double>(samples) * static_cast<double>(n_));
-      if (rank >= static_cast<double>(samples) || expected > n_ / 2) return none();
+      const double of_sample = static_cast<double>(n_) / static_cast<double>(samples);
+      if (rank >= static_cast<double>(samples) || rank * of_sample > static_cast<double>(n_ / 2)) return none();
       sample_rank = static_cast<uint64_t>(rank);
-      capacity = std::min(n_, expected + expected / 4 + kTile);
+      // Room for four standard deviations of the sample.
+      const double most = rank + std::max(rank / 4, 4 * std::sqrt(rank));
+      capacity = std::min(n_, static_cast<uint64_t>(most * of_sample) + kTile);
     }
     auto states = queue_.template allocate<SelectState>(2);
     auto bins = queue_.template allocate<uint64_t>(kBins);
@@ -186,28 +210,6 @@ class TopK {
     if (!end) return std::unexpected(end.error());
     if (end->non_finite != 0) return non_finite_values();
     if (end->found >= k_ && end->found <= capacity) result.count = end->total;
-    return result;
-  }
-
-  /// Three passes over the values for the cut, and one for the positions, for any values.
-  Result<Positions<Queue>> by_radix() {
-    auto state = queue_.template allocate<SelectState>(2);
-    auto bins = queue_.template allocate<uint64_t>(kBins);
-    queue_.launch(BeginSelection{{.rank = k_}, {}, state.data(), bins.data()}, 1);
-    find_key(queue_, ValueSource{values_, n_}, n_, 3, bins.data(), state.data());
-    const auto cut = state_of(queue_, state.data());
-    if (!cut) return std::unexpected(cut.error());
-    if (cut->non_finite != 0) return non_finite_values();
-    const bool only_above = zeros_ == Zeros::kSkipped && cut->decided == 0;
-    const uint64_t capacity = k_ - cut->rank + (only_above ? 0 : cut->in_digit);
-    CandidateMemory<Queue> candidates(queue_, capacity, tiles_of(n_));
-    queue_.launch(Collect<MagnitudeTest>{test_from(state.data(), only_above ? 1 : 0), candidates.table(), state.data()},
-                  tiles_of(n_));
-    Positions<Queue> result{queue_.template allocate<uint32_t>(k_), 0};
-    emit(queue_, candidates, zeros_, state.data(), k_, result.positions.data());
-    const auto end = state_of(queue_, state.data());
-    if (!end) return std::unexpected(end.error());
-    result.count = end->total;
     return result;
   }
 
@@ -236,6 +238,76 @@ Result<Positions<Queue>> top_k(Queue& queue, const float* values, uint64_t n, ui
   return TopK<Queue>(queue, values, n, std::min(k, n), zeros).select();
 }
 
+/// Selects the k entries of largest magnitude as selection `radix` does: by radix select over all values.
+///
+/// Cost     four passes over the values. Waits for the queue.
+/// Errors   NaN or infinity: non_finite.
+/// Source   [RedSync19, 2.1]; radixSelect: [Alabi12].
+template <class Queue>
+Result<Positions<Queue>> radix_top_k(Queue& queue, const float* values, uint64_t n, uint64_t k) {
+  k = std::min(k, n);
+  if (k == 0) return Positions<Queue>{queue.template allocate<uint32_t>(0), 0};
+  if (n > kDimensionMax) return fail(ErrorCode::kLimitExceeded, "more than 2^32 values to select from");
+  return TopK<Queue>(queue, values, n, k, Zeros::kSkipped).by_radix();
+}
+
+/// Selected positions, and how many entries the test accepted. Of more than the capacity none is selected.
+template <class Queue>
+struct Accepted {
+  Positions<Queue> selected;
+  uint64_t found = 0;
+};
+
+/// Selects the entries of [0, n) that a test accepts, the first `limit` of them, in one pass. Waits for the queue.
+///
+/// key       the cut of the state that test_of(state) is called with.
+/// capacity  the entries that may be accepted.
+/// Errors    NaN or infinity among the accepted: non_finite.
+template <class Queue, class TestOf>
+Result<Accepted<Queue>> select_accepted(Queue& queue, uint64_t n, MagnitudeKey key, uint64_t capacity, uint64_t limit,
+                                        const TestOf& test_of) {
+  using Test = decltype(test_of(nullptr));
+  auto states = queue.template allocate<SelectState>(2);
+  SelectState* const state = states.data() + 1;
+  queue.launch(BeginSelection{{.decided = key}, {}, states.data(), nullptr}, 1);
+  CandidateMemory<Queue> candidates(queue, capacity, tiles_of(n));
+  queue.launch(Collect<Test>{test_of(states.data()), candidates.table(), state}, tiles_of(n));
+  limit = std::min(limit, capacity);
+  Accepted<Queue> result{{queue.template allocate<uint32_t>(limit), 0}, 0};
+  emit(queue, candidates, Zeros::kSkipped, state, limit, result.selected.positions.data());
+  const auto end = state_of(queue, state);
+  if (!end) return std::unexpected(end.error());
+  result.found = end->found;
+  if (end->found > capacity) return result;
+  if (end->non_finite != 0) return non_finite_values();
+  result.selected.count = std::min(end->total, limit);
+  return result;
+}
+
+/// Does the same for any number of them. expected: about how many there are; more cost a second pass.
+template <class Queue, class TestOf>
+Result<Positions<Queue>> select_all(Queue& queue, uint64_t n, MagnitudeKey key, uint64_t expected, uint64_t limit,
+                                    const TestOf& test_of) {
+  uint64_t capacity = std::min(n, expected + expected / 8 + kTile);
+  while (true) {
+    auto accepted = select_accepted(queue, n, key, capacity, limit, test_of);
+    if (!accepted) return std::unexpected(accepted.error());
+    if (accepted->found <= capacity) return std::move(accepted->selected);
+    capacity = accepted->found;
+  }
+}
+
+/// Selects the entries that reach a key from 1 up, unless there are more than `count_max`.
+///
+/// Cost    a pass over the values. Waits for the queue.
+/// Errors  NaN or infinity anywhere, and no more than count_max entries: non_finite.
+template <class Queue>
+Result<Accepted<Queue>> reach(Queue& queue, const float* values, uint64_t n, MagnitudeKey key, uint64_t count_max) {
+  return select_accepted(queue, n, key, std::min(n, count_max), n, [&](const SelectState* guess) {
+    return MagnitudeTest{values, n, guess, 1, is_aligned16(values)};
+  });
+}
+
 /// Selects the entries with |x| >= threshold, at most `count_max` of them (the first ones), as select_threshold().
 ///
 /// expected  about how many there are: more cost a second pass.
@@ -246,29 +318,9 @@ Result<Positions<Queue>> threshold(Queue& queue, const float* values, uint64_t n
                                    uint64_t expected) {
   if (!(threshold > 0)) return fail(ErrorCode::kInvalidArgument, "a threshold is above 0");
   if (n > kDimensionMax) return fail(ErrorCode::kLimitExceeded, "more than 2^32 values to select from");
-  auto states = queue.template allocate<SelectState>(2);
-  SelectState* const guess = states.data();
-  SelectState* const state = states.data() + 1;
   const uint32_t key = std::min(magnitude_key(threshold), kInfinityKey);
-  uint64_t capacity = std::min(n, expected + expected / 8 + kTile);
-  while (true) {
-    queue.launch(BeginSelection{{.decided = key}, {}, states.data(), nullptr}, 1);
-    CandidateMemory<Queue> candidates(queue, capacity, tiles_of(n));
-    const MagnitudeTest test{values, n, guess, 1, is_aligned16(values)};
-    queue.launch(Collect<MagnitudeTest>{test, candidates.table(), state}, tiles_of(n));
-    const uint64_t limit = std::min(count_max, capacity);
-    Positions<Queue> result{queue.template allocate<uint32_t>(limit), 0};
-    emit(queue, candidates, Zeros::kSkipped, state, limit, result.positions.data());
-    const auto end = state_of(queue, state);
-    if (!end) return std::unexpected(end.error());
-    if (end->found > capacity) {
-      capacity = end->found;
-      continue;
-    }
-    if (end->non_finite != 0) return non_finite_values();
-    result.count = std::min(end->total, limit);
-    return result;
-  }
+  return select_all(queue, n, key, expected, count_max,
+                    [&](const SelectState* guess) { return MagnitudeTest{values, n, guess, 1, is_aligned16(values)}; });
 }
 
 }  // namespace millrace::cuda

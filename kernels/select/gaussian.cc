@@ -4,14 +4,13 @@
 
 #include "kernels/draw/draw.h"
 #include "kernels/magnitude/tail_sums.h"
+#include "kernels/select/decisions.h"
 #include "kernels/select/registry.h"
 #include "kernels/select/top_k.h"
 
 namespace millrace {
 namespace {
 
-// Thresholds that are tried; then the exact top-k is taken (ties, mostly: no threshold gives about k).
-constexpr int kThresholdsMax = 16;
 // How far one step scales.
 constexpr double kDownMin = 0.5;
 constexpr double kDownMax = 0.95;
@@ -22,6 +21,8 @@ double beyond(double x, double mean, double deviation) {
   const double scale = 1 / (deviation * std::numbers::sqrt2);
   return (std::erfc((x - mean) * scale) + std::erfc((x + mean) * scale)) / 2;
 }
+
+MagnitudeKey finite_key(double threshold) { return magnitude_key(finite_magnitude(threshold)); }
 
 /// The x that |X| reaches with probability `share`, X normal.
 double normal_threshold(double share, double mean, double deviation) {
@@ -55,44 +56,17 @@ class GaussianSelector final : public Selector {
     const TailSums all = tail_sums(values, kInfinityKey);
     if (all.above > 0) return refuse_non_finite();
     if (all.magnitude == 0) return {};
-    const auto count = static_cast<double>(values.size());
     const uint64_t k = std::min<uint64_t>(k_, values.size());
-    const double share = static_cast<double>(k) / count;
-    const double mean = all.sum / count;
-    const double deviation = std::sqrt(std::max(0.0, all.squares / count - mean * mean));
-    return scaled(values, k, normal_threshold(share, mean, deviation), positions);
-  }
-
- private:
-  static MagnitudeKey key_of(double threshold) { return magnitude_key(finite_magnitude(threshold)); }
-
-  Status scaled(std::span<const float> values, uint64_t k, double threshold, IndexBuffer& positions) const {
-    MagnitudeKey too_low = 0;              // leaves more than 2k
-    MagnitudeKey too_high = kInfinityKey;  // leaves fewer than 3k/4
-    MagnitudeKey key = key_of(threshold);
-    for (int tried = 0; tried < kThresholdsMax && too_low < key && key < too_high; ++tried) {
-      const ScanEnd end = collect_positions(values, key, 2 * k, positions);
-      const bool enough = end == ScanEnd::kOverLimit || 4 * positions.size() >= 3 * k;
-      if (end == ScanEnd::kComplete && (enough || key == 1)) return {};
-      (enough ? too_low : too_high) = key;
-      if (too_low > 0 && too_high < kInfinityKey) {
-        key = too_low + (too_high - too_low) / 2;
-      } else {
-        const double factor = enough ? kUp : down(positions.size(), k, values.size());
-        key = key_of(static_cast<double>(magnitude_of_key(key)) * factor);
-      }
+    GaussianSearch search(normal_key(all, values.size(), k), values.size(), k);
+    while (search.goes_on()) {
+      const ScanEnd end = collect_positions(values, search.key(), search.count_max(), positions);
+      if (search.accept(end == ScanEnd::kOverLimit ? std::nullopt : std::optional<uint64_t>(positions.size())))
+        return {};
     }
     return select_top_k_nonzero(values, k, positions);
   }
 
-  /// Returns the factor of the threshold that leaves k entries of an exponential tail, where it left `found`.
-  static double down(size_t found, uint64_t k, size_t count) {
-    const auto all = static_cast<double>(count);
-    const double wanted = std::log(all / static_cast<double>(k));
-    const double had = std::log(all / static_cast<double>(std::max<size_t>(found, 1)));
-    return std::clamp(wanted / had, kDownMin, kDownMax);
-  }
-
+ private:
   uint64_t k_;
 };
 
@@ -101,6 +75,34 @@ std::unique_ptr<Selector> make_gaussian(const SelectionSpec& spec, uint64_t dime
 }
 
 }  // namespace
+
+MagnitudeKey normal_key(const TailSums& sums, uint64_t n, uint64_t k) {
+  const auto count = static_cast<double>(n);
+  const double mean = sums.sum / count;
+  const double deviation = std::sqrt(std::max(0.0, sums.squares / count - mean * mean));
+  return finite_key(normal_threshold(static_cast<double>(k) / count, mean, deviation));
+}
+
+bool GaussianSearch::accept(std::optional<uint64_t> count) {
+  ++tried_;
+  const bool enough = !count || 4 * *count >= 3 * k_;
+  if (count && (enough || key_ == 1)) return true;
+  (enough ? too_low_ : too_high_) = key_;
+  if (too_low_ > 0 && too_high_ < kInfinityKey) {
+    key_ = too_low_ + (too_high_ - too_low_) / 2;
+  } else {
+    key_ = finite_key(static_cast<double>(magnitude_of_key(key_)) * (enough ? kUp : down(*count)));
+  }
+  return false;
+}
+
+// Returns the factor of the threshold that leaves k entries of an exponential tail, where it left `found`.
+double GaussianSearch::down(uint64_t found) const {
+  const auto all = static_cast<double>(n_);
+  const double wanted = std::log(all / static_cast<double>(k_));
+  const double had = std::log(all / static_cast<double>(std::max<uint64_t>(found, 1)));
+  return std::clamp(wanted / had, kDownMin, kDownMax);
+}
 
 SelectionEntry gaussian_selection() {
   return {

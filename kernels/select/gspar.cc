@@ -1,5 +1,6 @@
 #include "kernels/draw/draw.h"
 #include "kernels/magnitude/tail_sums.h"
+#include "kernels/select/decisions.h"
 #include "kernels/select/drawing_selector.h"
 #include "kernels/select/registry.h"
 
@@ -28,24 +29,13 @@ class GsparSelector final : public DrawingSelector {
     const TailSums all = tail_sums(accumulator.values, kInfinityKey);
     if (all.above > 0) return refuse_non_finite();
     if (all.magnitude == 0) return {};
-    const float magnitude = magnitude_of(accumulator.values, all.magnitude);
-    draw_by_size(accumulator.values, magnitude, context.random, positions, values);
+    GsparMagnitude magnitude(all.magnitude, k_, iterations_);
+    while (magnitude.goes_on()) magnitude.take(tail_sums(accumulator.values, magnitude.key()));
+    draw_by_size(accumulator.values, magnitude.value(), context.random, positions, values);
     return {};
   }
 
  private:
-  float magnitude_of(std::span<const float> values, double sum) const {
-    double magnitude = sum / static_cast<double>(k_);
-    for (uint32_t iteration = 0; iteration < iterations_; ++iteration) {
-      const TailSums tail = tail_sums(values, magnitude_key(finite_magnitude(magnitude)));
-      if (tail.above == 0 || tail.above >= k_ || tail.magnitude == 0) break;
-      const double next = tail.magnitude / static_cast<double>(k_ - tail.above);
-      if (!(next < magnitude)) break;
-      magnitude = next;
-    }
-    return finite_magnitude(magnitude);
-  }
-
   uint64_t k_;
   uint32_t iterations_;
 };
@@ -66,6 +56,19 @@ Status validate_gspar(const SelectionSpec& spec) {
 }
 
 }  // namespace
+
+void GsparMagnitude::take(const TailSums& tail) {
+  --iterations_left_;
+  const bool is_shared = tail.above != 0 && tail.above < k_ && tail.magnitude != 0;
+  const double next = is_shared ? tail.magnitude / static_cast<double>(k_ - tail.above) : magnitude_;
+  if (next < magnitude_) {
+    magnitude_ = next;
+  } else {
+    iterations_left_ = 0;
+  }
+}
+
+float GsparMagnitude::value() const { return finite_magnitude(magnitude_); }
 
 SelectionEntry gspar_selection() {
   return {.info = {.selection = SelectionId::kGspar,

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "kernels/select/binary_search.h"
+#include "kernels/select/decisions.h"
 #include "kernels/select/registry.h"
 
 namespace millrace {
@@ -11,44 +12,36 @@ constexpr uint32_t kSampledPeriod = 5;
 
 /// The threshold of the binary search, found once a period and reused unchanged in between (the paper: every 5 steps).
 ///
-/// The paper does not bound the number of entries over a reused threshold. Over 4k entries, or under k/2, it searches
-/// at once. So memory stays within O(k), and no step sends nothing.
-///
-/// The state is two numbers; a selector that starts without them searches.
 /// Source   [RedSync19, 2.1] ("sampled threshold binary search selection"); differs in: the bounds.
 class SampledSelector final : public Selector {
  public:
-  SampledSelector(uint64_t k, uint32_t period) : k_(k), period_(period) {}
+  SampledSelector(uint64_t k, uint32_t period) : k_(k), threshold_(period) {}
 
   Status select(const StreamView& accumulator, const SelectContext&, IndexBuffer& positions) override {
     const std::span<const float> values = accumulator.values;
     const uint64_t k = std::min<uint64_t>(k_, values.size());
     positions.clear();
     if (k == 0) return {};
-    if (steps_left_ == 0) return search(values, k, positions);
-    const ScanEnd end = collect_positions(values, key_, 4 * k, positions);
+    if (threshold_.is_due()) return search(values, k, positions);
+    const ScanEnd end = collect_positions(values, threshold_.key(), SampledThreshold::count_max(k), positions);
     if (end == ScanEnd::kNonFinite) {
       positions.clear();
       return fail(ErrorCode::kNonFinite, "NaN or infinity among the values to select from");
     }
-    if (end == ScanEnd::kOverLimit || 2 * positions.size() < k) return search(values, k, positions);
-    --steps_left_;
-    return {};
+    if (end == ScanEnd::kComplete && threshold_.accept(positions.size(), k)) return {};
+    return search(values, k, positions);
   }
 
  private:
   Status search(std::span<const float> values, uint64_t k, IndexBuffer& positions) {
     const auto key = select_k_to_2k(values, k, positions);
     if (!key) return std::unexpected(key.error());
-    key_ = *key;
-    steps_left_ = key_ == 0 ? 0 : period_ - 1;  // no threshold, nothing to reuse
+    threshold_.keep(*key);
     return {};
   }
 
   uint64_t k_;
-  uint32_t period_;
-  MagnitudeKey key_ = 0;
-  uint32_t steps_left_ = 0;  // that reuse the threshold; 0: search
+  SampledThreshold threshold_;
 };
 
 std::unique_ptr<Selector> make_sampled(const SelectionSpec& spec, uint64_t dimension) {

@@ -3,6 +3,7 @@
 
 #include "kernels/magnitude/magnitude_scan.h"
 #include "kernels/magnitude/radix_select.h"
+#include "kernels/select/decisions.h"
 #include "kernels/select/registry.h"
 #include "kernels/select/top_k.h"
 
@@ -18,77 +19,42 @@ constexpr double kDeadBand = 1.0 / 32;
 /// Finds the k-th largest magnitude exactly once a period and reuses it in between ([OkTopk22, 3.1.3]: it changes
 /// slowly).
 ///
-/// The paper reuses it unchanged. Then a scale that grows by 1 % a step selects 8 % more entries each step (Gaussian, 1
-/// % density), twice k after ten. So after a step whose count is off, the count moves the threshold. Near the threshold
-/// the count falls as threshold^-slope, with the slope measured at the exact evaluation. The rest is bounds:
-///
-///   - count over 2k or under k/2        the exact top-k is taken at once (and memory stays within O(k))
-///   - count outside [3/4 k, 4/3 k]      the next step evaluates exactly
-///
-/// The state is three numbers; a selector that starts without them evaluates exactly.
-///
 /// Source   [OkTopk22, 3.1.3, algorithm 1]; differs in: the correction, and the bounds.
 class ThresholdReuseSelector final : public Selector {
  public:
-  ThresholdReuseSelector(uint64_t k, uint32_t period) : k_(k), period_(period) {}
+  ThresholdReuseSelector(uint64_t k, uint32_t period) : k_(k), threshold_(period) {}
 
   Status select(const StreamView& accumulator, const SelectContext&, IndexBuffer& positions) override {
     const std::span<const float> values = accumulator.values;
     const uint64_t k = std::min<uint64_t>(k_, values.size());
-    if (state_.steps_left == 0) return evaluate(values, k, positions);
-    const ScanEnd end = collect_positions(values, magnitude_key(state_.threshold), 2 * k, positions);
+    if (threshold_.is_due()) return evaluate(values, k, positions);
+    const ScanEnd end = collect_positions(values, threshold_.key(), ReusedThreshold::count_max(k), positions);
     if (end == ScanEnd::kNonFinite) {
       positions.clear();
       return fail(ErrorCode::kNonFinite, "NaN or infinity among the values to select from");
     }
-    if (end == ScanEnd::kOverLimit || positions.size() < k / 2) return evaluate(values, k, positions);
-    follow(static_cast<double>(positions.size()) / static_cast<double>(std::max<uint64_t>(k, 1)));
-    return {};
+    if (end == ScanEnd::kComplete && threshold_.accept(positions.size(), k)) return {};
+    return evaluate(values, k, positions);
   }
 
  private:
-  struct State {
-    float threshold = 0;
-    double slope = 1;
-    uint32_t steps_left = 0;  // that reuse the threshold; 0: evaluate
-  };
-
   Status evaluate(std::span<const float> values, uint64_t k, IndexBuffer& positions) {
     if (auto done = select_top_k_nonzero(values, k, positions); !done) return done;
-    state_ = {};
-    // Fewer than k entries are not zero: there is no threshold that is worth keeping.
-    if (positions.empty() || positions.size() < k) return {};
+    if (positions.empty() || positions.size() < k) {
+      threshold_.forget();
+      return {};
+    }
     Buffer<MagnitudeKey> keys(positions.size());
     std::transform(positions.begin(), positions.end(), keys.begin(),
                    [&](uint32_t position) { return magnitude_key(values[position]); });
-    state_.threshold = magnitude_of_key(*std::min_element(keys.begin(), keys.end()));
-    state_.slope = kSlopeMax;
-    state_.steps_left = period_ - 1;
-    const uint64_t inner = k - k / kSlopePart;
-    if (inner == k) return {};
     Buffer<MagnitudeKey> scratch;
-    const float higher = magnitude_of_key(kth_largest_key(keys, inner, scratch));
-    const double fall = std::log(static_cast<double>(k) / static_cast<double>(inner));
-    const double rise = std::log(static_cast<double>(higher) / static_cast<double>(state_.threshold));
-    state_.slope = std::clamp(fall / rise, 1.0, kSlopeMax);
+    const MagnitudeKey inner = kth_largest_key(keys, ReusedThreshold::inner_rank(k), scratch);
+    threshold_.keep(k, *std::min_element(keys.begin(), keys.end()), inner);
     return {};
   }
 
-  // Moves the threshold after a step that selected `over_k` times k entries.
-  void follow(double over_k) {
-    --state_.steps_left;
-    if (over_k < 3.0 / 4 || over_k > 4.0 / 3) state_.steps_left = 0;
-    if (std::abs(over_k - 1) <= kDeadBand) return;
-    const double moved = static_cast<double>(state_.threshold) * std::pow(over_k, 1 / state_.slope);
-    // Denormal thresholds may round to 0, which would select zeros; huge ones to infinity, which no finite value
-    // reaches.
-    const MagnitudeKey key = magnitude_key(static_cast<float>(moved));
-    state_.threshold = magnitude_of_key(std::clamp<MagnitudeKey>(key, 1, kInfinityKey - 1));
-  }
-
   uint64_t k_;
-  uint32_t period_;
-  State state_;
+  ReusedThreshold threshold_;
 };
 
 std::unique_ptr<Selector> make_threshold_reuse(const SelectionSpec& spec, uint64_t dimension) {
@@ -101,6 +67,38 @@ Status validate_reuse(const SelectionSpec& spec) {
 }
 
 }  // namespace
+
+uint64_t ReusedThreshold::inner_rank(uint64_t k) { return k - k / kSlopePart; }
+
+bool ReusedThreshold::accept(uint64_t count, uint64_t k) {
+  if (count > count_max(k) || count < k / 2) return false;
+  follow(static_cast<double>(count) / static_cast<double>(std::max<uint64_t>(k, 1)));
+  return true;
+}
+
+void ReusedThreshold::keep(uint64_t k, MagnitudeKey at, MagnitudeKey inner) {
+  threshold_ = magnitude_of_key(at);
+  slope_ = kSlopeMax;
+  steps_left_ = period_ - 1;
+  if (inner_rank(k) == k) return;
+  const double fall = std::log(static_cast<double>(k) / static_cast<double>(inner_rank(k)));
+  const double rise = std::log(static_cast<double>(magnitude_of_key(inner)) / static_cast<double>(threshold_));
+  slope_ = std::clamp(fall / rise, 1.0, kSlopeMax);
+}
+
+void ReusedThreshold::forget() { *this = ReusedThreshold(period_); }
+
+// Moves the threshold after a step that selected `over_k` times k entries.
+void ReusedThreshold::follow(double over_k) {
+  --steps_left_;
+  if (over_k < 3.0 / 4 || over_k > 4.0 / 3) steps_left_ = 0;
+  if (std::abs(over_k - 1) <= kDeadBand) return;
+  const double moved = static_cast<double>(threshold_) * std::pow(over_k, 1 / slope_);
+  // Denormal thresholds may round to 0, which would select zeros; huge ones to infinity, which no finite value
+  // reaches.
+  const MagnitudeKey key = magnitude_key(static_cast<float>(moved));
+  threshold_ = magnitude_of_key(std::clamp<MagnitudeKey>(key, 1, kInfinityKey - 1));
+}
 
 SelectionEntry threshold_reuse_selection() {
   return {.info = {.selection = SelectionId::kThresholdReuse,

@@ -266,7 +266,11 @@ def convergence():
 
 def cuda():
     passes = (("top-k of 1 %", "top_k_1_percent", Goal(AT_MOST, 2.5)), ("top-k of 0.1 %", "top_k_0_1_percent", None), ("f16", "f16", None),
-              ("ternary", "terngrad", None), ("1 bit", "onebit", None))
+              ("ternary", "terngrad", None), ("1 bit", "onebit", None), ("radix select of 1 %", "radix_1_percent", None),
+              ("`threshold_reuse` of 1 %, a step that reuses", "threshold_reuse_1_percent", None),
+              ("`sampled` of 1 %, a step that reuses", "sampled_1_percent", None), ("Gaussian-k of 1 %", "gaussian_1_percent", None),
+              ("GSpar of 1 %, 2 iterations", "gspar_1_percent", None), ("sums below a threshold", "tail_sums", None))
+    redsync = "0_1_percent_of_16777216_ms"
     figures = [Figure(f"{title}, in read passes", (f"{key}_read_passes",), goal) for title, key, goal in passes]
     figures += [
         Figure("`torch.topk`, unsorted, over top-k of 1 %", ("torch_topk_unsorted_over_top_k_1_percent",), Goal(AT_LEAST, 10)),
@@ -279,6 +283,12 @@ def cuda():
         Figure("Bloom queries at rate 0.01, 10^9/s", ("bloom_queries_g_per_s",), Goal(AT_LEAST, 50)),
         Figure("sign mean of 2.7 million values, ms", ("sign_mean_of_1_percent_ms",)),
         Figure("a read pass, GB/s", ("read_pass_gb_per_s",)),
+        Figure("push of 1 %: bytes over the bus, over positions and f32", ("push_1_percent_bus_bytes_over_entries",), Goal(AT_MOST, 1.1)),
+        Figure("the same with 4 bits, over positions and codes", ("push_1_percent_qsgd4_bus_bytes_over_entries",), Goal(AT_MOST, 1.1)),
+        Figure("0.1 % of 2^24 uniform values: radix select over top-k", (f"radix_{redsync}",), over=(f"top_k_{redsync}",)),
+        Figure("the same: radix select over a reused threshold", (f"radix_{redsync}",), over=(f"sampled_{redsync}",)),
+        Figure("the same: radix select over a searched threshold", (f"radix_{redsync}",), over=(f"k_to_2k_{redsync}",)),
+        Figure("1 % of 36,864 values: Bloom filter, policy P0, QSGD of 7 bits, ms", ("bloom_p0_qsgd7_of_36864_ms",)),
     ]
     for name, card in (("cuda_h100", "H100"), ("cuda_h200", "H200")):
         yield Measurement(name, "Kernels on a card", f"Kernels on an {card}, 2^28 f32.", "millrace_cuda_bench", tuple(figures),

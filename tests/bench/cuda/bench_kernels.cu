@@ -7,5 +7,6 @@ namespace millrace::cuda {
 MILLRACE_KERNEL(ReadPass);
 MILLRACE_KERNEL(AddPass);
 MILLRACE_KERNEL(FillNormal);
+MILLRACE_KERNEL(FillUniform);
 
 }  // namespace millrace::cuda

@@ -84,4 +84,23 @@ struct FillNormal {
   }
 };
 
+/// Fills an array with values that are uniform in [0, 1).
+struct FillUniform {
+  static constexpr uint32_t kThreads = 256;
+  static constexpr uint32_t kSharedWords = 0;
+  float* values;
+  uint64_t count;
+  RoundKeys keys;
+
+  template <class Block>
+  MILLRACE_DEVICE void operator()(Block& block) const {
+    block.step([&](auto t) {
+      for (uint64_t i = uint64_t{block.index()} * kThreads + t.rank; i < count;
+           i += uint64_t{block.blocks()} * kThreads) {
+        values[i] = static_cast<float>(static_cast<int32_t>(philox(keys, i).at[0] >> 8)) * 0x1p-24F;
+      }
+    });
+  }
+};
+
 }  // namespace millrace::cuda

@@ -10,7 +10,9 @@
 #include "kernels/cuda/bloom.h"
 #include "kernels/cuda/bucket_top_k.h"
 #include "kernels/cuda/device_queue.h"
+#include "kernels/cuda/draw.h"
 #include "kernels/cuda/quantize.h"
+#include "kernels/cuda/thresholds.h"
 #include "kernels/select/top_k.h"
 #include "tests/bench/cuda/bench_kernels.h"
 
@@ -138,6 +140,107 @@ void measure_bloom(Bench& bench, const float* values) {
   bench.put("bloom_queries_g_per_s", static_cast<double>(bench.n) / ms * 1e-6);
 }
 
+/// Selections by thresholds and by draws. A reused threshold is measured in a step that reuses it.
+void measure_thresholds(Bench& bench, const float* values) {
+  DeviceQueue& queue = bench.queue;
+  const uint64_t n = bench.n;
+  const uint64_t k = n / 100;
+  constexpr uint32_t kPeriod = 1000;
+  bench.put_time("tail_sums", [&] { require(tail_sums(queue, values, n, kInfinityKey), "tail_sums"); });
+  for (const uint64_t some : {n / 16, n / 4}) {
+    bench.put("tail_sums_of_" + std::to_string(some) + "_ms",
+              bench.median_ms([&] { require(tail_sums(queue, values, some, kInfinityKey), "tail_sums"); }));
+  }
+  bench.put_time("radix_1_percent", [&] { require(radix_top_k(queue, values, n, k), "radix"); });
+  bench.put_time("k_to_2k_1_percent", [&] { require(k_to_2k(queue, values, n, k), "k_to_2k"); });
+  ThresholdReuse<DeviceQueue> reuse(k, kPeriod);
+  bench.put_time("threshold_reuse_1_percent", [&] { require(reuse.select(queue, values, n), "threshold_reuse"); });
+  Sampled<DeviceQueue> sampled(k, kPeriod);
+  bench.put_time("sampled_1_percent", [&] { require(sampled.select(queue, values, n), "sampled"); });
+  bench.put_time("gaussian_1_percent", [&] { require(gaussian(queue, values, n, k), "gaussian"); });
+  bench.put_time("gspar_1_percent", [&] { require(gspar(queue, values, n, k, 2, RandomKey::from(4)), "gspar"); });
+  const auto sums = tail_sums(queue, values, n, kInfinityKey);
+  require(sums, "tail_sums");
+  const float magnitude = GsparMagnitude(sums->magnitude, k, 1).value();
+  bench.put_time("draw_by_size",
+                 [&] { require(draw_by_size(queue, values, n, magnitude, RandomKey::from(4), k), "draw_by_size"); });
+}
+
+/// A step of a worker: add a gradient, select 1 %, take it, code it; positions and codes cross the bus.
+void measure_push(Bench& bench, const float* gradient, float* residual) {
+  DeviceQueue& queue = bench.queue;
+  const uint64_t k = bench.n / 100;
+  const QsgdOptions options{.bits = 4, .random = RandomKey::from(3)};
+  auto taken = queue.allocate<float>(k);
+  auto code = queue.allocate<uint8_t>(qsgd_encoded_bytes(k, options.bits, options.bucket_size));
+  std::vector<uint32_t> positions(k);
+  std::vector<float> values(k);
+  std::vector<uint8_t> codes(code.size());
+  for (const bool is_coded : {false, true}) {
+    const uint64_t before = queue.bytes_down() + queue.bytes_up();
+    uint64_t pushes = 0;
+    const std::string name = is_coded ? "push_1_percent_qsgd4" : "push_1_percent";
+    bench.put_time(name, [&] {
+      ++pushes;
+      require(add(queue, gradient, residual, bench.n, 1.0F, nullptr), "add");
+      const auto selected = top_k(queue, residual, bench.n, k, Zeros::kSkipped);
+      require(selected, "top_k");
+      take(queue, residual, selected->positions.data(), k, taken.data());
+      queue.download(std::span(positions), static_cast<const uint32_t*>(selected->positions.data()));
+      if (is_coded) {
+        require(qsgd(queue, taken.data(), k, options, code.data(), nullptr), "qsgd");
+        queue.download(std::span(codes), static_cast<const uint8_t*>(code.data()));
+      } else {
+        queue.download(std::span(values), static_cast<const float*>(taken.data()));
+      }
+    });
+    const auto crossed = static_cast<double>(queue.bytes_down() + queue.bytes_up() - before);
+    const uint64_t entries = k * sizeof(uint32_t) + (is_coded ? code.size() : k * sizeof(float));
+    bench.put(name + "_bus_bytes_over_entries", crossed / static_cast<double>(pushes * entries));
+  }
+}
+
+/// Times of the selections of RedSync's figure 1: 0.1 % of uniform values, by size up to the paper's largest.
+void measure_redsync(Bench& bench, float* values) {
+  DeviceQueue& queue = bench.queue;
+  queue.launch(FillUniform{values, bench.n, RoundKeys::of(3, 7)}, queue.filling_blocks(256));
+  for (uint64_t n = 1 << 16; n <= std::min(bench.n, uint64_t{1} << 26); n *= 4) {
+    const uint64_t k = n / 1000;
+    const std::string size = "_0_1_percent_of_" + std::to_string(n);
+    bench.put("radix" + size + "_ms", bench.median_ms([&] { require(radix_top_k(queue, values, n, k), "radix"); }));
+    bench.put("top_k" + size + "_ms",
+              bench.median_ms([&] { require(top_k(queue, values, n, k, Zeros::kSkipped), "top_k"); }));
+    bench.put("k_to_2k" + size + "_ms", bench.median_ms([&] { require(k_to_2k(queue, values, n, k), "k_to_2k"); }));
+    Sampled<DeviceQueue> sampled(k, 1000);
+    bench.put("sampled" + size + "_ms", bench.median_ms([&] { require(sampled.select(queue, values, n), "sampled"); }));
+  }
+}
+
+/// The device's part of DeepReduce's figure 10: 1 % of 36,864 values, a Bloom filter with policy P0 and QSGD of 7 bits.
+void measure_deep_reduce(Bench& bench, float* values) {
+  DeviceQueue& queue = bench.queue;
+  constexpr uint64_t kCount = 36'864;
+  constexpr uint64_t kSelected = kCount / 100;
+  const BloomShape shape = BloomShape::optimal(kSelected, 0.001);
+  const BloomHashes hashes = BloomHashes::from(5, static_cast<uint32_t>(shape.bits), shape.probes);
+  auto words = queue.allocate<uint32_t>(shape.bits / 32);
+  auto taken = queue.allocate<float>(kCount);
+  auto code = queue.allocate<uint8_t>(qsgd_encoded_bytes(kCount, 7, 512));
+  bench.put("top_k_1_percent_of_36864_ms",
+            bench.median_ms([&] { require(top_k(queue, values, kCount, kSelected, Zeros::kSkipped), "top_k"); }));
+  const auto selected = top_k(queue, values, kCount, kSelected, Zeros::kSkipped);
+  require(selected, "top_k");
+  bench.put("bloom_p0_qsgd7_of_36864_ms", bench.median_ms([&] {
+    queue.clear(words.data(), shape.bits / 8);
+    bloom_insert(queue, hashes, selected->positions.data(), kSelected, words.data());
+    const auto known = bloom_query(queue, hashes, words.data(), kCount, kSelected);
+    require(known, "bloom_query");
+    take(queue, values, known->positions.data(), known->count, taken.data());
+    scatter_add(queue, values, known->positions.data(), taken.data(), known->count);
+    require(qsgd(queue, taken.data(), known->count, {.bits = 7}, code.data(), nullptr), "qsgd");
+  }));
+}
+
 int run(int log2_n, int repeats) {
   auto made = DeviceQueue::make(0);
   require(made, "a device");
@@ -162,6 +265,11 @@ int run(int log2_n, int repeats) {
   measure_buckets(bench, values.data(), sums.data());
   measure_quantizers(bench, values.data());
   measure_bloom(bench, values.data());
+  measure_thresholds(bench, values.data());
+  queue.launch(FillNormal{sums.data(), bench.n, RoundKeys::of(2, 7)}, queue.filling_blocks(256));
+  measure_push(bench, values.data(), sums.data());
+  measure_deep_reduce(bench, values.data());
+  measure_redsync(bench, values.data());
   std::cout << bench.json << "\n}\n";
   return 0;
 }

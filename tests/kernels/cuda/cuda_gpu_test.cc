@@ -1,8 +1,10 @@
 #include "tests/kernels/cuda/device_under_test.h"
 // The suites test the queues of the first header.
 #include "tests/kernels/cuda/arrays_suite.h"
+#include "tests/kernels/cuda/draw_suite.h"
 #include "tests/kernels/cuda/quantize_suite.h"
 #include "tests/kernels/cuda/select_suite.h"
+#include "tests/kernels/cuda/threshold_suite.h"
 
 namespace millrace::cuda {
 namespace {

@@ -11,6 +11,7 @@
 #include "kernels/cuda/k_to_2k.h"
 #include "kernels/cuda/top_k.h"
 #include "kernels/select/binary_search.h"
+#include "kernels/select/select.h"
 #include "kernels/select/top_k.h"
 #include "tests/support/oracles/select_oracle.h"
 
@@ -61,6 +62,26 @@ class CudaSelect : public ::testing::Test {
         }
         ASSERT_EQ(on_host(*queue, *found), testing::listed(wanted));
       }
+      const Status end = queue->finish();
+      ASSERT_TRUE(end.has_value()) << end.error().message;
+    }
+  }
+
+  void expect_radix_as_host(std::span<const float> values, uint64_t k) {
+    const auto selector =
+        make_selector({.selection = Selection::kRadix, .k = k}, std::max<size_t>(values.size(), 1)).value();
+    IndexBuffer wanted;
+    const Status host =
+        selector->select({.dimension = values.size(), .dense = true, .indices = {}, .values = values}, {}, wanted);
+    for (const auto& queue : Under::queues()) {
+      const Array<Queue> array(*queue, values);
+      const auto found = radix_top_k(*queue, array.data, values.size(), k);
+      ASSERT_EQ(found.has_value(), host.has_value()) << (found ? "" : found.error().message);
+      if (!found) {
+        ASSERT_EQ(found.error().code, host.error().code);
+        continue;
+      }
+      ASSERT_EQ(on_host(*queue, *found), testing::listed(wanted));
       const Status end = queue->finish();
       ASSERT_TRUE(end.has_value()) << end.error().message;
     }
@@ -173,6 +194,22 @@ TYPED_TEST(CudaSelect, BisectionEqualsTheHost) {
         }
         values[n / 3] = 0.25F;
       }
+    }
+  }
+}
+
+TYPED_TEST(CudaSelect, RadixEqualsTheHost) {
+  for (const testing::Pattern pattern : testing::kPatterns) {
+    for (const size_t n : {size_t{0}, size_t{1}, size_t{1000}, size_t{8193}}) {
+      auto values = testing::values_of(pattern, n, n + 8);
+      for (const uint64_t k : std::set<uint64_t>{1, n / 100 + 1, n / 3 + 1, std::max<uint64_t>(n, 1)}) {
+        SCOPED_TRACE(testing::name_of(pattern, n, k));
+        this->expect_radix_as_host(values, k);
+        if (::testing::Test::HasFatalFailure()) return;
+      }
+      if (n == 0) continue;
+      values[n / 2] = std::numeric_limits<float>::infinity();
+      this->expect_radix_as_host(values, 3);
     }
   }
 }
