@@ -585,7 +585,7 @@ TEST(Exchange, WhatAPathCannotDoIsRefusedByName) {
                         options.path = ExchangePath::kPeers;
                         millrace::testing::set_option(options.job, "codec_up", "auto");
                       }),
-              HasSubstr("--path servers has"));
+              HasSubstr("--path server has"));
 }
 
 TEST(SelectionText, IsReadBackAsItWas) {
