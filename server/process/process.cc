@@ -62,11 +62,10 @@ Result<std::string> advertised(const Options& options, const std::string& bound)
   if (!options.advertise.empty()) return options.advertise;
   const Result<protocol::HostPort> at = protocol::parse_tcp_address(bound);
   if (!at || !protocol::is_every_host(at->host)) return bound;
-  return fail(
-      ErrorCode::kInvalidArgument,
-      fmt::format("--listen {} accepts on every address; say with --advertise tcp://HOST:PORT which one workers and "
-                  "other shards are to use",
-                  options.listen));
+  return fail(ErrorCode::kInvalidArgument,
+              fmt::format("--listen {} accepts on every address; say with --advertise HOST:PORT which one workers and "
+                          "other shards are to use",
+                          options.listen));
 }
 
 /// Returns the seed of the aggregators' incarnations: two starts must not draw the same.

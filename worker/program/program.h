@@ -1,12 +1,16 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <string>
 #include <vector>
 
 #include "worker/program/command.h"
 
 /// Shared parts of the programs with subcommands: their help, and their end by errors.
 namespace millrace::program {
+
+/// Adds a subcommand, with --config.
+CLI::App* add_command(CLI::App& root, const std::string& name, const std::string& description);
 
 /// Makes help keep the texts' own line breaks; a subcommand is needed.
 void shape_help(CLI::App& root);
