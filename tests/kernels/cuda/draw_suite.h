@@ -47,7 +47,7 @@ class CudaDraws : public ::testing::Test {
   }
 
   void expect_gspar_as_host(std::span<const float> values, uint64_t k, uint32_t iterations) {
-    const auto selector = make_selector({.selection = Selection::kGspar, .k = k, .iterations = iterations},
+    const auto selector = make_selector({.selection = SelectionId::kGspar, .k = k, .iterations = iterations},
                                         std::max<size_t>(values.size(), 1))
                               .value();
     IndexBuffer positions;

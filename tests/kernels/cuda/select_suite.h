@@ -69,7 +69,7 @@ class CudaSelect : public ::testing::Test {
 
   void expect_radix_as_host(std::span<const float> values, uint64_t k) {
     const auto selector =
-        make_selector({.selection = Selection::kRadix, .k = k}, std::max<size_t>(values.size(), 1)).value();
+        make_selector({.selection = SelectionId::kRadix, .k = k}, std::max<size_t>(values.size(), 1)).value();
     IndexBuffer wanted;
     const Status host =
         selector->select({.dimension = values.size(), .dense = true, .indices = {}, .values = values}, {}, wanted);

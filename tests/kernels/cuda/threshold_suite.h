@@ -55,17 +55,17 @@ class CudaThresholds : public ::testing::Test {
   }
 
   void expect_reuse_as_host(const std::vector<std::vector<float>>& steps, uint64_t k, uint32_t period) {
-    expect_steps_as_host<ThresholdReuse<Queue>>({.selection = Selection::kThresholdReuse, .k = k, .period = period},
+    expect_steps_as_host<ThresholdReuse<Queue>>({.selection = SelectionId::kThresholdReuse, .k = k, .period = period},
                                                 steps);
     if (::testing::Test::HasFatalFailure()) return;
-    expect_steps_as_host<Sampled<Queue>>({.selection = Selection::kSampled, .k = k, .period = period}, steps);
+    expect_steps_as_host<Sampled<Queue>>({.selection = SelectionId::kSampled, .k = k, .period = period}, steps);
   }
 
   void expect_gaussian_as_host(std::span<const float> values, uint64_t k) {
     for (const auto& queue : Under::queues()) {
       const Array<Queue> array(*queue, values);
       const auto selector =
-          make_selector({.selection = Selection::kGaussian, .k = k}, std::max<size_t>(values.size(), 1)).value();
+          make_selector({.selection = SelectionId::kGaussian, .k = k}, std::max<size_t>(values.size(), 1)).value();
       IndexBuffer wanted;
       const Status host = select_on_host(*selector, values, wanted);
       expect_same(*queue, gaussian(*queue, array.data, values.size(), k), host, wanted);
