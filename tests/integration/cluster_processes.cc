@@ -67,7 +67,7 @@ launch::ChildProcess ClusterProcesses::spawn_server(uint32_t shard, uint32_t sha
                   "--listen",
                   listen,
                   "--drain",
-                  "2",
+                  "2s",
                   "--http",
                   "127.0.0.1:0"};
   options.argv.insert(options.argv.end(), server_flags_.begin(), server_flags_.end());

@@ -350,7 +350,7 @@ class Refusals(WithServers):
         self.refused(2, "codec 'gap+nothing' is not", "train", *self.flags(), "--train", absent, "--config", file)
         self.refused(2, "set codec_error drop", "train", *self.flags(), "--train", absent, "--config", file, "--codec-up", "gap",
                      "--codec-error", "retain")
-        for sentence, line in (("'codec-upp' is no flag of this command; did you mean 'codec-up'?", 'codec-upp = "gap"'), ("a whole number and ms", "dead-after = 10"),
+        for sentence, line in (("'codec-upp' is no flag of this command; did you mean 'codec-up'?", 'codec-upp = "gap"'), ("is not a duration", "dead-after = 10"),
                                ("audit is true or false", 'audit = "maybe"'), ("'late': known are", 'mode = "late"')):
             with self.subTest(line=line):
                 self.refused(2, sentence, "train", *self.flags(), "--train", absent, "--config", self.path("wrong.toml", line + "\n"))
