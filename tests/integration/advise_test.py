@@ -56,7 +56,7 @@ class Advise(unittest.TestCase):
     def test_ASlowerSelectionMakesNoSparseOneMoreFavourable(self):
         before = None
         for each in (0, 0.5, 5, 500):
-            rows = named_rows(self.advise(*BY_HAND[:4], "--select-time", each))
+            rows = named_rows(self.advise(*BY_HAND[:4], "--select-time", f"{each}ns"))
             ratio = {name: row["total_ms"] / rows["dense_ring"]["total_ms"] for name, row in rows.items()}
             for name in ratio if before else ():
                 self.assertGreaterEqual(ratio[name], before[name] * (1 - 1e-12), name)
