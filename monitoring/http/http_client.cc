@@ -13,8 +13,8 @@
 
 #include "kernels/base/clock.h"
 #include "kernels/base/words.h"
-#include "monitoring/http/http_address.h"
 #include "monitoring/http/http_sockets.h"
+#include "protocol/address/host_port.h"
 
 namespace millrace::monitoring {
 namespace {
@@ -102,7 +102,7 @@ std::optional<HttpReply> parse_reply(std::string_view reply) {
 }  // namespace
 
 Result<HttpReply> http_get(std::string_view address, const std::string& path, int timeout_ms) {
-  const auto parsed = parse_http_address(address);
+  const auto parsed = protocol::parse_host_port(address);
   if (!parsed) return std::unexpected(parsed.error());
   const std::string at(address);
   const auto socket = connect_to_host(*parsed, timeout_ms);

@@ -19,12 +19,12 @@
 
 #include "kernels/base/clock.h"
 #include "kernels/base/descriptor.h"
-#include "monitoring/http/http_address.h"
 #include "monitoring/http/http_exchange.h"
 #include "monitoring/http/http_sockets.h"
 #include "monitoring/http/request_threads.h"
 #include "monitoring/http/status_page.h"
 #include "monitoring/open_files.h"
+#include "protocol/address/host_port.h"
 
 namespace millrace::monitoring {
 namespace {
@@ -332,13 +332,13 @@ void HttpPort::Impl::write(Connection& connection, TimeNs now) {
   }
 }
 
-HttpPort::HttpPort(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+HttpPort::HttpPort(std::unique_ptr<Impl> impl, std::string host) : impl_(std::move(impl)), host_(std::move(host)) {}
 
 HttpPort::~HttpPort() { stop(); }
 
 Result<std::unique_ptr<HttpPort>> HttpPort::start(std::string_view address, std::string_view flag,
                                                   HttpHandlers handlers) {
-  const Result<HttpAddress> parsed = parse_http_address(address);
+  const Result<protocol::HostPort> parsed = protocol::parse_host_port(address);
   if (!parsed) return fail(parsed.error().code, std::string(flag) + ": " + parsed.error().message);
   auto listeners = listen_on_host(*parsed);
   if (!listeners) {
@@ -351,12 +351,14 @@ Result<std::unique_ptr<HttpPort>> HttpPort::start(std::string_view address, std:
   Descriptor wake(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
   if (!wake) return fail(ErrorCode::kIo, std::string("no file descriptor is left for HTTP: ") + kRaiseOpenFiles);
   std::unique_ptr<HttpPort> port(
-      new HttpPort(std::make_unique<Impl>(std::move(handlers), std::move(*listeners), std::move(wake))));
+      new HttpPort(std::make_unique<Impl>(std::move(handlers), std::move(*listeners), std::move(wake)), parsed->host));
   port->impl_->start();
   return port;
 }
 
 uint16_t HttpPort::port() const { return impl_->port(); }
+
+std::string HttpPort::address() const { return protocol::host_port_text(host_, port()); }
 
 void HttpPort::stop() { impl_->stop(); }
 

@@ -54,6 +54,8 @@ class HttpPort {
 
   /// Returns the number of the listening port.
   uint16_t port() const;
+  /// Returns the address that start() was given, with the number of the listening port.
+  std::string address() const;
 
   /// Stops accepting, finishes the answers that are under way within a second, and joins the threads. Once is enough;
   /// further calls do nothing.
@@ -61,8 +63,9 @@ class HttpPort {
 
  private:
   class Impl;
-  explicit HttpPort(std::unique_ptr<Impl> impl);
+  HttpPort(std::unique_ptr<Impl> impl, std::string host);
   std::unique_ptr<Impl> impl_;
+  std::string host_;
 };
 
 }  // namespace millrace::monitoring

@@ -102,7 +102,7 @@ int finish_connecting(const Descriptor& socket, int timeout_ms) {
 
 }  // namespace
 
-Result<HttpListeners> listen_on_host(const HttpAddress& address, const protocol::HostResolver& resolver) {
+Result<HttpListeners> listen_on_host(const protocol::HostPort& address, const protocol::HostResolver& resolver) {
   const auto hosts = resolver(address.host);
   if (!hosts) return fail(ErrorCode::kIo, hosts.error().message);
   for (int tries = 1;; ++tries) {
@@ -124,7 +124,8 @@ Result<HttpListeners> listen_on_host(const HttpAddress& address, const protocol:
   }
 }
 
-Result<Descriptor> connect_to_host(const HttpAddress& address, int timeout_ms, const protocol::HostResolver& resolver) {
+Result<Descriptor> connect_to_host(const protocol::HostPort& address, int timeout_ms,
+                                   const protocol::HostResolver& resolver) {
   const auto hosts = resolver(address.host);
   if (!hosts) return std::unexpected(hosts.error());
   const int share_ms = std::max(1, timeout_ms / static_cast<int>(hosts->size()));

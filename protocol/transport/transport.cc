@@ -348,7 +348,7 @@ Status Listener::bind_host(const HostPort& wanted, const HostResolver& resolver)
       if (!last && last.error().code == ErrorCode::kUnavailable) continue;
       if (!last) break;
       bound.push_back(listening_at(*socket_));
-      port = split_tcp_address(bound.back()).value_or(wanted).port;
+      port = parse_tcp_address(bound.back()).value_or(wanted).port;
     }
     const bool elsewhere_only = last || last.error().code == ErrorCode::kUnavailable;
     if (elsewhere_only && !bound.empty()) {
@@ -369,7 +369,7 @@ Result<std::unique_ptr<Listener>> Listener::bind(TransportContext& context, cons
   listener->socket_ = std::move(*socket);
   listener->socket_->set(ZMQ_ROUTER_MANDATORY, 1);
   listener->socket_->set(ZMQ_BACKLOG, kBacklog);
-  const std::optional<HostPort> host = split_tcp_address(address);
+  const Result<HostPort> host = parse_tcp_address(address);
   if (host && host->host != "*" && !is_numeric_host(host->host)) {
     if (const Status bound = listener->bind_host(*host, context.options().resolver); !bound)
       return std::unexpected(bound.error());
@@ -403,8 +403,8 @@ Result<std::unique_ptr<Connection>> Connection::connect(TransportContext& contex
   connection->context_ = &context;
   connection->address_ = address;
   connection->limits_ = context.options().limits;
-  connection->name_ = split_tcp_address(address);
-  if (connection->name_ && is_numeric_host(connection->name_->host)) connection->name_.reset();
+  const Result<HostPort> host = parse_tcp_address(address);
+  if (host && !is_numeric_host(host->host)) connection->name_ = *host;
   if (auto status = connection->reconnect(); !status) return std::unexpected(status.error());
   return connection;
 }

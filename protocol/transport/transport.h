@@ -9,8 +9,9 @@
 
 #include "kernels/base/buffer.h"
 #include "kernels/base/result.h"
+#include "protocol/address/address_rotation.h"
 #include "protocol/address/host_lookup.h"
-#include "protocol/address/tcp_address.h"
+#include "protocol/address/host_port.h"
 #include "protocol/messages/frame.h"
 #include "protocol/messages/messages.h"
 #include "protocol/messages/peer_id.h"

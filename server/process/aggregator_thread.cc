@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "kernels/base/bytes.h"
-#include "protocol/datagram/endpoint_text.h"
+#include "protocol/address/endpoint_text.h"
 #include "protocol/datagram/header.h"
 #include "protocol/datagram/io/job_key_file.h"
 #include "server/process/racks_file.h"
@@ -66,8 +66,7 @@ Result<std::unique_ptr<DatagramThread>> DatagramThread::start(const DatagramOpti
                                                               uint64_t incarnation_seed) {
   Result<protocol::Endpoint> listen = protocol::parse_endpoint(options.listen);
   if (!listen) return fail(listen.error().code, "--datagrams: " + listen.error().message);
-  const std::string host = options.listen.substr(0, options.listen.rfind(':'));
-  if (host == "0.0.0.0" || host == "[::]") {
+  if (protocol::is_every_host(protocol::parse_host_port(options.listen)->host)) {
     return fail(
         ErrorCode::kInvalidArgument,
         fmt::format("--datagrams {}: workers receive this address; give the one that they reach", options.listen));

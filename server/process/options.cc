@@ -11,10 +11,10 @@
 #include <string_view>
 
 #include "kernels/base/version.h"
-#include "monitoring/http/http_address.h"
 #include "monitoring/standard_streams.h"
 #include "monitoring/usage_sentence.h"
-#include "protocol/datagram/endpoint_text.h"
+#include "protocol/address/endpoint_text.h"
+#include "protocol/address/host_port.h"
 
 namespace millrace::server {
 namespace {
@@ -144,10 +144,8 @@ std::string refuse_together(const Options& options) {
 
 /// Refuses text that is not tcp://HOST:PORT; ZeroMQ would take a port above 65535 modulo 65536.
 std::string refuse_address(std::string& text) {
-  constexpr std::string_view kScheme = "tcp://";
-  const std::string_view rest = std::string_view(text).substr(std::min(text.size(), kScheme.size()));
-  if (text.starts_with(kScheme) && monitoring::parse_http_address(rest)) return {};
-  return fmt::format("'{}' is not an address: give tcp://HOST:PORT, as tcp://127.0.0.1:7600", text);
+  const auto parsed = protocol::parse_tcp_address(text);
+  return parsed ? std::string() : parsed.error().message;
 }
 
 std::string refuse_datagrams(std::string& text) {
@@ -156,7 +154,7 @@ std::string refuse_datagrams(std::string& text) {
 }
 
 std::string refuse_http(std::string& text) {
-  const auto parsed = monitoring::parse_http_address(text);
+  const auto parsed = protocol::parse_host_port(text);
   return parsed ? std::string() : parsed.error().message;
 }
 

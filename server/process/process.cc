@@ -60,15 +60,13 @@ constexpr TimeNs kStallLimit = 5 * kNsPerS;
 
 Result<std::string> advertised(const Options& options, const std::string& bound) {
   if (!options.advertise.empty()) return options.advertise;
-  for (const std::string_view every : {"//0.0.0.0:", "//*:", "//[::]:"}) {
-    if (bound.find(every) == std::string::npos) continue;
-    return fail(
-        ErrorCode::kInvalidArgument,
-        fmt::format("--listen {} accepts on every address; say with --advertise tcp://HOST:PORT which one workers and "
-                    "other shards are to use",
-                    options.listen));
-  }
-  return bound;
+  const Result<protocol::HostPort> at = protocol::parse_tcp_address(bound);
+  if (!at || !protocol::is_every_host(at->host)) return bound;
+  return fail(
+      ErrorCode::kInvalidArgument,
+      fmt::format("--listen {} accepts on every address; say with --advertise tcp://HOST:PORT which one workers and "
+                  "other shards are to use",
+                  options.listen));
 }
 
 /// Returns the seed of the aggregators' incarnations: two starts must not draw the same.
@@ -268,7 +266,7 @@ Status ShardProcess::Loop::open_http() {
   auto http = monitoring::HttpPort::start(options_.http, "--http", std::move(handlers));
   if (!http) return std::unexpected(http.error());
   http_ = std::move(*http);
-  http_address_ = fmt::format("{}:{}", options_.http.substr(0, options_.http.rfind(':')), http_->port());
+  http_address_ = http_->address();
   return {};
 }
 

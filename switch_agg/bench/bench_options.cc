@@ -6,7 +6,7 @@
 #include <string>
 
 #include "monitoring/usage_sentence.h"
-#include "protocol/datagram/endpoint_text.h"
+#include "protocol/address/endpoint_text.h"
 #include "protocol/datagram/header.h"
 #include "protocol/datagram/window/window_code.h"
 #include "switch_agg/process/command_line.h"

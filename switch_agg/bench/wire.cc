@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "protocol/datagram/endpoint_text.h"
+#include "protocol/address/endpoint_text.h"
 #include "switch_agg/packet_io/dpdk/open_dpdk.h"
 #include "switch_agg/packet_io/memory_port.h"
 

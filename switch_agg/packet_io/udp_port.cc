@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 #include <poll.h>
 
-#include "protocol/datagram/endpoint_text.h"
+#include "protocol/address/endpoint_text.h"
 
 namespace millrace::switch_agg {
 

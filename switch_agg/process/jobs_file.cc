@@ -16,7 +16,7 @@
 #include <utility>
 
 #include "kernels/base/plain_text.h"
-#include "protocol/datagram/endpoint_text.h"
+#include "protocol/address/endpoint_text.h"
 #include "protocol/datagram/io/job_key_file.h"
 #include "protocol/datagram/job_numbers.h"
 #include "switch_agg/process/jobs_file_position.h"

@@ -5,9 +5,9 @@
 #include <CLI/CLI.hpp>
 #include <string>
 
-#include "monitoring/http/http_address.h"
 #include "monitoring/usage_sentence.h"
-#include "protocol/datagram/endpoint_text.h"
+#include "protocol/address/endpoint_text.h"
+#include "protocol/address/host_port.h"
 #include "switch_agg/process/command_line.h"
 
 namespace millrace::switch_agg {
@@ -51,11 +51,6 @@ constexpr const char* kFooter =
     "  2  usage: a flag is unknown, missing or out of range; the file of jobs is wrong\n"
     "  5  this build has no DPDK\n"
     "  6  a port is in use, a file cannot be read, a device cannot be opened\n";
-
-std::string refuse_http(std::string& text) {
-  const auto parsed = monitoring::parse_http_address(text);
-  return parsed ? std::string() : parsed.error().message;
-}
 
 struct RunTexts {
   std::string listen = "127.0.0.1:7700";
@@ -112,7 +107,7 @@ void add_run(CLI::App& run, RunOptions& options, RunTexts& texts) {
       ->required()
       ->type_name("FILE");
   run.add_option("--http", options.http, "Serves /metrics, /healthz and /status; port 0 takes a free one")
-      ->check(CLI::Validator(refuse_http, ""))
+      ->check(checked([](const std::string& text) { return protocol::parse_host_port(text); }))
       ->type_name("HOST:PORT");
   run.add_option("--pmd", options.pmd, "kernel: sockets; or a driver of DPDK with its arguments; or a PCI address")
       ->type_name("DRIVER")

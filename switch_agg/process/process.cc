@@ -17,7 +17,7 @@
 #include "monitoring/metrics.h"
 #include "monitoring/open_files.h"
 #include "monitoring/standard_streams.h"
-#include "protocol/datagram/endpoint_text.h"
+#include "protocol/address/endpoint_text.h"
 #include "switch_agg/packet_io/udp_port.h"
 #include "switch_agg/process/jobs_file.h"
 #include "switch_agg/process/jobs_of_lane.h"
@@ -167,7 +167,7 @@ Status SwitchProcess::Impl::open_http() {
   auto http = monitoring::HttpPort::start(options_.http, "--http", std::move(handlers));
   if (!http) return std::unexpected(http.error());
   http_ = std::move(*http);
-  http_address_ = fmt::format("{}:{}", options_.http.substr(0, options_.http.rfind(':')), http_->port());
+  http_address_ = http_->address();
   return {};
 }
 

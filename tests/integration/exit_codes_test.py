@@ -92,7 +92,7 @@ class ExitCodes(unittest.TestCase):
             "empty key": (self.train(*path, "--switch-key", self.file("empty.key", b"", 0o600)), USAGE, "64 hexadecimal"),
             "key that all users can read": (self.train(*path, "--switch-key", self.file("open.key", b"ab" * 32 + b"\n")), USAGE, "chmod"),
             "port taken": (self.train("--http", f"127.0.0.1:{self.taken.getsockname()[1]}"), IO, "cannot listen"),
-            "servers no addresses": (["train", "--train", self.at("rows.svm"), "--servers", "x"], USAGE, "is not host:port"),
+            "servers no addresses": (["train", "--train", self.at("rows.svm"), "--servers", "x"], USAGE, "is not an address"),
             "no such flag": (self.train("--no-such-flag"), USAGE, "no-such-flag"),
             "status without a shard": (["status", self.dead], UNREACHABLE, self.dead),
         })

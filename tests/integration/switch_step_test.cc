@@ -7,7 +7,7 @@
 #include <set>
 #include <thread>
 
-#include "protocol/datagram/endpoint_text.h"
+#include "protocol/address/endpoint_text.h"
 #include "protocol/datagram/header.h"
 #include "switch_agg/aggregator/aggregator.h"
 #include "tests/support/switch_stepper.h"

@@ -333,7 +333,7 @@ class Refusals(WithServers):
                                 ("--test names the held-out rows", ["--curve-every", 5]),
                                 ("--density", ["--density", 1.5]), ("cannot select", ["--dense", "--density", 0.1])):
             self.refused(2, sentence, "train", "--servers", self.servers, "--train", fine, *flags)
-        self.refused(2, "is not host:port", "train", "--servers", "somewhere", "--train", fine)
+        self.refused(2, "is not an address", "train", "--servers", "somewhere", "--train", fine)
         # A file that is not there would be found first if data were read before the job is checked.
         absent = self.path("absent.svm")
         for sentence, flags in (("--codec-up: codec 'gap+nothing' is not", ["--codec-up", "gap+nothing"]), ("--codec-down", ["--codec-down", "qsgd4"]),
@@ -426,7 +426,7 @@ class Refusals(WithServers):
                                     ("--l2: 'nan'", ["train", *data, "--l2", "nan"]), ("--lr-decay", ["train", *data, "--lr-decay", "nan"]),
                                     ("--density: 'nan'", ["bench", "select", "--density", "nan"]), ("--lr", ["demo", "--lr", "nan"]),
                                     ("--seed: '-1'", ["train", *data, "--seed", -1]), ("--steps: '-1'", ["train", *data, "--steps", -1]),
-                                    ("millrace train: --train is required", ["train"]), ("is not host:port", ["train", *data[:3], "127.0.0.1:70000"]),
+                                    ("millrace train: --train is required", ["train"]), ("is not an address", ["train", *data[:3], "127.0.0.1:70000"]),
                                     ("there is no 'nothing'", ["data", "nothing"]), ("see millrace-bench --help", ["bench"]),
                                     ("leaves no port for shard 1", ["serve", "--port", 65535]), ("leaves no port", ["serve", "--http-port", 65535]),
                                     ("--grace-ms", ["serve", "--grace-ms", -5]), ("--rows", ["bench", "serve", "--rows", "none"]),
@@ -434,7 +434,7 @@ class Refusals(WithServers):
                                     ("--train: it is empty", ["train", "--train", "", *data[2:]]), ("--http: it is empty", ["train", *data, "--http", ""]),
                                     ("--model: it is empty", ["eval", "--model", "", "--data", "a"]), ("--input: it is empty", ["data", "debian", "-o", "a", "--input", ""]),
                                     ("--table: it is empty", ["serve", "--table", ""]), ("--codec: it is empty", ["bench", "serve", "--codec", ""]),
-                                    ("'a b:1' is not host:port", ["train", *data[:3], "a b:1"]),
+                                    ("'a b:1' is not an address", ["train", *data[:3], "a b:1"]),
                                     ("is the file of --output", ["data", "synthetic", "--rows", 10, "-o", "a", "--held-out", "./a"])):
             with self.subTest(arguments=arguments):
                 ended = self.refused(2, sentence, *arguments)

@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "kernels/base/clock.h"
-#include "monitoring/http/http_address.h"
 #include "monitoring/standard_streams.h"
+#include "protocol/address/host_port.h"
 #include "worker/cli/commands.h"
 #include "worker/launch/shard_process.h"
 #include "worker/program/flag_range.h"
@@ -87,7 +87,7 @@ Outcome announce(const ServeFlags& flags, const std::vector<ShardProcess>& shard
   std::string servers;
   nlohmann::json rows = nlohmann::json::array();
   for (const ShardProcess& shard : shards) {
-    const std::string address = shard.address().substr(shard.address().find("//") + 2);
+    const std::string address(protocol::without_tcp(shard.address()));
     servers += (servers.empty() ? "" : ",") + address;
     rows.push_back({{"address", shard.address()}, {"http", shard.http_address()}});
     if (!flags.json) {
@@ -107,7 +107,7 @@ Outcome announce(const ServeFlags& flags, const std::vector<ShardProcess>& shard
 
 /// The host is one, and the ports of all shards exist.
 Outcome check_addresses(const ServeFlags& flags) {
-  if (!monitoring::parse_http_address(flags.host + ":0"))
+  if (!protocol::parse_host_port(flags.host + ":0"))
     return fail_with(ExitCode::kUsage, fmt::format("--host: '{}' is not a host; IPv6 goes in brackets", flags.host));
   for (const auto& [name, first] : {std::pair("--port", flags.port), std::pair("--http-port", flags.http_port)}) {
     const uint32_t last = first + flags.shards - 1;

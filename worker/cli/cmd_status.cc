@@ -10,12 +10,12 @@
 #include <vector>
 
 #include "monitoring/standard_streams.h"
+#include "protocol/address/host_port.h"
 #include "worker/cli/commands.h"
 #include "worker/cluster_status/report.h"
 #include "worker/program/flag_range.h"
 #include "worker/program/interruption.h"
 #include "worker/program/json_text.h"
-#include "worker/training/trainer.h"
 
 namespace millrace::cli {
 
@@ -41,7 +41,7 @@ std::expected<std::vector<std::string>, program::Failure> addresses_of(const Sta
   std::vector<std::string> addresses = flags.addresses;
   std::vector<std::string> for_workers;
   if (!flags.servers.empty()) {
-    auto servers = training::server_addresses(flags.servers);
+    auto servers = protocol::parse_server_addresses(flags.servers);
     if (!servers) return fail_with(servers.error());
     for_workers = std::move(*servers);
   }

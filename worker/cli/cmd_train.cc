@@ -15,6 +15,7 @@
 #include "kernels/methods/methods.h"
 #include "kernels/stream/stream.h"
 #include "monitoring/standard_streams.h"
+#include "protocol/address/host_port.h"
 #include "protocol/files/atomic_file.h"
 #include "worker/cli/commands.h"
 #include "worker/cli/method.h"
@@ -147,7 +148,7 @@ Outcome complete(TrainFlags& flags) {
   if (Outcome done = set_path(flags); !done) return done;
   if (Outcome valid = check_flags(flags); !valid) return valid;
   if (Outcome done = set_compression(flags); !done) return done;
-  auto servers = training::server_addresses(flags.servers);
+  auto servers = protocol::parse_server_addresses(flags.servers);
   if (!servers) return fail_with(servers.error());
   options.me.shards = std::move(*servers);
   const auto loss = training::loss_by_name(flags.model);

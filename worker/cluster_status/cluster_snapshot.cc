@@ -1,12 +1,12 @@
 #include "worker/cluster_status/cluster_snapshot.h"
 
-#include <arpa/inet.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <set>
 
-#include "monitoring/http/http_address.h"
+#include "protocol/address/host_lookup.h"
+#include "protocol/address/host_port.h"
 #include "worker/cluster_status/diagnosis.h"
 
 namespace millrace::cluster_status {
@@ -109,20 +109,15 @@ void add_members(const ClusterSnapshot& picture, JobPicture& job) {
   }
 }
 
-bool is_number(const std::string& host) {
-  in6_addr ignored;
-  return inet_pton(AF_INET, host.c_str(), &ignored) == 1 || inet_pton(AF_INET6, host.c_str(), &ignored) == 1;
-}
-
 /// Returns whether a switch that listens at `own` is the one that a job names. Where it listens at all of its host's
 /// addresses, or the job gives its host by name, the port alone is compared.
 bool is_switch_at(const std::string& own, const std::string& named) {
   if (own == named) return true;
-  const auto listens = monitoring::parse_http_address(own);
-  const auto wanted = monitoring::parse_http_address(named);
+  const auto listens = protocol::parse_host_port(own);
+  const auto wanted = protocol::parse_host_port(named);
   if (!listens || !wanted || listens->port != wanted->port) return false;
-  return listens->host == wanted->host || listens->host == "0.0.0.0" || listens->host == "::" ||
-         !is_number(wanted->host);
+  return listens->host == wanted->host || protocol::is_every_host(listens->host) ||
+         !protocol::is_numeric_host(wanted->host);
 }
 
 /// Returns the reason that blocks the job, as its switch reports it. Two switches may have jobs of one number, and a

@@ -2,27 +2,21 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <filesystem>
 #include <limits>
 #include <set>
 
-#include "monitoring/http/http_address.h"
 #include "monitoring/http/http_client.h"
+#include "protocol/address/host_port.h"
 #include "protocol/table/membership_table.h"
 #include "worker/program/json_text.h"
 
 namespace millrace::cluster_status {
 namespace {
 
-constexpr std::string_view kScheme = "tcp://";
-
-Result<monitoring::HttpAddress> parse_address(std::string_view address) {
-  if (address.starts_with(kScheme)) address.remove_prefix(kScheme.size());
-  return monitoring::parse_http_address(address);
+Result<protocol::HostPort> parse_address(std::string_view address) {
+  return protocol::parse_host_port(protocol::without_tcp(address));
 }
-
-std::string in_brackets(const std::string& host) { return host.contains(':') ? "[" + host + "]" : host; }
 
 /// How to get from a shard's address for workers to its HTTP address, as one shard that answered shows it.
 struct Rule {
@@ -43,7 +37,7 @@ Result<std::string> apply_rule(const Rule& rule, const std::string& address) {
   const auto parsed = parse_address(address);
   if (!parsed) return std::unexpected(parsed.error());
   const std::string& host = parsed->host == rule.host ? rule.http_host : parsed->host;
-  return http_address_of(fmt::format("{}:{}", in_brackets(host), parsed->port), rule.offset);
+  return http_address_of(protocol::host_port_text(host, parsed->port), rule.offset);
 }
 
 void ask(const std::string& address, const Fetch& fetch, Answers& answers) {
@@ -83,7 +77,7 @@ Result<std::string> http_address_of(std::string_view address, int offset) {
     return fail(ErrorCode::kInvalidArgument,
                 fmt::format("'{}' is not tcp://HOST:PORT with a port {} above it", address, offset));
   }
-  return fmt::format("{}:{}", in_brackets(parsed->host), port);
+  return protocol::host_port_text(parsed->host, static_cast<uint16_t>(port));
 }
 
 Answers ask_all(const std::vector<std::string>& addresses, const Fetch& fetch) {

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "protocol/address/host_port.h"
 #include "worker/launch/child_end.h"
 #include "worker/program/json_text.h"
 
@@ -57,6 +58,9 @@ Result<ShardProcess> ShardProcess::start(const ShardProcessOptions& options) {
                 "shard " + std::to_string(options.shard) + " said '" + *line + "' instead of its address" + where);
   }
   shard.address_ = ready.value("address", "");
+  const auto at = protocol::parse_tcp_address(shard.address_);
+  if (!at) return fail(ErrorCode::kInternal, "shard " + std::to_string(options.shard) + ": " + at.error().message);
+  shard.port_ = at->port;
   shard.http_address_ = ready.value("http", "");
   shard.datagrams_ = ready.value("datagrams", "");
   return shard;

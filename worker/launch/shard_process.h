@@ -33,6 +33,7 @@ class ShardProcess {
   static Result<ShardProcess> start(const ShardProcessOptions& options);
 
   const std::string& address() const { return address_; }            ///< "tcp://127.0.0.1:41234"
+  uint16_t port() const { return port_; }                            ///< of address()
   const std::string& http_address() const { return http_address_; }  ///< "127.0.0.1:8080"; empty without
   const std::string& datagrams() const { return datagrams_; }        ///< "127.0.0.1:7800"; empty without
   ChildProcess& process() { return process_; }
@@ -44,6 +45,7 @@ class ShardProcess {
   explicit ShardProcess(ChildProcess process) : process_(std::move(process)) {}
   ChildProcess process_;
   std::string address_;
+  uint16_t port_ = 0;
   std::string http_address_;
   std::string datagrams_;
 };

@@ -2,12 +2,12 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
 #include <filesystem>
 #include <fstream>
 #include <utility>
 
 #include "kernels/base/clock.h"
+#include "protocol/address/host_port.h"
 #include "worker/launch/child_end.h"
 #include "worker/program/interruption.h"
 #include "worker/program/json_text.h"
@@ -65,8 +65,8 @@ Outcome TrainingCluster::start_shard(uint32_t shard, const Say& say) {
   const std::string inside = space.empty() ? "" : " (from inside: ip netns exec " + space + " …)";
   say(fmt::format("shard {}: {}, status page http://{}/{}", shard, started->address(), started->http_address(),
                   inside));
-  const std::string address = started->address();
-  servers_ += (shard == 0 ? "" : ",") + address.substr(address.find("//") + 2);
+  if (shard > 0) servers_ += ",";
+  servers_ += protocol::without_tcp(started->address());
   shards_.push_back(std::move(*started));
   return {};
 }
@@ -126,9 +126,7 @@ Outcome TrainingCluster::kill_when_due(Running& running) {
     running.workers[kill.number] = std::move(*child);
     return {};
   }
-  const std::string address = shards_[kill.number].address();
-  uint16_t port = 0;
-  std::from_chars(address.data() + address.rfind(':') + 1, address.data() + address.size(), port);
+  const uint16_t port = shards_[kill.number].port();
   shards_[kill.number].process().kill_now();
   auto started = start_shard_at(kill.number, port);
   if (!started) return std::unexpected(started.error());

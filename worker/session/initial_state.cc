@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "monitoring/open_files.h"
-#include "protocol/datagram/io/endpoint_name.h"
+#include "protocol/address/endpoint_text.h"
 #include "protocol/datagram/io/job_key_file.h"
 #include "protocol/files/atomic_file.h"
 #include "worker/session/state_file.h"

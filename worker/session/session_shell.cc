@@ -10,8 +10,8 @@
 #include "kernels/base/check.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/version.h"
+#include "protocol/address/endpoint_text.h"
 #include "protocol/container/codec_speeds.h"
-#include "protocol/datagram/io/endpoint_name.h"
 #include "protocol/files/atomic_file.h"
 
 /// Construction of a session, and its occasional queries: statistics, saved state.
@@ -38,7 +38,7 @@ std::unique_ptr<NamedPeers> peers_of(const protocol::JobSpec& spec, const Initia
 /// lookup.
 Result<protocol::Endpoint> find_decider(const NamedPeers& peers, std::string_view text) {
   if (const auto known = peers.endpoint_of(text)) return *known;
-  return protocol::numeric_endpoint(text);
+  return protocol::parse_endpoint(text, protocol::PortZero::kRefused);
 }
 
 CoreConfig core_config_of(const WorkerConfig& options, protocol::JobSpec&& spec, InitialState& initial_state,

@@ -237,7 +237,7 @@ class SessionShell {
   TimeNs next_text_ = 0;
   /// Holds a lookup of a peer's name.
   struct PeerLookup {
-    HostPort at;
+    protocol::HostPort at;
     std::string name;
     std::unique_ptr<protocol::HostLookup> lookup;
   };

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "kernels/base/clock.h"
-#include "kernels/base/host_port.h"
-#include "protocol/datagram/io/endpoint_name.h"
+#include "protocol/address/endpoint_text.h"
+#include "protocol/address/host_port.h"
 #include "protocol/messages/frame.h"
 #include "worker/session/session_shell.h"
 
@@ -203,7 +203,7 @@ void SessionShell::look_up_peers(TimeNs now) {
   }
   if (now < next_peer_lookup_) return;
   std::string name = peers_->take_silent();
-  const std::optional<HostPort> at = split_host_port(name);
+  const Result<protocol::HostPort> at = protocol::parse_host_port(name);
   if (!at || protocol::is_numeric_host(at->host)) return;
   next_peer_lookup_ = now + kLookUpEvery;
   auto lookup = protocol::HostLookup::start(context_.options().resolver, at->host);

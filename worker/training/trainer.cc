@@ -16,7 +16,6 @@
 
 #include "kernels/base/check.h"
 #include "kernels/base/clock.h"
-#include "monitoring/http/http_address.h"
 #include "worker/config/job_config.h"
 #include "worker/training/data/epoch_order.h"
 #include "worker/training/job_failure.h"
@@ -529,25 +528,6 @@ Outcome check_workers_at_end(const TrainOptions& options, uint32_t missing) {
 uint64_t steps_per_epoch(uint64_t rows_of_all_workers, uint32_t workers, uint32_t batch_rows) {
   const uint64_t rows = (rows_of_all_workers + workers - 1) / workers;
   return (rows + batch_rows - 1) / batch_rows;
-}
-
-Result<std::vector<std::string>> server_addresses(const std::string& text) {
-  constexpr std::string_view kScheme = "tcp://";
-  std::vector<std::string> addresses;
-  size_t begin = 0;
-  while (begin <= text.size()) {
-    const size_t end = std::min(text.find(',', begin), text.size());
-    std::string address = text.substr(begin, end - begin);
-    if (!address.starts_with(kScheme)) address.insert(0, kScheme);
-    const auto parsed = monitoring::parse_http_address(std::string_view(address).substr(kScheme.size()));
-    if (!parsed || parsed->port == 0) {
-      return fail(ErrorCode::kInvalidArgument,
-                  "'" + text.substr(begin, end - begin) + "' is not host:port; servers are host:port,host:port");
-    }
-    addresses.push_back(std::move(address));
-    begin = end + 1;
-  }
-  return addresses;
 }
 
 std::expected<TrainResult, Failure> train(const TrainOptions& options, const Dataset& data, const Dataset* held_out,

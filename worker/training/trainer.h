@@ -128,8 +128,4 @@ bool is_synchronous(const TrainOptions& options);
 /// Steps of an epoch: equal at all workers, enough for the one with the most rows.
 uint64_t steps_per_epoch(uint64_t rows_of_all_workers, uint32_t workers, uint32_t batch_rows);
 
-/// Parses "a:1,tcp://b:2" as {"tcp://a:1", "tcp://b:2"}. Errors  invalid_argument: an empty address, or one without a
-/// port.
-Result<std::vector<std::string>> server_addresses(const std::string& text);
-
 }  // namespace millrace::training

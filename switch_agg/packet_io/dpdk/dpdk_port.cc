@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "kernels/base/check.h"
-#include "protocol/datagram/endpoint_text.h"
+#include "protocol/address/endpoint_text.h"
 #include "switch_agg/packet_io/lane_of_datagram.h"
 
 namespace millrace::switch_agg {

@@ -7,7 +7,7 @@
 #include <span>
 
 #include "kernels/base/buffer.h"
-#include "protocol/datagram/endpoint_text.h"
+#include "protocol/address/endpoint_text.h"
 #include "protocol/datagram/packet_sink.h"
 
 /// Ethernet, ARP, IPv4, ICMP echo and UDP as bytes, for ports that own their device (DPDK). Pure functions over spans;

@@ -17,7 +17,6 @@
 #include <thread>
 #include <vector>
 
-#include "monitoring/http/http_address.h"
 #include "monitoring/http/status_page.h"
 
 namespace millrace::monitoring {
@@ -495,16 +494,6 @@ TEST(HttpPortTest, AddressesThatCannotBeAreRefusedByName) {
   ASSERT_FALSE(elsewhere.has_value());
   EXPECT_EQ(elsewhere.error().code, ErrorCode::kIo);
   EXPECT_THAT(elsewhere.error().message, HasSubstr("--http"));
-}
-
-TEST(HttpAddressTest, ReadsHostAndPort) {
-  EXPECT_EQ(parse_http_address("127.0.0.1:80")->host, "127.0.0.1");
-  EXPECT_EQ(parse_http_address("127.0.0.1:80")->port, 80);
-  EXPECT_EQ(parse_http_address("[::1]:0")->host, "::1");
-  EXPECT_EQ(parse_http_address("localhost:65535")->port, 65535);
-  for (const char* wrong :
-       {"", ":80", "a b:80", "a:80\n", "a/b:80", "::1:80", "[]:80", "a:", "a:+5", "a:65536", "a:-0", "a"})
-    EXPECT_FALSE(parse_http_address(wrong)) << wrong;
 }
 
 TEST(StatusPageTest, EscapesItsTitleAndNeverSetsMarkup) {

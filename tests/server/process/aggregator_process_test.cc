@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "kernels/base/clock.h"
-#include "protocol/datagram/endpoint_text.h"
+#include "protocol/address/endpoint_text.h"
 #include "protocol/datagram/io/udp_bursts.h"
 #include "protocol/datagram/key.h"
 #include "protocol/job/layout.h"

@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "kernels/base/clock.h"
-#include "monitoring/http/http_address.h"
+#include "protocol/address/host_port.h"
 #include "protocol/container/container.h"
 #include "protocol/job/layout.h"
 #include "protocol/table/membership_table.h"
@@ -172,7 +172,7 @@ TEST(ShardProcess, HttpPortAnswersFromTheLoop) {
   Options options = options_with_http(folder);
   auto process = ShardProcess::start(options);
   ASSERT_TRUE(process.has_value()) << process.error().message;
-  const auto address = monitoring::parse_http_address((*process)->http_address());
+  const auto address = protocol::parse_host_port((*process)->http_address());
   ASSERT_TRUE(address.has_value());
   EXPECT_NE(address->port, 0);
   std::thread loop([&] { EXPECT_TRUE((*process)->run().has_value()); });

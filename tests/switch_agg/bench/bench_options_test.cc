@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "protocol/datagram/endpoint_text.h"
+#include "protocol/address/endpoint_text.h"
 
 namespace millrace::switch_agg {
 namespace {

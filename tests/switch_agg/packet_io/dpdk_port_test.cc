@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "protocol/datagram/endpoint_text.h"
+#include "protocol/address/endpoint_text.h"
 #include "protocol/datagram/header.h"
 #include "switch_agg/packet_io/dpdk/open_dpdk.h"
 

@@ -13,7 +13,7 @@
 #include <optional>
 #include <vector>
 
-#include "protocol/datagram/endpoint_text.h"
+#include "protocol/address/endpoint_text.h"
 #include "switch_agg/packet_io/udp_port.h"
 
 namespace millrace::switch_agg {

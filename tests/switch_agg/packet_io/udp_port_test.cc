@@ -7,7 +7,7 @@
 #include <array>
 #include <vector>
 
-#include "protocol/datagram/endpoint_text.h"
+#include "protocol/address/endpoint_text.h"
 #include "protocol/datagram/header.h"
 #include "switch_agg/packet_io/lane_of_datagram.h"
 

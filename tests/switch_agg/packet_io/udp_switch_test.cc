@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "protocol/datagram/endpoint_text.h"
+#include "protocol/address/endpoint_text.h"
 #include "switch_agg/packet_io/udp_port.h"
 #include "tests/switch_agg/made_up_worker.h"
 #include "tests/switch_agg/switch_rig.h"

@@ -9,7 +9,7 @@
 #include <fstream>
 
 #include "kernels/base/plain_text.h"
-#include "protocol/datagram/endpoint_text.h"
+#include "protocol/address/endpoint_text.h"
 
 namespace millrace::switch_agg {
 namespace {

@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "millrace/millrace.h"
-#include "protocol/datagram/endpoint_text.h"
+#include "protocol/address/endpoint_text.h"
 #include "protocol/job/switch_layout.h"
 #include "switch_agg/aggregator/aggregator.h"
 #include "switch_agg/aggregator/split_by_lanes.h"

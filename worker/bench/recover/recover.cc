@@ -4,7 +4,6 @@
 #include <poll.h>
 
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -55,13 +54,6 @@ double median_of(const json& entries, const char* key) {
   std::vector<double> values;
   for (const json& entry : entries) values.push_back(entry.at(key).get<double>());
   return median(values);
-}
-
-uint16_t port_of(const std::string& address) {
-  uint16_t port = 0;
-  const char* const end = address.data() + address.size();
-  std::from_chars(address.data() + address.rfind(':') + 1, end, port);
-  return port;
 }
 
 /// Runs the job, and applies the failures to it.
@@ -191,7 +183,7 @@ class Recovering {
     // Anywhere in some rounds to come.
     const auto wait_ms = static_cast<int>(random_.next_below(static_cast<uint64_t>(4 * round_ms()) + 1));
     ::poll(nullptr, 0, wait_ms);
-    const uint16_t port = port_of(shards_[shard].address());
+    const uint16_t port = shards_[shard].port();
     const TimeNs killed = monotonic_now_ns();
     shards_[shard].process().kill_now();
     auto started = start_shard(shard, port);

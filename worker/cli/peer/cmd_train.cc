@@ -26,7 +26,6 @@
 #include "worker/training/peers/peer_port.h"
 #include "worker/training/peers/read_shared_file.h"
 #include "worker/training/peers/train_over_peers.h"
-#include "worker/training/trainer.h"
 
 namespace millrace::cli {
 

@@ -11,11 +11,11 @@
 
 #include "kernels/base/registry.h"
 #include "kernels/base/words.h"
+#include "protocol/address/host_port.h"
 #include "worker/peer/channel/stream_wire.h"
 #include "worker/peer/collectives/boundaries_text.h"
 #include "worker/program/flag_range.h"
 #include "worker/training/model/model_flags.h"
-#include "worker/training/trainer.h"
 
 namespace millrace::cli {
 
@@ -80,7 +80,7 @@ Status read_path(const PeerTrainFlags& flags, OptimizerOptions& options) {
   if (options.path == ExchangePath::kServers && !flags.algorithm.empty()) {
     return fail(ErrorCode::kInvalidArgument, "--algorithm is of --path peers: servers sum by themselves");
   }
-  auto addresses = training::server_addresses(flags.servers);
+  auto addresses = protocol::parse_server_addresses(flags.servers);
   if (!addresses) return std::unexpected(addresses.error());
   options.me.shards = std::move(*addresses);
   return {};

@@ -10,7 +10,7 @@
 #include "kernels/base/clock.h"
 #include "monitoring/http/http_sockets.h"
 #include "protocol/address/host_lookup.h"
-#include "protocol/address/tcp_address.h"
+#include "protocol/address/host_port.h"
 
 namespace millrace::training {
 namespace {
@@ -20,7 +20,7 @@ constexpr int kAttemptMsMax = 1'000;
 constexpr int kBetweenAttemptsMs = 50;
 
 /// Seconds in which one connection is accepted, the fastest of several.
-Result<double> connection_s(const HostPort& address) {
+Result<double> connection_s(const protocol::HostPort& address) {
   const auto hosts = protocol::look_up_host(address.host);
   if (!hosts) return std::unexpected(hosts.error());
   const auto looked_up = [&hosts](const std::string&) { return hosts; };  // so that the measured time has no lookup in
@@ -42,7 +42,7 @@ Result<double> latency_to_servers(const std::vector<std::string>& servers, std::
   const TimeNs deadline = monotonic_now_ns() + static_cast<TimeNs>(timeout.count()) * kNsPerMs;
   double slowest_s = 0;
   for (size_t shard = 0; shard < servers.size(); ++shard) {
-    const auto address = protocol::split_tcp_address(servers[shard]);
+    const auto address = protocol::parse_tcp_address(servers[shard]);
     MILLRACE_CHECK(address.has_value(), servers[shard]);
     Result<double> took = connection_s(*address);
     while (!took && monotonic_now_ns() < deadline && goes_on()) {

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "kernels/base/version.h"
-#include "monitoring/http/http_address.h"
+#include "protocol/address/host_port.h"
 #include "worker/program/json_text.h"
 
 namespace millrace::training {
@@ -16,7 +16,7 @@ double peer_port_growth(uint64_t now, uint64_t before) { return static_cast<doub
 
 Result<std::string> http_address_of_rank(const std::string& address, uint32_t rank) {
   constexpr uint32_t kPortMax = 65'535;
-  const auto first = monitoring::parse_http_address(address);
+  const auto first = protocol::parse_host_port(address);
   if (!first) return fail(first.error().code, "--http: " + first.error().message);
   if (first->port == 0) return address;
   if (first->port + rank > kPortMax) {
@@ -24,7 +24,7 @@ Result<std::string> http_address_of_rank(const std::string& address, uint32_t ra
                                                  " would listen on the port " + std::to_string(first->port + rank) +
                                                  ", and the last is 65535: give a smaller one");
   }
-  return address.substr(0, address.rfind(':') + 1) + std::to_string(first->port + rank);
+  return protocol::host_port_text(first->host, static_cast<uint16_t>(first->port + rank));
 }
 
 Result<std::unique_ptr<PeerPort>> PeerPort::start(const std::string& address, Identity identity) {

@@ -1,21 +1,9 @@
-#include "protocol/address/tcp_address.h"
+#include "protocol/address/address_rotation.h"
 
 #include <algorithm>
 #include <utility>
 
 namespace millrace::protocol {
-
-std::optional<HostPort> split_tcp_address(std::string_view text) {
-  constexpr std::string_view kScheme = "tcp://";
-  if (!text.starts_with(kScheme)) return std::nullopt;
-  return split_host_port(text.substr(kScheme.size()));
-}
-
-std::string tcp_address(std::string_view host, uint16_t port) {
-  const bool is_ipv6 = host.find(':') != std::string_view::npos;
-  return std::string(is_ipv6 ? "tcp://[" : "tcp://") + std::string(host) + (is_ipv6 ? "]:" : ":") +
-         std::to_string(port);
-}
 
 void AddressRotation::take(std::vector<std::string> addresses) {
   addresses_ = std::move(addresses);

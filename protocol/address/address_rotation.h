@@ -1,20 +1,11 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
-#include "kernels/base/host_port.h"
-
 namespace millrace::protocol {
-
-/// Splits "tcp://HOST:PORT" or "tcp://[HOST]:PORT"; nothing where the text is neither.
-std::optional<HostPort> split_tcp_address(std::string_view text);
-/// Returns "tcp://192.0.2.1:7600", "tcp://[2001:db8::1]:7600".
-std::string tcp_address(std::string_view host, uint16_t port);
 
 /// Chooses the address of a name for each attempt to connect: each in turn, beginning with the one that worked last.
 /// Pure.

@@ -7,13 +7,10 @@
 #include <future>
 #include <stdexcept>
 
-#include "protocol/address/tcp_address.h"
-
-/// Names of hosts to addresses, and which of them is tried when.
+/// Names of hosts to addresses.
 namespace millrace::protocol {
 namespace {
 
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr int kLookupWaitMs = 20'000;
@@ -103,48 +100,6 @@ TEST(HostLookup, WhoHasAskedNeedNotWaitForTheAnswer) {
   }
   may_answer.set_value();
   ended.get_future().wait();
-}
-
-TEST(TcpAddress, IsSplitAndPutTogether) {
-  EXPECT_EQ(split_tcp_address("tcp://node1:7600")->host, "node1");
-  EXPECT_EQ(split_tcp_address("tcp://node1:7600")->port, 7600);
-  EXPECT_EQ(split_tcp_address("tcp://[fe80::1%eth0]:7600")->host, "fe80::1%eth0");
-  EXPECT_EQ(tcp_address("node1", 7600), "tcp://node1:7600");
-  EXPECT_EQ(tcp_address("2001:db8::1", 7600), "tcp://[2001:db8::1]:7600");
-  for (const char* wrong : {"", "node1:7600", "tcp://", "tcp://node1", "tcp://node1:", "tcp://node1:65536", "tcp://:1",
-                            "tcp://::1:7600", "tcp://a b:1", "ipc://x:1"})
-    EXPECT_FALSE(split_tcp_address(wrong)) << wrong;
-}
-
-std::vector<std::string> all_of(AddressRotation& turns) {
-  std::vector<std::string> all;
-  while (const auto next = turns.next()) all.push_back(*next);
-  return all;
-}
-
-TEST(AddressRotation, EachAddressHasItsTurnAndThenTheNameIsToBeLookedUp) {
-  AddressRotation turns;
-  EXPECT_FALSE(turns.next());
-  turns.take({"a", "b", "c"});
-  EXPECT_EQ(turns.count(), 3u);
-  EXPECT_THAT(all_of(turns), ElementsAre("a", "b", "c"));
-  EXPECT_FALSE(turns.next());
-  turns.take({"b", "a"});
-  EXPECT_THAT(all_of(turns), ElementsAre("b", "a"));
-}
-
-TEST(AddressRotation, TheOneThatWorkedLastIsFirstAsLongAsTheNameHasIt) {
-  AddressRotation turns;
-  turns.take({"a", "b", "c"});
-  turns.next();
-  turns.next();
-  turns.worked();
-  turns.take({"a", "b", "c"});
-  EXPECT_THAT(all_of(turns), ElementsAre("b", "a", "c"));
-  turns.take({"d", "e"});
-  EXPECT_THAT(all_of(turns), ElementsAre("d", "e"));
-  turns.take({"a", "b"});
-  EXPECT_THAT(all_of(turns), ElementsAre("b", "a")) << "it was not forgotten";
 }
 
 }  // namespace

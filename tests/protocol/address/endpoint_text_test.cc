@@ -1,4 +1,4 @@
-#include "protocol/datagram/endpoint_text.h"
+#include "protocol/address/endpoint_text.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
