@@ -30,6 +30,7 @@ readonly BUILD_PACKAGES=(
   libstreamvbyte-dev   # index codec streamvbyte
   libdeflate-dev       # value codec deflate
   librandom123-dev     # counter-based random numbers
+  libutfcpp-dev        # texts off the wire: UTF-8
   libsodium-dev        # keys of datagrams
   libipsec-mb-dev      # MAC of datagrams on x86 (OpenSSL's where there is none)
   libssl-dev           # MAC of datagrams, and the tests' oracle of it

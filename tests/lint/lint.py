@@ -50,6 +50,7 @@ THIRD_PARTY = (
     (r"sqlite3\.h", ("protocol/table/", "tests/protocol/")),
     (r"prometheus/.*|civetweb.*", ("monitoring/", "tests/monitoring/")),
     (r"hwy/.*|xxhash\.h|xxh_x86dispatch\.h|Random123/.*", ("kernels/", "tests/kernels/", "tests/support/")),
+    (r"utf8cpp/.*", ("kernels/base/",)),
     (r"roaring/.*|streamvbyte\.h", ("kernels/codec/index/",)),
     (r"libdeflate\.h", ("kernels/codec/value/",)),
     (r"((oneapi/)?tbb/.*)", ("kernels/", "server/", "worker/", "switch_agg/", "tests/")),
