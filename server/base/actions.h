@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/base/log_line.h"
 #include "protocol/job/switch_layout.h"
 #include "protocol/messages/messages.h"
 #include "protocol/messages/peer_id.h"
@@ -70,13 +71,6 @@ struct DatagramChange {
   uint64_t job = 0;                            ///< of the table
   std::optional<protocol::JobSpec> spec = {};  ///< empty: it ends
   protocol::SwitchLayout layout = {};
-};
-
-enum class Severity : uint8_t { kInfo, kWarning, kError };
-
-struct LogLine {
-  Severity severity = Severity::kInfo;
-  std::string text;
 };
 
 /// The counted or measured events. The label says which (a reason, a message's name); empty where there is one kind

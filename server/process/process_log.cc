@@ -12,6 +12,7 @@ namespace {
 
 std::string_view severity_name(Severity severity) {
   switch (severity) {
+    case Severity::kDebug: return "debug";
     case Severity::kInfo: return "info";
     case Severity::kWarning: return "warning";
     case Severity::kError: return "error";

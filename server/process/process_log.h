@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "kernels/base/clock.h"
-#include "server/base/actions.h"
+#include "kernels/base/log_line.h"
 
 namespace millrace::server {
 

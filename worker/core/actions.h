@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/base/clock.h"
+#include "kernels/base/log_line.h"
 #include "kernels/base/result.h"
 #include "kernels/stream/shared_stream.h"
 #include "protocol/messages/messages.h"
@@ -52,13 +53,6 @@ struct GiveWeights {
   uint32_t for_worker = 0;
   uint64_t for_incarnation = 0;
   uint64_t epoch = 0;  ///< of the request; in another epoch no member needs the answer
-};
-
-enum class Severity : uint8_t { kDebug = 0, kInfo = 1, kWarning = 2, kError = 3 };
-
-struct LogLine {
-  Severity severity = Severity::kInfo;
-  std::string text;
 };
 
 /// Holds the actions that a call of the core asks the shell to do, in order within each list. The caller clears it

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <utility>
 
+#include "kernels/base/log_line.h"
 #include "kernels/base/result.h"
 #include "worker/config/job_config.h"
 #include "worker/export/worker_port.h"
@@ -34,13 +35,14 @@ T take(CallResult<T>&& result) {
   return std::move(*result);
 }
 
-template <JobErrorCode kOurs, ErrorCode kWire>
+template <auto kOurs, auto kWire>
 constexpr bool same_number() {
   return static_cast<uint16_t>(kOurs) == static_cast<uint16_t>(kWire);
 }
 static_assert(same_number<JobErrorCode::kInvalidArgument, ErrorCode::kInvalidArgument>());
 static_assert(same_number<JobErrorCode::kShardMapMismatch, ErrorCode::kShardMapMismatch>());
 static_assert(same_number<JobErrorCode::kInternal, ErrorCode::kInternal>());
+static_assert(same_number<LogLevel::kDebug, Severity::kDebug>() && same_number<LogLevel::kError, Severity::kError>());
 
 }  // namespace
 

@@ -226,8 +226,8 @@ class AuditedCore : public ScriptedCore {
   }
   AuditSums audit() { return core().audit(actions_); }
   size_t lines() const {
-    return static_cast<size_t>(std::ranges::count_if(
-        actions_.log, [](const worker::LogLine& line) { return line.text.starts_with("audit:"); }));
+    return static_cast<size_t>(
+        std::ranges::count_if(actions_.log, [](const LogLine& line) { return line.text.starts_with("audit:"); }));
   }
 };
 

@@ -266,7 +266,7 @@ TEST_F(Returns, WhatWasCountedInStepsThatTheLogHasNoMoreIsVoid) {
     hear(1, settle_of(1, 2));
     actions_.log.clear();
     make_synced();
-    const auto says_it = [](const worker::LogLine& line) { return line.text.contains("counted in them"); };
+    const auto says_it = [](const LogLine& line) { return line.text.contains("counted in them"); };
     const bool said = std::ranges::any_of(actions_.log, says_it);
     EXPECT_EQ(said, steps_left < 2);
   }

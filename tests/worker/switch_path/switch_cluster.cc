@@ -210,7 +210,7 @@ void SwitchCluster::carry_out(uint32_t worker) {
   while (node.core->work(now_, node.actions)) {
   }
   node.core->end_pass(now_, node.actions);
-  for (worker::LogLine& line : node.actions.log) node.log.push_back(std::move(line.text));
+  for (LogLine& line : node.actions.log) node.log.push_back(std::move(line.text));
   for (worker::SendAction& send : node.actions.sends) {
     on_message_to_shard(worker, send);
     node.sent.push_back(std::move(send));

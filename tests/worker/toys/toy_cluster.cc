@@ -69,7 +69,7 @@ void ToyCluster::with_core(uint32_t worker, const std::function<void(worker::Ses
 }
 
 void ToyCluster::carry_out(uint32_t worker, worker::Actions& actions) {
-  for (const worker::LogLine& line : actions.log) logs_[worker].push_back(line.text);
+  for (const LogLine& line : actions.log) logs_[worker].push_back(line.text);
   for (const uint32_t shard : actions.connects) {
     Wire& line = wire(worker, shard);
     line = {};
