@@ -11,7 +11,6 @@
 #include <string_view>
 
 #include "kernels/base/version.h"
-#include "monitoring/standard_streams.h"
 #include "monitoring/usage_sentence.h"
 #include "protocol/address/endpoint_text.h"
 #include "protocol/address/host_port.h"
@@ -158,18 +157,11 @@ std::string refuse_http(std::string& text) {
   return parsed ? std::string() : parsed.error().message;
 }
 
-/// Prints the sentence in one line, as every other failure. Returns the exit code.
-int report_usage(std::string_view sentence) {
-  constexpr int kUsage = 2;
-  monitoring::say(fmt::format("millrace-server: {}; see millrace-server --help", sentence));
-  return kUsage;
-}
-
 }  // namespace
 
 std::variant<Options, int> parse_options(int argc, const char* const* argv) {
   Options options;
-  CLI::App app(kDescription, "millrace-server");
+  CLI::App app(kDescription, std::string(kServerProgram.name));
   app.footer(kFooter);
   app.set_version_flag("--version", "millrace-server " + std::string(project_version()));
   app.set_config("--config", "", "Reads flags from a TOML or INI file");
@@ -228,10 +220,12 @@ std::variant<Options, int> parse_options(int argc, const char* const* argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return error.get_exit_code() == 0 ? app.exit(error)
-                                      : report_usage(monitoring::usage_sentence(app, error));  // --help comes here too
+    return error.get_exit_code() == 0
+               ? app.exit(error)
+               : kServerProgram.report_usage(monitoring::usage_sentence(app, error));  // --help comes here too
   }
-  if (const std::string refusal = refuse_together(options); !refusal.empty()) return report_usage(refusal);
+  if (const std::string refusal = refuse_together(options); !refusal.empty())
+    return kServerProgram.report_usage(refusal);
   options.limits.drain_ms = drain_seconds * 1000;
   options.limits.abandon_ms = abandon_seconds * 1000;
   return options;

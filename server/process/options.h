@@ -4,9 +4,12 @@
 #include <string>
 #include <variant>
 
+#include "monitoring/program.h"
 #include "server/base/limits.h"
 
 namespace millrace::server {
+
+inline constexpr monitoring::ServerProgram kServerProgram{"millrace-server", monitoring::ErrorPlace::kShard};
 
 /// The options of millrace-server from its command line and configuration file.
 struct Options {

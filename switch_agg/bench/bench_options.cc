@@ -14,7 +14,6 @@
 namespace millrace::switch_agg {
 namespace {
 
-constexpr const char* kBenchProgram = "millrace-switch-bench";
 constexpr const char* kBenchDescription =
     "millrace-switch-bench: measures the aggregator of millrace-switch.\n"
     "\n"
@@ -116,9 +115,9 @@ std::variant<BenchOptions, LoadOptions, int> parse_bench_options(int argc, const
   LoadOptions load_options;
   std::string load_to;
   std::string load_from = "0.0.0.0:0";
-  CLI::App app(kBenchDescription, kBenchProgram);
-  app.footer(fmt::format("{}\n{}\n", kBenchFooter, version_text(kBenchProgram)));
-  app.set_version_flag("--version", version_text(kBenchProgram));
+  CLI::App app(kBenchDescription, std::string(kBenchProgram.name));
+  app.footer(fmt::format("{}\n{}\n", kBenchFooter, version_text(kBenchProgram.name)));
+  app.set_version_flag("--version", version_text(kBenchProgram.name));
   app.require_subcommand(1);
   CLI::App* traffic =
       app.add_subcommand("traffic", "Measures how fast one core takes made-up packets, and checks the sums");
@@ -131,7 +130,7 @@ std::variant<BenchOptions, LoadOptions, int> parse_bench_options(int argc, const
     // --help comes here too.
     return error.get_exit_code() == 0
                ? app.exit(error)
-               : report_usage(kBenchProgram, monitoring::usage_sentence(monitoring::named_command(app), error));
+               : kBenchProgram.report_usage(monitoring::usage_sentence(monitoring::named_command(app), error));
   }
   if (*traffic) return bench_options;
   load_options.to = protocol::parse_endpoint(load_to).value();

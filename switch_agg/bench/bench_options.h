@@ -4,9 +4,12 @@
 #include <string>
 #include <variant>
 
+#include "monitoring/program.h"
 #include "protocol/datagram/packet_sink.h"
 
 namespace millrace::switch_agg {
+
+inline constexpr monitoring::ServerProgram kBenchProgram{"millrace-switch-bench", monitoring::ErrorPlace::kSwitch};
 
 /// Options of `millrace-switch-bench traffic`.
 struct BenchOptions {

@@ -13,7 +13,6 @@
 namespace millrace::switch_agg {
 namespace {
 
-constexpr const char* kSwitchName = "millrace-switch";
 constexpr const char* kDescription =
     "millrace-switch: adds up the sparse windows of gradients that workers send by UDP, in a switch's place.\n"
     "\n"
@@ -136,9 +135,9 @@ std::variant<RunOptions, int> parse_options(int argc, const char* const* argv) {
   RunOptions options;
   RunTexts texts;
   bool huge_pages = false;
-  CLI::App app(kDescription, kSwitchName);
-  app.footer(fmt::format("{}\n{}\n", kFooter, version_text(kSwitchName)));
-  app.set_version_flag("--version", version_text(kSwitchName));
+  CLI::App app(kDescription, std::string(kSwitchProgram.name));
+  app.footer(fmt::format("{}\n{}\n", kFooter, version_text(kSwitchProgram.name)));
+  app.set_version_flag("--version", version_text(kSwitchProgram.name));
   app.require_subcommand(1);
   CLI::App* run = app.add_subcommand("run", "Serves jobs");
   add_run(*run, options, texts);
@@ -148,14 +147,15 @@ std::variant<RunOptions, int> parse_options(int argc, const char* const* argv) {
   } catch (const CLI::ParseError& error) {
     return error.get_exit_code() == 0
                ? app.exit(error)
-               : report_usage(kSwitchName, monitoring::usage_sentence(monitoring::named_command(app),
-                                                                      error));  // --help comes here too
+               : kSwitchProgram.report_usage(monitoring::usage_sentence(monitoring::named_command(app),
+                                                                        error));  // --help comes here too
   }
   options.listen = protocol::parse_endpoint(texts.listen).value();
-  if (const std::string refusal = refuse_together(options); !refusal.empty()) return report_usage(kSwitchName, refusal);
+  if (const std::string refusal = refuse_together(options); !refusal.empty())
+    return kSwitchProgram.report_usage(refusal);
   if (!texts.gateway.empty()) options.dpdk.gateway = ipv4_of(protocol::parse_endpoint(texts.gateway + ":0").value());
   if (!texts.gateway.empty() && !options.dpdk.gateway)
-    return report_usage(kSwitchName, "--gateway: the address must be IPv4");
+    return kSwitchProgram.report_usage("--gateway: the address must be IPv4");
   options.dpdk.memory = huge_pages ? DpdkMemory::kHugePages : DpdkMemory::kPlain;
   options.dpdk.device = options.pmd;
   options.dpdk.address = ipv4_of(options.listen).value_or(Ipv4Address{});

@@ -4,10 +4,13 @@
 #include <string>
 #include <variant>
 
+#include "monitoring/program.h"
 #include "switch_agg/aggregator/aggregator.h"
 #include "switch_agg/packet_io/dpdk/open_dpdk.h"
 
 namespace millrace::switch_agg {
+
+inline constexpr monitoring::ServerProgram kSwitchProgram{"millrace-switch", monitoring::ErrorPlace::kSwitch};
 
 /// Holds the options of `millrace-switch run`, from the command line and the file that --config names.
 struct RunOptions {

@@ -16,7 +16,6 @@
 #include "monitoring/http/http_port.h"
 #include "monitoring/metrics.h"
 #include "monitoring/open_files.h"
-#include "monitoring/standard_streams.h"
 #include "protocol/address/endpoint_text.h"
 #include "switch_agg/packet_io/udp_port.h"
 #include "switch_agg/process/jobs_file.h"
@@ -208,7 +207,7 @@ void SwitchProcess::Impl::reload() {
   Result<std::vector<SwitchJob>> jobs = read_jobs_file(options_.jobs_file);
   if (const Status fits = jobs ? fit(*jobs) : Status(); !fits) jobs = std::unexpected(fits.error());
   if (!jobs) {
-    monitoring::say(fmt::format("millrace-switch: {}; the jobs stay as they are", jobs.error().message));
+    kSwitchProgram.say(fmt::format("{}; the jobs stay as they are", jobs.error().message));
     return;
   }
   const std::lock_guard lock(jobs_mutex_);
@@ -217,7 +216,7 @@ void SwitchProcess::Impl::reload() {
     lanes_[lane]->change_jobs(std::move(changes.removed), std::move(changes.added));
   }
   jobs_ = std::move(*jobs);
-  if (!options_.quiet) monitoring::say(fmt::format("millrace-switch: {} jobs now", jobs_.size()));
+  if (!options_.quiet) kSwitchProgram.say(fmt::format("{} jobs now", jobs_.size()));
 }
 
 void SwitchProcess::Impl::run() {
@@ -231,7 +230,7 @@ void SwitchProcess::Impl::run() {
     }
     if (reload_.exchange(false)) reload();
     for (const std::unique_ptr<Lane>& lane : lanes_) {
-      for (const std::string& refusal : lane->take_refusals()) monitoring::say("millrace-switch: " + refusal);
+      for (const std::string& refusal : lane->take_refusals()) kSwitchProgram.say(refusal);
     }
   }
   for (const std::unique_ptr<Lane>& lane : lanes_) lane->request_stop();

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "kernels/base/version.h"
+#include "monitoring/program.h"
 #include "worker/bench/commands.h"
 #include "worker/program/outcome.h"
 #include "worker/program/program.h"
@@ -10,7 +11,7 @@
 int main(int argc, char** argv) {
   namespace bench = millrace::bench;
   namespace program = millrace::program;
-  program::begin_program();
+  millrace::monitoring::begin_program();
   CLI::App root("Millrace's benchmarks: kernels, codecs, whole rounds, recovery, convergence and allreduces");
   root.name("millrace-bench");
   program::shape_help(root);

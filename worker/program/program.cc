@@ -3,7 +3,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <csignal>
 #include <exception>
 #include <iostream>
 #include <memory>
@@ -11,7 +10,6 @@
 #include <string>
 
 #include "kernels/base/words.h"
-#include "monitoring/open_files.h"
 #include "monitoring/standard_streams.h"
 #include "monitoring/usage_sentence.h"
 #include "worker/program/interruption.h"
@@ -88,13 +86,6 @@ int run(const CLI::App& root, const std::vector<Command>& commands) {
 }
 
 }  // namespace
-
-void begin_program() {
-  monitoring::hold_standard_streams();
-  std::signal(SIGPIPE, SIG_IGN);        // a closed pipe or socket is an error of the call that meets it
-  std::signal(SIGXFSZ, SIG_IGN);        // and so is a file that may not grow (ulimit -f)
-  monitoring::raise_open_file_limit();  // a session takes some descriptors for each shard
-}
 
 void shape_help(CLI::App& root) {
   root.formatter(std::make_shared<PlainFormatter>());

@@ -5,11 +5,8 @@
 
 #include "worker/program/command.h"
 
-/// Shared parts of the programs with subcommands: their start, their help, and their end by errors.
+/// Shared parts of the programs with subcommands: their help, and their end by errors.
 namespace millrace::program {
-
-/// Begins a program; called first in main().
-void begin_program();
 
 /// Makes help keep the texts' own line breaks; a subcommand is needed.
 void shape_help(CLI::App& root);

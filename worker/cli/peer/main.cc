@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "kernels/base/version.h"
+#include "monitoring/program.h"
 #include "worker/cli/peer/peer_commands.h"
 #include "worker/program/outcome.h"
 #include "worker/program/program.h"
@@ -10,7 +11,7 @@
 int main(int argc, char** argv) {
   namespace cli = millrace::cli;
   namespace program = millrace::program;
-  program::begin_program();
+  millrace::monitoring::begin_program();
   CLI::App root("Millrace's peer-to-peer mode: sparse allreduces among workers, without servers");
   root.name("millrace-peer");
   program::shape_help(root);
