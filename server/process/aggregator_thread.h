@@ -12,10 +12,10 @@
 
 #include "kernels/base/clock.h"
 #include "kernels/base/result.h"
+#include "monitoring/status/shard_status.h"
 #include "protocol/datagram/job_numbers.h"
 #include "protocol/job/job_spec.h"
 #include "protocol/job/switch_layout.h"
-#include "server/status/status_report.h"
 #include "switch_agg/aggregator/aggregator.h"
 #include "switch_agg/packet_io/udp_port.h"
 

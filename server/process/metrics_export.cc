@@ -183,7 +183,7 @@ void MetricsExport::update_gauges(const StatusReport& status, TimeNs now) {
     shard_.retained_update_bytes.with({job.name}).set(static_cast<double>(job.retained_bytes));
     if (job.switch_path) shard_.path_is_switch.with({job.name}).set(job.switch_path->decided_by == "switch" ? 1 : 0);
     if (!job.audit) continue;
-    shard_.audit_workers_imbalance.with({job.name}).set(job.audit->workers_imbalance);
+    shard_.audit_workers_imbalance.with({job.name}).set(job.audit->workers_imbalance());
     shard_.audit_mass.with({job.name, "entered"}).set(job.audit->entered);
     shard_.audit_mass.with({job.name, "carried"}).set(job.audit->carried);
     shard_.audit_mass.with({job.name, "lost"}).set(job.audit->lost);

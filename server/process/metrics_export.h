@@ -7,8 +7,8 @@
 
 #include "kernels/base/clock.h"
 #include "monitoring/catalog.h"
+#include "monitoring/status/shard_status.h"
 #include "server/base/actions.h"
-#include "server/status/status_report.h"
 
 namespace millrace::server {
 

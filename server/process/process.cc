@@ -18,6 +18,7 @@
 #include "monitoring/http/http_port.h"
 #include "monitoring/metrics.h"
 #include "monitoring/open_files.h"
+#include "monitoring/status/status_json.h"
 #include "protocol/container/codec_speeds.h"
 #include "protocol/datagram/key.h"
 #include "protocol/files/atomic_file.h"
@@ -34,7 +35,6 @@
 #include "server/process/store_thread.h"
 #include "server/process/task_pool.h"
 #include "server/shard/shard_core.h"
-#include "server/status/status_json.h"
 
 namespace millrace::server {
 namespace {
@@ -284,7 +284,7 @@ void ShardProcess::Loop::watch(TimeNs now) {
     watch_accept_limit(now);
   }
   if (board_.wanted()) {
-    board_.publish(status_json(status(now)));
+    board_.publish(monitoring::status_json(status(now)));
   }
 }
 

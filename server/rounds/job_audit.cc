@@ -54,7 +54,6 @@ AuditStatus JobAudit::status(const std::vector<PartRound>& parts) const {
     status.carried += worker.carried;
     status.lost += worker.lost;
     status.in_residual += worker.in_residual;
-    status.workers_imbalance += worker.imbalance;
     status.workers.push_back(worker);
   }
   return status;

@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
+#include "monitoring/status/shard_status.h"
 #include "server/base/actions.h"
 #include "server/part/part_round.h"
-#include "server/status/status_report.h"
 
 namespace millrace::server {
 

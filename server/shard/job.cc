@@ -279,25 +279,25 @@ void Job::add_wait(JobStatus& status, TimeNs now) const {
     if (link) since = std::min(since, link->heard);
   }
   if (!members_.membership().started) {
-    status.waiting_for = Wait::kJoin;
+    status.waiting_for = wait_name(Wait::kJoin);
     status.waited_for = not_joined();
     status.waiting_ms = milliseconds(now - opened_);
     status.waiting_because = fmt::format("the job starts when all {} workers have joined; missing: {}",
                                          setup_.spec.workers, fmt::join(status.waited_for, ", "));
   } else if (recovery_) {
-    status.waiting_for = Wait::kRecovery;
+    status.waiting_for = wait_name(Wait::kRecovery);
     status.waited_for = recovery_->waited_for();
     status.waiting_ms = milliseconds(now - recovering_since_);
     status.waiting_because =
         fmt::format("shard {} was restarted without this job's rounds and recovers them; it is blocked on worker {}",
                     setup_.shard, fmt::join(status.waited_for, ", "));
   } else if (!status.waited_for.empty()) {
-    status.waiting_for = Wait::kHello;
+    status.waiting_for = wait_name(Wait::kHello);
     status.waiting_ms = milliseconds(now - since);
     status.waiting_because =
         fmt::format("worker {} has joined the job but not connected to this shard", fmt::join(status.waited_for, ", "));
   } else if (const std::optional<Waiting> waiting = rounds_.waiting()) {
-    status.waiting_for = waiting->wait;
+    status.waiting_for = wait_name(waiting->wait);
     status.waited_for = waiting->workers;
     status.waiting_shards = waiting->shards;
     status.waiting_ms = milliseconds(now - waiting->since);
@@ -312,7 +312,7 @@ void Job::add_wait(JobStatus& status, TimeNs now) const {
 void Job::add_joining(JobStatus& status, TimeNs now) const {
   const Settlement::Waiting joining = settlement_.waiting();
   if (joining.joiners.empty()) return;
-  status.waiting_for = Wait::kWeights;
+  status.waiting_for = wait_name(Wait::kWeights);
   status.waited_for = joining.givers;
   status.waiting_ms = milliseconds(now - joining.since);
   status.waiting_because =

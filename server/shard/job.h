@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/base/clock.h"
+#include "monitoring/status/shard_status.h"
 #include "protocol/job/job_spec.h"
 #include "protocol/job/layout.h"
 #include "server/base/actions.h"
@@ -16,7 +17,6 @@
 #include "server/rejoin/settlement.h"
 #include "server/rounds/job_rounds.h"
 #include "server/shard/switch_health.h"
-#include "server/status/status_report.h"
 
 namespace millrace::server {
 

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "kernels/base/clock.h"
+#include "monitoring/status/shard_status.h"
 #include "protocol/messages/messages.h"
 #include "protocol/messages/peer_id.h"
 #include "protocol/table/membership_table.h"
@@ -24,7 +25,6 @@
 #include "server/membership/membership_changes.h"
 #include "server/shard/job.h"
 #include "server/status/refusal_log.h"
-#include "server/status/status_report.h"
 
 namespace millrace::server {
 

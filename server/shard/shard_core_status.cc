@@ -36,8 +36,9 @@ StatusReport ShardCore::status(TimeNs now) const {
   }
   if (table_trouble_ && now - table_trouble_->last < kTroubleOver) {
     const TableTrouble& trouble = *table_trouble_;
-    report.table_trouble = {std::string(error_code_name(trouble.error.code)), trouble.error.message, trouble.count,
-                            age_ms(now, trouble.first), age_ms(now, trouble.last)};
+    report.table_error = trouble.error.message;
+    report.table_failures = {std::string(error_code_name(trouble.error.code)), trouble.count,
+                             age_ms(now, trouble.first), age_ms(now, trouble.last)};
   }
   return report;
 }

@@ -7,9 +7,9 @@
 #include <string>
 
 #include "kernels/base/clock.h"
+#include "monitoring/status/shard_status.h"
 #include "protocol/messages/messages.h"
 #include "server/base/actions.h"
-#include "server/status/status_report.h"
 
 namespace millrace::server {
 

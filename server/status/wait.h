@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/base/clock.h"
+#include "monitoring/status/shard_status.h"
 
 namespace millrace::server {
 
@@ -29,14 +30,6 @@ enum class Wait : uint8_t {
 
 /// Returns "join", "contributions", ...; "" for nothing.
 std::string_view wait_name(Wait wait);
-
-/// A step of a part that is open.
-struct WaitingStep {
-  uint32_t bucket = 0;
-  uint32_t part = 0;
-  uint64_t step = 0;
-  uint32_t here = 0;  ///< contributions that are in
-};
 
 /// Why a job makes no progress, for users: of the oldest open step.
 struct Waiting {

@@ -9,13 +9,13 @@
 #include <vector>
 
 #include "kernels/base/clock.h"
+#include "monitoring/status/shard_status.h"
 #include "protocol/job/layout.h"
 #include "protocol/messages/messages.h"
 #include "server/base/actions.h"
 #include "server/base/memory_account.h"
 #include "server/membership/members.h"
 #include "server/part/part_round.h"
-#include "server/status/status_report.h"
 #include "server/store/save_format.h"
 #include "server/store/store_task.h"
 

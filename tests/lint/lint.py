@@ -55,7 +55,7 @@ THIRD_PARTY = (
     (r"libdeflate\.h", ("kernels/codec/value/",)),
     (r"((oneapi/)?tbb/.*)", ("kernels/", "server/", "worker/", "switch_agg/", "tests/")),
     (r"nlohmann/.*", ("worker/program/", "worker/launch/", "worker/cluster_status/", "worker/export/", "worker/training/", "worker/cli/",
-                      "worker/bench/", "monitoring/", "server/process/", "server/status/", "switch_agg/process/", "switch_agg/bench/",
+                      "worker/bench/", "monitoring/", "server/process/", "switch_agg/process/", "switch_agg/bench/",
                       "tests/")),
     (r"CLI/.*", ("worker/program/", "worker/training/", "worker/cli/", "worker/bench/", "server/process/", "switch_agg/process/",
                  "switch_agg/bench/", "monitoring/usage_sentence.h", "tests/bench/", "tests/worker/config/", "tests/worker/program/")),

@@ -384,7 +384,7 @@ TEST(Audit, TheStatusSaysWhereEverythingIsAndWhoseBooksDoNotBalance) {
   EXPECT_EQ(audit.lost, 2);
   EXPECT_EQ(audit.in_residual, 4);
   EXPECT_EQ(audit.updates_imbalance, 0);
-  EXPECT_EQ(audit.workers_imbalance, 0.5);
+  EXPECT_EQ(audit.workers_imbalance(), 0.5);
   ASSERT_EQ(audit.workers.size(), 2u);
   EXPECT_EQ(audit.workers[0].imbalance, 0);
   EXPECT_EQ(audit.workers[1].imbalance, 0.5);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "monitoring/standard_streams.h"
+#include "monitoring/status/status_json.h"
 #include "protocol/address/host_port.h"
 #include "worker/cli/commands.h"
 #include "worker/cluster_status/report.h"
@@ -66,9 +67,9 @@ std::expected<std::vector<std::string>, program::Failure> addresses_of(const Sta
 program::Outcome show(const StatusFlags& flags, const std::vector<std::string>& addresses) {
   const cluster_status::Answers answers = cluster_status::ask_all(
       addresses, [&](const std::string& address) { return cluster_status::fetch_status(address, flags.timeout_ms); });
-  std::vector<cluster_status::SwitchJobView> switch_jobs;
+  std::vector<SwitchJobStatus> switch_jobs;
   for (const auto& [address, said] : answers.said)
-    std::ranges::copy(cluster_status::read_switch_jobs(said), std::back_inserter(switch_jobs));
+    std::ranges::copy(monitoring::read_switch_jobs(said), std::back_inserter(switch_jobs));
   const cluster_status::ClusterSnapshot picture =
       cluster_status::picture_of(answers.shards, answers.why_missing, flags.still_after, switch_jobs);
   if (flags.json) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 #include "protocol/address/host_lookup.h"
@@ -43,12 +44,13 @@ void compare_shards(ClusterSnapshot& picture) {
                       first_number, number, first.table, shard.table));
     }
     if (!shard.table_error.empty()) {
-      picture.troubles.push_back(fmt::format("shard {} has had trouble with the membership table for {:.1f} s: {}",
-                                             number, shard.table_error_s, shard.table_error));
+      picture.troubles.push_back(
+          fmt::format("shard {} has had trouble with the membership table for {:.1f} s: {}", number,
+                      shard.table_failures ? seconds_of(shard.table_failures->first_ms) : 0, shard.table_error));
     }
-    for (const RefusalView& one : shard.refusals) {
+    for (const RefusalStatus& one : shard.refusals) {
       const bool of_shards = one.of == "shard" || one.of == "by_shard";
-      if (!of_shards || one.last_s > kShardRefusalLastsS) continue;
+      if (!of_shards || seconds_of(one.last_ms) > kShardRefusalLastsS) continue;
       picture.troubles.push_back(
           one.of == "shard" ? fmt::format("shard {} refuses shard {}: {}", number, one.number, one.sentence)
                             : fmt::format("shard {} is refused by shard {}: {}", number, one.number, one.sentence));
@@ -65,7 +67,7 @@ void find_missing(const std::map<uint32_t, std::string>& why_missing, ClusterSna
     for (uint32_t other = 0; other < shard.shard_count; ++other) {
       if (!picture.shards.contains(other)) picture.missing.try_emplace(other);
     }
-    for (const PeerStatusView& peer : shard.peers) {
+    for (const PeerShardStatus& peer : shard.peers) {
       if (const auto at = picture.missing.find(peer.shard); at != picture.missing.end())
         at->second.address = peer.address;
     }
@@ -80,7 +82,7 @@ void find_missing(const std::map<uint32_t, std::string>& why_missing, ClusterSna
 void add_members(const ClusterSnapshot& picture, JobPicture& job) {
   std::map<uint32_t, MemberSeen> members;
   for (const JobAt& at : job.at) {
-    for (const MemberStatusView& said : at.said.members) {
+    for (const MemberStatus& said : at.said.members) {
       const auto [seen, first] = members.try_emplace(said.worker);
       MemberSeen& member = seen->second;
       if (said.incarnation < member.incarnation) continue;
@@ -88,9 +90,9 @@ void add_members(const ClusterSnapshot& picture, JobPicture& job) {
         member = MemberSeen();
         member.worker = said.worker;
         member.incarnation = said.incarnation;
-        member.silent_s = said.silent_s;
+        member.silent_s = seconds_of(said.silent_ms);
       }
-      member.silent_s = std::min(member.silent_s, said.silent_s);
+      member.silent_s = std::min(member.silent_s, seconds_of(said.silent_ms));
       member.steps_behind = std::max(member.steps_behind, said.steps_behind);
       member.finishing |= said.finishing;
       if (said.connected) member.hello_sent_to.push_back(at.shard);
@@ -122,12 +124,21 @@ bool is_switch_at(const std::string& own, const std::string& named) {
 
 /// Returns the reason that blocks the job, as its switch reports it. Two switches may have jobs of one number, and a
 /// rack has the job too.
-std::string reports_of_switch(const PathStatusView& path, const std::vector<SwitchJobView>& switch_jobs) {
-  const auto is_it = [&](const SwitchJobView& one) {
+std::string reports_of_switch(const SwitchPathStatus& path, const std::vector<SwitchJobStatus>& switch_jobs) {
+  const auto is_it = [&](const SwitchJobStatus& one) {
     return one.job == path.switch_job && one.role == "reduce" && is_switch_at(one.address, path.switch_address);
   };
   const auto found = std::ranges::find_if(switch_jobs, is_it);
   return found == switch_jobs.end() ? "" : found->waiting_because;
+}
+
+template <typename Says>
+std::vector<uint32_t> workers_where(const SwitchPathStatus& path, const Says& is_so) {
+  std::vector<uint32_t> workers;
+  for (const SwitchPathStatus::SwitchReport& one : path.reports) {
+    if (is_so(one.says)) workers.push_back(one.worker);
+  }
+  return workers;
 }
 
 }  // namespace
@@ -142,12 +153,26 @@ std::string_view state_name(JobState state) {
   return "";
 }
 
-const PathStatusView* path_of(const JobPicture& job) {
+const SwitchPathStatus* path_of(const JobPicture& job) {
   for (const JobAt& at : job.at) {
-    if (at.shard == 0 && at.said.path) return &*at.said.path;
+    if (at.shard == 0 && at.said.switch_path) return &*at.said.switch_path;
   }
   return nullptr;
 }
+
+std::vector<uint32_t> silent_to(const SwitchPathStatus& path) {
+  return workers_where(path, [](const std::string& says) { return says == "silent"; });
+}
+
+std::vector<uint32_t> answered_by(const SwitchPathStatus& path) {
+  return workers_where(path, [](const std::string& says) { return says != "silent"; });
+}
+
+std::string shard_waits(const SwitchPathStatus& path) {
+  return path.aggregator ? path.aggregator->waiting_because : "";
+}
+
+double mismatch_of(const AuditStatus& audit) { return std::abs(audit.imbalance()); }
 
 std::string ClusterSnapshot::shard_text(uint32_t shard) const {
   std::string address;
@@ -157,14 +182,14 @@ std::string ClusterSnapshot::shard_text(uint32_t shard) const {
 }
 
 ClusterSnapshot picture_of(const std::vector<ShardAnswer>& answers, const std::map<uint32_t, std::string>& why_missing,
-                           double still_after_s, const std::vector<SwitchJobView>& switch_jobs) {
+                           double still_after_s, const std::vector<SwitchJobStatus>& switch_jobs) {
   ClusterSnapshot picture;
   take_answers(answers, picture);
   find_missing(why_missing, picture);
   if (!picture.shards.empty()) compare_shards(picture);
   std::map<std::string, JobPicture> jobs;
   for (const auto& [number, shard] : picture.shards) {
-    for (const JobStatusView& said : shard.jobs) {
+    for (const JobStatus& said : shard.jobs) {
       JobPicture& job = jobs[said.name];
       job.name = said.name;
       job.started |= said.started;
@@ -175,18 +200,18 @@ ClusterSnapshot picture_of(const std::vector<ShardAnswer>& answers, const std::m
     for (auto& [name, job] : jobs) {
       if (std::ranges::find(job.at, number, &JobAt::shard) == job.at.end()) job.not_open.push_back(number);
     }
-    for (const RefusalView& said : shard.refusals) {
+    for (const RefusalStatus& said : shard.refusals) {
       if (said.of == "shard" || said.of == "by_shard") continue;  // among the troubles, while they last
       const auto job = jobs.find(said.job);
       (job == jobs.end() ? picture.refusals : job->second.refusals).push_back({number, said});
     }
   }
-  const auto latest = [](const RefusalAt& one) { return one.said.last_s; };
+  const auto latest = [](const RefusalAt& one) { return one.said.last_ms; };
   std::ranges::stable_sort(picture.refusals, {}, latest);
   for (auto& [name, job] : jobs) {
     std::ranges::stable_sort(job.refusals, {}, latest);
     add_members(picture, job);
-    if (const PathStatusView* path = path_of(job)) job.switch_because = reports_of_switch(*path, switch_jobs);
+    if (const SwitchPathStatus* path = path_of(job)) job.switch_because = reports_of_switch(*path, switch_jobs);
     diagnose(picture, still_after_s, job);
     picture.jobs.push_back(std::move(job));
   }

@@ -7,11 +7,14 @@
 #include <utility>
 #include <vector>
 
-#include "worker/cluster_status/parse_status.h"
+#include "monitoring/status/shard_status.h"
 
 namespace millrace::cluster_status {
 
 /// One picture of a cluster, put together of what its shards say.
+
+/// Converts an age of a status to seconds.
+inline double seconds_of(int64_t milliseconds) { return static_cast<double>(milliseconds) / 1e3; }
 
 /// Describes a worker of a job as all shards together see it.
 struct MemberSeen {
@@ -27,12 +30,12 @@ struct MemberSeen {
 /// Describes a job at one shard.
 struct JobAt {
   uint32_t shard = 0;
-  JobStatusView said;
+  JobStatus said;
 };
 
 struct RefusalAt {
   uint32_t shard = 0;  ///< that said it
-  RefusalView said;
+  RefusalStatus said;
 };
 
 enum class JobState : uint8_t { kRunning, kStarting, kStalled, kEnding };
@@ -57,7 +60,16 @@ struct JobPicture {
 
 /// Returns shard 0's report of a job of path switch: only shard 0 receives the workers' reports about the switch.
 /// nullptr: of another path, or shard 0 was not reached.
-const PathStatusView* path_of(const JobPicture& job);
+const SwitchPathStatus* path_of(const JobPicture& job);
+
+/// Returns the workers that do not hear the switch.
+std::vector<uint32_t> silent_to(const SwitchPathStatus& path);
+/// Returns the workers that hear the switch again.
+std::vector<uint32_t> answered_by(const SwitchPathStatus& path);
+/// Returns the workers that block shard 0 where it decides, and why; empty: none.
+std::string shard_waits(const SwitchPathStatus& path);
+/// Returns the size of an audit's mismatch.
+double mismatch_of(const AuditStatus& audit);
 
 /// Describes a shard without a known status.
 struct ShardMissing {
@@ -66,8 +78,8 @@ struct ShardMissing {
 };
 
 struct ClusterSnapshot {
-  std::map<uint32_t, ShardStatusView> shards;  ///< that were reached
-  std::map<uint32_t, std::string> asked;       ///< the HTTP address of each
+  std::map<uint32_t, StatusReport> shards;  ///< that were reached
+  std::map<uint32_t, std::string> asked;    ///< the HTTP address of each
   std::map<uint32_t, ShardMissing> missing;
   std::vector<JobPicture> jobs;       ///< by name
   std::vector<RefusalAt> refusals;    ///< of jobs that are not open, and of no job
@@ -80,13 +92,13 @@ struct ClusterSnapshot {
 /// Holds a shard's request and answer.
 struct ShardAnswer {
   std::string http;
-  ShardStatusView said;
+  StatusReport said;
 };
 
 /// still_after_s  a job without progress for this time is stalled.
 /// why_missing    by shard: why it could not be asked; for those that did not answer.
 /// switch_jobs    the jobs that switches reported.
 ClusterSnapshot picture_of(const std::vector<ShardAnswer>& answers, const std::map<uint32_t, std::string>& why_missing,
-                           double still_after_s, const std::vector<SwitchJobView>& switch_jobs = {});
+                           double still_after_s, const std::vector<SwitchJobStatus>& switch_jobs = {});
 
 }  // namespace millrace::cluster_status

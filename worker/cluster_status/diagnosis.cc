@@ -40,24 +40,24 @@ const MemberSeen* member_of(const JobPicture& job, uint32_t worker) {
 
 const RefusalAt* refusal_of(const JobPicture& job, std::string_view of, uint32_t worker) {
   const auto at = std::ranges::find_if(job.refusals, [&](const RefusalAt& one) {
-    return one.said.of == of && one.said.number == worker && one.said.last_s <= kRefusedS;
+    return one.said.of == of && one.said.number == worker && seconds_of(one.said.last_ms) <= kRefusedS;
   });
   return at == job.refusals.end() ? nullptr : &*at;
 }
 
-double heartbeats_s(const JobPicture& job) { return kHeartbeats * job.at.front().said.heartbeat_s; }
+double heartbeats_s(const JobPicture& job) { return kHeartbeats * seconds_of(job.at.front().said.heartbeat_ms); }
 
 /// Returns why a worker that blocks the job does not contribute, as far as shards can know.
 std::string note_on(const ClusterSnapshot& picture, const JobPicture& job, uint32_t worker) {
   if (const RefusalAt* refusal = refusal_of(job, "contribution", worker)) {
-    return fmt::format("shard {} refused its contribution {:.1f} s ago: {}", refusal->shard, refusal->said.last_s,
-                       refusal->said.sentence);
+    return fmt::format("shard {} refused its contribution {:.1f} s ago: {}", refusal->shard,
+                       seconds_of(refusal->said.last_ms), refusal->said.sentence);
   }
   const MemberSeen* member = member_of(job, worker);
   if (!member) return "not a member";
   if (member->silent_s > heartbeats_s(job)) {
     return fmt::format("last heard {:.1f} s ago; removed at {:g} s", member->silent_s,
-                       job.at.front().said.dead_after_s);
+                       seconds_of(job.at.front().said.dead_after_ms));
   }
   if (!member->without_hello.empty()) {
     return fmt::format("it has not said Hello to {}", picture.shard_text(member->without_hello.front()));
@@ -76,20 +76,35 @@ std::string notes_on(const ClusterSnapshot& picture, const JobPicture& job, cons
   return notes.empty() ? "" : fmt::format(" ({})", join(notes, "; "));
 }
 
+/// The wait of a job at one shard.
+struct WaitSeen {
+  std::string kind;  ///< JobStatus::waiting_for, "idle" or "not_open"
+  std::string because;
+  std::vector<uint32_t> workers;
+  std::vector<uint32_t> shards;
+  double seconds = 0;
+  uint64_t step = 0;
+};
+
+WaitSeen wait_of(const JobStatus& job) {
+  return {job.waiting_for,    job.waiting_because,        job.waited_for,
+          job.waiting_shards, seconds_of(job.waiting_ms), job.waiting_step ? job.waiting_step->step : 0};
+}
+
 /// Shards that wait alike.
 struct Cause {
-  WaitView wait;
+  WaitSeen wait;
   std::vector<uint32_t> shards;
   double seconds = 0;
 };
 
-int rank(const WaitView& wait) {
+int rank(const WaitSeen& wait) {
   constexpr std::array<std::string_view, 7> kOrder = {"hello",         "store",      "memory",   "acknowledgements",
                                                       "contributions", "magnitudes", "computing"};
   return static_cast<int>(std::ranges::find(kOrder, wait.kind) - kOrder.begin());
 }
 
-void add_cause(std::vector<Cause>& causes, const WaitView& wait, uint32_t shard, double seconds) {
+void add_cause(std::vector<Cause>& causes, const WaitSeen& wait, uint32_t shard, double seconds) {
   const auto same = std::ranges::find_if(causes, [&](const Cause& one) {
     return std::tie(one.wait.kind, one.wait.workers, one.wait.shards, one.wait.step) ==
            std::tie(wait.kind, wait.workers, wait.shards, wait.step);
@@ -105,21 +120,21 @@ std::vector<Cause> causes_of(const JobPicture& job, double still_after_s) {
   double longest = 0;
   for (const JobAt& at : job.at) {
     if (at.said.parts == 0) continue;
-    WaitView wait = at.said.wait;
+    WaitSeen wait = wait_of(at.said);
     // Of a job of path switch no shard ever sees a step.
-    if (at.said.path && wait.kind.empty()) continue;
-    longest = std::max({longest, wait.seconds, at.said.moved_s});
+    if (at.said.switch_path && wait.kind.empty()) continue;
+    longest = std::max({longest, wait.seconds, seconds_of(at.said.moved_ms)});
     if (wait.kind.empty()) {  // nothing is open: the workers have sent nothing to the next step
       wait.kind = "idle";
       wait.step = at.said.steps_decided;
-      wait.seconds = at.said.moved_s;
+      wait.seconds = seconds_of(at.said.moved_ms);
     }
     if (wait.kind != "deadline" && wait.kind != "join" && wait.seconds >= still_after_s) {
       add_cause(causes, wait, at.shard, wait.seconds);
     }
   }
   if (longest >= still_after_s) {
-    WaitView not_open;
+    WaitSeen not_open;
     not_open.kind = "not_open";
     for (const uint32_t shard : job.not_open) add_cause(causes, not_open, shard, longest);
   }
@@ -132,7 +147,7 @@ std::vector<Cause> causes_of(const JobPicture& job, double still_after_s) {
 }
 
 std::string sentence_of(const ClusterSnapshot& picture, const JobPicture& job, const Cause& cause) {
-  const WaitView& wait = cause.wait;
+  const WaitSeen& wait = cause.wait;
   const std::string who = named("shard", cause.shards);
   const std::string is = cause.shards.size() == 1 ? "is" : "are";
   if (wait.kind == "hello") {
@@ -177,7 +192,7 @@ std::vector<std::string> why_not_started(const ClusterSnapshot& picture, const J
     const RefusalAt* refusal = refusal_of(job, "worker", worker);
     if (refusal && reasons.size() < kNotesMax) {
       reasons.push_back(fmt::format("shard {} refused worker {} {:.1f} s ago: {}", refusal->shard, worker,
-                                    refusal->said.last_s, refusal->said.sentence));
+                                    seconds_of(refusal->said.last_ms), refusal->said.sentence));
     } else {
       unheard.push_back(worker);
     }
@@ -213,24 +228,25 @@ std::vector<std::string> secondary_findings(const ClusterSnapshot& picture, cons
     }
   }
   for (const JobAt& at : job.at) {
-    for (const DisagreementView& one : at.said.disagreements) {
+    for (const DisagreementStatus& one : at.said.disagreements) {
       notes.push_back(
           fmt::format("the weights of worker {} are not those of the others (shard {}, part {}, found after {} "
                       "steps, {:.1f} s ago)",
-                      one.worker, at.shard, one.part, one.steps, one.since_s));
+                      one.worker, at.shard, one.part, one.steps, seconds_of(one.since_ms)));
       break;  // the others are in the lists
     }
   }
   for (const JobAt& at : job.at) {
-    if (!at.said.audit || at.said.audit->imbalance == 0) continue;
+    if (!at.said.audit || mismatch_of(*at.said.audit) == 0) continue;
     notes.push_back(fmt::format("its audit has a mismatch of {:.6g} (shard {}; the logs say where)",
-                                at.said.audit->imbalance, at.shard));
+                                mismatch_of(*at.said.audit), at.shard));
     break;  // the sum over all shards is below
   }
   for (const JobAt& at : job.at) {
-    if (!at.said.path || at.said.path->decided_by != "switch" || at.said.path->silent_to.empty()) continue;
-    notes.push_back(fmt::format("the switch at {} is silent to {}: {}", at.said.path->switch_address,
-                                named("worker", at.said.path->silent_to), at.said.path->because));
+    const auto& path = at.said.switch_path;
+    if (!path || path->decided_by != "switch" || silent_to(*path).empty()) continue;
+    notes.push_back(fmt::format("the switch at {} is silent to {}: {}", path->switch_address,
+                                named("worker", silent_to(*path)), path->because));
   }
   if (job.state == JobState::kRunning) return notes;
   for (const auto& [shard, missing] : picture.missing) {
@@ -242,16 +258,16 @@ std::vector<std::string> secondary_findings(const ClusterSnapshot& picture, cons
   return notes;
 }
 
-std::vector<uint32_t> that_wait_for(const PathStatusView& path, std::string_view what) {
+std::vector<uint32_t> that_wait_for(const SwitchPathStatus& path, std::string_view what) {
   std::vector<uint32_t> workers;
-  for (const PathWaitView& one : path.waits)
+  for (const SwitchPathStatus::MemberWait& one : path.waits)
     if (one.waits_for == what) workers.push_back(one.worker);
   return workers;
 }
 
 /// Returns what blocks the steps that go by datagrams, as the workers report it. First the workers that the decider
 /// does not answer, then those whose greeting is missing, then those that have sent nothing.
-std::string path_stalls(const ClusterSnapshot& picture, const JobPicture& job, const PathStatusView& path) {
+std::string path_stalls(const ClusterSnapshot& picture, const JobPicture& job, const SwitchPathStatus& path) {
   const bool by_switch = path.decided_by == "switch";
   const std::string decider =
       by_switch ? fmt::format("the switch at {}", path.switch_address) : fmt::format("shard 0 ({})", path.datagrams);
@@ -274,7 +290,8 @@ std::string path_stalls(const ClusterSnapshot& picture, const JobPicture& job, c
   }
   if (const auto computing = that_wait_for(path, "nothing"); !computing.empty()) {
     return fmt::format("{} sends nothing to step {}{}", named("worker", computing),
-                       std::ranges::max(path.waits, {}, &PathWaitView::steps).steps, notes_on(picture, job, computing));
+                       std::ranges::max(path.waits, {}, &SwitchPathStatus::MemberWait::steps).steps,
+                       notes_on(picture, job, computing));
   }
   return fmt::format("all workers are blocked on each other's contributions at {}: datagrams are lost", decider);
 }
@@ -286,10 +303,10 @@ struct PathVerdict {
 
 /// Returns why a job's datagram steps are stalled; nothing if they move, or no worker has reported.
 std::optional<PathVerdict> path_verdict(const ClusterSnapshot& picture, const JobPicture& job, double still_after_s) {
-  const PathStatusView* path = path_of(job);
-  if (path == nullptr || path->waits.empty() || path->moved_s < still_after_s) return std::nullopt;
-  PathVerdict verdict{path->moved_s, path_stalls(picture, job, *path)};
-  const std::string& words = path->decided_by == "switch" ? job.switch_because : path->shard_waits;
+  const SwitchPathStatus* path = path_of(job);
+  if (path == nullptr || path->waits.empty() || seconds_of(path->moved_ms) < still_after_s) return std::nullopt;
+  PathVerdict verdict{seconds_of(path->moved_ms), path_stalls(picture, job, *path)};
+  const std::string words = path->decided_by == "switch" ? job.switch_because : shard_waits(*path);
   if (!words.empty())
     verdict.sentence +=
         fmt::format(" ({} reports: {})", path->decided_by == "switch" ? "the switch" : "shard 0", words);
@@ -298,9 +315,10 @@ std::optional<PathVerdict> path_verdict(const ClusterSnapshot& picture, const Jo
 
 /// Returns the last step that all workers have completed, of a job whose steps go by datagrams.
 std::string path_step_text(const JobPicture& job) {
-  const PathStatusView* path = path_of(job);
+  const SwitchPathStatus* path = path_of(job);
   if (path == nullptr || path->waits.empty()) return "steps go by datagrams";
-  return fmt::format("step {} by datagrams", std::ranges::min(path->waits, {}, &PathWaitView::steps).steps);
+  return fmt::format("step {} by datagrams",
+                     std::ranges::min(path->waits, {}, &SwitchPathStatus::MemberWait::steps).steps);
 }
 
 }  // namespace
@@ -312,7 +330,7 @@ void diagnose(const ClusterSnapshot& picture, double still_after_s, JobPicture& 
   const bool finishing = !job.members.empty() && std::ranges::all_of(job.members, &MemberSeen::finishing);
   if (!job.started) {
     job.state = JobState::kStarting;
-    for (const JobAt& at : job.at) job.since_s = std::max(job.since_s, at.said.wait.seconds);
+    for (const JobAt& at : job.at) job.since_s = std::max(job.since_s, seconds_of(at.said.waiting_ms));
     reasons = why_not_started(picture, job);
   } else if (const std::vector<Cause> causes = causes_of(job, still_after_s); !causes.empty()) {
     job.state = JobState::kStalled;
@@ -328,10 +346,11 @@ void diagnose(const ClusterSnapshot& picture, double still_after_s, JobPicture& 
     job.state = JobState::kEnding;
     reasons.emplace_back(finishing ? "its workers push nothing more" : "a shard is shutting down");
   } else {
-    const JobStatusView& said = job.at.front().said;
+    const JobStatus& said = job.at.front().said;
     uint64_t step = UINT64_MAX;
     for (const JobAt& at : job.at) step = at.said.parts == 0 ? step : std::min(step, at.said.steps_decided);
-    const std::string where = said.path ? path_step_text(job) : fmt::format("step {}", step == UINT64_MAX ? 0 : step);
+    const std::string where =
+        said.switch_path ? path_step_text(job) : fmt::format("step {}", step == UINT64_MAX ? 0 : step);
     reasons.push_back(fmt::format("{}, {} of {} workers", where, job.members.size(), said.workers));
   }
   for (std::string& note : secondary_findings(picture, job)) reasons.push_back(std::move(note));

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "monitoring/http/http_client.h"
+#include "monitoring/status/status_json.h"
 #include "protocol/address/host_port.h"
 #include "protocol/table/membership_table.h"
 #include "worker/program/json_text.h"
@@ -46,18 +47,19 @@ void ask(const std::string& address, const Fetch& fetch, Answers& answers) {
     answers.unanswered.emplace_back(address, said.error().message);
     return;
   }
-  if (auto shard = parse_status(*said)) answers.shards.push_back({address, std::move(*shard)});
+  if (auto shard = monitoring::read_status(*said)) answers.shards.push_back({address, std::move(*shard)});
   answers.said.emplace_back(address, std::move(*said));
 }
 
-void look_for(const PeerStatusView& peer, const Rule& rule, const Fetch& fetch, Answers& answers) {
+void look_for(const PeerShardStatus& peer, const Rule& rule, const Fetch& fetch, Answers& answers) {
   const Result<std::string> http = apply_rule(rule, peer.address);
   if (!http) return;
   auto said = fetch(*http);
   std::string why;
   if (!said) {
     why = said.error().message;
-  } else if (auto shard = parse_status(*said); shard && shard->shard == peer.shard && shard->address == peer.address) {
+  } else if (auto shard = monitoring::read_status(*said);
+             shard && shard->shard == peer.shard && shard->address == peer.address) {
     answers.shards.push_back({*http, std::move(*shard)});
     answers.said.emplace_back(*http, std::move(*said));
     return;
@@ -88,8 +90,8 @@ Answers ask_all(const std::vector<std::string>& addresses, const Fetch& fetch) {
   const size_t named = answers.shards.size();
   for (size_t at = 0; at < named; ++at) {
     const std::optional<Rule> rule = rule_of(answers.shards[at]);
-    const std::vector<PeerStatusView> peers = answers.shards[at].said.peers;
-    for (const PeerStatusView& peer : peers) {
+    const std::vector<PeerShardStatus> peers = answers.shards[at].said.peers;
+    for (const PeerShardStatus& peer : peers) {
       if (rule && !peer.address.empty() && known.insert(peer.shard).second) look_for(peer, *rule, fetch, answers);
     }
   }

@@ -4,7 +4,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <limits>
 
+#include "monitoring/status/status_json.h"
 #include "worker/program/table.h"
 
 namespace millrace::cluster_status {
@@ -41,14 +43,14 @@ std::string table_text(Rows rows) {
 }
 
 std::string refusal_text(const RefusalAt& refusal) {
-  const RefusalView& one = refusal.said;
+  const RefusalStatus& one = refusal.said;
   const std::string what = one.of == "contribution" ? fmt::format("a contribution of worker {}", one.number)
                            : one.of == "worker"     ? fmt::format("worker {}", one.number)
                                                     : std::string("a message that it cannot read");
   const std::string job = one.job.empty() ? "" : fmt::format(" of job '{}'", one.job);
   const std::string times = one.count > 1 ? fmt::format(" ({} times)", one.count) : "";
-  return fmt::format("  shard {} refused {}{} {} ago{}: {}: {}\n", refusal.shard, what, job, seconds_text(one.last_s),
-                     times, one.code, one.sentence);
+  return fmt::format("  shard {} refused {}{} {} ago{}: {}: {}\n", refusal.shard, what, job,
+                     seconds_text(seconds_of(one.last_ms)), times, one.code, one.sentence);
 }
 
 std::string refusals_text(const std::vector<RefusalAt>& refusals) {
@@ -60,18 +62,19 @@ std::string refusals_text(const std::vector<RefusalAt>& refusals) {
 std::string waits_text(const JobPicture& job) {
   Rows rows = {{"shard", "step", "part", "bucket", "in", "blocked on", "since", "because"}};
   for (const JobAt& at : job.at) {
-    const WaitView& wait = at.said.wait;
+    const JobStatus& said = at.said;
+    const WaitingStep step = said.waiting_step.value_or(WaitingStep());
     std::vector<std::string>& row = rows.emplace_back();
-    row = {std::to_string(at.shard), std::to_string(wait.has_step ? wait.step : at.said.steps_decided)};
-    for (const uint64_t value : {wait.part, wait.bucket, wait.contributions}) {
-      row.push_back(wait.has_step ? std::to_string(value) : "-");
+    row = {std::to_string(at.shard), std::to_string(said.waiting_step ? step.step : said.steps_decided)};
+    for (const uint32_t value : {step.part, step.bucket, step.here}) {
+      row.push_back(said.waiting_step ? std::to_string(value) : "-");
     }
-    const std::string whom = wait.kind == "magnitudes" ? "shard " + numbers_text(wait.shards)
-                             : wait.workers.empty()    ? "-"
-                                                       : "worker " + numbers_text(wait.workers);
-    row.insert(row.end(),
-               {wait.kind.empty() ? "-" : whom, seconds_text(wait.kind.empty() ? at.said.moved_s : wait.seconds),
-                wait.kind.empty() ? "nothing is open" : wait.because});
+    const std::string whom = said.waiting_for == "magnitudes" ? "shard " + numbers_text(said.waiting_shards)
+                             : said.waited_for.empty()        ? "-"
+                                                              : "worker " + numbers_text(said.waited_for);
+    const bool is_open = !said.waiting_for.empty();
+    row.insert(row.end(), {is_open ? whom : "-", seconds_text(seconds_of(is_open ? said.waiting_ms : said.moved_ms)),
+                           is_open ? said.waiting_because : "nothing is open"});
   }
   return table_text(std::move(rows));
 }
@@ -90,22 +93,32 @@ std::string members_text(const JobPicture& job) {
   return table_text(std::move(rows));
 }
 
+/// The values of an audited job.
+struct AuditSeen {
+  double entered = 0;
+  double carried = 0;
+  double lost = 0;
+  double held = 0;
+  double imbalance = 0;
+};
+
 /// Over all shards. Empty: the job is not audited.
-std::optional<AuditView> audit_of(const JobPicture& job) {
-  std::optional<AuditView> all;
+std::optional<AuditSeen> audit_of(const JobPicture& job) {
+  std::optional<AuditSeen> all;
   for (const JobAt& at : job.at) {
     if (!at.said.audit) continue;
     if (!all) all.emplace();
     all->entered += at.said.audit->entered;
     all->carried += at.said.audit->carried;
     all->lost += at.said.audit->lost;
-    all->held += at.said.audit->held;
-    all->imbalance += at.said.audit->imbalance;
+    all->held += at.said.audit->in_residual;
+    // JSON has no infinity.
+    all->imbalance = std::min(all->imbalance + mismatch_of(*at.said.audit), std::numeric_limits<double>::max());
   }
   return all;
 }
 
-std::string audit_text(const AuditView& audit) {
+std::string audit_text(const AuditSeen& audit) {
   return fmt::format("  audit: entered {:.6g} = carried {:.6g} + lost {:.6g} + held {:.6g}; {}\n", audit.entered,
                      audit.carried, audit.lost, audit.held,
                      audit.imbalance == 0
@@ -113,42 +126,51 @@ std::string audit_text(const AuditView& audit) {
                          : fmt::format("MISMATCH of {:.6g} (the logs say where): a bug", audit.imbalance));
 }
 
-std::string path_text(const PathStatusView& path) {
+std::string path_text(const SwitchPathStatus& path) {
   std::string text = path.decided_by == "switch"
                          ? fmt::format("  path: the switch at {} decides", path.switch_address)
                          : fmt::format("  path: shard 0 ({}) decides in place of the switch at {}", path.datagrams,
                                        path.switch_address);
-  if (path.changes > 0) text += fmt::format(", for {}", seconds_text(path.since_s));
+  if (path.changes > 0) text += fmt::format(", for {}", seconds_text(seconds_of(path.since_ms)));
   if (!path.because.empty()) text += ": " + path.because;
-  if (!path.silent_to.empty()) text += fmt::format("; silent to worker {}", numbers_text(path.silent_to));
-  if (!path.answered.empty()) text += fmt::format("; answers worker {}", numbers_text(path.answered));
+  if (const auto workers = silent_to(path); !workers.empty())
+    text += fmt::format("; silent to worker {}", numbers_text(workers));
+  if (const auto workers = answered_by(path); !workers.empty())
+    text += fmt::format("; answers worker {}", numbers_text(workers));
   text += "\n";
   if (path.waits.empty()) return text;
   Rows rows = {{"worker", "steps", "blocked on", "since"}};
-  for (const PathWaitView& one : path.waits)
-    rows.push_back({std::to_string(one.worker), std::to_string(one.steps), one.waits_for, seconds_text(one.since_s)});
+  for (const SwitchPathStatus::MemberWait& one : path.waits)
+    rows.push_back(
+        {std::to_string(one.worker), std::to_string(one.steps), one.waits_for, seconds_text(seconds_of(one.since_ms))});
   return text + table_text(std::move(rows));
 }
 
 std::string job_text(const JobPicture& job) {
-  const JobStatusView& said = job.at.front().said;
+  const JobStatus& said = job.at.front().said;
   std::string text = fmt::format("job {}: {}\n", job.name, job.verdict);
   text += fmt::format("  {}, {} of {} workers, epoch {}", said.mode, job.members.size(), said.workers, said.epoch);
   if (said.quorum != 0) text += fmt::format(", quorum {}", said.quorum);
-  if (said.deadline_s > 0) text += fmt::format(", deadline {}", seconds_text(said.deadline_s));
-  text += fmt::format(", silent workers are removed after {:g} s\n", said.dead_after_s);
-  if (const PathStatusView* path = path_of(job)) text += path_text(*path);
+  if (said.deadline_ms > 0) text += fmt::format(", deadline {}", seconds_text(seconds_of(said.deadline_ms)));
+  text += fmt::format(", silent workers are removed after {:g} s\n", seconds_of(said.dead_after_ms));
+  if (const SwitchPathStatus* path = path_of(job)) text += path_text(*path);
   if (const auto audit = audit_of(job)) text += audit_text(*audit);
   if (job.started) text += waits_text(job);
   return text + members_text(job) + refusals_text(job.refusals);
 }
 
 Json json_of(const RefusalAt& refusal) {
-  const RefusalView& one = refusal.said;
-  return {
-      {"shard", refusal.shard},     {"refused", one.of},        {"number", one.number}, {"job", one.job},
-      {"code", one.code},           {"sentence", one.sentence}, {"count", one.count},   {"first_seconds", one.first_s},
-      {"last_seconds", one.last_s}, {"software", one.software}};
+  const RefusalStatus& one = refusal.said;
+  return {{"shard", refusal.shard},
+          {"refused", one.of},
+          {"number", one.number},
+          {"job", one.job},
+          {"code", one.code},
+          {"sentence", one.sentence},
+          {"count", one.count},
+          {"first_seconds", seconds_of(one.first_ms)},
+          {"last_seconds", seconds_of(one.last_ms)},
+          {"software", one.software}};
 }
 
 Json json_of(const std::vector<RefusalAt>& refusals) {
@@ -158,28 +180,28 @@ Json json_of(const std::vector<RefusalAt>& refusals) {
 }
 
 Json json_of(const JobAt& at) {
-  const WaitView& wait = at.said.wait;
+  const JobStatus& said = at.said;
   Json json = {{"shard", at.shard},
-               {"for", wait.kind},
-               {"because", wait.because},
-               {"workers", wait.workers},
-               {"shards", wait.shards},
-               {"seconds", wait.seconds},
-               {"parts", at.said.parts},
-               {"moved_seconds", at.said.moved_s},
-               {"steps_decided", at.said.steps_decided}};
-  if (wait.has_step) {
-    json["step"] = wait.step;
-    json["part"] = wait.part;
-    json["bucket"] = wait.bucket;
-    json["contributions"] = wait.contributions;
+               {"for", said.waiting_for},
+               {"because", said.waiting_because},
+               {"workers", said.waited_for},
+               {"shards", said.waiting_shards},
+               {"seconds", seconds_of(said.waiting_ms)},
+               {"parts", said.parts},
+               {"moved_seconds", seconds_of(said.moved_ms)},
+               {"steps_decided", said.steps_decided}};
+  if (const auto& step = said.waiting_step) {
+    json["step"] = step->step;
+    json["part"] = step->part;
+    json["bucket"] = step->bucket;
+    json["contributions"] = step->here;
   }
-  if (wait.kind == "deadline") json["decided_in_seconds"] = wait.decided_in_s;
+  if (said.waiting_for == "deadline") json["decided_in_seconds"] = seconds_of(said.decided_in_ms);
   return json;
 }
 
 Json json_of(const JobPicture& job) {
-  const JobStatusView& said = job.at.front().said;
+  const JobStatus& said = job.at.front().said;
   Json members = Json::array();
   for (const MemberSeen& member : job.members) {
     members.push_back({{"worker", member.worker},
@@ -194,12 +216,12 @@ Json json_of(const JobPicture& job) {
   Json disagreements = Json::array();
   for (const JobAt& at : job.at) {
     waits.push_back(json_of(at));
-    for (const DisagreementView& one : at.said.disagreements) {
+    for (const DisagreementStatus& one : at.said.disagreements) {
       disagreements.push_back({{"shard", at.shard},
                                {"worker", one.worker},
                                {"part", one.part},
                                {"steps", one.steps},
-                               {"since_seconds", one.since_s}});
+                               {"since_seconds", seconds_of(one.since_ms)}});
     }
   }
   Json json = {{"name", job.name},
@@ -212,23 +234,31 @@ Json json_of(const JobPicture& job) {
                {"workers", said.workers},
                {"started", job.started},
                {"quorum", said.quorum},
-               {"deadline_seconds", said.deadline_s},
-               {"dead_after_seconds", said.dead_after_s},
+               {"deadline_seconds", seconds_of(said.deadline_ms)},
+               {"dead_after_seconds", seconds_of(said.dead_after_ms)},
                {"missing_workers", job.never_here},
                {"members", std::move(members)},
                {"waits", std::move(waits)},
                {"not_open_at", job.not_open},
                {"disagreements", std::move(disagreements)},
                {"refusals", json_of(job.refusals)}};
-  if (const PathStatusView* path = path_of(job)) {
-    json["path"] = {
-        {"decided_by", path->decided_by},   {"switch", path->switch_address},    {"datagrams", path->datagrams},
-        {"because", path->because},         {"since_seconds", path->since_s},    {"changes", path->changes},
-        {"silent_to", path->silent_to},     {"answers", path->answered},         {"moved_seconds", path->moved_s},
-        {"shard_waits", path->shard_waits}, {"switch_waits", job.switch_because}};
-    for (const PathWaitView& one : path->waits) {
-      json["path"]["waits"].push_back(
-          {{"worker", one.worker}, {"for", one.waits_for}, {"seconds", one.since_s}, {"steps", one.steps}});
+  if (const SwitchPathStatus* path = path_of(job)) {
+    json["path"] = {{"decided_by", path->decided_by},
+                    {"switch", path->switch_address},
+                    {"datagrams", path->datagrams},
+                    {"because", path->because},
+                    {"since_seconds", seconds_of(path->since_ms)},
+                    {"changes", path->changes},
+                    {"silent_to", silent_to(*path)},
+                    {"answers", answered_by(*path)},
+                    {"moved_seconds", seconds_of(path->moved_ms)},
+                    {"shard_waits", shard_waits(*path)},
+                    {"switch_waits", job.switch_because}};
+    for (const SwitchPathStatus::MemberWait& one : path->waits) {
+      json["path"]["waits"].push_back({{"worker", one.worker},
+                                       {"for", one.waits_for},
+                                       {"seconds", seconds_of(one.since_ms)},
+                                       {"steps", one.steps}});
     }
   }
   if (const auto audit = audit_of(job)) {
@@ -263,7 +293,7 @@ bool disagrees(const JobPicture& job) {
 }
 
 bool does_not_balance(const JobPicture& job) {
-  return std::ranges::any_of(job.at, [](const JobAt& at) { return at.said.audit && at.said.audit->imbalance != 0; });
+  return std::ranges::any_of(job.at, [](const JobAt& at) { return at.said.audit && mismatch_of(*at.said.audit) != 0; });
 }
 
 }  // namespace
@@ -277,15 +307,16 @@ std::string report_text(const ClusterSnapshot& picture, const Answers& answers) 
     text += "refused, of jobs that are not open\n" + refusals_text(picture.refusals) + "\n";
   Rows ended = {{"job", "number", "shard", "ended", "how", "reason that its workers received"}};
   for (const auto& [number, shard] : picture.shards) {
-    for (const EndedJobView& one : shard.ended) {
-      ended.push_back({one.name, std::to_string(one.job), std::to_string(number), seconds_text(one.since_s) + " ago",
-                       one.how, one.sentence.empty() ? "-" : one.sentence});
+    for (const EndedJobStatus& one : shard.ended) {
+      ended.push_back({one.name, std::to_string(one.job), std::to_string(number),
+                       seconds_text(seconds_of(one.since_ms)) + " ago", one.how,
+                       one.sentence.empty() ? "-" : one.sentence});
     }
   }
   if (ended.size() > 1) text += "ended of late\n" + table_text(std::move(ended)) + "\n";
   text += shards_text(picture);
   for (const auto& [address, said] : answers.said) {
-    if (!parse_status(said)) text += fmt::format("{}\n{}", address, program::object_text(said, 2));
+    if (!monitoring::read_status(said)) text += fmt::format("{}\n{}", address, program::object_text(said, 2));
   }
   for (const auto& [address, why] : answers.unanswered) text += fmt::format("{}\n  {}\n", address, why);
   return text;
@@ -307,13 +338,13 @@ Json report_json(const ClusterSnapshot& picture, const Answers& answers) {
                       {"table_error", shard.table_error},
                       {"memory_bytes", shard.memory_bytes},
                       {"memory_bytes_max", shard.memory_bytes_max}});
-    for (const EndedJobView& one : shard.ended) {
+    for (const EndedJobStatus& one : shard.ended) {
       ended.push_back({{"name", one.name},
                        {"job", one.job},
                        {"shard", number},
                        {"how", one.how},
                        {"sentence", one.sentence},
-                       {"since_seconds", one.since_s}});
+                       {"since_seconds", seconds_of(one.since_ms)}});
     }
   }
   Json missing = Json::array();

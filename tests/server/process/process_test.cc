@@ -18,13 +18,13 @@
 #include <vector>
 
 #include "kernels/base/clock.h"
+#include "monitoring/status/status_json.h"
 #include "protocol/address/host_port.h"
 #include "protocol/container/container.h"
 #include "protocol/job/layout.h"
 #include "protocol/table/membership_table.h"
 #include "protocol/transport/transport.h"
 #include "server/process/process.h"
-#include "server/status/status_json.h"
 #include "tests/server/process/server_program.h"
 
 namespace millrace::server {
@@ -186,7 +186,7 @@ TEST(ShardProcess, HttpPortAnswersFromTheLoop) {
 TEST(StatusJson, SurvivesNamesThatAreNotText) {
   StatusReport report;
   report.jobs.emplace_back().name = "bad \xff\xfe name";
-  const auto json = nlohmann::json::parse(status_json(report), nullptr, false);
+  const auto json = nlohmann::json::parse(monitoring::status_json(report), nullptr, false);
   ASSERT_TRUE(json.is_object());
   EXPECT_EQ(json["jobs"].size(), 1u);
 }
@@ -196,7 +196,7 @@ TEST(StatusJson, AnImbalanceThatIsNoFiniteNumberIsOneAllTheSame) {
   AuditStatus& audit = report.jobs.emplace_back().audit.emplace();
   audit.updates_imbalance = NAN;
   audit.workers.emplace_back().imbalance = INFINITY;
-  const auto json = nlohmann::json::parse(status_json(report))["jobs"][0]["audit"];
+  const auto json = nlohmann::json::parse(monitoring::status_json(report))["jobs"][0]["audit"];
   EXPECT_GT(json["imbalance"], 1e300);
   EXPECT_GT(json["updates_imbalance"], 1e300);
   EXPECT_GT(json["workers"][0]["imbalance"], 1e300);

@@ -157,13 +157,13 @@ TEST_F(Backing, StatusSaysWhoHasNotAcknowledged) {
   const StatusReport report = cluster.core().status(cluster.now);
   ASSERT_THAT(report.jobs, SizeIs(1));
   const JobStatus& job = report.jobs.front();
-  EXPECT_EQ(wait_name(job.waiting_for), "acknowledgements");
+  EXPECT_EQ(job.waiting_for, "acknowledgements");
   EXPECT_THAT(job.waited_for, ElementsAre(0u, 1u));
   EXPECT_EQ(job.waiting_because,
             "step 0 of part 0 is decided, and applied once 2 workers have it (apply_after_acks); worker 0, 1 has not "
             "acknowledged it");
   cluster.ack(0, 1);
-  EXPECT_EQ(wait_name(cluster.core().status(cluster.now).jobs.front().waiting_for), "");
+  EXPECT_EQ(cluster.core().status(cluster.now).jobs.front().waiting_for, "");
 }
 
 }  // namespace

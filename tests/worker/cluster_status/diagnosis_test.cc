@@ -199,8 +199,8 @@ TEST_F(Status, SilentWorkerThatIsWaitedForIsNamedWithWhenItIsRemoved) {
             "15 s)");
   EXPECT_EQ(code_of(look()), ExitCode::kStalled);
   ASSERT_EQ(got.at.size(), 2u);
-  EXPECT_EQ(got.at[1].said.wait.contributions, 3u);
-  EXPECT_EQ(got.at[1].said.wait.part, 1u);
+  EXPECT_EQ(got.at[1].said.waiting_step->here, 3u);
+  EXPECT_EQ(got.at[1].said.waiting_step->part, 1u);
   pass_with({0, 1, 2}, 3'500);
   EXPECT_THAT(the_job().verdict, HasSubstr("running: step 18, 3 of 4 workers")) << "it was removed";
 }
@@ -215,8 +215,8 @@ TEST_F(Status, SinceWhenIsCountedFromWhenTheStepCouldBeDecided) {
   pass_with({0, 1}, 1'000);
   const JobPicture got = the_job();
   EXPECT_EQ(got.state, JobState::kRunning) << got.verdict;
-  EXPECT_EQ(got.at[0].said.wait.seconds, 1.0);
-  EXPECT_EQ(got.at[0].said.wait.step, 1u);
+  EXPECT_EQ(got.at[0].said.waiting_ms, 1'000);
+  EXPECT_EQ(got.at[0].said.waiting_step->step, 1u);
 }
 
 TEST_F(Status, WorkerThatIsHeardAndContributesNothingComputesOrHangs) {
@@ -281,9 +281,9 @@ TEST_F(Status, DeadlineIsNoStandstill) {
   pass_with({0, 1, 2}, 8'000);
   const JobPicture got = the_job();
   EXPECT_EQ(got.state, JobState::kRunning) << got.verdict;
-  EXPECT_EQ(got.at[0].said.wait.kind, "deadline");
-  EXPECT_EQ(got.at[0].said.wait.decided_in_s, 12.0);
-  EXPECT_THAT(got.at[0].said.wait.workers, ElementsAre(2));
+  EXPECT_EQ(got.at[0].said.waiting_for, "deadline");
+  EXPECT_EQ(got.at[0].said.decided_in_ms, 12'000);
+  EXPECT_THAT(got.at[0].said.waited_for, ElementsAre(2));
   EXPECT_THAT(report_text(look(), {}), HasSubstr("quorum 2, deadline 20.0 s"));
 }
 
@@ -424,22 +424,22 @@ TEST(StatusAsk, HttpPortsLieAHundredAboveThoseForWorkers) {
 }
 
 TEST(StatusSaid, ForeignOrHostileStatus_IgnoredOrReadAsFarAsValid) {
-  EXPECT_FALSE(parse_status(nlohmann::json{{"job", "demo"}, {"worker", 1}}).has_value()) << "a worker's";
-  EXPECT_FALSE(parse_status(nlohmann::json::array()).has_value());
-  EXPECT_FALSE(parse_status({{"shard", 2}, {"shard_count", 2}}).has_value());
-  EXPECT_FALSE(parse_status({{"shard", 0}, {"shard_count", 1u << 30}}).has_value());
-  const auto hostile =
-      parse_status({{"shard", 0},
-                    {"shard_count", 1},
-                    {"incarnation", -3},
-                    {"address", "\x1b[2J"},
-                    {"jobs", {{{"name", 5}, {"workers", 1u << 31}, {"members", {1, nullptr, {{"worker", "x"}}}}}, 7}},
-                    {"refusals", "many"}});
+  EXPECT_FALSE(monitoring::read_status(nlohmann::json{{"job", "demo"}, {"worker", 1}}).has_value()) << "a worker's";
+  EXPECT_FALSE(monitoring::read_status(nlohmann::json::array()).has_value());
+  EXPECT_FALSE(monitoring::read_status({{"shard", 2}, {"shard_count", 2}}).has_value());
+  EXPECT_FALSE(monitoring::read_status({{"shard", 0}, {"shard_count", 1u << 30}}).has_value());
+  const auto hostile = monitoring::read_status(
+      {{"shard", 0},
+       {"shard_count", 1},
+       {"incarnation", -3},
+       {"address", "\x1b[2J"},
+       {"jobs", {{{"name", 5}, {"workers", 1u << 31}, {"members", {1, nullptr, {{"worker", "x"}}}}}, 7}},
+       {"refusals", "many"}});
   ASSERT_TRUE(hostile.has_value());
   EXPECT_EQ(hostile->incarnation, 0u);
   EXPECT_EQ(hostile->address, "?[2J");
   ASSERT_EQ(hostile->jobs.size(), 2u);
-  EXPECT_EQ(hostile->jobs[0].workers, kStatusListMax);
+  EXPECT_EQ(hostile->jobs[0].workers, monitoring::kStatusListMax);
   EXPECT_EQ(hostile->jobs[0].members.size(), 3u);
   const ClusterSnapshot picture = picture_of({{"a:1", *hostile}}, {}, 5);
   EXPECT_EQ(picture.jobs.size(), 1u);

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "server/status/status_json.h"
+#include "monitoring/status/status_json.h"
 #include "tests/server/scripted_cluster.h"
 #include "worker/cluster_status/report.h"
 
@@ -34,9 +34,9 @@ struct StatusFixture : ::testing::Test {
   }
   /// Through JSON and back, as over HTTP.
   ShardAnswer answer(uint32_t shard) const {
-    server::StatusReport report = cluster->core(shard).status(cluster->now);
+    StatusReport report = cluster->core(shard).status(cluster->now);
     report.table = "/table";
-    const auto said = parse_status(nlohmann::json::parse(server::status_json(report)));
+    const auto said = monitoring::read_status(nlohmann::json::parse(monitoring::status_json(report)));
     return {"127.0.0.1:" + std::to_string(7700 + shard), said.value()};
   }
   ClusterSnapshot look() const {
@@ -69,7 +69,7 @@ struct StatusFixture : ::testing::Test {
     cluster->push(worker, step, std::vector<float>(kStatusDimension, 1));
   }
 
-  std::vector<SwitchJobView> switch_jobs;
+  std::vector<SwitchJobStatus> switch_jobs;
   std::unique_ptr<ScriptedCluster> cluster;
   uint32_t shard_count = 0;
 };

@@ -113,32 +113,33 @@ TEST_F(StatusOfPath, WhatTheSwitchItselfSaysIsInTheVerdict) {
     waits(0, Wait::kGreetings, 0);
     waits(1, Wait::kAnswer, 0);
   });
-  switch_jobs = read_switch_jobs(switch_status("192.0.2.7:7700", "53 packets (bad_mac)"));
+  switch_jobs = monitoring::read_switch_jobs(switch_status("192.0.2.7:7700", "53 packets (bad_mac)"));
   EXPECT_EQ(switch_jobs.size(), 3u);
   EXPECT_THAT(the_job().verdict, HasSubstr("do not get there and back (the switch reports: 53 packets (bad_mac))"));
-  EXPECT_TRUE(read_switch_jobs({{"jobs", {{{"job", kSwitchJob}}}}}).empty()) << "no switch's status";
-  EXPECT_TRUE(read_switch_jobs(nlohmann::json::array()).empty());
+  EXPECT_TRUE(monitoring::read_switch_jobs({{"jobs", {{{"job", kSwitchJob}}}}}).empty()) << "no switch's status";
+  EXPECT_TRUE(monitoring::read_switch_jobs(nlohmann::json::array()).empty());
 }
 
 TEST_F(StatusOfPath, WordsOfAnotherSwitchAreNotThoseOfTheJobs) {
   start_by_switch("");
   for (const char* other : {"192.0.2.8:7700", "192.0.2.7:7701", "[2001:db8::7]:7700", "", "no address"}) {
-    switch_jobs = read_switch_jobs(switch_status(other, "the other's"));
+    switch_jobs = monitoring::read_switch_jobs(switch_status(other, "the other's"));
     EXPECT_EQ(the_job().switch_because, "") << other;
-    std::ranges::copy(read_switch_jobs(switch_status("192.0.2.7:7700", "its own")), std::back_inserter(switch_jobs));
+    std::ranges::copy(monitoring::read_switch_jobs(switch_status("192.0.2.7:7700", "its own")),
+                      std::back_inserter(switch_jobs));
     EXPECT_EQ(the_job().switch_because, "its own") << other;
   }
-  switch_jobs = read_switch_jobs(switch_status("0.0.0.0:7700", "of all addresses"));
+  switch_jobs = monitoring::read_switch_jobs(switch_status("0.0.0.0:7700", "of all addresses"));
   EXPECT_EQ(the_job().switch_because, "of all addresses");
-  switch_jobs = read_switch_jobs(switch_status("[::]:7700", "of all addresses"));
+  switch_jobs = monitoring::read_switch_jobs(switch_status("[::]:7700", "of all addresses"));
   EXPECT_EQ(the_job().switch_because, "of all addresses");
 }
 
 TEST_F(StatusOfPath, ASwitchThatTheJobNamesByItsHostsNameIsKnownByThePort) {
   start_by_switch("", "tor-7.example:7700");
-  switch_jobs = read_switch_jobs(switch_status("192.0.2.8:7701", "the other's"));
+  switch_jobs = monitoring::read_switch_jobs(switch_status("192.0.2.8:7701", "the other's"));
   EXPECT_EQ(the_job().switch_because, "");
-  switch_jobs = read_switch_jobs(switch_status("192.0.2.7:7700", "its own"));
+  switch_jobs = monitoring::read_switch_jobs(switch_status("192.0.2.7:7700", "its own"));
   EXPECT_EQ(the_job().switch_because, "its own");
 }
 

@@ -3,12 +3,10 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
-#include "server/status/wait.h"
-
-namespace millrace::server {
+/// The status of a shard as values: a shard fills them in, /status carries them as JSON, `millrace status` reads them.
+namespace millrace {
 
 /// Holds a shard's status of one member. A report names the members, the processes that block a job, and the reason why
 /// the job does not start or is stalled. `millrace status` combines the reports of several shards. Times are ages:
@@ -61,8 +59,13 @@ struct AuditStatus {
   double lost = 0;
   double in_residual = 0;
   double updates_imbalance = 0;  ///< sum of |update - its carried values|, since this shard's start; must be 0
-  double workers_imbalance = 0;
-  std::vector<Worker> workers;  ///< that were ever counted, ascending
+  std::vector<Worker> workers;   ///< that were ever counted, ascending
+  double workers_imbalance() const {
+    double sum = 0;
+    for (const Worker& worker : workers) sum += worker.imbalance;
+    return sum;
+  }
+  double imbalance() const { return updates_imbalance + workers_imbalance(); }
 };
 
 /// The codec of a part on its way down, of a job whose codec_down is auto, and the reason for it.
@@ -124,6 +127,14 @@ struct SwitchPathStatus {
   std::optional<Aggregator> aggregator;
 };
 
+/// A step of a part that is open.
+struct WaitingStep {
+  uint32_t bucket = 0;
+  uint32_t part = 0;
+  uint64_t step = 0;
+  uint32_t here = 0;  ///< contributions that are in
+};
+
 struct JobStatus {
   std::string name;
   uint64_t job = 0;
@@ -144,13 +155,13 @@ struct JobStatus {
   uint64_t steps_decided_max = 0;  ///< by the fastest part
   int64_t moved_ms = 0;            ///< since a step was decided here, or the job started
   // The processes that the oldest open step, or the start, is blocked on.
-  Wait waiting_for = Wait::kNothing;
+  std::string waiting_for;               ///< "join", "contributions", ... (server/status/wait.h); empty: nothing
   std::vector<uint32_t> waited_for;      ///< workers
   std::vector<uint32_t> waiting_shards;  ///< for their magnitudes
   int64_t waiting_ms = 0;                ///< since when
   std::string waiting_because;           ///< one sentence; empty when the job is not blocked
   std::optional<WaitingStep> waiting_step;
-  int64_t decided_in_ms = 0;      ///< Wait::kDeadline: time until then, if no contribution arrives
+  int64_t decided_in_ms = 0;      ///< "deadline": time until then, if no contribution arrives
   uint64_t retained_updates = 0;  ///< that some member has not acknowledged
   uint64_t retained_bytes = 0;
   uint64_t memory_bytes = 0;
@@ -189,9 +200,8 @@ struct EndedJobStatus {
 };
 
 /// The errors of the membership table, while it fails.
-struct TableTroubleStatus {
+struct TableFailuresStatus {
   std::string code;
-  std::string sentence;
   uint64_t count = 0;
   int64_t first_ms = 0;
   int64_t last_ms = 0;
@@ -214,7 +224,16 @@ struct StatusReport {
   /// Shard 0 in a switch's place: datagrams that belong to no job, or that its port dropped, by reason, where it is not
   /// 0.
   std::vector<NamedCount> datagrams_dropped = {};
-  std::optional<TableTroubleStatus> table_trouble;
+  std::string table_error;  ///< the last one's sentence; empty: the table does not fail
+  std::optional<TableFailuresStatus> table_failures;
 };
 
-}  // namespace millrace::server
+/// A job at a millrace-switch, from its /status: what `millrace status` reads.
+struct SwitchJobStatus {
+  std::string address;  ///< of the switch, for datagrams
+  uint64_t job = 0;     ///< its number on the wire
+  std::string role;
+  std::string waiting_because;  ///< empty: it waits for nothing, and rejects nothing
+};
+
+}  // namespace millrace
