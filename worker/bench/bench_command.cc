@@ -1,10 +1,14 @@
 #include "worker/bench/bench_command.h"
 
+#include <fmt/core.h>
+
 #include <limits>
 
 #include "monitoring/standard_streams.h"
 #include "worker/program/flag_range.h"
 #include "worker/program/interruption.h"
+#include "worker/program/json_text.h"
+#include "worker/program/table.h"
 
 namespace millrace::bench {
 
@@ -22,6 +26,19 @@ void add_seed_and_json(CLI::App& app, uint64_t& seed, const std::string& what, b
       ->capture_default_str()
       ->check(in_range(uint64_t{0}, std::numeric_limits<uint64_t>::max()));
   app.add_flag("--json", json, "one JSON object as the last line");
+}
+
+void print_result(const nlohmann::json& result, OutputForm form,
+                  const std::function<void(const nlohmann::json&)>& print_rows) {
+  if (form.json) {
+    fmt::print("{}\n", program::json_text(result));
+  } else {
+    print_rows(result);
+  }
+}
+
+void print_result(const nlohmann::json& result, OutputForm form) {
+  print_result(result, form, [](const nlohmann::json& all) { fmt::print("{}", program::bench_table(all)); });
 }
 
 std::expected<nlohmann::json, program::Failure> run_cluster_bench(

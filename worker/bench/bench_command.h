@@ -24,6 +24,16 @@ void add_cluster_flags(CLI::App& app, const ClusterFlags& flags);
 /// Adds the flags of the seed and of JSON output; `what` names the object of the seed for --help.
 void add_seed_and_json(CLI::App& app, uint64_t& seed, const std::string& what, bool& json);
 
+/// A benchmark's output: one line of JSON for programs, or text for people.
+struct OutputForm {
+  bool json = false;
+};
+/// Prints a benchmark's result as JSON, or by `print_rows`.
+void print_result(const nlohmann::json& result, OutputForm form,
+                  const std::function<void(const nlohmann::json&)>& print_rows);
+/// Prints a result with rows as JSON, or as a table.
+void print_result(const nlohmann::json& result, OutputForm form);
+
 using SayLine = std::function<void(const std::string&)>;
 
 /// Runs a benchmark of processes; prints its progress to stderr, a line each.

@@ -86,11 +86,7 @@ Outcome run_converge(ConvergeFlags& flags) {
   if (!flags.plot.empty()) {
     if (Outcome written = write_plot(flags.plot, converge_svg(*result)); !written) return written;
   }
-  if (flags.json) {
-    fmt::print("{}\n", result->dump());
-  } else {
-    print_converge_rows(*result);
-  }
+  print_result(*result, {flags.json}, print_converge_rows);
   return {};
 }
 

@@ -51,11 +51,7 @@ program::Outcome run_crowd(const CrowdFlags& flags) {
   const auto result =
       run_cluster_bench("crowd", [&flags](const SayLine& say) { return bench_crowd(flags.options, say); });
   if (!result) return std::unexpected(result.error());
-  if (flags.json) {
-    fmt::print("{}\n", result->dump());
-  } else {
-    print_crowd_rows(*result);
-  }
+  print_result(*result, {flags.json}, print_crowd_rows);
   return {};
 }
 

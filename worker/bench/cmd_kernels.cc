@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/base/allocator.h"
+#include "worker/bench/bench_command.h"
 #include "worker/bench/commands.h"
 #include "worker/bench/kernels/codec_bench.h"
 #include "worker/bench/kernels/codec_explain.h"
@@ -15,8 +16,6 @@
 #include "worker/bench/kernels/select_bench.h"
 #include "worker/bench/rounds/session_core_bench.h"
 #include "worker/program/flag_range.h"
-#include "worker/program/json_text.h"
-#include "worker/program/table.h"
 
 namespace millrace::bench {
 
@@ -34,11 +33,7 @@ struct BenchFlags {
 };
 
 program::Outcome print_bench_result(const nlohmann::json& result, bool json) {
-  if (json) {
-    fmt::print("{}\n", program::json_text(result));
-  } else {
-    fmt::print("{}", program::bench_table(result));
-  }
+  print_result(result, {json});
   return {};
 }
 

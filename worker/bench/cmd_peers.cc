@@ -11,11 +11,11 @@
 
 #include "kernels/base/allocator.h"
 #include "monitoring/standard_streams.h"
+#include "worker/bench/bench_command.h"
 #include "worker/bench/commands.h"
 #include "worker/bench/peers/peer_bench.h"
 #include "worker/program/flag_range.h"
 #include "worker/program/mpi/mpi_end.h"
-#include "worker/program/table.h"
 
 namespace millrace::bench {
 
@@ -108,11 +108,8 @@ Outcome run_case(peer::MpiJob& job, const BenchCase& one) {
   (*result)["shared_bodies"] = {
       {"in_place", shared.in_place}, {"copied", shared.copied}, {"without_room", shared.full}};
   if (!one.line.empty()) (*result)["case"] = one.line;
-  if (one.flags.json) {
-    fmt::print("{}\n", result->dump());
-  } else {
-    fmt::print("{}{}", one.line.empty() ? "" : fmt::format("{}:\n", one.line), program::bench_table(*result));
-  }
+  if (!one.flags.json && !one.line.empty()) fmt::print("{}:\n", one.line);
+  print_result(*result, {one.flags.json});
   for (const auto& row : result->at("rows")) {
     if (!row.value("correct", true)) {
       return fail_with(program::ExitCode::kInternal, row.at("algorithm").get<std::string>() + " has a wrong result");

@@ -64,11 +64,7 @@ program::Outcome run_recover(const RecoverFlags& flags) {
   const auto result =
       run_cluster_bench("recover", [&options](const SayLine& say) { return bench_recover(options, say); });
   if (!result) return std::unexpected(result.error());
-  if (flags.json) {
-    fmt::print("{}\n", result->dump());
-  } else {
-    print_recover_result(*result);
-  }
+  print_result(*result, {flags.json}, print_recover_result);
   const bool exact =
       (*result)["steps_lost"] == 0 && (*result)["double_counted"] == 0 && (*result)["wrong_weights"] == 0;
   if (!exact)

@@ -78,11 +78,7 @@ program::Outcome run_bench_serve(const BenchServeFlags& flags) {
   options.job = std::move(*job);
   const auto result = run_cluster_bench("serve", [&options](const SayLine& say) { return bench_serve(options, say); });
   if (!result) return std::unexpected(result.error());
-  if (flags.json) {
-    fmt::print("{}\n", result->dump());
-  } else {
-    print_table(*result);
-  }
+  print_result(*result, {flags.json}, print_table);
   return {};
 }
 

@@ -7,12 +7,12 @@
 #include <vector>
 
 #include "monitoring/standard_streams.h"
+#include "worker/bench/bench_command.h"
 #include "worker/bench/commands.h"
 #include "worker/bench/peers/measured_child.h"
 #include "worker/bench/peers/simulated_run.h"
 #include "worker/peer/collectives/boundaries_text.h"
 #include "worker/program/flag_range.h"
-#include "worker/program/json_text.h"
 #include "worker/program/table.h"
 #include "worker/program/units.h"
 
@@ -183,11 +183,11 @@ nlohmann::json simulate(const AlgorithmInfo& info, SimulatedRunOptions options) 
           {"wall_us_a_message", run->messages == 0 ? 0.0 : run->wall_s * 1e6 / static_cast<double>(run->messages)}};
 }
 
-void print_rows(const nlohmann::json& rows) {
+void print_simulated(const nlohmann::json& result) {
   std::vector<std::vector<std::string>> table = {{"algorithm", "steps", "virtual", "messages max", "mean", "kB max",
                                                   "mean", "words / 6k(P-1)/P", "wall s", "CPU s", "peak MB",
                                                   "checked"}};
-  for (const nlohmann::json& row : rows) {
+  for (const nlohmann::json& row : result.at("rows")) {
     if (row.contains("error")) {
       table.push_back({row["algorithm"], "-", row["error"]});
       continue;
@@ -227,22 +227,18 @@ program::Outcome run_simulate(const SimulateFlags& flags) {
       rows.push_back(std::move(row));
     }
   }
-  if (flags.json) {
-    const nlohmann::json whole = {{"benchmark", "peer_simulate"},
-                                  {"ranks", flags.ranks},
-                                  {"n", flags.n},
-                                  {"k", options->settings.k},
-                                  {"distribution", flags.distribution},
-                                  {"latency_ns", options->network.latency},
-                                  {"propagation_ns", options->network.propagation},
-                                  {"bytes_per_s", options->network.bytes_per_s},
-                                  {"work_scale", flags.work_scale},
-                                  {"seed", flags.seed},
-                                  {"rows", rows}};
-    fmt::print("{}\n", program::json_text(whole));
-  } else {
-    print_rows(rows);
-  }
+  const nlohmann::json whole = {{"benchmark", "peer_simulate"},
+                                {"ranks", flags.ranks},
+                                {"n", flags.n},
+                                {"k", options->settings.k},
+                                {"distribution", flags.distribution},
+                                {"latency_ns", options->network.latency},
+                                {"propagation_ns", options->network.propagation},
+                                {"bytes_per_s", options->network.bytes_per_s},
+                                {"work_scale", flags.work_scale},
+                                {"seed", flags.seed},
+                                {"rows", rows}};
+  print_result(whole, {flags.json}, print_simulated);
   if (!correct) return fail_with(program::ExitCode::kInternal, "a result differs from the sum of the contributions");
   return {};
 }
