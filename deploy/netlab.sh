@@ -20,7 +20,7 @@
 #       removes the hosts; nothing to remove is no error.
 #   deploy/netlab.sh run HOSTS RATE -- COMMAND…
 #       up, then COMMAND with NETLAB_PREFIX and NETLAB_HOSTS set, then down in every case.
-#   deploy/netlab.sh mpirun --ranks RANKS --rate RATE [--hosts HOSTS] [OPTIONS OF MPIRUN…] -- COMMAND…
+#   deploy/netlab.sh mpirun --ranks RANKS --link-rate RATE [--hosts HOSTS] [OPTIONS OF MPIRUN…] -- COMMAND…
 #       as run, with COMMAND as RANKS processes of an MPI job.
 #       HOSTS are RANKS by default; the ranks go round the hosts.
 #   deploy/netlab.sh check
@@ -202,7 +202,7 @@ mpirun_hosts() {
     case "$1" in
       --ranks) require_count --ranks "${2:-}"; ranks=$2; shift 2 ;;
       --hosts) require_count --hosts "${2:-}"; hosts=$2; shift 2 ;;
-      --rate) rate=${2:-}; shift; shift || true ;;
+      --link-rate) rate=${2:-}; shift; shift || true ;;
       *) options+=("$1"); shift ;;
     esac
   done

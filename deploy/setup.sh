@@ -47,7 +47,7 @@ readonly BUILD_PACKAGES=(
   libgtest-dev         # unit tests (the dev preset builds them)
   libgmock-dev         # unit tests
   librapidcheck-dev    # property tests
-  iproute2             # deploy/netlab.sh: demo and benchmarks with --rate
+  iproute2             # deploy/netlab.sh: demo and benchmarks with --link-rate
   procps               # the scripts' view of processes
 )
 readonly TEST_PACKAGES=(

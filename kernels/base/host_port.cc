@@ -18,4 +18,9 @@ std::optional<HostPort> split_host_port(std::string_view text) {
   return HostPort{std::string(host), *port};
 }
 
+std::string host_port_text(const HostPort& address) {
+  const bool is_ipv6 = address.host.find(':') != std::string::npos;
+  return (is_ipv6 ? "[" : "") + address.host + (is_ipv6 ? "]:" : ":") + std::to_string(address.port);
+}
+
 }  // namespace millrace

@@ -15,4 +15,7 @@ struct HostPort {
 /// Splits "HOST:PORT" or "[HOST]:PORT"; nothing where the text is neither. An IPv6 number needs its brackets.
 std::optional<HostPort> split_host_port(std::string_view text);
 
+/// Returns "HOST:PORT", with brackets around an IPv6 number.
+std::string host_port_text(const HostPort& address);
+
 }  // namespace millrace

@@ -12,9 +12,7 @@ std::optional<HostPort> split_tcp_address(std::string_view text) {
 }
 
 std::string tcp_address(std::string_view host, uint16_t port) {
-  const bool is_ipv6 = host.find(':') != std::string_view::npos;
-  return std::string(is_ipv6 ? "tcp://[" : "tcp://") + std::string(host) + (is_ipv6 ? "]:" : ":") +
-         std::to_string(port);
+  return "tcp://" + host_port_text({std::string(host), port});
 }
 
 void AddressRotation::take(std::vector<std::string> addresses) {

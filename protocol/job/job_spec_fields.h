@@ -99,7 +99,9 @@ void visit_window_codecs(Visitor& v, Spec& spec) {
 template <typename Visitor, typename Spec>
 void visit_switch(Visitor& v, Spec& spec) {
   using enum OptionGroup;
-  v.option({"address", kSwitch, "host:port of the switch's datagrams"}, spec.address);
+  v.option(
+      {.name = "address", .group = kSwitch, .help = "of the switch's datagrams", .quantity = OptionQuantity::kAddress},
+      spec.address);
   v.option({"job", kSwitch, "the job's number at the switch"}, spec.job);
   v.option({.name = "slots",
             .group = kSwitch,

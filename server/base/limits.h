@@ -14,11 +14,11 @@ struct Limits {
   /// --job-memory-bytes-max: open, decoded, summed and retained data of one job
   uint64_t job_memory_bytes_max = uint64_t{4} << 30;
   uint64_t shard_memory_bytes_max = uint64_t{8} << 30;  ///< --shard-memory-bytes-max: the same over all jobs
-  /// --dead-after-ms-min: least dead_after_ms that a job may ask for
+  /// --dead-after-min: least dead_after_ms that a job may ask for
   uint32_t dead_after_ms_min = 50;
-  /// --drain-seconds: time that rounds in flight may take to finish at shutdown
+  /// --drain: time that rounds in flight may take to finish at shutdown
   uint32_t drain_ms = 10'000;
-  /// --abandon-seconds: a job ends when its last worker has been silent for this time
+  /// --abandon-after: a job ends when its last worker has been silent for this time
   uint32_t abandon_ms = 60'000;
   uint32_t table_poll_ms = 50;  ///< how often the table's change counter is read
 };

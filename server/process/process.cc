@@ -64,7 +64,7 @@ Result<std::string> advertised(const Options& options, const std::string& bound)
     if (bound.find(every) == std::string::npos) continue;
     return fail(
         ErrorCode::kInvalidArgument,
-        fmt::format("--listen {} accepts on every address; say with --advertise tcp://HOST:PORT which one workers and "
+        fmt::format("--listen {} accepts on every address; say with --advertise HOST:PORT which one workers and "
                     "other shards are to use",
                     options.listen));
   }

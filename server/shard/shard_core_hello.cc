@@ -178,7 +178,7 @@ Status ShardCore::judge_spec(const protocol::JobSpec& spec) const {
   if (const Status ok = limit(spec.tensors.size(), limits.tensors_max, "tensors", "--tensors-max"); !ok) return ok;
   if (spec.dead_after.count() < limits.dead_after_ms_min) {
     return fail(ErrorCode::kLimitExceeded,
-                fmt::format("dead_after of {} ms is below this shard's least of {} (--dead-after-ms-min)",
+                fmt::format("dead_after of {} ms is below this shard's least of {} (--dead-after-min)",
                             spec.dead_after.count(), limits.dead_after_ms_min));
   }
   const uint64_t per_shard = spec.parts_per_shard != 0 ? spec.parts_per_shard : kPartsPerShardPlanned;

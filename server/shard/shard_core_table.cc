@@ -47,7 +47,7 @@ std::string not_ended(std::string_view name, uint64_t number) {
   return fmt::format(
       "job '{}' ({}) is over, and its end is not in the membership table: its name stays taken until its workers have "
       "left it at another shard; or, once this shard is started again, for dead_after after a worker asks for it "
-      "(--abandon-seconds where the job's workers return)",
+      "(--abandon-after where the job's workers return)",
       name, number);
 }
 

@@ -127,7 +127,7 @@ void JobStore::recover(const Log& log, Actions& actions) {
       ErrorCode::kIo,
       fmt::format(
           "job '{}': the weights that shard {} held of part {} are lost: {} of this job is on its log as far back "
-          "as the workers keep updates (--store-dir, --store-save-seconds)",
+          "as the workers keep updates (--store-dir, --store-save-every)",
           header_.name, header_.shard, missing.front()->part, saves_.possible ? "no save" : "nothing")};
 }
 

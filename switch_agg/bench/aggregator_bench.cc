@@ -214,7 +214,7 @@ Result<BenchReport> measure(Bench& bench, const BenchOptions& options) {
   std::vector<double> rates;
   std::vector<double> reads;
   Round all;
-  for (uint32_t number = 0; number < options.rounds; ++number) {
+  for (uint32_t number = 0; number < options.repeats; ++number) {
     const Result<Round> round = bench.round();
     if (!round) return std::unexpected(round.error());
     rates.push_back(8.0 * static_cast<double>(round->bytes) / static_cast<double>(round->switch_ns));
@@ -326,7 +326,7 @@ std::string bench_json(const BenchOptions& options, const BenchReport& report) {
                                        {"entries_each", report.entries_each},
                                        {"packet_bytes_mean", report.packet_bytes_mean},
                                        {"packets", report.packets},
-                                       {"rounds", options.rounds},
+                                       {"rounds", options.repeats},
                                        {"results", report.results},
                                        {"turns_checked", report.turns_checked},
                                        {"mac_verified", true},
@@ -354,7 +354,7 @@ std::string bench_text(const BenchOptions& options, const BenchReport& report) {
       "  reading  {:8.2f} Gbit/s: a loop that takes the same packets off the port and reads their bytes; ratio {:.2f}\n"
       "  {} packets in, {} out; every MAC verified, all {} sums right",
       options.workers, options.slots, report.window_indices, report.entries_each, report.packet_bytes_mean, report.pmd,
-      lcores, report.gbit_s, report.mpackets_s, report.mentries_s, options.rounds, report.gbit_s_best,
+      lcores, report.gbit_s, report.mpackets_s, report.mentries_s, options.repeats, report.gbit_s_best,
       report.results_gbit_s, report.read_gbit_s, report.read_ratio, report.packets, report.results,
       report.turns_checked);
 }

@@ -5,13 +5,20 @@
 #include <CLI/CLI.hpp>
 #include <string>
 
-#include "monitoring/usage_sentence.h"
+#include "kernels/base/clock.h"
+#include "monitoring/command_line/completion.h"
+#include "monitoring/command_line/config_flag.h"
+#include "monitoring/command_line/quantity_flags.h"
+#include "monitoring/command_line/usage_sentence.h"
 #include "protocol/datagram/endpoint_text.h"
 #include "protocol/datagram/header.h"
 #include "protocol/datagram/window/window_code.h"
 #include "switch_agg/process/command_line.h"
 
 namespace millrace::switch_agg {
+
+using monitoring::add_size;
+
 namespace {
 
 constexpr const char* kBenchProgram = "millrace-switch-bench";
@@ -25,7 +32,7 @@ constexpr const char* kBenchFooter =
     "  How fast one core of this machine is:\n"
     "    millrace-switch-bench traffic --pmd net_ring --json\n"
     "  A running switch, whose job 7 has the key 00 01 02 ... 1f:\n"
-    "    millrace-switch-bench load --to 10.0.0.1:7700 --seconds 10\n"
+    "    millrace-switch-bench load --to 10.0.0.1:7700 --duration 10s\n"
     "\n"
     "Exit codes\n"
     "  0  the sums were right\n"
@@ -34,7 +41,27 @@ constexpr const char* kBenchFooter =
     "  5  this build has no DPDK\n"
     "  6  a device cannot be opened; no switch answers (load)\n";
 
+/// Adds the flags that describe a job's packets: `traffic` makes them, `load` sends them.
+template <typename Options>
+void add_job_flags(CLI::App& command, Options& options) {
+  command.option_defaults()->group("Job");
+  command.add_option("--workers", options.workers, "Workers whose packets are made up")
+      ->check(CLI::Range(1u, protocol::kSwitchWorkersMax))
+      ->capture_default_str();
+  command
+      .add_option("--switch-slots", options.slots,
+                  "Slots of the job. A network needs slots x packet >= bandwidth x round trip")
+      ->check(CLI::Range(1u, protocol::kSlotsMax))
+      ->capture_default_str();
+  add_size(command, "--switch-packet-bytes", options.packet_bytes, "UDP payload of a contribution at most", 576, 8972);
+  command.add_option("--density", options.density, "Part of a window's indices that each worker sends")
+      ->check(CLI::Range(1e-4, 0.5))
+      ->capture_default_str();
+}
+
 void add_traffic(CLI::App& bench, BenchOptions& options) {
+  monitoring::add_config_flag(bench);
+  bench.option_defaults()->group("Switch");
   bench.add_option("--pmd", options.pmd, "net_ring: the path of DPDK with all headers; memory: packets alone")
       ->check(CLI::IsMember({"net_ring", "memory"}))
       ->capture_default_str();
@@ -43,45 +70,36 @@ void add_traffic(CLI::App& bench, BenchOptions& options) {
                   "Threads, each with slots, packets and a queue of its own; one is measured alone, then all of them")
       ->check(CLI::Range(1u, 64u))
       ->capture_default_str();
-  bench.add_option("--workers", options.workers, "Workers whose packets are made up")
-      ->check(CLI::Range(1u, protocol::kSwitchWorkersMax))
-      ->capture_default_str();
-  bench
-      .add_option("--slots", options.slots,
-                  "Slots of the job. A network needs slots x packet >= bandwidth x round trip")
-      ->check(CLI::Range(1u, protocol::kSlotsMax))
-      ->capture_default_str();
+  add_job_flags(bench, options);
   bench
       .add_option("--window-indices", options.window_indices,
                   "Of a window; 0: as many that a contribution fills a packet")
       ->check(CLI::Range(0u, protocol::kWindowIndicesMax))
       ->capture_default_str();
-  bench.add_option("--packet-bytes", options.packet_bytes, "UDP payload of a contribution at most")
-      ->check(CLI::Range(576u, 8972u))
-      ->capture_default_str();
-  bench.add_option("--density", options.density, "Part of a window's indices that each worker sends")
-      ->check(CLI::Range(1e-4, 0.5))
-      ->capture_default_str();
-  bench.add_option("--packets", options.packets, "Contributions of a round, about")
+  bench.option_defaults()->group("Measurement");
+  bench.add_option("--packets", options.packets, "Contributions of a repetition, about")
       ->check(CLI::Range(uint64_t{1000}, uint64_t{4'000'000}))
       ->capture_default_str();
   bench
-      .add_option("--rounds", options.rounds,
+      .add_option("--repeats", options.repeats,
                   "The same packets' worth so often; the report has the best and the median")
       ->check(CLI::Range(1u, 1000u))
       ->capture_default_str();
   bench.add_option("--seed", options.seed, "Of indices and values")->capture_default_str();
+  bench.option_defaults()->group("Output");
   bench.add_flag("--json", options.json, "Prints one JSON object");
 }
 
 void add_load(CLI::App& load, LoadOptions& options, std::string& to, std::string& from) {
   const auto endpoint = checked([](const std::string& text) { return protocol::parse_endpoint(text); });
+  monitoring::add_config_flag(load);
+  load.option_defaults()->group("Switch");
   load.add_option("--to", to, "The switch, or what sends packets back")
       ->required()
-      ->type_name("ADDRESS:PORT")
+      ->type_name("HOST:PORT")
       ->check(endpoint);
   load.add_option("--from", from, "Address to send from")
-      ->type_name("ADDRESS:PORT")
+      ->type_name("HOST:PORT")
       ->check(endpoint)
       ->capture_default_str();
   auto* const echo = load.add_flag(
@@ -89,24 +107,15 @@ void add_load(CLI::App& load, LoadOptions& options, std::string& to, std::string
   load.add_flag("--apart", options.apart,
                 "Each worker draws its own indices: results are longer, of several packets (without it: all the same)")
       ->excludes(echo);
-  load.add_option("--job", options.job, "Number of the switch's job, whose key is 00 01 02 ... 1f")
-      ->capture_default_str();
-  load.add_option("--workers", options.workers, "Workers")
-      ->check(CLI::Range(1u, protocol::kSwitchWorkersMax))
-      ->capture_default_str();
-  load.add_option("--slots", options.slots, "Slots of the job, each with one turn on its way")
-      ->check(CLI::Range(1u, protocol::kSlotsMax))
+  add_job_flags(load, options);
+  load.add_option("--switch-job", options.job, "Number of the switch's job, whose key is 00 01 02 ... 1f")
       ->capture_default_str();
   load.add_option("--window-indices", options.window_indices, "Of a window, as the switch's job has it")
       ->check(CLI::Range(64u, protocol::kWindowIndicesMax))
       ->capture_default_str();
-  load.add_option("--packet-bytes", options.packet_bytes, "UDP payload of a contribution at most")
-      ->check(CLI::Range(576u, 8972u))
-      ->capture_default_str();
-  load.add_option("--density", options.density, "Part of a window's indices that each worker sends")
-      ->check(CLI::Range(1e-4, 0.5))
-      ->capture_default_str();
-  load.add_option("--seconds", options.seconds, "Duration")->check(CLI::Range(0.1, 3600.0))->capture_default_str();
+  load.option_defaults()->group("Measurement");
+  monitoring::add_duration(load, "--duration", monitoring::in_seconds(options.seconds), "Time for which it sends",
+                           {.least = 100 * kNsPerMs, .most = 3'600 * kNsPerS});
 }
 
 }  // namespace
@@ -119,12 +128,21 @@ std::variant<BenchOptions, LoadOptions, int> parse_bench_options(int argc, const
   CLI::App app(kBenchDescription, kBenchProgram);
   app.footer(fmt::format("{}\n{}\n", kBenchFooter, version_text(kBenchProgram)));
   app.set_version_flag("--version", version_text(kBenchProgram));
+  monitoring::shape_command_line(app);
   app.require_subcommand(1);
   CLI::App* traffic =
       app.add_subcommand("traffic", "Measures how fast one core takes made-up packets, and checks the sums");
   add_traffic(*traffic, bench_options);
+  traffic->footer(
+      "Examples\n"
+      "  millrace-switch-bench traffic --pmd net_ring --json\n"
+      "  millrace-switch-bench traffic --pmd memory --lcores 2 --workers 8");
   CLI::App* load = app.add_subcommand("load", "Sends a running switch contributions of job 7 and takes the results");
   add_load(*load, load_options, load_to, load_from);
+  load->footer(
+      "Examples\n"
+      "  millrace-switch-bench load --to 10.0.0.1:7700 --duration 10s\n"
+      "  millrace-switch-bench load --to 10.0.0.1:7700 --workers 8 --apart --switch-slots 64");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

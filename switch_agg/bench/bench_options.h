@@ -18,7 +18,7 @@ struct BenchOptions {
   uint32_t packet_bytes = 1400;
   double density = 0.01;
   uint64_t packets = 200'000;
-  uint32_t rounds = 3;
+  uint32_t repeats = 3;
   uint64_t seed = 1;
   bool json = false;
 };

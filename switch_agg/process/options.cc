@@ -5,13 +5,21 @@
 #include <CLI/CLI.hpp>
 #include <string>
 
+#include "monitoring/command_line/completion.h"
+#include "monitoring/command_line/config_flag.h"
+#include "monitoring/command_line/quantity_flags.h"
+#include "monitoring/command_line/usage_sentence.h"
 #include "monitoring/http/http_address.h"
-#include "monitoring/usage_sentence.h"
 #include "protocol/datagram/endpoint_text.h"
 #include "switch_agg/process/command_line.h"
 
 namespace millrace::switch_agg {
+
+using monitoring::add_size;
+
 namespace {
+
+constexpr uint64_t kMiB = uint64_t{1} << 20;
 
 constexpr const char* kSwitchName = "millrace-switch";
 constexpr const char* kDescription =
@@ -21,7 +29,7 @@ constexpr const char* kDescription =
     "Jobs and\n"
     "their keys come from a file; packets of any other job, or without a job's key, are dropped and counted.\n";
 
-constexpr const char* kFooter =
+constexpr const char* kExamples =
     "Examples\n"
     "  On kernel sockets, for a laptop; no privileges:\n"
     "    millrace-switch run --listen 127.0.0.1:7700 --jobs jobs.json --http 127.0.0.1:9091\n"
@@ -36,10 +44,11 @@ constexpr const char* kFooter =
     "  \"shard\", the address of the aggregator that decides: another millrace-switch whose job lists \"racks\", or "
     "shard 0\n"
     "  (millrace-server --datagrams, with \"racks\" in JOB-KEYS/JOB.racks). Workers get both addresses\n"
-    "  (--path switch:HOST:PORT,rack:HOST:PORT):\n"
+    "  (--path switch --switch-address HOST:PORT --rack HOST:PORT):\n"
     "    millrace-switch run --listen 10.0.3.1:7700 --jobs rack.json --http 10.0.3.1:9091\n"
-    "  How fast one core of this machine is: millrace-switch-bench traffic --pmd net_ring --json\n"
-    "\n"
+    "  How fast one core of this machine is: millrace-switch-bench traffic --pmd net_ring --json\n";
+
+constexpr const char* kFooter =
     "Signals\n"
     "  SIGTERM, SIGINT  ends at once; a switch has nothing to save: workers go on by the shards, or past their rack.\n"
     "                   Exit code 0.\n"
@@ -60,60 +69,48 @@ std::string refuse_http(std::string& text) {
 struct RunTexts {
   std::string listen = "127.0.0.1:7700";
   std::string gateway;
+  uint64_t dpdk_memory = DpdkOptions().memory_mib * kMiB;
 };
 
 void add_limits(CLI::App& run, RunOptions& options) {
-  const std::string group = "Limits";
+  run.option_defaults()->group("Limits");
   run.add_option("--jobs-max", options.limits.jobs_max, "Jobs at a time")
       ->check(CLI::Range(1u, 4096u))
-      ->group(group)
       ->capture_default_str();
   run.add_option("--slots-max", options.limits.slots_max, "Slots of all jobs together, on each lcore")
       ->check(CLI::Range(1u, 65'536u))
-      ->group(group)
       ->capture_default_str();
   run.add_option("--window-indices-max", options.limits.window_indices_max,
                  "Indices of a window; a slot takes 4.25 bytes for each")
       ->check(CLI::Range(64u, protocol::kWindowIndicesMax))
-      ->group(group)
       ->capture_default_str();
-  run.add_option("--packet-bytes-max", options.limits.packet_bytes_max,
-                 "UDP payload that the path's MTU takes: 1472 of 1500, 8972 of 9000")
-      ->check(CLI::Range(1200u, 8972u))
-      ->group(group)
-      ->capture_default_str();
+  add_size(run, "--packet-bytes-max", options.limits.packet_bytes_max,
+           "UDP payload that the path's MTU takes: 1472 of 1500, 8972 of 9000", 1200, 8972);
 }
 
 void add_dpdk(CLI::App& run, RunOptions& options, RunTexts& texts, bool& huge_pages) {
-  const std::string group = "DPDK";
+  run.option_defaults()->group("DPDK");
   run.add_option("--prefix-bits", options.dpdk.prefix_bits, "Of the network of --listen")
       ->check(CLI::Range(0u, 32u))
-      ->group(group)
       ->capture_default_str();
   run.add_option("--gateway", texts.gateway, "Router to other networks, for packets that do not answer one from there")
       ->type_name("ADDRESS")
-      ->check(checked([](const std::string& text) { return protocol::parse_endpoint(text + ":0"); }))
-      ->group(group);
-  run.add_flag("--huge-pages", huge_pages, "Uses huge pages")->group(group);
-  run.add_option("--dpdk-memory-mib", options.dpdk.memory_mib, "Memory of DPDK's buffers without huge pages")
-      ->check(CLI::Range(64u, 1u << 20))
-      ->group(group)
-      ->capture_default_str();
+      ->check(checked([](const std::string& text) { return protocol::parse_endpoint(text + ":0"); }));
+  run.add_flag("--huge-pages", huge_pages, "Uses huge pages");
+  add_size(run, "--dpdk-memory", texts.dpdk_memory, "Memory of DPDK's buffers without huge pages", 64 * kMiB,
+           (uint64_t{1} << 20) * kMiB);
 }
 
 void add_run(CLI::App& run, RunOptions& options, RunTexts& texts) {
-  run.set_config("--config", "", "Reads flags from a TOML or INI file");
-  run.allow_config_extras(CLI::config_extras_mode::error);
+  monitoring::add_config_flag(run);
+  run.option_defaults()->group("Switch");
   run.add_option("--listen", texts.listen, "UDP address; port 0 takes a free one (kernel sockets)")
-      ->type_name("ADDRESS:PORT")
+      ->type_name("HOST:PORT")
       ->check(checked([](const std::string& text) { return protocol::parse_endpoint(text); }))
       ->capture_default_str();
   run.add_option("--jobs", options.jobs_file, "The jobs, as JSON (switch_agg/README.md)")
       ->required()
       ->type_name("FILE");
-  run.add_option("--http", options.http, "Serves /metrics, /healthz and /status; port 0 takes a free one")
-      ->check(CLI::Validator(refuse_http, ""))
-      ->type_name("HOST:PORT");
   run.add_option("--pmd", options.pmd, "kernel: sockets; or a driver of DPDK with its arguments; or a PCI address")
       ->type_name("DRIVER")
       ->capture_default_str();
@@ -121,6 +118,10 @@ void add_run(CLI::App& run, RunOptions& options, RunTexts& texts) {
                  "Threads, each with slots of its own; a job is on lcore (its number) modulo N")
       ->check(CLI::Range(1u, 64u))
       ->capture_default_str();
+  run.option_defaults()->group("Output");
+  run.add_option("--http", options.http, "Serves /metrics, /healthz and /status; port 0 takes a free one")
+      ->check(CLI::Validator(refuse_http, ""))
+      ->type_name("HOST:PORT");
   run.add_flag("--json", options.json, "Prints the start line as JSON: addresses, http; instead of it: code, error");
   run.add_flag("--quiet", options.quiet, "Logs warnings and errors only");
   add_limits(run, options);
@@ -142,10 +143,12 @@ std::variant<RunOptions, int> parse_options(int argc, const char* const* argv) {
   RunTexts texts;
   bool huge_pages = false;
   CLI::App app(kDescription, kSwitchName);
-  app.footer(fmt::format("{}\n{}\n", kFooter, version_text(kSwitchName)));
+  app.footer(fmt::format("{}\n{}\n{}\n", kExamples, kFooter, version_text(kSwitchName)));
   app.set_version_flag("--version", version_text(kSwitchName));
+  monitoring::shape_command_line(app);
   app.require_subcommand(1);
   CLI::App* run = app.add_subcommand("run", "Serves jobs");
+  run->footer(kExamples);
   add_run(*run, options, texts);
   add_dpdk(*run, options, texts, huge_pages);
   try {
@@ -161,6 +164,7 @@ std::variant<RunOptions, int> parse_options(int argc, const char* const* argv) {
   if (!texts.gateway.empty()) options.dpdk.gateway = ipv4_of(protocol::parse_endpoint(texts.gateway + ":0").value());
   if (!texts.gateway.empty() && !options.dpdk.gateway)
     return report_usage(kSwitchName, "--gateway: the address must be IPv4");
+  options.dpdk.memory_mib = static_cast<uint32_t>(texts.dpdk_memory / kMiB);
   options.dpdk.memory = huge_pages ? DpdkMemory::kHugePages : DpdkMemory::kPlain;
   options.dpdk.device = options.pmd;
   options.dpdk.address = ipv4_of(options.listen).value_or(Ipv4Address{});

@@ -1,7 +1,7 @@
 // Measures index codes on a training's selections, one after the other: index sets in, bytes and times out. The history
 // is that of the updates among them, as a worker and its shard have it of a part.
 //
-//   millrace_history_replay --n N
+//   millrace_history_replay --dimension N
 //
 // All numbers are little-endian; f64 are IEEE 754. In: records
 //
@@ -126,7 +126,7 @@ int run(uint64_t dimension) {
     if (got != sizeof(head) || head[0] > kUpdate || head[1] > dimension) return failed("not a record", 1);
     indices.resize(head[1]);
     if (!read(std::span(indices))) return failed("the input ends within a record", 1);
-    if (!replay.valid(indices)) return failed("indices are not increasing, or not below --n", 1);
+    if (!replay.valid(indices)) return failed("indices are not increasing, or not below --dimension", 1);
     bool written = false;
     if (head[0] == kUpdate) {
       const std::array<double, 1> cost{replay.advance(indices)};
@@ -143,7 +143,9 @@ int run(uint64_t dimension) {
 int parse_and_run(int argc, char** argv) {
   uint64_t dimension = 0;
   CLI::App app("index sets in, what codes of them take out (tests/bench/history_replay.cc has the bytes)");
-  app.add_option("--n", dimension, "dimension")->required()->check(CLI::Range(uint64_t{1}, kHistoryDimensionMax));
+  app.add_option("--dimension", dimension, "dimension")
+      ->required()
+      ->check(CLI::Range(uint64_t{1}, kHistoryDimensionMax));
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& asked) {

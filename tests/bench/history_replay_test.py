@@ -19,7 +19,7 @@ def record(kind, indices):
 
 
 def run(data, n=N):
-    done = subprocess.run([PROGRAM, "--n", str(n)], input=data, capture_output=True, check=False)
+    done = subprocess.run([PROGRAM, "--dimension", str(n)], input=data, capture_output=True, check=False)
     return done.returncode, done.stdout
 
 
@@ -51,7 +51,7 @@ def main():
     for what, bad in (("an unknown kind", record(2, [1])), ("indices that fall", record(0, [2, 1])), ("an index of N", record(1, [N])),
                       ("more than N", struct.pack("<2I", 0, N + 1)), ("half a head", b"\0\0\0\0"), ("half a record", record(0, [1, 2])[:-1])):
         check(what, run(bad)[0] == 1)
-    check("--n 0", run(b"", 0)[0] == 2)
+    check("--dimension 0", run(b"", 0)[0] == 2)
 
 
 if __name__ == "__main__":

@@ -61,12 +61,12 @@ def selections():
     for name, density, share in (("select_1_percent", "0.01", "1 %"), ("select_0_1_percent", "0.001", "0.1 %")):
         yield Measurement(
             name, "Selection", f"Selections of {share} of 16.8 M Gaussian f32, one thread, in read passes over the array.",
-            f"millrace-bench select --n 16777216 --density {density} --json",
+            f"millrace-bench select --dimension 16777216 --density {density} --json",
             tuple(Figure(title, row(algorithm, "ratio_to_read_pass")) for title, algorithm in SELECTIONS))
     for trace, title in TRACES:
         yield Measurement(
             f"select_{trace}", "Selection", f"Selections of 1 % of a real gradient ({title}), repeated to 16.8 M, in read passes.",
-            f"millrace-bench select --n 16777216 --trace $MILLRACE_SHARED/data/traces/{trace}.npz --density 0.01 --json",
+            f"millrace-bench select --dimension 16777216 --trace $MILLRACE_SHARED/data/traces/{trace}.npz --density 0.01 --json",
             tuple(Figure(label, row(algorithm, "ratio_to_read_pass")) for label, algorithm in SELECTIONS[:2]), repetitions=3)
     yield Measurement(
         "select_torch", "Selection", "Time of `torch.topk` over that of the exact selection, one thread each.",
@@ -84,7 +84,7 @@ def index_codecs():
         figures += [Figure(f"`qsgd4`: {verb}, GB/s of f32", row("qsgd4", f"{verb}_gb_s")) for verb in ("encode", "decode")]
         figures += [Figure(f"`{codec}`: queries, M/s", row(codec, "query_m_s")) for codec in ("bloom_p0", "bloom_blocked", "bloom_p2")]
         yield Measurement(name, "Codecs and sums", f"Codecs of {share} of 16.8 M uniform indices, one thread.",
-                          f"millrace-bench codec --n 16777216 --density {density} --json", tuple(figures))
+                          f"millrace-bench codec --dimension 16777216 --density {density} --json", tuple(figures))
     for trace, title in TRACES:
         for suffix, density, share in (("", "0.01", "1 %"), ("_0_1_percent", "0.001", "0.1 %")):
             figures = (Figure("`adaptive`: bits an index", row("adaptive", "bits_per_index")),
@@ -111,7 +111,7 @@ def codecs():
             ("entries that a sum did not carry", "not_carried"))
     yield Measurement(
         "reduce", "Codecs and sums", "Sums of sparse streams of 1 % of 16.8 M, one thread.",
-        "millrace-bench reduce --n 16777216 --density 0.01 --json",
+        "millrace-bench reduce --dimension 16777216 --density 0.01 --json",
         (*(Figure(f"{title}, ns an entry", row(algorithm, "ns_per_entry")) for title, algorithm in sums),
          Figure("sum of four streams, in passes over them", row("sum_many", "ratio_to_memory_pass"))))
     figures = []
@@ -127,30 +127,30 @@ def codecs():
 def rounds():
     yield Measurement(
         "worker", "A worker alone", "One worker's round without sockets: n = 2^24, 1 % pushed, 32 parts, in passes over the pushed entries.",
-        "millrace-bench worker --n 16777216 --density 0.01 --json",
+        "millrace-bench worker --dimension 16777216 --density 0.01 --json",
         (Figure("everything is carried", row("all_carried", "ratio_to_memory_pass")),
          Figure("half is carried", row("half_carried", "ratio_to_memory_pass")),
          Figure("everything is carried, ms", row("all_carried", "round_ms")), Figure("half is carried, ms", row("half_carried", "round_ms"))))
-    serve = "millrace-bench serve --workers 4 --shards 2 --n 16777216 --density 0.01 --rounds 50"
+    serve = "millrace-bench serve --workers 4 --shards 2 --dimension 16777216 --density 0.01 --rounds 50"
     yield Measurement(
         "serve_loopback", "Rounds through shards", "A whole round of 4 workers and 2 shards on loopback, n = 2^24, 1 %.",
-        f"{serve} --rows lossless --json",
+        f"{serve} --only lossless --json",
         (Figure("lossless, over bare ZeroMQ", row("lossless", "ratio_to_raw_zmq")),
          Figure("the same with the tuned allocator", row("lossless", "ratio_to_raw_zmq_tuned_allocator")),
          Figure("lossless, ms", row("lossless", "round_ms"))))
     yield Measurement(
-        "serve_1gbit", "Rounds through shards", "The same round, every process behind 1 Gbit/s.", f"{serve} --rate 1gbit --json",
+        "serve_1gbit", "Rounds through shards", "The same round, every process behind 1 Gbit/s.", f"{serve} --link-rate 1gbit --json",
         (Figure("lossless, over bare ZeroMQ", row("lossless", "ratio_to_raw_zmq")),
          Figure("4 bits, over bare ZeroMQ", row("qsgd4", "ratio_to_raw_zmq")),
          Figure("bare ZeroMQ, ms", ("raw_zmq_ms",))))
     for acks, title in ((0, "at once"), (2, "once 2 workers have them"), (4, "once all workers have them")):
         yield Measurement(
             f"serve_acks_{acks}", "Rounds through shards", f"A small round (n = 2^16) whose updates are applied {title}.",
-            f"millrace-bench serve --n 65536 --rounds 1000 --rows lossless --apply-after-acks {acks} --json",
+            f"millrace-bench serve --dimension 65536 --rounds 1000 --only lossless --apply-after-acks {acks} --json",
             (Figure("a round, ms", row("lossless", "round_ms")), Figure("over bare ZeroMQ", row("lossless", "ratio_to_raw_zmq"))))
     yield Measurement(
         "serve_2_32", "Rounds through shards", "Memory at n = 2^32 with 43 k entries a worker.",
-        "millrace-bench serve --n 4294967296 --density 1e-5 --rows lossless --json",
+        "millrace-bench serve --dimension 4294967296 --density 1e-5 --only lossless --json",
         (Figure("a worker, MB", row("lossless", "worker_peak_mb")), Figure("a shard, MB", row("lossless", "shard_peak_mb"))), repetitions=3)
     crowd = ("rows", {"workers": 256})
     yield Measurement(
@@ -174,8 +174,8 @@ def recoveries():
 
 
 def peers():
-    bench = "millrace-bench peers --n 16777216 --density 0.00781"
-    hosts = "deploy/netlab.sh mpirun --ranks 4 --rate 1gbit --"
+    bench = "millrace-bench peers --dimension 16777216 --density 0.00781"
+    hosts = "deploy/netlab.sh mpirun --ranks 4 --link-rate 1gbit --"
     exact = ("ssar_recursive_doubling", "ssar_split_allgather")
 
     def over_dense(*algorithms):
@@ -194,24 +194,24 @@ def peers():
                       (*over_dense("ssar_split_allgather"),
                        Figure("bytes sent by a rank", row("ssar_split_allgather", "bytes_sent_max"))), repetitions=3)
     yield Measurement("peers_4_hosts_dense", "Peers", "The same hosts at density 0.1, with 4 bits in the dense phase.",
-                      f"{hosts} millrace-bench peers --n 16777216 --density 0.1 --algorithm dsar_split_allgather --quantizer raw+qsgd4 --json",
+                      f"{hosts} millrace-bench peers --dimension 16777216 --density 0.1 --algorithm dsar_split_allgather --quantizer raw+qsgd4 --json",
                       over_dense("dsar_split_allgather"), repetitions=3)
     yield Measurement("peers_one_region", "Peers", "Ok-Topk on 8 hosts at 1 Gbit/s, all indices in a sixteenth of the dimension.",
-                      f"deploy/netlab.sh mpirun --ranks 8 --rate 1gbit -- {bench} --algorithm oktopk --distribution one_region --json",
+                      f"deploy/netlab.sh mpirun --ranks 8 --link-rate 1gbit -- {bench} --algorithm oktopk --distribution one_region --json",
                       (Figure("a step, ms", row("oktopk", "median_ms")),), repetitions=3)
     yield Measurement("peers_uniform", "Peers", "The same with uniform indices, to compare with.",
-                      f"deploy/netlab.sh mpirun --ranks 8 --rate 1gbit -- {bench} --algorithm oktopk --json",
+                      f"deploy/netlab.sh mpirun --ranks 8 --link-rate 1gbit -- {bench} --algorithm oktopk --json",
                       (Figure("a step, ms", row("oktopk", "median_ms")),), repetitions=3)
     overlapped = ("oktopk", "gtopk", "ssar_split_allgather")
     yield Measurement("peers_overlap", "Peers", "A step beside equally long computation, over the longer of the two; 2 hosts at 1 Gbit/s.",
-                      f"deploy/netlab.sh mpirun --ranks 2 --rate 1gbit -- {bench} --overlap --algorithm {','.join(overlapped)} --json",
+                      f"deploy/netlab.sh mpirun --ranks 2 --link-rate 1gbit -- {bench} --overlap --algorithm {','.join(overlapped)} --json",
                       tuple(Figure(f"`{algorithm}`", row(algorithm, "step_over_longer")) for algorithm in overlapped), repetitions=3)
     dense = ("dense_ring", "dsar_split_allgather", "dense_rabenseifner")
     yield Measurement("simulate_4096", "Peers", "4,096 simulated ranks, n = 2^20, 1 %: processor seconds on one core.",
-                      f"millrace-bench simulate --ranks 4096 --n 1048576 --density 0.01 --algorithm {','.join(dense)} --json",
+                      f"millrace-bench simulate --ranks 4096 --dimension 1048576 --density 0.01 --algorithm {','.join(dense)} --json",
                       tuple(Figure(f"`{algorithm}`, s", row(algorithm, "processor_s")) for algorithm in dense), repetitions=1)
     yield Measurement("simulate_oktopk", "Peers", "Ok-Topk on 1,024 simulated ranks, n = 2^20, 1 %: words of a rank over 6k(P − 1)/P.",
-                      "millrace-bench simulate --ranks 1024 --n 1048576 --density 0.01 --algorithm oktopk --steps 2 --json",
+                      "millrace-bench simulate --ranks 1024 --dimension 1048576 --density 0.01 --algorithm oktopk --steps 2 --json",
                       (Figure("a step that re-evaluates", row("oktopk", "words_over_bound", steps="re-evaluating")),
                        Figure("another step", row("oktopk", "words_over_bound", steps="others"))), repetitions=1)
     cells = ("cells", EACH, "ratio")
@@ -232,9 +232,9 @@ def switch():
     yield Measurement("switch_packet", "Switch and racks", "One packet in the aggregator: 4 workers, 450 entries, nine of ten indices the same.",
                       "millrace_slot_machine", (Figure("a packet, ns", ("machine_ns",)), Figure("over the MAC alone", ("machine_over_mac",)),
                                                 Figure("the MAC, ns", ("mac_ns",)), Figure("decoding, ns", ("decode_ns",))))
-    serve = "millrace-bench serve --workers 8 --rate 1gbit"
+    serve = "millrace-bench serve --workers 8 --link-rate 1gbit"
     yield Measurement("switch_path", "Switch and racks", "A round by path switch over one by the shards: 8 workers, 2 shards, n = 2^24, 1 %, 1 Gbit/s.",
-                      f"{serve} --rows lossless --path both --json", (Figure("path switch over shards", row("switch", "ratio_to_server")),
+                      f"{serve} --only lossless --path both --json", (Figure("path switch over shards", row("switch", "ratio_to_server")),
                                                                        Figure("path switch, ms", row("switch", "round_ms"))), repetitions=3)
     yield Measurement("switch_loss", "Switch and racks", "The same with 1 % of the packets lost, over the same links without a loss.",
                       f"{serve} --path switch --loss 0.01 --json",
@@ -242,12 +242,12 @@ def switch():
                        Figure("bursts whole, lost whole", row("switch+burst-loss", "ratio_to_same_links")),
                        Figure("single losses, over whole bursts without one", row("switch+loss", "ratio_to_plain_links"))), repetitions=3)
     yield Measurement("switch_racks", "Switch and racks", "Bytes into shard 0 through two racks of 4 workers, n = 2^22, 1 Gbit/s.",
-                      f"{serve} --racks 2 --path switch --n 4194304 --json",
+                      f"{serve} --racks 2 --path switch --dimension 4194304 --json",
                       (Figure("over the coded union", row("racks", "ratio_to_coded_union")),
                        Figure("over those without racks", row("racks", "ratio_to_straight_bytes")),
                        Figure("the same, each rack cutting to its share of k", row("racks+cut", "ratio_to_straight_bytes"))), repetitions=3)
     yield Measurement("switch_veth", "Switch and racks", "The switch on a veth pair by net_af_packet, over `dpdk-testpmd` on the same pair.",
-                      "tests/bench/switch_veth.sh $MILLRACE_PROGRAMS/millrace-switch --seconds 3 --rounds 3",
+                      "tests/bench/switch_veth.sh $MILLRACE_PROGRAMS/millrace-switch --duration 3s --repeats 3",
                       (Figure("all workers send the same indices", ("ratio",)), Figure("each worker sends its own", ("apart_ratio",))), repetitions=3)
 
 
@@ -260,7 +260,7 @@ def convergence():
         yield Measurement(name, "Modes of training", f"Held-out log-loss of every mode after as many rounds, 4 workers, 2 shards: {title}.",
                           f"millrace-bench converge {flags}--points 1 --json", tuple(figures), repetitions)
     yield Measurement("converge_slow_worker", "Modes of training", "One of four workers ten times slower: the others' steps, over a synchronous job's.",
-                      "millrace-bench converge --compute-ms 20 --slow-worker 3:10 --rounds 100 --points 1 --json",
+                      "millrace-bench converge --compute-time 20ms --slow-worker 3:10 --rounds 100 --points 1 --json",
                       tuple(Figure(label, row(mode, "rate_over_synchronous")) for mode, label in MODES[2:]), repetitions=1)
 
 

@@ -1,7 +1,7 @@
 // Runs one selection and one codec as a filter: reads vectors, writes the vectors that a receiver decodes. Training
 // loops in other languages compress by it with the kernels that the product runs (tests/bench/papers/).
 //
-//   millrace_replay --n N [--select TEXT] [--codec TEXT] [--unbiased] [--seed S] [--check]
+//   millrace_replay --dimension N [--select TEXT] [--codec TEXT] [--unbiased] [--seed S] [--check]
 //
 // - TEXT is as in a job's specification (kernels/select/select.h, kernels/codec/codec.h).
 // - --select dense: no selection, the vector goes whole as a dense stream. --select none: its non-zero entries go.
@@ -214,7 +214,7 @@ int run(const Flags& flags) {
 int parse_and_run(int argc, char** argv) {
   Flags flags;
   CLI::App app("vectors in, the values that a receiver decodes out (tests/bench/replay.cc has the bytes)");
-  app.add_option("--n", flags.n, "dimension")->required()->check(CLI::Range(uint64_t{1}, kReplayDimensionMax));
+  app.add_option("--dimension", flags.n, "dimension")->required()->check(CLI::Range(uint64_t{1}, kReplayDimensionMax));
   app.add_option("--select", flags.select, "dense, " + selection_names())->capture_default_str();
   app.add_option("--codec", flags.codec, "INDEX+VALUE")->capture_default_str();
   app.add_flag("--unbiased", flags.unbiased, "the selection draws");

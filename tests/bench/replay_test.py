@@ -22,7 +22,7 @@ def replay(values, *flags):
     each step."""
     n = len(values[0])
     data = b"".join(struct.pack(f"<{n}f", *vector) for vector in values)
-    return parse(n, run(data, "--n", n, *flags))
+    return parse(n, run(data, "--dimension", n, *flags))
 
 
 def run(data, *flags):
@@ -99,15 +99,15 @@ class Replay(unittest.TestCase):
 
     def test_InputThatEndsWithinAVectorIsAnError(self):
         for data, code in ((b"", 0), (bytes(4 * 8), 0), (bytes(4 * 8 - 1), 1), (bytes(4 * 8 + 1), 1)):
-            ended = run(data, "--n", 8)
+            ended = run(data, "--dimension", 8)
             self.assertEqual((ended.returncode, len(ended.stdout)), (code, len(data) // 32 * (HEAD.size + 32)))
 
     def test_WhatIsUnknownIsRefusedBeforeAnythingIsRead(self):
-        self.assertEqual(run(b"", "--n", 8, "--select", "topk:2", "--codec", "gap+qsgd4", "--check").returncode, 0)
+        self.assertEqual(run(b"", "--dimension", 8, "--select", "topk:2", "--codec", "gap+qsgd4", "--check").returncode, 0)
         for flags in (["--select", "best:0.1"], ["--codec", "raw+best"], ["--codec", "auto"], ["--select", "topk:0.1", "--unbiased"]):
-            ended = run(bytes(32), "--n", 8, *flags)
+            ended = run(bytes(32), "--dimension", 8, *flags)
             self.assertEqual((ended.returncode, ended.stdout, ended.stderr.count(b"\n")), (2, b"", 1), flags)
-        self.assertEqual(run(b"", "--n", 0).returncode, 2)
+        self.assertEqual(run(b"", "--dimension", 0).returncode, 2)
         self.assertEqual(run(b"").returncode, 2)
 
 

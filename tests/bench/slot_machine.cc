@@ -184,11 +184,11 @@ int main(int argc, char** argv) {
   millrace::testing::Shape shape;
   CLI::App app("cost of a contribution in the switch's slot machine, on one core");
   app.add_option("--workers", shape.workers)->check(CLI::Range(1, 64));
-  app.add_option("--slots", shape.slots)->check(CLI::Range(1, 128));
+  app.add_option("--switch-slots", shape.slots)->check(CLI::Range(1, 128));
   app.add_option("--window-indices", shape.window_indices)->check(CLI::Range(64, 65'536));
   app.add_option("--turns", shape.turns)->check(CLI::Range(1, 10'000));
   app.add_option("--entries", shape.entries)->check(CLI::Range(1, 5'000));
-  app.add_option("--overlap", shape.overlap)->check(CLI::Range(0.0, 1.0));
+  app.add_option("--overlap-share", shape.overlap)->check(CLI::Range(0.0, 1.0));
   app.add_option("--repeats", shape.repeats)->check(CLI::Range(1, 1'000));
   CLI11_PARSE(app, argc, argv);
   millrace::testing::print(shape);

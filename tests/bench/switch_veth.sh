@@ -3,7 +3,7 @@
 # back through the same driver. Measures packets a second of each, in turns, and their ratio. Needs root, network
 # namespaces, DPDK and two cores.
 #
-#   tests/bench/switch_veth.sh [PROGRAM] [--seconds S] [--rounds N]     PROGRAM: default build/dev/bin/millrace-switch
+#   tests/bench/switch_veth.sh [PROGRAM] [--duration D] [--repeats N]    PROGRAM: default build/dev/bin/millrace-switch
 #
 # Two network namespaces hold an end of the pair each; nothing of the machine's own network changes. In one,
 # `millrace-switch-bench load` keeps 32 slots busy for four workers. In the other, either the switch sums, or testpmd
@@ -19,8 +19,8 @@
 set -euo pipefail
 
 program=build/dev/bin/millrace-switch
-seconds=3
-rounds=3
+duration=3s
+repeats=3
 readonly LAB=msv$$
 readonly NEAR=$LAB-near FAR=$LAB-far
 readonly WINDOW=40960 SLOTS=32
@@ -68,8 +68,8 @@ make_lab() {
 
 # load [OPTION…]: one measurement; prints its JSON.
 load() {
-  ip netns exec "$NEAR" taskset -c "$LOAD_CORE" "$program-bench" load --to 10.78.0.1:7700 --from 10.78.0.2:0 --slots "$SLOTS" --window-indices "$WINDOW" \
-    --seconds "$seconds" "$@"
+  ip netns exec "$NEAR" taskset -c "$LOAD_CORE" "$program-bench" load --to 10.78.0.1:7700 --from 10.78.0.2:0 --switch-slots "$SLOTS" --window-indices "$WINDOW" \
+    --duration "$duration" "$@"
 }
 
 end_started() {
@@ -138,8 +138,8 @@ PYTHON
 main() {
   while [ $# -gt 0 ]; do
     case "$1" in
-      --seconds) seconds=${2:?}; shift ;;
-      --rounds) rounds=${2:?}; shift ;;
+      --duration) duration=${2:?}; shift ;;
+      --repeats) repeats=${2:?}; shift ;;
       -h | --help) usage; exit 0 ;;
       -*) say "unknown option '$1'"; usage >&2; exit 2 ;;
       *) program=$1 ;;
@@ -155,7 +155,7 @@ main() {
     "$WINDOW" "$SLOTS" >"$folder/jobs.json"
   make_lab
   local round
-  for ((round = 0; round < rounds; round++)); do
+  for ((round = 0; round < repeats; round++)); do
     measure_switch switch
     measure_testpmd
     measure_switch apart --apart

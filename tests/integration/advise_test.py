@@ -11,8 +11,8 @@ import unittest
 from commands import run
 
 TERMS = ("select_ms", "encode_ms", "decode_ms", "latency_ms", "transfer_ms", "add_ms", "reevaluate_ms")
-SHAPE = ("--n", 1 << 22, "--density", 0.01, "--ranks", 8, "--rate", "1gbit", "--latency", "30us")
-BY_HAND = ("--add-ns", 2, "--add-value-ns", 1, "--select-ns", 0.5, "--encode-ns", 3, "--decode-ns", 2, "--entry-bytes", 6)
+SHAPE = ("--dimension", 1 << 22, "--density", 0.01, "--ranks", 8, "--link-rate", "1gbit", "--latency", "30us")
+BY_HAND = ("--add-time", "2ns", "--add-value-time", "1ns", "--select-time", "0.5ns", "--encode-time", "3ns", "--decode-time", "2ns", "--entry-bytes", 6)
 
 
 def named_rows(advice):
@@ -56,7 +56,7 @@ class Advise(unittest.TestCase):
     def test_ASlowerSelectionMakesNoSparseOneMoreFavourable(self):
         before = None
         for each in (0, 0.5, 5, 500):
-            rows = named_rows(self.advise(*BY_HAND[:4], "--select-ns", each))
+            rows = named_rows(self.advise(*BY_HAND[:4], "--select-time", each))
             ratio = {name: row["total_ms"] / rows["dense_ring"]["total_ms"] for name, row in rows.items()}
             for name in ratio if before else ():
                 self.assertGreaterEqual(ratio[name], before[name] * (1 - 1e-12), name)
@@ -103,7 +103,7 @@ class Advise(unittest.TestCase):
         self.assertEqual([row["n"] for row in rows], sizes)
         self.assertEqual([row["k"] for row in rows], [1, 41943, 1, 41])
         for row in rows:
-            alone = json.loads(run("advise", "--n", row["n"], *SHAPE[2:], *BY_HAND, "--json").stdout)
+            alone = json.loads(run("advise", "--dimension", row["n"], *SHAPE[2:], *BY_HAND, "--json").stdout)
             for kind, is_dense in (("dense", True), ("sparse", False)):
                 first = next(one for one in alone["rows"] if one["dense"] == is_dense)
                 self.assertEqual((row[kind], row[f"{kind}_ms"]), (first["algorithm"], first["total_ms"]))
@@ -130,7 +130,7 @@ class Advise(unittest.TestCase):
         for arguments in (SHAPE[2:], (*SHAPE, "--layers", "5")):
             ended = run("advise", *arguments)
             self.assertEqual(ended.returncode, 2)
-            self.assertIn("give --n, or --layers", ended.stderr)
+            self.assertIn("give --dimension, or --layers", ended.stderr)
         for text, sentence in (("5,x", "'x' is not a number"), ("@/no/such/file", "cannot be read: No such file")):
             ended = run("advise", "--layers", text, *SHAPE[2:])
             self.assertIn(sentence, ended.stderr)

@@ -66,7 +66,7 @@ launch::ChildProcess ClusterProcesses::spawn_server(uint32_t shard, uint32_t sha
                   std::to_string(shards),
                   "--listen",
                   listen,
-                  "--drain-seconds",
+                  "--drain",
                   "2",
                   "--http",
                   "127.0.0.1:0"};

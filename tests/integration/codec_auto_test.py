@@ -38,7 +38,7 @@ class Automatic(WithServers):
             probe.bind(("127.0.0.1", 0))
             address = f"127.0.0.1:{probe.getsockname()[1]}"
         worker = start("train", *self.flags(job="why"), "--train", self.rows(), "--epochs", 1000, "--batch", 50, "--http", address,
-                       "--codec-up", "auto", "--codec-down", "auto", "--link-rate", "1e8", "--verbose", "--compute-ms", 5)
+                       "--codec-up", "auto", "--codec-down", "auto", "--link-rate", "100mbit", "--verbose", "--compute-time", "5ms")
         try:
             self.poll(lambda: self.says(address), worker)
             up = self.poll(lambda: self.status(address).get("codecs_up"), worker)
@@ -73,12 +73,12 @@ class Automatic(WithServers):
     def test_WhatLosesValuesIsSaidSo(self):
         self.refused(2, "codec_up: ", "train", *self.flags(), "--train", "none", "--codec-up", "auto+qsgd4:l2")
         self.refused(2, "auto[+VALUE]", "train", *self.flags(), "--train", "none", "--codec-up", "auto+gap")
-        self.refused(2, "link_rate", "train", *self.flags(), "--train", "none", "--link-rate", "-1")
+        self.refused(2, "is not a rate", "train", *self.flags(), "--train", "none", "--link-rate", "-1")
 
 
 class Explained(unittest.TestCase):
     def test_EveryCandidateIsMeasuredBesideWhatIsExpected(self):
-        ended = run("bench", "codec", "--explain", "--n", 20000, "--density", 0.05, "--repeats", 2, "--link-rate", "1e8", "--json")
+        ended = run("bench", "codec", "--explain", "--dimension", 20000, "--density", 0.05, "--repeats", 2, "--link-rate", "100mbit", "--json")
         self.assertEqual(ended.returncode, 0, ended.stderr)
         said = json.loads(ended.stdout)
         self.assertRegex(said["why"], WHY)
@@ -88,7 +88,7 @@ class Explained(unittest.TestCase):
         self.assertEqual(said["best"], min(rows.values(), key=lambda row: row["measured_us"])["algorithm"])
         for name in ("dense", "raw+raw", "bitmap+raw"):
             self.assertEqual(rows[name]["expected_bytes"], rows[name]["bytes"])
-        text = run("bench", "codec", "--explain", "--n", 20000, "--repeats", 2)
+        text = run("bench", "codec", "--explain", "--dimension", 20000, "--repeats", 2)
         self.assertRegex(text.stdout.split("\n")[0], WHY)
 
     def test_NothingToChooseIsRefused(self):

@@ -58,7 +58,7 @@ class WithServers(unittest.TestCase):
     def setUpClass(cls):
         cls.folder = tempfile.TemporaryDirectory()
         cls.log = open(Path(cls.folder.name) / "serve.log", "w", encoding="utf-8")
-        cls.serve = subprocess.Popen(millrace("serve", "--shards", 2, "--port", 0, "--http-port", 0, "--json", *cls.serve_flags),
+        cls.serve = subprocess.Popen(millrace("serve", "--shards", 2, "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--json", *cls.serve_flags),
                                      stdout=subprocess.PIPE, stderr=cls.log, text=True)
         cls.cluster = json.loads(cls.serve.stdout.readline())
         cls.servers = cls.cluster["servers"]

@@ -47,7 +47,7 @@ class Converge(unittest.TestCase):
     def test_ASlowWorkerIsHiddenByTheModesThatLeaveWorkersOut(self):
         plot = self.folder / "plot.svg"
         ended = converge(self.folder, "--data", self.data, "--workers", 3, "--shards", 1, "--rounds", 10, "--points", 5, "--batch", 8,
-                         "--lr", 0.25, "--select", "none", "--reselect", "none", "--compute-ms", 3, "--slow-worker", "0:20", "--rows",
+                         "--lr", 0.25, "--select", "none", "--reselect", "none", "--compute-time", "3ms", "--slow-worker", "0:20", "--only",
                          "synchronous,staleness-16,quorum", "--plot", plot, "--json")
         self.assertEqual(ended.returncode, 0, ended.stderr)
         result = json.loads(ended.stdout.strip().split("\n")[-1])
@@ -70,8 +70,8 @@ class Converge(unittest.TestCase):
         self.assertEqual(len(lines), 2 * len(rows))
 
     def test_WhatCannotBeIsSaidBeforeAnythingIsStarted(self):
-        for sentence, flags in (("there is no row 'other'", ["--rows", "other"]), ("--slow-worker 4 of --workers 4", ["--compute-ms", 1, "--slow-worker", "4:2"]),
-                                ("--compute-ms, which is 0", ["--slow-worker", "1:2"]), ("WORKER:FACTOR", ["--slow-worker", "1"]),
+        for sentence, flags in (("there is no row 'other'", ["--only", "other"]), ("--slow-worker 4 of --workers 4", ["--compute-time", "1ms", "--slow-worker", "4:2"]),
+                                ("--compute-time, which is 0", ["--slow-worker", "1:2"]), ("WORKER:FACTOR", ["--slow-worker", "1"]),
                                 ("select", ["--select", "best"])):
             ended = converge(self.folder, "--data", self.data, *flags)
             self.assertEqual(ended.returncode, 2, ended.stderr)
@@ -81,7 +81,7 @@ class Converge(unittest.TestCase):
 
 class Crowd(unittest.TestCase):
     def test_EveryRowsUpdateIsTheOraclesHoweverManyWorkersThereAre(self):
-        ended = bench("crowd", "--workers", "1,7", "--processes", 2, "--n", 4096, "--density", 0.01, "--rounds", 2, "--warmup", 0, "--json")
+        ended = bench("crowd", "--workers", "1,7", "--processes", 2, "--dimension", 4096, "--density", 0.01, "--rounds", 2, "--warmup", 0, "--json")
         self.assertEqual(ended.returncode, 0, ended.stderr)
         rows = json.loads(ended.stdout.strip().split("\n")[-1])["rows"]
         self.assertEqual([(row["workers"], row["agrees_with_oracle"]) for row in rows], [(1, True), (7, True)])

@@ -84,7 +84,7 @@ class ExitCodes(unittest.TestCase):
 
     def test_TrainByItsAddresses(self):
         key = self.file("good.key", b"ab" * 32 + b"\n", 0o600)
-        path = ["--path", f"switch:{self.dead}", "--switch-job", 1]
+        path = ["--path", "switch", "--switch-address", f"{self.dead}", "--switch-job", 1]
         self.ends("millrace", {
             "no server": (self.train(), UNREACHABLE, "could not be joined"),
             "no server, path switch": (self.train(*path, "--switch-key", key), UNREACHABLE, "could not be joined"),
@@ -99,7 +99,7 @@ class ExitCodes(unittest.TestCase):
 
     def test_EvalByItsFiles(self):
         def of(model, data=None):
-            return ["eval", "--model", model, "--data", data or self.at("rows.svm")]
+            return ["eval", "--model-file", model, "--test", data or self.at("rows.svm")]
         self.ends("millrace", {
             "missing": (of("/no/such/model"), IO, "No such file"),
             "empty": (of(self.file("empty.model", b"")), BAD_DATA, "not a model"),
@@ -150,7 +150,7 @@ class ExitCodes(unittest.TestCase):
         }
         server = ["--listen", "tcp://127.0.0.1:0", "--table"]
         self.ends("millrace-server", {name: ([*server, table], code, words) for name, (table, code, words) in cases.items()})
-        serve = ["serve", "--port", 0, "--http-port", 0, "--table"]
+        serve = ["serve", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--table"]
         self.ends("millrace", {name: ([*serve, table], code, words) for name, (table, code, words) in cases.items()})
 
     def test_ServersByTheirPort(self):
@@ -162,7 +162,7 @@ class ExitCodes(unittest.TestCase):
             "no store folder": (["--listen", "tcp://127.0.0.1:0", "--store-dir", "/no/such/folder", "--table", self.at("p.db")], IO,
                                 "/no/such/folder"),
         })
-        self.ends("millrace", {"taken": (["serve", "--shards", 1, "--port", port, "--http-port", 0], IO, "is in use")})
+        self.ends("millrace", {"taken": (["serve", "--shards", 1, "--listen", f"127.0.0.1:{port}", "--http", "127.0.0.1:0"], IO, "is in use")})
 
     def test_SwitchByItsJobs(self):
         def of(path, listen="127.0.0.1:0"):
@@ -199,7 +199,7 @@ class ExitCodes(unittest.TestCase):
             "malformed": (of(self.file("bad2.svm", b"+1 a:b\n")), BAD_DATA, "bad2.svm:1:"),
             "compressed": (of(self.file("rows.gz", gzip.compress(ROWS))), BAD_DATA, "gzip"),
             "model in no folder": (of(rows, "-o", "/no/such/folder/m"), IO, "No such file"),
-            "no server": (of(rows, "--path", "servers", "--servers", self.dead, "--connect-timeout", "200ms"), UNREACHABLE,
+            "no server": (of(rows, "--path", "server", "--servers", self.dead, "--connect-timeout", "200ms"), UNREACHABLE,
                           "could not be joined"),
         })
 

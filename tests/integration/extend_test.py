@@ -104,19 +104,19 @@ class Extend(unittest.TestCase):
         self.output([sys.executable, "tests/lint/lint.py"], self.tree)
 
     def test_TheBenchmarksHaveARowOfEach(self):
-        selections = {row["algorithm"]: row for row in self.report("millrace-bench", "select", "--n", 4096, "--repeats", 1)["rows"]}
+        selections = {row["algorithm"]: row for row in self.report("millrace-bench", "select", "--dimension", 4096, "--repeats", 1)["rows"]}
         self.assertEqual(selections["first"]["selected_over_k"], 1)
-        codecs = {row["algorithm"] for row in self.report("millrace-bench", "codec", "--n", 4096, "--repeats", 1)["rows"]}
+        codecs = {row["algorithm"] for row in self.report("millrace-bench", "codec", "--dimension", 4096, "--repeats", 1)["rows"]}
         self.assertLessEqual({"wide", "flipped"}, codecs)
 
     def test_TheAllreduceSums(self):
-        report = self.report("millrace-bench", "simulate", "--ranks", 5, "--n", 4096, "--algorithm", "gathered")
+        report = self.report("millrace-bench", "simulate", "--ranks", 5, "--dimension", 4096, "--algorithm", "gathered")
         self.assertTrue(all(row["correct"] for row in report["rows"]), report)
 
     def test_AJobTrainsWithThem(self):
         rows = Path(self.folder.name) / "rows.svm"
         rows.write_text(made_up_rows(600, 3), encoding="utf-8")
-        server = subprocess.Popen([self.bin / "millrace", "serve", "--shards", "2", "--port", "0", "--http-port", "0", "--json"],
+        server = subprocess.Popen([self.bin / "millrace", "serve", "--shards", "2", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--json"],
                                   stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         try:
             servers = json.loads(server.stdout.readline())["servers"]

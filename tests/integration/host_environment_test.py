@@ -162,7 +162,7 @@ class Names(InFolder):
                 switch = self.start("millrace-switch", "run", "--listen", f"{family}:0", "--jobs", jobs, "--json")
                 port = self.first_line(switch)["addresses"][0].rsplit(":", 1)[1]
                 result, = self.ends_well(self.worker(
-                    line["address"].removeprefix("tcp://"), "--job", f"switch-{family[0]}", "--path", f"switch:both:{port}", "--switch-job",
+                    line["address"].removeprefix("tcp://"), "--job", f"switch-{family[0]}", "--path", "switch", "--switch-address", f"both:{port}", "--switch-job",
                     JOB, "--switch-key", key, "--switch-slots", 16, "--grid", "64:-12"))
                 self.assertTrue(result["switch"]["at_switch"], result["switch"])
                 self.assertGreater(result["switch"]["turns"], 0)
@@ -264,7 +264,7 @@ class RefusedCalls(InFolder):
     def test_AClusterOfChildrenStartsAndEndsUnderThem(self):
         for error in ("EPERM", "ENOSYS"):
             with self.subTest(error):
-                serve = self.start("millrace", "serve", "--shards", 2, "--port", 0, "--http-port", 0, "--json",
+                serve = self.start("millrace", "serve", "--shards", 2, "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--json",
                                    before=(REFUSE_CALLS, error, "@resources,pidfd_open"))
                 self.ends_well(self.worker(self.first_line(serve)["servers"]))
                 self.stops(serve)
@@ -296,7 +296,7 @@ class Crashes(InFolder):
         environment = {**os.environ, "TMPDIR": str(place)}
 
         def serve():
-            process = self.start("millrace", "serve", "--shards", 1, "--port", 0, "--http-port", 0, "--json", env=environment)
+            process = self.start("millrace", "serve", "--shards", 1, "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--json", env=environment)
             self.first_line(process)
             return process
         killed = serve()
@@ -313,7 +313,7 @@ class Crashes(InFolder):
         # All are killed, the membership table stays: the job's name is free once its workers have been silent for 10 s.
         server, line = self.serve()
         servers = line["address"].removeprefix("tcp://")
-        for worker in [self.worker(servers, "--compute-ms", 5, epochs=100000, worker=worker, workers=2) for worker in range(2)]:
+        for worker in [self.worker(servers, "--compute-time", "5ms", epochs=100000, worker=worker, workers=2) for worker in range(2)]:
             deadline = time.monotonic() + TIMEOUT_S
             while self.steps(line) == 0:
                 self.assertLess(time.monotonic(), deadline)

@@ -134,7 +134,7 @@ class Metrics(WithServers):
 
     def test_ShardsWorkersAndASwitch(self):
         switch = self.start_switch()
-        flags = ["--train", self.rows(), "--batch", 5, "--epochs", 1_000_000, "--audit", "--path", f"switch:{switch['addresses'][0]}",
+        flags = ["--train", self.rows(), "--batch", 5, "--epochs", 1_000_000, "--audit", "--path", "switch", "--switch-address", f"{switch['addresses'][0]}",
                  "--switch-job", SWITCH_JOB, "--switch-key", self.key, "--grid", "64:-12", "--http", "127.0.0.1:0"]
         workers = [start("train", *self.flags(worker, WORKERS, "train"), *flags) for worker in range(WORKERS)]
         for worker in workers:
@@ -166,7 +166,7 @@ class Metrics(WithServers):
             self.skipTest("this build has no MPI")
         flags = ["train", "--train", str(self.rows()), "--batch", "20", "--epochs", "1000000", "--select", "topk:0.5", "--http", "127.0.0.1:0"]
         for programs, more in ((["peer"], ["--job", "ranks"]),
-                               (["peer", "worker"], ["--job", "ranks", "--path", "servers", "--servers", self.servers])):
+                               (["peer", "worker"], ["--job", "ranks", "--path", "server", "--servers", self.servers])):
             with self.subTest(programs=programs):
                 mpirun = mpi_ranks.start(RANKS, [*flags, *more])
                 self.addCleanup(self.end, mpirun)
@@ -196,7 +196,7 @@ class Metrics(WithServers):
         self.assertIn("rank 1 would listen on the port 65536", ended.stderr)
 
     def test_AProgramThatUsesTheLibrary(self):
-        with subprocess.Popen([PROGRAMS / "millrace", "serve", "--shards", "1", "--port", "0", "--http-port", "0", "--json"],
+        with subprocess.Popen([PROGRAMS / "millrace", "serve", "--shards", "1", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--json"],
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as serve:
             shard = "tcp://" + json.loads(serve.stdout.readline())["servers"]
             with subprocess.Popen([EXAMPLE, shard, "0", "1", "1000000000", "127.0.0.1:0"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,

@@ -45,7 +45,7 @@ def run_on_hosts(ranks, hosts, arguments):
     """Ranks in network namespaces, one after the other on each host; None where these cannot be made."""
     if subprocess.run([NETLAB, "check"], capture_output=True, check=False).returncode != 0:
         return None
-    command = [NETLAB, "mpirun", "--ranks", str(ranks), "--hosts", str(hosts), "--rate", "1gbit", "--", *command_of(arguments)]
+    command = [NETLAB, "mpirun", "--ranks", str(ranks), "--hosts", str(hosts), "--link-rate", "1gbit", "--", *command_of(arguments)]
     return subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=120, check=False)
 
 

@@ -146,14 +146,14 @@ class Netlab(unittest.TestCase):
     def test_MpirunPutsEachRankOnAHostOfItsOwnAndCleansUp(self):
         before = lab_namespaces(r"lab\d+")
         script = 'echo "$OMPI_COMM_WORLD_RANK of $OMPI_COMM_WORLD_SIZE on $(hostname) $(ip -4 -o addr show eth0)"; exit $OMPI_COMM_WORLD_RANK'
-        ended = netlab("mpirun", "--ranks", "3", "--rate", "1gbit", "--", "bash", "-c", script)
+        ended = netlab("mpirun", "--ranks", "3", "--link-rate", "1gbit", "--", "bash", "-c", script)
         for rank in range(3):
             self.assertRegex(ended.stdout, f"{rank} of 3 on host{rank + 1} .* 10.77.0.{rank + 1}/24", ended.stderr)
         self.assertNotEqual(ended.returncode, 0)
         self.assertEqual(lab_namespaces(r"lab\d+"), before)
 
     def test_MpirunWithoutACommandOrRanksIsRefused(self):
-        for arguments in (["--ranks", "2"], ["--", "true"], ["--ranks", "none", "--", "true"], ["--ranks", "2", "--rate", "fast", "--", "true"]):
+        for arguments in (["--ranks", "2"], ["--", "true"], ["--ranks", "none", "--", "true"], ["--ranks", "2", "--link-rate", "fast", "--", "true"]):
             self.assertEqual(netlab("mpirun", *arguments).returncode, 2, arguments)
 
     def test_ShapesThatCannotBeAreRefused(self):

@@ -16,8 +16,8 @@ import unittest
 import mpi_ranks
 from mpi_ranks import BENCH, pids_of_ranks, run, start
 
-SMALL = ["peers", "--n", "20000", "--density", "0.01", "--repeats", "3", "--warmup", "1", "--json"]
-ENDLESS = ["peers", "--n", "20000", "--density", "0.01", "--repeats", "1000000", "--without-dense"]
+SMALL = ["peers", "--dimension", "20000", "--density", "0.01", "--repeats", "3", "--warmup", "1", "--json"]
+ENDLESS = ["peers", "--dimension", "20000", "--density", "0.01", "--repeats", "1000000", "--without-dense"]
 ONE = ["--algorithm", "ssar_recursive_doubling"]
 
 
@@ -63,7 +63,7 @@ class Sums(unittest.TestCase):
     def test_EveryDistributionAndWhatACodecLosesIsKept(self):
         cases = ["--distribution " + shape for shape in ("clustered", "same", "disjoint", "one_region")]
         cases += ["--codec " + codec for codec in ("gap+raw", "gap+qsgd4")]
-        cases.append("--n 3000000 --density 0.4 --repeats 2")
+        cases.append("--dimension 3000000 --density 0.4 --repeats 2")
         for line, result in results_of_cases(3, SMALL, cases).items():
             with self.subTest(case=line):
                 rows = self.check_result(result, 3)
@@ -72,17 +72,17 @@ class Sums(unittest.TestCase):
 
     def test_PooledBoundariesHalveTheBytesOfOktopkWhereRanksDiffer(self):
         # Every rank has its entries in a part of its own: averaged boundaries give each part to one rank.
-        disjoint = ["peers", "--n", "200000", "--density", "0.05", "--distribution", "disjoint", "--algorithm", "oktopk", "--json"]
+        disjoint = ["peers", "--dimension", "200000", "--density", "0.05", "--distribution", "disjoint", "--algorithm", "oktopk", "--json"]
         most = {boundaries: self.check(run(4, [*disjoint, "--boundaries", boundaries]), 4)["oktopk"]["bytes_sent_max"]
                 for boundaries in ("averaged", "pooled")}
         self.assertLess(most["pooled"], 0.7 * most["averaged"], most)
-        ended = mpi_ranks.run_differing(["peers", "--algorithm", "oktopk", "--n", "20000", "--boundaries", "pooled"],
-                                        ["peers", "--algorithm", "oktopk", "--n", "20000"])
+        ended = mpi_ranks.run_differing(["peers", "--algorithm", "oktopk", "--dimension", "20000", "--boundaries", "pooled"],
+                                        ["peers", "--algorithm", "oktopk", "--dimension", "20000"])
         self.assertNotEqual(ended.returncode, 0)
         self.assertIn("pooled", ended.stderr)
 
     def test_BodiesAreSharedWithinAMachineAndSentWhereAskedTo(self):
-        large = ["peers", "--n", "2000000", "--density", "0.05", "--repeats", "2", "--json"]
+        large = ["peers", "--dimension", "2000000", "--density", "0.05", "--repeats", "2", "--json"]
         entries = {}
         sizes = (1 << 26, 0, 1 << 21)
         results = results_of_cases(4, large, [f"--shared-bytes {size}" for size in sizes])
@@ -99,7 +99,7 @@ class Sums(unittest.TestCase):
 
     def test_SumsOfBodiesThatAreSharedAreRight(self):
         # Long enough to be shared: every algorithm, each distribution, ranks that are no power of two.
-        large = ["peers", "--n", "300000", "--density", "0.1", "--repeats", "2", "--warmup", "1", "--json"]
+        large = ["peers", "--dimension", "300000", "--density", "0.1", "--repeats", "2", "--warmup", "1", "--json"]
         shapes = ["--distribution " + shape for shape in ("clustered", "same", "disjoint", "one_region")]
         codecs = ["--codec " + codec for codec in ("gap+raw", "gap+qsgd4")]
         for ranks, cases in ((2, ["--seed 1"]), (3, shapes + codecs), (5, ["--seed 1"]), (8, ["--seed 1"])):
@@ -109,7 +109,7 @@ class Sums(unittest.TestCase):
                     self.assertGreater(result["shared_bodies"]["in_place"], 0)
 
     def test_BodiesAreSharedWithinAHostAndNeverBetweenHosts(self):
-        large = ["peers", "--n", "300000", "--density", "0.1", "--repeats", "2", "--json"]
+        large = ["peers", "--dimension", "300000", "--density", "0.1", "--repeats", "2", "--json"]
         for hosts in (2, 4):
             with self.subTest(hosts=hosts):
                 ended = mpi_ranks.run_on_hosts(4, hosts, large)
@@ -131,11 +131,11 @@ class Sums(unittest.TestCase):
 
     def test_OverlapSaysHowMuchIsHidden(self):
         for level in ("serialized", "multiple"):
-            result = result_of(run(2, [*SMALL, *ONE, "--overlap", "--compute", "elsewhere", "--mpi-threads", level]))
+            result = result_of(run(2, [*SMALL, *ONE, "--overlap", "--compute-on", "elsewhere", "--mpi-threads", level]))
             self.assertGreater(result["rows"][0]["step_over_longer"], 0)
 
     def test_OverlapOfADenseGradientInBuckets(self):
-        result = result_of(run(2, [*SMALL, "--algorithm", "dense_ring", "--overlap", "--compute", "elsewhere", "--bucket-bytes",
+        result = result_of(run(2, [*SMALL, "--algorithm", "dense_ring", "--overlap", "--compute-on", "elsewhere", "--bucket-bytes",
                                    "4000"]))
         whole, buckets = result["rows"]
         self.assertEqual((whole["algorithm"], buckets["algorithm"]), ("dense_ring", "dense_ring in buckets"))
@@ -159,7 +159,7 @@ class Failures(unittest.TestCase):
 
     def test_AStoppedRankIsNamedByAllOthers(self):
         for threads in ([], ["--overlap"]):
-            with self.subTest(threads=threads), start(4, [*ENDLESS, *ONE, *threads, "--silence-ms", str(self.SILENCE_MS)]) as mpirun:
+            with self.subTest(threads=threads), start(4, [*ENDLESS, *ONE, *threads, "--rank-silence", f"{self.SILENCE_MS}ms"]) as mpirun:
                 stopped = pids_of_ranks(mpirun, [2])[2]
                 time.sleep(3)
                 os.kill(stopped, signal.SIGSTOP)
@@ -170,10 +170,10 @@ class Failures(unittest.TestCase):
                 self.assertNotEqual(mpirun.returncode, 0)
 
     def test_AStoppedRankIsNamedAndItsSharedMemoryIsRemoved(self):
-        large = ["peers", "--n", "1000000", "--density", "0.05", "--repeats", "1000000", "--without-dense"]
+        large = ["peers", "--dimension", "1000000", "--density", "0.05", "--repeats", "1000000", "--without-dense"]
         algorithm = ["--algorithm", "ssar_split_allgather"]
         for how in (signal.SIGSTOP, signal.SIGKILL):
-            with self.subTest(how=how), start(4, [*large, *algorithm, "--silence-ms", str(self.SILENCE_MS)]) as mpirun:
+            with self.subTest(how=how), start(4, [*large, *algorithm, "--rank-silence", f"{self.SILENCE_MS}ms"]) as mpirun:
                 ranks = pids_of_ranks(mpirun, range(4))
                 while not all(mpi_ranks.shares_memory(pid) for pid in ranks.values()):
                     self.assertIsNone(mpirun.poll())
@@ -189,7 +189,7 @@ class Failures(unittest.TestCase):
                     self.assertFalse(mpi_ranks.shares_memory(pid), "it lives with its processes, and with nothing else")
 
     def test_AKilledRankEndsTheJob(self):
-        with start(3, [*ENDLESS, *ONE, "--silence-ms", str(self.SILENCE_MS)]) as mpirun:
+        with start(3, [*ENDLESS, *ONE, "--rank-silence", f"{self.SILENCE_MS}ms"]) as mpirun:
             killed = pids_of_ranks(mpirun, [1])[1]
             time.sleep(2)
             os.kill(killed, signal.SIGKILL)
@@ -204,12 +204,12 @@ class Failures(unittest.TestCase):
         return ended.stderr
 
     def test_RanksOfAnotherDimensionAreToldSo(self):
-        err = self.differing(["--n", "30000"], ["--n", "20000"])
+        err = self.differing(["--dimension", "30000"], ["--dimension", "20000"])
         self.assertIn("n=30000", err)
         self.assertIn("n=20000", err)
 
     def test_RanksOfAnotherAlgorithmOrCodecAreToldSo(self):
-        err = self.differing(["--n", "20000", "--codec", "gap+qsgd4"], ["--n", "20000"])
+        err = self.differing(["--dimension", "20000", "--codec", "gap+qsgd4"], ["--dimension", "20000"])
         self.assertIn("gap+qsgd4", err)
 
     def test_ProgressByAThreadIsRefusedWhereMpiIsTheMainThreads(self):
@@ -225,8 +225,8 @@ class Failures(unittest.TestCase):
             self.assertIn(word, ended.stderr)
 
     def test_AWrongCaseIsNamedByItsLineBeforeMpiStarts(self):
-        for text, word in (("--n 20000\n--density 7\n", ":2: "), ("# none\n\n", "has no cases"), ("--json\n", "--json"),
-                           ("--mpi-threads single\n", "--mpi-threads"), ("--codec no_such\n", ":1: "), ("--n\n", ":1: ")):
+        for text, word in (("--dimension 20000\n--density 7\n", ":2: "), ("# none\n\n", "has no cases"), ("--json\n", "--json"),
+                           ("--mpi-threads single\n", "--mpi-threads"), ("--codec no_such\n", ":1: "), ("--dimension\n", ":1: ")):
             with self.subTest(text=text), tempfile.NamedTemporaryFile("w", suffix=".cases") as file:
                 file.write(text)
                 file.flush()

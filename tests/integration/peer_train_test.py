@@ -68,7 +68,7 @@ class Train(unittest.TestCase):
         cls.files = ["--train", cls.data, "--test", cls.test, "--batch", "100"]
         cls.quick = [*cls.files, "--epochs", "8", "--lr", "2"]
         cls.endless = [*cls.files, "--epochs", "1000000"]
-        cls.serve = subprocess.Popen([str(PROGRAMS / "millrace"), "serve", "--shards", "2", "--port", "0", "--http-port", "0", "--json"],
+        cls.serve = subprocess.Popen([str(PROGRAMS / "millrace"), "serve", "--shards", "2", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--json"],
                                      stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         cls.cluster = json.loads(cls.serve.stdout.readline())
 
@@ -96,7 +96,7 @@ class Train(unittest.TestCase):
         for model in ("lr", "svm"):
             for ranks in (1, 3):
                 with self.subTest(model=model, ranks=ranks):
-                    self.trained([*self.quick, "--model", model, "--l2", "1e-5", "--schedule", "inverse_sqrt:2"],
+                    self.trained([*self.quick, "--model", model, "--l2", "1e-5", "--lr-schedule", "inverse_sqrt:2"],
                                  ranks)
 
     def test_SelectionsCodecsAndThreads(self):
@@ -128,7 +128,7 @@ class Train(unittest.TestCase):
                 self.assertEqual(result["staleness"], int(flags[1]))
 
     def over_servers(self, job):
-        return ["--path", "servers", "--servers", self.cluster["servers"], "--job", job]
+        return ["--path", "server", "--servers", self.cluster["servers"], "--job", job]
 
     def test_WithSumsThatAreExactBothPathsGiveTheSameBits(self):
         # The hinge's gradients are sums of -1, 0 and 1, over a power of two of rows: f32 adds them exactly in any order.
@@ -147,7 +147,7 @@ class Train(unittest.TestCase):
                         models.append(model.read_bytes())
                         results.append(json.loads(ended.stdout.strip().split("\n")[-1]))
                     self.assertEqual(models[0], models[1])
-                    self.assertEqual([result["path"] for result in results], ["peers", "servers"])
+                    self.assertEqual([result["path"] for result in results], ["peers", "server"])
                     for result in results:
                         for epoch, other in zip(result["epochs"], results[0]["epochs"]):
                             self.assertEqual(epoch["loss"], other["loss"])
@@ -181,7 +181,7 @@ class Train(unittest.TestCase):
                 flags = [*self.files, "--epochs", "8", "--optimizer", name, *flags]
                 peers = self.trained(flags)
                 servers = self.trained([*flags, *self.over_servers(name)])
-                self.assertEqual((peers["optimizer"], peers["path"], servers["path"]), (name, "peers", "servers"))
+                self.assertEqual((peers["optimizer"], peers["path"], servers["path"]), (name, "peers", "server"))
                 self.assertEqual(peers["select"], servers["select"])
                 for over_peers, over_servers in zip(peers["epochs"], servers["epochs"]):
                     self.assertAlmostEqual(over_peers["loss"], over_servers["loss"], delta=0.01)
@@ -220,14 +220,14 @@ class Train(unittest.TestCase):
             with self.subTest(flags=more):
                 chosen, result = self.model_and_result("auto", [*few, *self.auto(f"chosen {len(more)}", *more)], 2)
                 choice = result["path_choice"]
-                self.assertEqual(result["path"], "servers" if choice["servers_ms"] < choice["peers_ms"] else "peers", choice)
-                self.assertIn(result["path"], (expected,) if expected else ("peers", "servers"), choice)
+                self.assertEqual(result["path"], "server" if choice["servers_ms"] < choice["peers_ms"] else "peers", choice)
+                self.assertIn(result["path"], (expected,) if expected else ("peers", "server"), choice)
                 self.assertIn("by the cost models", choice["reason"])
                 self.assertEqual((choice["entries"], result["models_identical"]), (20, True))
                 self.assertGreater(min(choice[name] for name in ("latency_us", "server_latency_us", "byte_ns")), 0)
                 self.assertEqual("algorithm" in result, result["path"] == "peers")
                 # Without the algorithm servers are asked as they always are: they sum by themselves.
-                other = more if result["path"] == "servers" else [*more[:2], *self.over_servers(f"other {len(more)}")]
+                other = more if result["path"] == "server" else [*more[:2], *self.over_servers(f"other {len(more)}")]
                 model, forced = self.model_and_result("other", [*few, *other], 2)
                 self.assertNotEqual(forced["path"], result["path"])
                 self.assertNotIn("path_choice", forced)
@@ -238,7 +238,7 @@ class Train(unittest.TestCase):
         for path, reason, flags in (
                 ("peers", "servers cannot: scd gathers", ["--optimizer", "scd", "--coordinates", "10"]),
                 ("peers", "servers cannot: gtopk is an allreduce", ["--algorithm", "gtopk", "--select", "topk:0.1", "--lr", "2"]),
-                ("servers", "peers cannot: --codec-up: peers have no automatic codec", ["--codec-up", "auto", "--lr", "2"])):
+                ("server", "peers cannot: --codec-up: peers have no automatic codec", ["--codec-up", "auto", "--lr", "2"])):
             with self.subTest(reason=reason):
                 flags = [*self.files, "--epochs", "8", *flags, *self.auto(reason)]
                 result = self.trained(flags, 2)
@@ -247,7 +247,7 @@ class Train(unittest.TestCase):
                 self.assertNotIn("servers_ms", result["path_choice"], "nothing was measured")
         ended = run([*self.files, "--epochs", "1", *self.auto("told"), "--http", "127.0.0.1:0"], 2)
         self.assertEqual(ended.returncode, 0, ended.stderr)
-        self.assertEqual(len(re.findall("^path (peers|servers): by the cost models a step's sum takes peers ", ended.stdout, re.M)), 1,
+        self.assertEqual(len(re.findall("^path (peers|server): by the cost models a step's sum takes peers ", ended.stdout, re.M)), 1,
                          ended.stdout)
         self.assertEqual(ended.stdout.count(": status: port "), 2, ended.stdout)
 
@@ -274,10 +274,10 @@ class Train(unittest.TestCase):
     def test_ServersThatEndInterruptionsAndAStoppedRankEndAllRanks(self):
         for what in ("interrupted", "servers", "stopped"):
             with self.subTest(what=what):
-                serve = subprocess.Popen([str(PROGRAMS / "millrace"), "serve", "--shards", "2", "--port", "0", "--http-port", "0",
+                serve = subprocess.Popen([str(PROGRAMS / "millrace"), "serve", "--shards", "2", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0",
                                           "--json"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
                 servers = json.loads(serve.stdout.readline())["servers"]
-                with serve, start([*self.endless, "--path", "servers", "--servers", servers]) as mpirun:
+                with serve, start([*self.endless, "--path", "server", "--servers", servers]) as mpirun:
                     ranks = ranks_of(mpirun)
                     while not mpirun.stdout.readline().strip().startswith("2 "):
                         self.assertIsNone(mpirun.poll())
@@ -313,7 +313,7 @@ class Train(unittest.TestCase):
         self.assertIn("3 ranks, 1 threads each; 3,000 rows, 300 features", ended.stdout)
         self.assertIn("held-out", ended.stdout)
         self.assertEqual(len(ended.stdout.strip().split("\n")), 2 + 8 + 1, ended.stdout)
-        evaluated = subprocess.run([str(PROGRAMS / "millrace"), "eval", "--model", model, "--data", self.test], check=False,
+        evaluated = subprocess.run([str(PROGRAMS / "millrace"), "eval", "--model-file", model, "--test", self.test], check=False,
                                    capture_output=True, text=True, timeout=60)
         self.assertEqual(evaluated.returncode, 0, evaluated.stderr)
 
@@ -338,9 +338,9 @@ class Train(unittest.TestCase):
         self.refused([*self.quick, "-o", "/no/such/folder/model"], 6, "cannot write /no/such/folder/model:")
 
     def test_UsageIsSaidBeforeMpiStarts(self):
-        servers, auto = (["--path", path, "--servers", "127.0.0.1:7600"] for path in ("servers", "auto"))
+        servers, auto = (["--path", path, "--servers", "127.0.0.1:7600"] for path in ("server", "auto"))
         for arguments, word in (([], "--train is required"), (["--algorithm", "no_such"], "ssar_split_allgather"),
-                                (["--algorithm", "oktopk"], "--select topk"), (["--schedule", "linear"], "inverse_sqrt"),
+                                (["--algorithm", "oktopk"], "--select topk"), (["--lr-schedule", "linear"], "inverse_sqrt"),
                                 (["--codec-up", "auto"], "--codec-up"), (["--lr", "1000", "--l2", "0.5"], "an l2 of 0.500000 is 1 or more"),
                                 (["--select", "uniform:0.1"], "add --unbiased"),
                                 (["--unbiased", "--select", "topk:0.1"], "one that draws"),
@@ -352,11 +352,11 @@ class Train(unittest.TestCase):
                                 (["--optimizer", "scd", "--model", "svm"], "scd trains lr and l2svm"),
                                 (["--optimizer", "scd", "--select", "topk:0.1"], "no --select"),
                                 (["--staleness", "65"], "--staleness"),
-                                (["--path", "servers"], "--path servers needs --servers"),
+                                (["--path", "server"], "--path server needs --servers"),
                                 (["--path", "auto"], "--path auto needs --servers"), ([*auto, "--codec-up", "auto", "--quantizer", "raw+qsgd4"], "--codec-up"),
                                 ([*auto, "--codec-up", "auto", "--algorithm", "dense_ring"], "--codec-up: peers have no automatic codec"),
                                 ([*auto, "--select", "uniform:0.1"], "add --unbiased"),
-                                (["--servers", "127.0.0.1:7600"], "--servers is of --path servers or auto"),
+                                (["--servers", "127.0.0.1:7600"], "--servers is of --path server or auto"),
                                 ([*servers, "--algorithm", "gtopk"], "--algorithm is of --path peers"),
                                 ([*servers, "--quantizer", "raw+qsgd4"], "--quantizer is of dense phases"),
                                 ([*servers, "--optimizer", "scd"], "scd"), ([*servers, "--staleness", "64"], "staleness"),
@@ -399,7 +399,7 @@ class Train(unittest.TestCase):
 
     def test_AStoppedRankIsNamed(self):
         for flags in ([], ["--staleness", "2"]):
-            with self.subTest(flags=flags), start([*self.endless, "--silence-ms", "1500", *flags]) as mpirun:
+            with self.subTest(flags=flags), start([*self.endless, "--rank-silence", "1500ms", *flags]) as mpirun:
                 ranks = ranks_of(mpirun)
                 while not mpirun.stdout.readline().strip().startswith("2 "):
                     self.assertIsNone(mpirun.poll())

@@ -140,7 +140,7 @@ class Cluster:
         log = open(self.folder / f"shard-{shard}-{self.shard_starts}.log", "w", encoding="utf-8")
         process = subprocess.Popen(
             [self.options.server, "--json", "--table", self.folder / "table.db", "--shard", str(shard), "--shards", str(SHARDS),
-             "--listen", self.addresses[shard], "--drain-seconds", "1", "--abandon-seconds", "600"],
+             "--listen", self.addresses[shard], "--drain", "1s", "--abandon-after", "600s"],
             stdout=subprocess.PIPE, stderr=log, text=True)
         log.close()
         self.shards[shard] = process

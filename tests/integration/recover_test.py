@@ -22,7 +22,7 @@ def recover(*arguments):
 
 class Recover(unittest.TestCase):
     def test_KilledShardsAndAJoinerLoseNothing(self):
-        ended = recover("--n", 1 << 18, "--kills", 3, "--joins", 2, "--rounds", 10, "--workers", 3, "--parts-per-shard", 2, "--json")
+        ended = recover("--dimension", 1 << 18, "--kills", 3, "--joins", 2, "--rounds", 10, "--workers", 3, "--parts-per-shard", 2, "--json")
         self.assertEqual(ended.returncode, 0, ended.stderr)
         result = json.loads(ended.stdout.strip().split("\n")[-1])
         for name in ("steps_lost", "double_counted", "wrong_weights"):
@@ -40,7 +40,7 @@ class Recover(unittest.TestCase):
         self.assertGreater(result["pushes"], 2 * result["steps"])
 
     def test_WhatCannotBeIsSaidBeforeAnythingIsStarted(self):
-        for sentence, flags in (("no room to mark", ["--n", 1024]), ("loses something", ["--codec", "gap+qsgd4"]),
+        for sentence, flags in (("no room to mark", ["--dimension", 1024]), ("loses something", ["--codec", "gap+qsgd4"]),
                                 ("--workers 2 at least", ["--workers", 1])):
             ended = recover(*flags)
             self.assertEqual(ended.returncode, 2, ended.stderr)

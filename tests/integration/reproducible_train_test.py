@@ -73,7 +73,7 @@ class Reproducible(unittest.TestCase):
 
     def model(self, shards, *flags):
         """Returns the bytes of the model that `shards` shards and WORKERS workers make."""
-        serve = subprocess.Popen(millrace("serve", "--shards", shards, "--port", 0, "--http-port", 0, "--json"),
+        serve = subprocess.Popen(millrace("serve", "--shards", shards, "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--json"),
                                  stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         try:
             servers = json.loads(serve.stdout.readline())["servers"]
@@ -137,11 +137,11 @@ class Reproducible(unittest.TestCase):
                 run_flags = [*flags, "--batch", BATCH, "--lr", 1]
                 models = {"shards": self.model(3, *run_flags)}
                 address, key = self.start_switch(40 + number, math.ceil(reselect * (FEATURES + 1)))
-                models["switch"] = self.model(2, *run_flags, "--path", f"switch:{address}", "--switch-job", 40 + number,
+                models["switch"] = self.model(2, *run_flags, "--path", "switch", "--switch-address", f"{address}", "--switch-job", 40 + number,
                                               "--switch-key", key)
                 if reselect == 0:
                     address, key = self.start_switch(50 + number, 0, lanes=2)
-                    models["two lanes"] = self.model(2, *run_flags, "--path", f"switch:{address}", "--switch-job", 50 + number,
+                    models["two lanes"] = self.model(2, *run_flags, "--path", "switch", "--switch-address", f"{address}", "--switch-job", 50 + number,
                                                      "--switch-key", key, "--switch-lanes", 2)
                 if peers_are_here():
                     models["peers"] = self.model_of_peers(by_rank, *flags)
@@ -152,7 +152,7 @@ class Reproducible(unittest.TestCase):
 
     def test_AGridThatIsTooLargeForASwitchIsRefusedWithWhatFits(self):
         ended = run("train", "--servers", "127.0.0.1:1", "--job", "refused", "--worker", 0, "--workers", 2, "--train", self.data,
-                    "--reproducible", "--grid", "16384:-20", "--path", "switch:127.0.0.1:1", "--switch-job", 1, "--switch-key", "x")
+                    "--reproducible", "--grid", "16384:-20", "--path", "switch", "--switch-address", "127.0.0.1:1", "--switch-job", 1, "--switch-key", "x")
         self.assertEqual(ended.returncode, 2, ended.stderr)
         self.assertIn("5376 indices a block at most", ended.stderr)
         self.assertIn("4096 on every path", ended.stderr)

@@ -29,7 +29,7 @@ class StatusCommand : public ClusterProcesses {
 
   Said ask(const std::vector<std::string>& flags) {
     launch::SpawnOptions options;
-    options.argv = {built_file("bin/millrace"), "status", "--json", "--still-after", "0.3"};
+    options.argv = {built_file("bin/millrace"), "status", "--json", "--stalled-after", "0.3s"};
     options.argv.insert(options.argv.end(), flags.begin(), flags.end());
     options.stderr_path = path("status-" + std::to_string(logs_++) + ".log");
     auto child = launch::ChildProcess::spawn(options);

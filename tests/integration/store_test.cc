@@ -276,7 +276,7 @@ TEST_F(StoreProcesses, AKilledShardComesBackWithItsSaveAndTheWorkersUpdates) {
 TEST_F(StoreProcesses, ShardsThatAreKilledAtRandomDoNotChangeTheWeights) {
   const std::string folder = path("saves");
   std::filesystem::create_directory(folder);
-  server_flags_ = {"--store-dir", folder, "--store-save-seconds", "1"};
+  server_flags_ = {"--store-dir", folder, "--store-save-every", "1s"};
   ASSERT_NO_FATAL_FAILURE(start_shards(2));
   constexpr uint64_t kSteps = 60;
   const std::vector<std::vector<float>> expected = replayed(kSteps, std::vector<float>(kDimension));

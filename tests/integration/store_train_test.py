@@ -30,7 +30,7 @@ class StoreTraining(unittest.TestCase):
     def serve(self):
         with open(self.path("serve.log"), "a", encoding="utf-8") as log:
             self.server = subprocess.Popen(
-                millrace("serve", "--shards", 2, "--port", 0, "--http-port", 0, "--json", "--store-dir", self.path("saves"),
+                millrace("serve", "--shards", 2, "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--json", "--store-dir", self.path("saves"),
                          "--table", self.path("table.db")), stdout=subprocess.PIPE, stderr=log, text=True)
         self.servers = json.loads(self.server.stdout.readline())["servers"]
         self.addCleanup(self.end, self.server)
@@ -95,7 +95,7 @@ class StoreTraining(unittest.TestCase):
 
         def begin(worker):
             return start("train", "--servers", self.servers, "--job", "back", "--worker", worker, "--workers", 2, "--train", self.rows,
-                         "--json", "--batch", 2, "--epochs", 8, "--compute-ms", 2, "--store", "sgd:0.1", "--state", f"{state}{worker}",
+                         "--json", "--batch", 2, "--epochs", 8, "--compute-time", "2ms", "--store", "sgd:0.1", "--state", f"{state}{worker}",
                          "--save-every", 20)
 
         workers = [begin(worker) for worker in range(2)]
@@ -113,7 +113,7 @@ class StoreTraining(unittest.TestCase):
     def test_ServePassesOnThatStoresAreToBeSavedNow(self):
         state = self.path("state")
         worker = start("train", "--servers", self.servers, "--job", "now", "--train", self.rows, "--json", "--batch", 2, "--epochs", 8,
-                       "--compute-ms", 2, "--store", "sgd:0.1", "--state", state, "--save-every", 20)
+                       "--compute-time", "2ms", "--store", "sgd:0.1", "--state", state, "--save-every", 20)
         self.wait_until(state.exists)
         self.assertEqual(self.saves(), [])
         self.server.send_signal(signal.SIGUSR2)
@@ -123,7 +123,7 @@ class StoreTraining(unittest.TestCase):
         self.assertEqual(worker.returncode, 0, err)
 
     def test_WhatDoesNotBelongToAStoreIsRefused(self):
-        for flag in (("--lr", 1), ("--lr-decay", 0.5), ("--l2", 0.001)):
+        for flag in (("--lr", 1), ("--lr-schedule", "inverse:2"), ("--l2", 0.001)):
             self.refused("the rate is the store's", "--store", "sgd:0.1", *flag)
         self.refused("--store-begin belongs to --store", "--store-begin", "saved")
         self.refused("with --store they pull", "--store", "sgd:0.1", "--initial-weights", "first")

@@ -49,8 +49,8 @@ class Devices(OnDevice):
         return switch, json.loads(switch.stdout.readline())
 
     def load(self, address, job, *flags, window=40960):
-        return self.start(*inside(NEAR, BENCH, "load", "--to", address, "--job", job, "--from", "10.78.0.2:0", "--slots", SLOTS, "--window-indices",
-                                  window, "--seconds", 2, *flags))
+        return self.start(*inside(NEAR, BENCH, "load", "--to", address, "--switch-job", job, "--from", "10.78.0.2:0", "--switch-slots", SLOTS, "--window-indices",
+                                  window, "--duration", "2s", *flags))
 
     def serve(self, device, *flags, load=(), window=40960, jobs=JOBS[:1], look=lambda pid: None):
         """Each lcore's status after all jobs have served a load. look: at the switch, while it runs."""
@@ -106,7 +106,7 @@ class Devices(OnDevice):
         self.make_link(9000)
         # 4 % of a window's indices fill one such packet, and would six of the usual ones.
         for lcore in self.serve("net_af_packet,iface=far", "--packet-bytes-max", 8972, window=65472,
-                                load=("--packet-bytes", 8972, "--density", 0.04)):
+                                load=("--switch-packet-bytes", 8972, "--density", 0.04)):
             for way in ("in", "out"):
                 self.assertGreater(lcore[f"bytes_{way}"], 4000 * lcore[f"packets_{way}"], f"packets {way} were short")
 

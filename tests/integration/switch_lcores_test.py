@@ -23,8 +23,8 @@ class TwoLcores(OnDevice):
         line = json.loads(switch.stdout.readline())
         self.assertEqual(line["event"], "listening", line)
         self.assertEqual(line["addresses"], ["10.78.0.1:7700"])
-        loads = [self.start(*inside(NEAR, BENCH, "load", "--to", line["addresses"][0], "--job", number, "--from", "10.78.0.2:0", "--slots", SLOTS,
-                                    "--window-indices", WINDOW, "--seconds", 2)) for number in JOBS]
+        loads = [self.start(*inside(NEAR, BENCH, "load", "--to", line["addresses"][0], "--switch-job", number, "--from", "10.78.0.2:0", "--switch-slots", SLOTS,
+                                    "--window-indices", WINDOW, "--duration", "2s")) for number in JOBS]
         for load in loads:
             out, err = load.communicate(timeout=TIMEOUT_S)
             self.assertEqual(load.returncode, 0, err)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`millrace train --path switch:HOST:PORT --reproducible` over links that lose packets, or mark them: the same model, to the bit, as
+"""`millrace train --path switch --reproducible` over links that lose packets, or mark them: the same model, to the bit, as
 without, and as by the servers.
 
     switch_loss_test.py FOLDER_OF_PROGRAMS [unittest arguments]
@@ -98,12 +98,12 @@ class SwitchLoss(unittest.TestCase):
         workers."""
         type(self).runs += 1
         out = Path(self.folder.name) / f"model-{self.runs}"
-        servers = self.begin(SERVERS, *millrace("serve", "--shards", 2, "--host", f"10.77.0.{SERVERS}", "--port", 0, "--http-port", 0, "--json",
+        servers = self.begin(SERVERS, *millrace("serve", "--shards", 2, "--listen", f"10.77.0.{SERVERS}:0", "--http", f"10.77.0.{SERVERS}:0", "--json",
                                                 "--job-keys", self.folder.name))["servers"]
         if path:
             address = self.begin(SWITCH, PROGRAMS / "millrace-switch", "run", "--listen", f"10.77.0.{SWITCH}:0", "--jobs", self.jobs,
                                  "--json")["addresses"][0]
-            path = ["--path", f"switch:{address}", *path]
+            path = ["--path", "switch", "--switch-address", address, *path]
         self.assertEqual(netlab("lose", PREFIX, *str(loss).split()).returncode, 0)
         running = []
         for worker in range(WORKERS):

@@ -140,7 +140,7 @@ class Switch(unittest.TestCase):
         self.write_jobs([JOB | {"name": "load", "key_file": "load.key", "window_indices": 6400, "slots": 8}, JOB | {"job": 8}])
         _, line = self.start()
         address = line["addresses"][0]
-        load = run("load", "--to", address, "--workers", 4, "--slots", 8, "--window-indices", 6400, "--seconds", 0.5, program=BENCH)
+        load = run("load", "--to", address, "--workers", 4, "--switch-slots", 8, "--window-indices", 6400, "--duration", "0.5s", program=BENCH)
         self.assertEqual(load.returncode, 0, load.stderr)
         load = json.loads(load.stdout)
         # A packet of no job comes last: when it is counted, all before it are.
@@ -181,8 +181,8 @@ class Switch(unittest.TestCase):
         process, line = self.start("--lcores", "2")
         self.assertEqual(len(line["addresses"]), 1)
         for number in (6, 7):
-            load = subprocess.run([BENCH, "load", "--to", line["addresses"][0], "--job", str(number), "--slots", "8", "--window-indices", "6400",
-                                   "--seconds", "0.3"], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+            load = subprocess.run([BENCH, "load", "--to", line["addresses"][0], "--switch-job", str(number), "--switch-slots", "8", "--window-indices", "6400",
+                                   "--duration", "0.3s"], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
             self.assertEqual(load.returncode, 0, load.stderr)
             self.assertGreater(json.loads(load.stdout)["turns"], 8)
         status = self.status_when(line, lambda status: all(lcore["events"].get("closed", 0) > 8 for lcore in status["lcores"]))
@@ -243,7 +243,7 @@ class Switch(unittest.TestCase):
         self.assertEqual(line["code"], "io")
 
     def test_BenchChecksItsSums(self):
-        ended = run("traffic", "--pmd", "memory", "--packets", "1000", "--rounds", "2", "--slots", "8", "--window-indices", "6400", "--json", program=BENCH)
+        ended = run("traffic", "--pmd", "memory", "--packets", "1000", "--repeats", "2", "--switch-slots", "8", "--window-indices", "6400", "--json", program=BENCH)
         self.assertEqual(ended.returncode, 0, ended.stderr)
         report = json.loads(ended.stdout)
         self.assertEqual(report["turns_checked"], 2 * (1000 // 32) * 8)
@@ -251,7 +251,7 @@ class Switch(unittest.TestCase):
         self.assertGreater(report["read_gbit_s"], 0)
 
     def test_BenchOverDpdkChecksItsSums(self):
-        ended = run("traffic", "--packets", "1000", "--rounds", "1", "--slots", "8", "--window-indices", "6400", "--json", program=BENCH)
+        ended = run("traffic", "--packets", "1000", "--repeats", "1", "--switch-slots", "8", "--window-indices", "6400", "--json", program=BENCH)
         if ended.returncode in (5, 6):
             self.skipTest(ended.stderr.strip().split("\n")[-1])
         self.assertEqual(ended.returncode, 0, ended.stderr)

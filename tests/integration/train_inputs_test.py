@@ -79,7 +79,7 @@ class WorkersThatDiffer(WithServers):
         packed = self.path("own.svm.xz")
         packed.write_bytes(lzma.compress(data.read_bytes()))
         processes = [start("train", *self.flags(0, 2), "--train", data, "--json"),
-                     start("train", *self.flags(1, 2), "--train", packed, "--json", "--compute-ms", 1, "--test", data)]
+                     start("train", *self.flags(1, 2), "--train", packed, "--json", "--compute-time", "1ms", "--test", data)]
         for process in processes:
             _, err = process.communicate(timeout=TIMEOUT_S)
             self.assertEqual(process.returncode, 0, err)
@@ -89,7 +89,7 @@ class Files(WithServers):
     """Training and held-out rows as they come."""
 
     def evaluated(self, model, data):
-        ended = run("eval", "--model", model, "--data", data, "--json")
+        ended = run("eval", "--model-file", model, "--test", data, "--json")
         self.assertEqual(ended.returncode, 0, ended.stderr)
         return json.loads(ended.stdout)
 
@@ -108,13 +108,13 @@ class Files(WithServers):
         self.assertEqual((result["rows"], result["positive_rows"], result["accuracy"]), (2, 2, 1.0))
         result = self.evaluated(model, self.path("zero.svm", "0 2:1\n"))
         self.assertEqual((result["positive_rows"], result["accuracy"]), (0, 1.0))
-        self.refused(3, "its label 7 is none of those that the model was trained on", "eval", "--model", model, "--data",
+        self.refused(3, "its label 7 is none of those that the model was trained on", "eval", "--model-file", model, "--test",
                      self.path("seven.svm", "7 1:1\n"))
 
     def test_LabelsThatMeanSomethingElseAreRefused(self):
         model = self.trained(self.ROWS)
-        self.refused(3, "none of those that the model was trained on (0 is negative, 1 is positive)", "eval", "--model", model,
-                     "--data", self.path("12.svm", "1 1:1\n2 2:1\n"))
+        self.refused(3, "none of those that the model was trained on (0 is negative, 1 is positive)", "eval", "--model-file", model,
+                     "--test", self.path("12.svm", "1 1:1\n2 2:1\n"))
         self.assertEqual(self.evaluated(model, self.path("pm.svm", "+1 1:1\n-1 2:1\n"))["accuracy"], 1.0)
 
     def test_FeaturesThatTrainingLackedAreLeftOutAndCounted(self):
@@ -122,7 +122,7 @@ class Files(WithServers):
         model = self.trained(self.ROWS, "--test", new)
         result = self.evaluated(model, new)
         self.assertEqual((result["accuracy"], result["entries_left_out"]), (1.0, 3))
-        self.assertIn("3 entries of features that training lacked are left out", run("eval", "--model", model, "--data", new).stdout)
+        self.assertIn("3 entries of features that training lacked are left out", run("eval", "--model-file", model, "--test", new).stdout)
 
     def test_AModelKnowsThatItsFeaturesCountFromZero(self):
         text = "1 0:1\n0 1:1\n" * 20
@@ -177,7 +177,7 @@ class Outputs(WithServers):
         self.assertEqual(other.returncode, 0, other.stderr)
         self.assertEqual(worker.returncode, 6, err)
         kept = err.strip().split("; its new contents are in ")[1]
-        ended = run("eval", "--model", kept, "--data", data, "--json")
+        ended = run("eval", "--model-file", kept, "--test", data, "--json")
         self.assertEqual(ended.returncode, 0, ended.stderr)
         self.assertGreater(json.loads(ended.stdout)["accuracy"], 0.5)
 
@@ -207,7 +207,7 @@ class Peers(unittest.TestCase):
         self.assertIn("1 entries of features that training lacked are left out", ended.stdout)
         other = self.folder / "other.svm"
         other.write_text("1 1:1\n2 2:1\n", encoding="utf-8")
-        evaluated = run("eval", "--model", model, "--data", other)
+        evaluated = run("eval", "--model-file", model, "--test", other)
         self.assertEqual(evaluated.returncode, 3, evaluated.stderr)
 
 

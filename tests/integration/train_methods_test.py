@@ -88,7 +88,7 @@ class Methods(WithServers):
                                 ("method three_lc has no density", ["--method", "three_lc", "--density", 0.1]),
                                 ("--threshold-period belongs to --reselect", ["--threshold-period", 4]),
                                 ("leave it out", ["--method", "oktopk", "--reproducible", "--threshold-period", 4]),
-                                ("leave it out", ["--reselect", "topk:0.1", "--path", "switch:127.0.0.1:9", "--switch-job", 1,
+                                ("leave it out", ["--reselect", "topk:0.1", "--path", "switch", "--switch-address", "127.0.0.1:9", "--switch-job", 1,
                                                   "--threshold-period", 4]),
                                 ("'0' is not a number from 1", ["--reselect", "topk:0.1", "--threshold-period", 0]),
                                 ("--dense sends every parameter", ["--method", "dgc", "--dense"]),

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`millrace train --path switch:HOST:PORT,rack:HOST:PORT`: training through two racks' switches, each adding up two workers in front of shard 0 (or of a
+"""`millrace train --path switch --switch-address HOST:PORT --rack HOST:PORT`: training through two racks' switches, each adding up two workers in front of shard 0 (or of a
 switch that decides). Real processes and sockets on loopback; one rack is killed and started again meanwhile.
 
     train_racks_test.py FOLDER_OF_PROGRAMS [unittest arguments]
@@ -51,7 +51,7 @@ class Racks(WithServers):
     keys = tempfile.TemporaryDirectory()
     key = Path(keys.name) / f"{JOB}.key"
     shard = f"127.0.0.1:{free_udp_port()}"  # of shard 0's datagrams
-    serve_flags = ("--job-keys", keys.name, "--datagram-port", shard.rsplit(":", 1)[1])
+    serve_flags = ("--job-keys", keys.name, "--datagrams", shard)
 
     @classmethod
     def setUpClass(cls):
@@ -103,7 +103,7 @@ class Racks(WithServers):
                       "--switch-return-after", "300ms"]
         running = []
         for worker in range(WORKERS):
-            own = ["--path", f"switch:{path or self.shard}" + (f",rack:{racks[0 if worker in RACKS[0] else 1]}" if racks else "")]
+            own = ["--path", "switch", "--switch-address", path or self.shard, *(["--rack", racks[0 if worker in RACKS[0] else 1]] if racks else [])]
             own = own if by_switch else []
             own += ["-o", self.path(f"{job}.model")] if worker == 0 else []
             running.append(start("train", *self.flags(worker, WORKERS, job), "--json", "-v", *flags, *own))
@@ -186,7 +186,7 @@ class Racks(WithServers):
             before = 0
             for job in ("first", "second"):
                 # Longer than a rack waits before it takes the number for free.
-                flags = ["--reproducible", "--epochs", 5, "--compute-ms", 25, "--select", "topk:0.05", "--switch-codec", "gap+fixed32"]
+                flags = ["--reproducible", "--epochs", 5, "--compute-time", "25ms", "--select", "topk:0.05", "--switch-codec", "gap+fixed32"]
                 results = self.end(self.begin(f"{name}-{job}", [address for _, address, _ in racks], *flags, path=path))
                 for result in results:
                     self.assertEqual(result["switch"]["fallbacks"], 0)
@@ -199,7 +199,7 @@ class Racks(WithServers):
 
     def test_AKilledRackIsPassedAndComesBack(self):
         racks = [self.start_rack(number, reselect_k=200) for number in (0, 1)]
-        workers = self.begin("killed", [address for _, address, _ in racks], "--epochs", 40, "--select", "topk:0.05", "--compute-ms", 5)
+        workers = self.begin("killed", [address for _, address, _ in racks], "--epochs", 40, "--select", "topk:0.05", "--compute-time", "5ms")
         killed, address, http = racks[0]
         self.wait_until(lambda: self.rack(http)["events"].get("group_sent", 0) > 50, "the rack sums up nothing")
         killed.kill()
@@ -216,7 +216,7 @@ class Racks(WithServers):
     def test_AShardReplacesADecidingSwitchUntilTheSwitchReturns(self):
         switch, decider, _ = self.start_switch("decider", racks=RACKS)
         racks = [self.start_rack(number, shard=decider) for number in (0, 1)]
-        workers = self.begin("two-levels", [address for _, address, _ in racks], "--epochs", 40, "--select", "topk:0.05", "--compute-ms", 5,
+        workers = self.begin("two-levels", [address for _, address, _ in racks], "--epochs", 40, "--select", "topk:0.05", "--compute-time", "5ms",
                              path=decider)
         http = racks[0][2]
         self.wait_until(lambda: self.rack(http)["events"].get("group_sent", 0) > 50, "the rack sums up nothing")
@@ -233,9 +233,8 @@ class Racks(WithServers):
 
     def test_RefusesWhatCannotBe(self):
         more = ["--train", self.data, "--switch-job", JOB, "--switch-key", self.key]
-        for path, sentence in ((f"switch:{self.shard},rack:{self.shard}", "give the rack's own"),
-                               (f"switch:{self.shard},rack:", "known are"), (f"switch:{self.shard},reck:127.0.0.1:1", "known are")):
-            self.refused(2, sentence, "train", *self.flags(), *more, "--path", path)
+        for path, sentence in ((["switch", "--rack", self.shard], "give the rack's own"), (["swich"], "did you mean 'switch'?")):
+            self.refused(2, sentence, "train", *self.flags(), *more, "--switch-address", self.shard, "--path", *path)
 
 
 if __name__ == "__main__":

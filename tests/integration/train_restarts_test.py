@@ -20,7 +20,7 @@ class Restarts(WithServers):
         """Starts all workers of a training of some seconds whose rate and L2 change every step."""
         data = self.path("restarts.svm", made_up_rows(900, 5))
         test = self.path("restarts.test.svm", made_up_rows(200, 6))
-        flags = ["--train", data, "--test", test, "--batch", 2, "--epochs", 8, "--lr", 0.5, "--lr-decay", 0.3, "--l2", 1e-3, "--audit", *more]
+        flags = ["--train", data, "--test", test, "--batch", 2, "--epochs", 8, "--lr", 0.5, "--lr-schedule", "inverse:3", "--l2", 1e-3, "--audit", *more]
 
         def command(worker):
             return start("train", *self.flags(worker, workers), "--json", "--state", self.state(worker), *flags)
@@ -99,7 +99,7 @@ class Restarts(WithServers):
         def command(worker, *more):
             return start("train", *self.flags(worker, 2), "--json", "--train", data, "--connect-timeout", "60000ms", *more)
 
-        first = [command(worker, "--epochs", 100_000, "--compute-ms", 5) for worker in range(2)]
+        first = [command(worker, "--epochs", 100_000, "--compute-time", "5ms") for worker in range(2)]
         self.wait_for(lambda: self.steps_of(self.id().rsplit(".", 1)[-1]) > 5)
         for process in first:
             process.kill()
@@ -123,7 +123,7 @@ class Restarts(WithServers):
         """Two workers, of which one dies permanently; returns the exit code and output of the other one."""
         job = self.id().rsplit(".", 1)[-1]
         data = self.path("lost.svm", made_up_rows(120, 8))
-        flags = ["--json", "--train", data, "--batch", 4, "--compute-ms", 20, "--epochs", 6, "-o", self.path(job + ".model"), *more]
+        flags = ["--json", "--train", data, "--batch", 4, "--compute-time", "20ms", "--epochs", 6, "-o", self.path(job + ".model"), *more]
         workers = [start("train", *self.flags(worker, 2), *flags) for worker in range(2)]
         self.wait_for(lambda: self.steps_of(job) > 3)
         workers[1].kill()
@@ -147,7 +147,7 @@ class Restarts(WithServers):
     def test_AJobWithTooFewWorkersEndsAtOnce(self):
         job = self.id().rsplit(".", 1)[-1]
         data = self.path("few.svm", made_up_rows(120, 8))
-        flags = ["--train", data, "--compute-ms", 20, "--epochs", 100_000, "--workers-min", 2]
+        flags = ["--train", data, "--compute-time", "20ms", "--epochs", 100_000, "--workers-min", 2]
         workers = [start("train", *self.flags(worker, 2), *flags) for worker in range(2)]
         self.wait_for(lambda: self.steps_of(job) > 3)
         workers[1].kill()

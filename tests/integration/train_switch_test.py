@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`millrace train --path switch:HOST:PORT`: training by a millrace-switch, which is killed and started again meanwhile.
+"""`millrace train --path switch`: training by a millrace-switch, which is killed and started again meanwhile.
 
     train_switch_test.py FOLDER_OF_PROGRAMS [unittest arguments]
 """
@@ -75,7 +75,7 @@ class WithSwitch(WithServers):
     def begin(self, address, *more, only=None, job=None):
         data = self.path("switch.svm", made_up_rows(900, 5))
         test = self.path("switch.test.svm", made_up_rows(200, 6))
-        flags = ["--train", data, "--test", test, "--batch", 2, "--lr", 0.5, "--audit", "--path", f"switch:{address}", "--switch-job", JOB,
+        flags = ["--train", data, "--test", test, "--batch", 2, "--lr", 0.5, "--audit", "--path", "switch", "--switch-address", f"{address}", "--switch-job", JOB,
                  "--switch-key", self.key, "--switch-slots", 16, "--grid", f"{WINDOW}:-12", "--switch-return-after", "500ms", *more]
         which = range(WORKERS) if only is None else [only]
         return [start("train", *self.flags(worker, WORKERS, job), "--json", "-v", *flags) for worker in which]
@@ -126,14 +126,14 @@ class Switch(WithSwitch):
         _, address = self.start_switch()
         results, _ = self.end(self.begin(address, "--epochs", 3))
         for result in results:
-            self.assertEqual(result["path"], f"switch:{address}")
+            self.assertEqual(result["path"], "switch")
             self.assertTrue(result["switch"]["at_switch"])
             self.assertEqual(result["switch"]["fallbacks"], 0)
             self.assertGreaterEqual(result["switch"]["turns"], result["steps"])
 
     def test_AKilledSwitchIsReplacedByAShardAndComesBack(self):
         switch, address = self.start_switch()
-        workers = self.begin(address, "--epochs", 8, "--compute-ms", 5)
+        workers = self.begin(address, "--epochs", 8, "--compute-time", "5ms")
         self.wait_for_line(workers[0], "all 3 workers have joined")
         time.sleep(0.5)  # some steps; how many does not matter
         switch.kill()
@@ -149,7 +149,7 @@ class Switch(WithSwitch):
 
     def test_TheSwitchCountsWhatIsSentAgainAndTheTurnThatWaits(self):
         _, address = self.start_switch()
-        workers = self.begin(address, "--epochs", 8, "--compute-ms", 5)
+        workers = self.begin(address, "--epochs", 8, "--compute-time", "5ms")
         self.wait_for_line(workers[0], "all 3 workers have joined")
         before = self.job_at_switch_when(lambda job: job["events"].get("closed", 0) > 2)
         # The others' turn stays open without it, and they send again.
@@ -174,9 +174,9 @@ class Switch(WithSwitch):
                       for name, count, seed in (("lanes.svm", 900, 5), ("lanes.test.svm", 200, 6)))
         of_two = {"slots": 4, "lanes": LANES}
         switch, address = self.start_switch(**of_two)
-        flags = ["--train", data, "--test", test, "--batch", 2, "--lr", 0.5, "--audit", "--path", f"switch:{address}", "--switch-job", JOB,
+        flags = ["--train", data, "--test", test, "--batch", 2, "--lr", 0.5, "--audit", "--path", "switch", "--switch-address", f"{address}", "--switch-job", JOB,
                  "--switch-key", self.key, "--switch-slots", 4, "--switch-lanes", LANES, "--grid", f"{WINDOW}:-12", "--switch-return-after",
-                 "500ms", "--epochs", 12, "--compute-ms", 5]
+                 "500ms", "--epochs", 12, "--compute-time", "5ms"]
         begin = lambda worker, *more: start("train", *self.flags(worker, WORKERS, None), "--json", "-v", *flags, *more)
         workers = [begin(worker) for worker in range(WORKERS)]
         self.wait_for_line(workers[0], "all 3 workers have joined")
@@ -200,7 +200,7 @@ class Switch(WithSwitch):
 
     def test_AWorkerThatIsKilledIsLeftOut(self):
         _, address = self.start_switch()
-        workers = self.begin(address, "--epochs", 4, "--compute-ms", 2, "--workers-min", 2)
+        workers = self.begin(address, "--epochs", 4, "--compute-time", "2ms", "--workers-min", 2)
         self.wait_for_line(workers[0], "all 3 workers have joined")
         workers[2].kill()
         workers[2].communicate()
@@ -208,13 +208,13 @@ class Switch(WithSwitch):
 
     def test_AKilledWorkerRejoinsByTheSameCommand(self):
         _, address = self.start_switch()
-        workers = self.begin(address, "--epochs", 12, "--compute-ms", 5)
+        workers = self.begin(address, "--epochs", 12, "--compute-time", "5ms")
         self.wait_for_line(workers[0], "all 3 workers have joined")
         time.sleep(0.5)
         workers[2].kill()
         workers[2].communicate()
         # Its number is free once it has been silent for two heartbeats; the same command, with a state that it never wrote.
-        workers[2] = self.begin(address, "--epochs", 12, "--compute-ms", 5, "--state", self.path("two.state"), only=2)[0]
+        workers[2] = self.begin(address, "--epochs", 12, "--compute-time", "5ms", "--state", self.path("two.state"), only=2)[0]
         results, said = self.end(workers)
         self.assertIn("this worker continues from there", said[2])
         self.assertTrue(results[2]["switch"]["at_switch"])
@@ -233,7 +233,7 @@ class Switch(WithSwitch):
     def test_RefusesWhatThisPathDoesNotHave(self):
         _, address = self.start_switch()
         data = self.path("refused.svm", made_up_rows(20, 5))
-        path = ["--train", data, "--path", f"switch:{address}", "--switch-job", JOB]
+        path = ["--train", data, "--path", "switch", "--switch-address", f"{address}", "--switch-job", JOB]
         self.refused(2, "switch_key_file", "train", *self.flags(), *path)
         self.refused(2, "path switch is for mode synchronous", "train", *self.flags(), *path, "--switch-key", self.key, "--staleness", 1)
         self.refused(2, "initial_weights first", "train", *self.flags(), *path, "--switch-key", self.key, "--initial-weights", "first")
@@ -244,10 +244,10 @@ class NobodyStandsIn(WithSwitch):
 
     def test_AJobWaitsForAnotherOfItsNumberAndForAKilledOnesLease(self):
         _, address = self.start_switch()
-        first = self.begin(address, "--epochs", 6, "--compute-ms", 5, job="runs")
+        first = self.begin(address, "--epochs", 6, "--compute-time", "5ms", job="runs")
         self.wait_for_line(first[0], "all 3 workers have joined")
         time.sleep(0.5)  # some steps; how many does not matter
-        second = self.begin(address, "--epochs", 60, "--compute-ms", 20, job="waits")
+        second = self.begin(address, "--epochs", 60, "--compute-time", "20ms", job="waits")
         self.end(first)
         self.wait_for_line(second[0], "all 3 workers have joined")
         time.sleep(2)  # it is killed in some step, or before its first one: either is right

@@ -39,11 +39,11 @@ class Quality(WithServers):
     def held_out(self, job, *arguments):
         model = self.path(job + ".model")
         results = self.train(4, "--train", self.path("train.svm"), "--test", self.path("test.svm"), "--batch", 64, "--epochs", 6,
-                             "--lr-decay", 1, "--l2", 1e-6, "-o", model, *arguments, job=job)
+                             "--lr-schedule", "inverse:1", "--l2", 1e-6, "-o", model, *arguments, job=job)
         ends = [result["epochs"][-1]["held_out"] for result in results]
         for other in ends[1:]:
             self.assertEqual(other, ends[0], "all workers hold the same weights, to the bit")
-        evaluated = json.loads(run("eval", "--model", model, "--data", self.path("test.svm"), "--json").stdout)
+        evaluated = json.loads(run("eval", "--model-file", model, "--test", self.path("test.svm"), "--json").stdout)
         self.assertAlmostEqual(evaluated["log_loss"], ends[0]["log_loss"], places=5)
         return ends[0], sum(result["bytes_up"] for result in results)
 
@@ -185,7 +185,7 @@ class BenchServe(unittest.TestCase):
     def test_SmallUpdatesAgreeWithTheOracleInAnyCheckedRound(self):
         for seed in range(1, 5):
             for workers, n, density in ((3, 60_000, 0.01), (1, 20_000, 0.01), (2, 40, 0.05)):
-                ended = run("bench", "serve", "--n", n, "--density", density, "--workers", workers, "--shards", 3, "--rounds", 12,
+                ended = run("bench", "serve", "--dimension", n, "--density", density, "--workers", workers, "--shards", 3, "--rounds", 12,
                             "--warmup", 1, "--threshold-period", 9, "--seed", seed, "--json")
                 self.assertEqual(ended.returncode, 0, ended.stderr)
                 rows = [row for row in json.loads(ended.stdout.strip().split("\n")[-1])["rows"] if "codec" in row]
@@ -194,7 +194,7 @@ class BenchServe(unittest.TestCase):
     def test_AKilledWorkerOrShardEndsTheBenchmarkAsEndedEarly(self):
         for victim in ("worker", "shard"):
             with self.subTest(victim=victim), tempfile.TemporaryDirectory() as folder:
-                bench = subprocess.Popen(millrace("bench", "serve", "--n", 1000, "--workers", 2, "--shards", 1, "--rounds", 5000, "--rows", "lossless"),
+                bench = subprocess.Popen(millrace("bench", "serve", "--dimension", 1000, "--workers", 2, "--shards", 1, "--rounds", 5000, "--only", "lossless"),
                                          text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "TMPDIR": folder})
                 while not bench.stderr.readline().startswith("millrace-bench serve: lossless"):
                     self.assertIsNone(bench.poll())
@@ -218,7 +218,7 @@ class StoppedWriter(unittest.TestCase):
             folder = Path(name)
             data = folder / "a.svm"
             data.write_text(made_up_rows(2000, 7), encoding="utf-8")
-            serve = start("serve", "--shards", 2, "--port", 0, "--http-port", 0, "--json", "--table", folder / "table.db")
+            serve = start("serve", "--shards", 2, "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--json", "--table", folder / "table.db")
             servers = json.loads(serve.stdout.readline())["servers"]
             running = start("train", "--servers", servers, "--job", "running", "--train", data, "--epochs", 1_000_000)
             lines = iter(running.stdout.readline, "")
@@ -273,7 +273,7 @@ class StreamsThatFail(unittest.TestCase):
             self.assertEqual(usage.returncode, 2)
 
     def test_OutputThatCannotBeWrittenIsAFailure(self):
-        for command in ("-bench worker --n 64 --repeats 1 --json", " data synthetic --rows 10 -o x.svm", " --help", " --version", " serve --port 0 --http-port 0"):
+        for command in ("-bench worker --dimension 64 --repeats 1 --json", " data synthetic --rows 10 -o x.svm", " --help", " --version", " serve --listen 127.0.0.1:0 --http 127.0.0.1:0"):
             with self.subTest(command=command):
                 ended = self.shell(f"{PROGRAMS / 'millrace'}{command} > /dev/full")
                 self.assertEqual(ended.returncode, 6, ended.stderr)
@@ -291,7 +291,7 @@ class StreamsThatFail(unittest.TestCase):
         self.assertEqual(self.shell(f"{program} data synthetic --rows 100 -o closed.svm <&- >&- 2>&-").returncode, 0)
         folder = Path(self.folder.name)
         self.assertEqual((folder / "open.svm").read_bytes(), (folder / "closed.svm").read_bytes())
-        self.assertEqual(self.shell(f"{program} eval --model none --data a.svm 2>&-").returncode, 6)
+        self.assertEqual(self.shell(f"{program} eval --model-file none --test a.svm 2>&-").returncode, 6)
 
 
 class ServersThatEnd(unittest.TestCase):
@@ -299,7 +299,7 @@ class ServersThatEnd(unittest.TestCase):
         with tempfile.TemporaryDirectory() as name:
             data = Path(name) / "a.svm"
             data.write_text(made_up_rows(2000, 7), encoding="utf-8")
-            serve = start("serve", "--shards", 2, "--port", 0, "--http-port", 0, "--json")
+            serve = start("serve", "--shards", 2, "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--json")
             servers = json.loads(serve.stdout.readline())["servers"]
             worker = start("train", "--servers", servers, "--train", data, "--epochs", 1_000_000)
             while not worker.stdout.readline().lstrip().startswith("1 "):
@@ -359,9 +359,9 @@ class Refusals(WithServers):
         nowhere = self.path("nowhere")
         for sentence, arguments in (("codec 'gap+nothing' is not", ["bench", "serve", "--codec", "gap+nothing"]),
                                     ("qsgd4' loses something", ["bench", "serve", "--codec", "gap+qsgd4"]), ("Bloom false positive rate", ["bench", "serve", "--codec", "bloom_p0:1.5+raw"]),
-                                    ("--parts-per-shard", ["bench", "serve", "--parts-per-shard", 65]), ("--rate: 'fast' is not a rate", ["bench", "serve", "--rate", "fast"]),
-                                    *[("is not a rate", ["bench", "serve", "--rate", rate]) for rate in ("0bit", "999bit", "9" * 20 + "gbit", "1001gbit", "-1gbit")],
-                                    ("--rate: 'fast' is not a rate", ["demo", "--folder", nowhere, "--rate", "fast"]),
+                                    ("--parts-per-shard", ["bench", "serve", "--parts-per-shard", 65]), ("--link-rate: 'fast' is not a rate", ["bench", "serve", "--link-rate", "fast"]),
+                                    *[("is not a rate", ["bench", "serve", "--link-rate", rate]) for rate in ("0bit", "999bit", "9" * 20 + "gbit", "1001gbit", "-1gbit")],
+                                    ("--link-rate: 'fast' is not a rate", ["demo", "--folder", nowhere, "--link-rate", "fast"]),
                                     ("--quorum", ["demo", "--folder", nowhere, "--mode", "partial", "--quorum", 4097]), ("quorum", ["demo", "--folder", nowhere, "--quorum", 2]),
                                     ("'late': known are", ["demo", "--folder", nowhere, "--mode", "late"]), ("--workers 2 at least", ["demo", "--folder", nowhere, "--kill", "--workers", 1]),
                                     ("--lr times --l2", ["demo", "--folder", nowhere, "--lr", 100, "--l2", 0.5])):
@@ -423,19 +423,19 @@ class Refusals(WithServers):
     def test_EveryUsageErrorIsOneLineWithTheCommandAndItsHelp(self):
         data = ("--train", "a.svm", "--servers", "127.0.0.1:1")
         for sentence, arguments in (("millrace train: --lr: 'nan' is not a number from 1e-12", ["train", *data, "--lr", "nan"]),
-                                    ("--l2: 'nan'", ["train", *data, "--l2", "nan"]), ("--lr-decay", ["train", *data, "--lr-decay", "nan"]),
+                                    ("--l2: 'nan'", ["train", *data, "--l2", "nan"]), ("schedule 'nan'", ["train", *data, "--lr-schedule", "nan"]),
                                     ("--density: 'nan'", ["bench", "select", "--density", "nan"]), ("--lr", ["demo", "--lr", "nan"]),
                                     ("--seed: '-1'", ["train", *data, "--seed", -1]), ("--steps: '-1'", ["train", *data, "--steps", -1]),
                                     ("millrace train: --train is required", ["train"]), ("is not host:port", ["train", *data[:3], "127.0.0.1:70000"]),
                                     ("there is no 'nothing'", ["data", "nothing"]), ("see millrace-bench --help", ["bench"]),
-                                    ("leaves no port for shard 1", ["serve", "--port", 65535]), ("leaves no port", ["serve", "--http-port", 65535]),
-                                    ("--grace-ms", ["serve", "--grace-ms", -5]), ("--rows", ["bench", "serve", "--rows", "none"]),
+                                    ("leaves no port for shard 1", ["serve", "--listen", "127.0.0.1:65535"]), ("leaves no port", ["serve", "--http", "127.0.0.1:65535"]),
+                                    ("--drain", ["serve", "--drain", "-5s"]), ("--only", ["bench", "serve", "--only", "none"]),
                                     ("--output: it is empty", ["train", *data, "-o", ""]), ("--state: it is empty", ["train", *data, "--state", ""]),
                                     ("--train: it is empty", ["train", "--train", "", *data[2:]]), ("--http: it is empty", ["train", *data, "--http", ""]),
-                                    ("--model: it is empty", ["eval", "--model", "", "--data", "a"]), ("--input: it is empty", ["data", "debian", "-o", "a", "--input", ""]),
+                                    ("--model-file: it is empty", ["eval", "--model-file", "", "--test", "a"]), ("--input: it is empty", ["data", "debian", "-o", "a", "--input", ""]),
                                     ("--table: it is empty", ["serve", "--table", ""]), ("--codec: it is empty", ["bench", "serve", "--codec", ""]),
                                     ("'a b:1' is not host:port", ["train", *data[:3], "a b:1"]),
-                                    ("is the file of --output", ["data", "synthetic", "--rows", 10, "-o", "a", "--held-out", "./a"])):
+                                    ("is the file of --output", ["data", "synthetic", "--rows", 10, "-o", "a", "--test-output", "./a"])):
             with self.subTest(arguments=arguments):
                 ended = self.refused(2, sentence, *arguments)
                 self.assertEqual(ended.stderr.count("\n"), 1, ended.stderr)
@@ -444,8 +444,9 @@ class Refusals(WithServers):
     def test_TheServersUsageErrorsAreOneLineToo(self):
         table = ["--table", self.path("unused.db")]
         for sentence, flags in (("--table is required", []), ("--shard", [*table, "--shard", 3, "--shards", 2]), ("65536", [*table, "--listen", "tcp://127.0.0.1:65536"]),
-                                ("tcp://HOST:PORT", [*table, "--listen", "ipc:///tmp/x"]), ("--advertise", [*table, "--advertise", "here"]),
-                                *[("is not a size", [*table, "--message-bytes-max", size]) for size in ("0", "-1", "1" + 30 * "0", "16E", "10QB", "1.5G", "", "x")],
+                                ("give HOST:PORT", [*table, "--listen", "ipc:///tmp/x"]), ("--advertise", [*table, "--advertise", "here"]),
+                                *[("is not a size", [*table, "--message-bytes-max", size]) for size in ("-1", "1" + 30 * "0", "16E", "10QB", "1.5GiB", "64M", "", "x")],
+                                ("is not from 1B", [*table, "--message-bytes-max", 0]), ("is not a duration", [*table, "--drain", 10]), ("is not a rate", [*table, "--link-rate", 1]),
                                 ("--shard: Value -1", [*table, "--shard", -1]), ("--table: ''", ["--table", ""]), ("':memory:' is not the name", ["--table", ":memory:"]),
                                 ("--http: ''", [*table, "--http", ""]), ("was not readable", [*table, "--config", self.folder.name]),
                                 ("nonsense", [*table, "--config", self.path("typing-error.ini", "nonsense=3\n")]),
@@ -478,7 +479,7 @@ class Refusals(WithServers):
     def test_ABenchmarkThatIsInterruptedLeavesNoProcessAndNoFolder(self):
         folder = self.path("bench")
         folder.mkdir()
-        bench = subprocess.Popen(millrace("bench", "serve", "--n", 100_000, "--rounds", 100_000, "--workers", 1, "--shards", 1), text=True,
+        bench = subprocess.Popen(millrace("bench", "serve", "--dimension", 100_000, "--rounds", 100_000, "--workers", 1, "--shards", 1), text=True,
                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "TMPDIR": str(folder)})
         self.assertIn("bare ZeroMQ", bench.stderr.readline())
         bench.send_signal(signal.SIGTERM)
@@ -497,7 +498,7 @@ class Refusals(WithServers):
         for phase in ("making", "running", "removing", "always"):
             folder = self.path(phase)
             folder.mkdir()
-            bench = subprocess.Popen(millrace("bench", "serve", "--rate", "1gbit", "--n", 100_000, "--rounds", 100_000, "--workers", 2, "--shards", 2),
+            bench = subprocess.Popen(millrace("bench", "serve", "--link-rate", "1gbit", "--dimension", 100_000, "--rounds", 100_000, "--workers", 2, "--shards", 2),
                                      text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "TMPDIR": str(folder)},
                                      start_new_session=True)  # a group of its own: Ctrl-C reaches all of it
             while not namespaces(bench):
@@ -521,7 +522,7 @@ class Refusals(WithServers):
         for again, code in ((signal.SIGTERM, 143), (signal.SIGINT, 130)):
             folder = self.path(f"serve{code}")
             folder.mkdir()
-            serve = subprocess.Popen(millrace("serve", "--shards", 2, "--port", 0, "--http-port", 0, "--json"), text=True, stdout=subprocess.PIPE,
+            serve = subprocess.Popen(millrace("serve", "--shards", 2, "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--json"), text=True, stdout=subprocess.PIPE,
                                      stderr=subprocess.PIPE, env={**os.environ, "TMPDIR": str(folder)})
             self.assertIn("listening", serve.stdout.readline())
             shards = Path(f"/proc/{serve.pid}/task/{serve.pid}/children").read_text(encoding="utf-8").split()
@@ -539,13 +540,13 @@ class Refusals(WithServers):
             self.assertFalse([shard for shard in shards if Path(f"/proc/{shard}").exists()])
 
     def test_AFolderForTemporaryFilesThatIsNotThereIsSaid(self):
-        for arguments in (["serve", "--port", 0, "--http-port", 0], ["bench", "serve", "--rounds", 1]):
+        for arguments in (["serve", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"], ["bench", "serve", "--rounds", 1]):
             ended = subprocess.run(millrace(*arguments), capture_output=True, text=True, timeout=30, check=False, env={**os.environ, "TMPDIR": "/no/such/folder"})
             self.assertEqual((ended.returncode, ended.stdout, ended.stderr.count("\n")), (6, "", 1), ended.stderr)
             self.assertIn("TMPDIR", ended.stderr)
 
     def test_AnInterruptionWhileShardsStartEndsServeInOrder(self):
-        serve = subprocess.Popen(millrace("serve", "--shards", 2, "--port", 0, "--http-port", 0, "--json"), text=True, stdout=subprocess.PIPE,
+        serve = subprocess.Popen(millrace("serve", "--shards", 2, "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--json"), text=True, stdout=subprocess.PIPE,
                                  stderr=subprocess.PIPE, start_new_session=True)
         exe = ""
         while not exe.endswith("millrace-server"):
@@ -560,7 +561,7 @@ class Refusals(WithServers):
     def test_OneRequestThatTimeoutSendsTwiceEndsServeInOrder(self):
         # timeout passes a signal on to its child, and then to the group that its child is in.
         for _ in range(3):
-            serve = subprocess.Popen(["timeout", "600", *millrace("serve", "--shards", 2, "--port", 0, "--http-port", 0, "--json")], text=True,
+            serve = subprocess.Popen(["timeout", "600", *millrace("serve", "--shards", 2, "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--json")], text=True,
                                      stdout=subprocess.PIPE, stderr=subprocess.PIPE)
             self.assertIn("listening", serve.stdout.readline())
             serve.send_signal(signal.SIGTERM)
@@ -570,7 +571,7 @@ class Refusals(WithServers):
 
     def test_APortInUseIsSaid(self):
         port = self.servers.split(",", 1)[0].rsplit(":", 1)[1]
-        ended = self.refused(6, "shard 0: ", "serve", "--shards", 1, "--port", port)
+        ended = self.refused(6, "shard 0: ", "serve", "--shards", 1, "--listen", f"127.0.0.1:{port}")
         self.assertIn("in use", ended.stderr)
         self.assertEqual((ended.stdout, ended.stderr.count("\n")), ("", 1), ended.stderr)
 
@@ -580,16 +581,17 @@ class Refusals(WithServers):
             taken.bind(("127.0.0.1", 0))
             taken.listen()
             port = taken.getsockname()[1]
-            for code, sentence, flags in ((6, "in use", ["--port", port - 1, "--http-port", 0]), (6, "shard 0: ", ["--port", 0, "--table", self.path("no") / "t.db"]),
-                                          (6, "in use", ["--port", 0, "--http-port", port - 1]), (2, "--host", ["--port", 0, "--host", "::1"])):
+            for code, sentence, flags in ((6, "in use", ["--listen", f"127.0.0.1:{port - 1}", "--http", "127.0.0.1:0"]),
+                                          (6, "shard 0: ", ["--listen", "127.0.0.1:0", "--table", self.path("no") / "t.db"]),
+                                          (6, "in use", ["--listen", "127.0.0.1:0", "--http", f"127.0.0.1:{port - 1}"]), (2, "--listen", ["--listen", "::1:0"])):
                 with self.subTest(flags=flags):
                     ended = self.refused(code, sentence, "serve", "--shards", 2, *flags)
                     self.assertEqual((ended.stdout, len(reasons_of(ended))), ("", 1), ended.stderr)
-        three = start("serve", "--shards", 3, "--port", 0, "--http-port", 0, "--table", table)
+        three = start("serve", "--shards", 3, "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--table", table)
         self.assertIn("shard 0", three.stdout.readline())
         three.send_signal(signal.SIGTERM)
         three.communicate(timeout=60)
-        ended = self.refused(5, "3 shards", "serve", "--shards", 2, "--port", 0, "--http-port", 0, "--table", table)
+        ended = self.refused(5, "3 shards", "serve", "--shards", 2, "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--table", table)
         self.assertEqual(len(reasons_of(ended)), 1, ended.stderr)
 
 

@@ -326,7 +326,7 @@ TEST(Ends, AGoodbyeWhileTheTableCannotBeWrittenIsNotForgotten) {
     cluster.send(ScriptedCluster::peer(worker), 0, goodbye);
     cluster.send(ScriptedCluster::peer(worker), 0, goodbye);  // once more changes nothing
   }
-  cluster.pass(90'000);  // past dead_after_ms and past --abandon-seconds: they have left, they are not dead
+  cluster.pass(90'000);  // past dead_after_ms and past --abandon-after: they have left, they are not dead
   EXPECT_EQ(cluster.core().status(cluster.now).jobs.size(), 1u) << "only the table can say that it is over";
   cluster.fail_table_writes(false);
   cluster.pass(1'000);

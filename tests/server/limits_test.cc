@@ -41,7 +41,7 @@ TEST(Limits, WorkersTensorsPartsAndDeathAreBoundedByName) {
   limits = Limits{};
   limits.dead_after_ms_min = 60'000;
   ScriptedCluster death(limits_job(2), 1, limits);
-  expect_limit(death.join(0), "--dead-after-ms-min");
+  expect_limit(death.join(0), "--dead-after-min");
 }
 
 TEST(Limits, JobsAreBounded) {
@@ -184,7 +184,7 @@ TEST(Limits, StepThatOnceHadNoRoomIsNotEndedBecauseAWorkerIsSlow) {
     }
     cluster.pass(1'000);
   }
-  cluster.push(1, 0, ones);  // computed for longer than --abandon-seconds
+  cluster.push(1, 0, ones);  // computed for longer than --abandon-after
   EXPECT_EQ(cluster.gather(1, 0).parts, 1u);
 }
 

@@ -18,9 +18,11 @@ void add_cluster_flags(CLI::App& app, const ClusterFlags& flags) {
 }
 
 void add_seed_and_json(CLI::App& app, uint64_t& seed, const std::string& what, bool& json) {
+  app.option_defaults()->group("Measurement");
   app.add_option("--seed", seed, what)
       ->capture_default_str()
       ->check(in_range(uint64_t{0}, std::numeric_limits<uint64_t>::max()));
+  app.option_defaults()->group("Output");
   app.add_flag("--json", json, "one JSON object as the last line");
 }
 

@@ -8,12 +8,15 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/base/clock.h"
+#include "monitoring/command_line/quantity_flags.h"
 #include "protocol/files/atomic_file.h"
 #include "worker/bench/bench_command.h"
 #include "worker/bench/commands.h"
 #include "worker/bench/converge/converge.h"
 #include "worker/program/flag_range.h"
 #include "worker/program/option_flags.h"
+#include "worker/program/program.h"
 #include "worker/program/scratch_folder.h"
 #include "worker/program/table.h"
 
@@ -100,7 +103,9 @@ program::Command add_converge_bench(CLI::App& root) {
   auto flags = std::make_shared<ConvergeFlags>();
   auto& options = flags->options;
   options.folder = program::kept_folder("millrace-converge");
-  CLI::App* app = root.add_subcommand("converge", "held-out loss of every mode against dense synchronous training");
+  CLI::App* app =
+      program::add_command(root, "converge", "held-out loss of every mode against dense synchronous training");
+  app->option_defaults()->group("Data");
   app->add_option("--data", options.data,
                   "a LIBSVM file (every tenth row is held out), debian, or generated (default: w8a of the shared data, "
                   "else generated)")
@@ -108,24 +113,32 @@ program::Command add_converge_bench(CLI::App& root) {
   app->add_option("--dimension", options.dimension, "of debian and generated data")
       ->capture_default_str()
       ->check(in_range(uint64_t{16}, uint64_t{1} << 28));
+  app->option_defaults()->group("Cluster");
   add_cluster_flags(*app, {options.workers, 2, 32, options.shards});
+  app->option_defaults()->group("Measurement");
   app->add_option("--rounds", options.rounds, "of each row")->capture_default_str()->check(in_range(1, 1'000'000));
   app->add_option("--points", options.points, "of each curve")->capture_default_str()->check(in_range(1, 1'000));
+  app->option_defaults()->group("Training");
   app->add_option("--batch", options.batch, "rows a worker and step")
       ->capture_default_str()
       ->check(in_range(1, 65'536));
   app->add_option("--lr", options.learning_rate, "learning rate")->capture_default_str()->check(in_range(1e-6, 1e6));
   flags->job.add_to(*app);
-  app->add_option("--compute-ms", options.compute_ms, "let every gradient take at least this time")
-      ->capture_default_str()
-      ->check(in_range(0, 10'000));
-  app->add_option("--slow-worker", flags->slow, "WORKER:FACTOR: its gradients take FACTOR times --compute-ms")
+  app->option_defaults()->group("Training");
+  monitoring::add_duration(*app, "--compute-time", monitoring::in_ms(options.compute_ms),
+                           "let every gradient take at least this time", {.most = 10 * kNsPerS});
+  app->add_option("--slow-worker", flags->slow, "WORKER:FACTOR: its gradients take FACTOR times --compute-time")
       ->check(not_empty());
   std::string names;
   for (const ConvergeRow& row : converge_rows(options)) names += (names.empty() ? "" : ", ") + row.name;
-  app->add_option("--rows", options.rows, "which of: " + names + " (default: all)")->delimiter(',');
-  app->add_option("--plot", flags->plot, "an SVG: log-loss against rounds, and against bytes")->check(not_empty());
+  app->option_defaults()->group("Measurement");
+  app->add_option("--only", options.rows, "rows to measure, of: " + names + " (default: all)")->delimiter(',');
+  app->option_defaults()->group("Output");
+  app->add_option("--plot", flags->plot, "an SVG: log-loss against rounds, and against bytes")
+      ->type_name("FILE")
+      ->check(not_empty());
   app->add_option("--folder", options.folder, "where data, tables and logs are kept")
+      ->type_name("FOLDER")
       ->capture_default_str()
       ->check(not_empty());
   add_seed_and_json(*app, options.seed, "of the order of rows and of every random choice in the jobs", flags->json);
@@ -138,7 +151,7 @@ program::Command add_converge_bench(CLI::App& root) {
       "Examples:\n"
       "  millrace-bench converge --plot w8a.svg\n"
       "  millrace-bench converge --data debian --select topk:512 --reselect topk:1536 --plot debian.svg\n"
-      "  millrace-bench converge --compute-ms 20 --slow-worker 3:10 --rounds 200\n\n" +
+      "  millrace-bench converge --compute-time 20ms --slow-worker 3:10 --rounds 200\n\n" +
       program::exit_code_table());
   return {app, [flags] { return run_converge(*flags); }};
 }

@@ -10,6 +10,7 @@
 #include "worker/bench/rounds/crowd.h"
 #include "worker/program/flag_range.h"
 #include "worker/program/json_text.h"
+#include "worker/program/program.h"
 #include "worker/program/table.h"
 
 namespace millrace::bench {
@@ -64,7 +65,9 @@ program::Outcome run_crowd(const CrowdFlags& flags) {
 program::Command add_crowd_bench(CLI::App& root) {
   auto flags = std::make_shared<CrowdFlags>();
   auto& options = flags->options;
-  CLI::App* app = root.add_subcommand("crowd", "whole rounds with ever more workers: time, bytes, a shard's memory");
+  CLI::App* app =
+      program::add_command(root, "crowd", "whole rounds with ever more workers: time, bytes, a shard's memory");
+  app->option_defaults()->group("Cluster");
   app->add_option("--workers", options.workers, "numbers of workers, a row each")
       ->delimiter(',')
       ->capture_default_str()
@@ -73,17 +76,20 @@ program::Command add_crowd_bench(CLI::App& root) {
       ->capture_default_str()
       ->check(in_range(1, 64));
   app->add_option("--shards", options.shards, "server processes")->capture_default_str()->check(in_range(1, 16));
-  app->add_option("--n", options.n, "dimension")
+  app->option_defaults()->group("Data");
+  app->add_option("--dimension", options.n, "dimension")
       ->capture_default_str()
       ->check(in_range(uint64_t{16}, uint64_t{1} << 28));
   app->add_option("--density", options.density,
                   "entries that a worker pushes, and that an update has, over the dimension")
       ->capture_default_str()
       ->check(in_range(1e-9, 0.25));
+  app->option_defaults()->group("Measurement");
   app->add_option("--rounds", options.rounds, "measured rounds")->capture_default_str()->check(in_range(1, 100'000));
   app->add_option("--warmup", options.warmup_rounds, "rounds before them")
       ->capture_default_str()
       ->check(in_range(0, 10'000));
+  app->option_defaults()->group("Job");
   app->add_option("--parts-per-shard", options.parts_per_shard, "parts a shard")
       ->capture_default_str()
       ->check(in_range(1, 64));

@@ -10,11 +10,14 @@
 #include <vector>
 
 #include "kernels/base/allocator.h"
+#include "kernels/base/clock.h"
+#include "monitoring/command_line/quantity_flags.h"
 #include "monitoring/standard_streams.h"
 #include "worker/bench/commands.h"
 #include "worker/bench/peers/peer_bench.h"
 #include "worker/program/flag_range.h"
 #include "worker/program/mpi/mpi_end.h"
+#include "worker/program/program.h"
 #include "worker/program/table.h"
 
 namespace millrace::bench {
@@ -177,12 +180,14 @@ Outcome run_bench(const PeerBenchFlags& flags) {
 /// The options that a line of --cases may have, too.
 void add_case_flags(CLI::App& app, PeerBenchFlags& flags) {
   auto& options = flags.options;
-  app.add_option("--n", options.inputs.n, "dimension")
+  app.option_defaults()->group("Data");
+  app.add_option("--dimension", options.inputs.n, "dimension")
       ->capture_default_str()
       ->check(in_range(uint64_t{1}, uint64_t{1} << 31));
   app.add_option("--density", flags.density, "entries of each rank, over the dimension")
       ->capture_default_str()
       ->check(in_range(1e-9, 1.0));
+  app.option_defaults()->group("Collectives");
   app.add_option("--algorithm", options.algorithms, "one, or several with commas between; else all")->delimiter(',');
   app.add_option("--codec", flags.codec,
                  "of what ranks contribute (raw: none); sums have its index codec, losslessly, but for --quantizer");
@@ -192,39 +197,45 @@ void add_case_flags(CLI::App& app, PeerBenchFlags& flags) {
   app.add_option("--k", options.k, "entries that selecting algorithms keep; 0: as many as each rank has")
       ->check(in_range(uint64_t{0}, uint64_t{1} << 31));
   std::vector<std::string> shapes(input_shape_names().begin(), input_shape_names().end());
+  app.option_defaults()->group("Data");
   app.add_option("--distribution", flags.distribution, "where the entries lie")
       ->capture_default_str()
       ->check(one_of(shapes));
+  app.option_defaults()->group("Collectives");
   app.add_option("--boundaries", flags.boundaries,
                  "oktopk: of the ranks' regions; pooled where entries lie in other places on every rank")
       ->capture_default_str()
       ->check(one_of(peer::boundaries_names()));
-  app.add_option("--repeats", options.repeats, "measured rounds; each step has one of its algorithm before it")
+  app.option_defaults()->group("Measurement");
+  app.add_option("--repeats", options.repeats, "measured repetitions; each step has one of its algorithm before it")
       ->capture_default_str()
       ->check(in_range(1, 1'000'000));
-  app.add_option("--warmup", options.warmup, "rounds before them")->capture_default_str()->check(in_range(0, 10'000));
+  app.add_option("--warmup", options.warmup, "repetitions before them")
+      ->capture_default_str()
+      ->check(in_range(0, 10'000));
   app.add_option("--seed", options.inputs.seed, "of the contributions")
       ->capture_default_str()
       ->check(in_range(uint64_t{0}, std::numeric_limits<uint64_t>::max()));
-  app.add_option("--silence-ms", options.silence_ms_max, "a rank that does not answer for this time counts as dead")
-      ->capture_default_str()
-      ->check(in_range(1, 3'600'000));
-  app.add_option("--shared-bytes", flags.shared_bytes_max,
-                 "memory of each rank that ranks of one machine look into instead of sending; 0: none")
-      ->capture_default_str()
-      ->check(in_range(uint64_t{0}, uint64_t{1} << 40));
+  app.option_defaults()->group("Network");
+  monitoring::add_duration(app, "--rank-silence", monitoring::in_ms(options.silence_ms_max),
+                           "a rank that does not answer for this time counts as dead",
+                           {.least = kNsPerMs, .most = 3'600 * kNsPerS});
+  monitoring::add_size(app, "--shared-bytes", flags.shared_bytes_max,
+                       "memory of each rank that ranks of one machine look into instead of sending; 0B: none", 0,
+                       uint64_t{1} << 40);
+  app.option_defaults()->group("Measurement");
   app.add_flag("--without-dense", flags.without_dense, "leaves MPI_Allreduce of the dense vector out");
   CLI::Option* overlap = app.add_flag("--overlap", flags.overlap, "measures how much of it computation hides");
-  app.add_option("--compute", flags.compute,
+  app.add_option("--compute-on", flags.compute,
                  "place of the computation: the cores, or an accelerator elsewhere (a rank blocks on it)")
       ->capture_default_str()
       ->check(one_of({"cores", "elsewhere"}))
       ->needs(overlap);
-  app.add_option("--bucket-bytes", options.bucket_bytes,
-                 "a dense gradient of 32 layers is also summed in buckets of at least this size, while the layers that "
-                 "follow are computed")
-      ->capture_default_str()
-      ->check(in_range(uint64_t{1}, uint64_t{1} << 40))
+  monitoring::add_size(
+      app, "--bucket-bytes", options.bucket_bytes,
+      "a dense gradient of 32 layers is also summed in buckets of at least this size, while the layers "
+      "that follow are computed",
+      1, uint64_t{1} << 40)
       ->needs(overlap);
 }
 
@@ -235,10 +246,13 @@ void add_flags(CLI::App& app, PeerBenchFlags& flags) {
          "--cases", flags.cases,
          "a file with a case a line, options of this command: measures them one after the other in one start of "
          "MPI; the command line's options hold where a line does not say otherwise")
+      ->type_name("FILE")
       ->check(program::not_empty());
+  app.option_defaults()->group("Network");
   app.add_option("--mpi-threads", flags.threads, "MPI's thread level")
       ->capture_default_str()
       ->check(one_of({"single", "funneled", "serialized", "multiple"}));
+  app.option_defaults()->group("Output");
   app.add_flag("--json", flags.json, "one JSON object as the last line, of rank 0; with --cases, a line each");
 }
 
@@ -246,7 +260,7 @@ void add_flags(CLI::App& app, PeerBenchFlags& flags) {
 
 program::Command add_peers_bench(CLI::App& root) {
   auto flags = std::make_shared<PeerBenchFlags>();
-  CLI::App* app = root.add_subcommand("peers", "allreduces over MPI, against MPI_Allreduce of the dense vector");
+  CLI::App* app = program::add_command(root, "peers", "allreduces over MPI, against MPI_Allreduce of the dense vector");
   add_flags(*app, *flags);
   app->footer(
       "Run it under mpirun. Every round has each algorithm once; a round's time is that of the slowest rank, from a "
@@ -256,13 +270,15 @@ program::Command add_peers_bench(CLI::App& root) {
       "largest entries or a codec loses something, sum and all entries that the ranks keep together are the "
       "contributions.\n\n"
       "Examples:\n"
-      "  mpirun -n 8 --oversubscribe --mca mpi_yield_when_idle 1 millrace-bench peers --n 16777216 --density 0.00781 "
+      "  mpirun -n 8 --oversubscribe --mca mpi_yield_when_idle 1 millrace-bench peers --dimension 16777216 --density "
+      "0.00781 "
       "--json\n"
       "  mpirun -n 2 millrace-bench peers --algorithm ssar_recursive_doubling --codec gap+qsgd4\n"
-      "  deploy/netlab.sh mpirun --ranks 4 --rate 1gbit -- millrace-bench peers --n 16777216 --density 0.00781\n"
-      "  mpirun -n 4 millrace-bench peers --overlap --compute elsewhere --json\n"
+      "  deploy/netlab.sh mpirun --ranks 4 --link-rate 1gbit -- millrace-bench peers --dimension 16777216 --density "
+      "0.00781\n"
+      "  mpirun -n 4 millrace-bench peers --overlap --compute-on elsewhere --json\n"
       "  printf '%s\\n' '--density 0.001' '--density 0.01 --codec gap+raw' > cases.txt\n"
-      "  mpirun -n 4 millrace-bench peers --n 1000000 --cases cases.txt --json\n\n" +
+      "  mpirun -n 4 millrace-bench peers --dimension 1000000 --cases cases.txt --json\n\n" +
       program::exit_code_table());
   return {app, [flags] { return run_bench(*flags); }};
 }

@@ -8,12 +8,15 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/base/clock.h"
+#include "monitoring/command_line/quantity_flags.h"
 #include "worker/bench/bench_command.h"
 #include "worker/bench/commands.h"
 #include "worker/bench/recover/recover.h"
 #include "worker/program/flag_range.h"
 #include "worker/program/json_text.h"
 #include "worker/program/option_flags.h"
+#include "worker/program/program.h"
 #include "worker/program/table.h"
 
 namespace millrace::bench {
@@ -82,14 +85,17 @@ program::Command add_recover_bench(CLI::App& root) {
   auto flags = std::make_shared<RecoverFlags>();
   auto& options = flags->options;
   CLI::App* app =
-      root.add_subcommand("recover", "shards that are killed, workers that join: time until the job continues");
+      program::add_command(root, "recover", "shards that are killed, workers that join: time until the job continues");
+  app->option_defaults()->group("Cluster");
   add_cluster_flags(*app, {flags->job.draft.spec.workers, 1, 32, options.shards});
-  app->add_option("--n", options.n, "dimension")
+  app->option_defaults()->group("Data");
+  app->add_option("--dimension", options.n, "dimension")
       ->capture_default_str()
       ->check(in_range(uint64_t{1} << 10, uint64_t{1} << 28));
   app->add_option("--density", options.density, "entries that a worker pushes, over the dimension")
       ->capture_default_str()
       ->check(in_range(1e-5, 0.5));
+  app->option_defaults()->group("Measurement");
   app->add_option("--kills", options.kills, "of shards, one after the other")
       ->capture_default_str()
       ->check(in_range(0, 1'000));
@@ -100,6 +106,7 @@ program::Command add_recover_bench(CLI::App& root) {
       ->capture_default_str()
       ->check(in_range(1, 1'000));
   flags->job.add_to(*app);
+  app->option_defaults()->group("Compression");
   app->add_option("--codec", options.codec, "lossless, both ways, as train has it")->capture_default_str();
   add_seed_and_json(*app, flags->job.draft.spec.seed, "of the moments of the kills, and of the killed shards",
                     flags->json);
@@ -117,7 +124,7 @@ program::Command add_recover_bench(CLI::App& root) {
       "code 1.\n\n"
       "Examples:\n"
       "  millrace-bench recover --json\n"
-      "  millrace-bench recover --kills 100 --joins 0 --n 1048576\n\n" +
+      "  millrace-bench recover --kills 100 --joins 0 --dimension 1048576\n\n" +
       program::exit_code_table());
   return {app, [flags] { return run_recover(*flags); }};
 }

@@ -12,6 +12,7 @@
 #include "worker/bench/rounds/serve.h"
 #include "worker/program/flag_range.h"
 #include "worker/program/option_flags.h"
+#include "worker/program/program.h"
 
 namespace millrace::bench {
 
@@ -87,6 +88,7 @@ program::Outcome run_bench_serve(const BenchServeFlags& flags) {
 }
 
 void add_path_flags(CLI::App& app, ServeBenchOptions& options) {
+  app.option_defaults()->group("Switch");
   app.add_option(
          "--path", options.path,
          "the process that adds up: server, switch (a millrace-switch, on a host whose link has no limit), or both "
@@ -99,7 +101,7 @@ void add_path_flags(CLI::App& app, ServeBenchOptions& options) {
          "rows without them, with them, and with each cutting its sums to its share of k; bytes into shard 0")
       ->check(in_range(1, 16));
   app.add_option("--mtu", options.mtu,
-                 "of the links, with --rate: 9000 where they take jumbo frames; both paths have it")
+                 "of the links, with --link-rate: 9000 where they take jumbo frames; both paths have it")
       ->capture_default_str()
       ->check(in_range(1500, 9000));
 }
@@ -109,32 +111,38 @@ void add_path_flags(CLI::App& app, ServeBenchOptions& options) {
 program::Command add_serve_bench(CLI::App& root) {
   auto flags = std::make_shared<BenchServeFlags>();
   auto& options = flags->options;
-  CLI::App* app = root.add_subcommand("serve", "whole rounds of real shards and workers against bare ZeroMQ");
-  worker::add_config_flag(*app);
+  CLI::App* app = program::add_command(root, "serve", "whole rounds of real shards and workers against bare ZeroMQ");
+  app->option_defaults()->group("Cluster");
   add_cluster_flags(*app, {flags->job.draft.spec.workers, 1, 48, options.shards});
-  app->add_option("--n", options.n, "dimension")
+  app->option_defaults()->group("Data");
+  app->add_option("--dimension", options.n, "dimension")
       ->capture_default_str()
       ->check(in_range(uint64_t{16}, uint64_t{1} << 32));
   app->add_option("--density", options.density,
                   "entries that a worker pushes, and that an update has, over the dimension")
       ->capture_default_str()
       ->check(in_range(1e-9, 0.25));
+  app->option_defaults()->group("Measurement");
   app->add_option("--rounds", options.rounds, "measured rounds")->capture_default_str()->check(in_range(1, 100'000));
   app->add_option("--warmup", options.warmup_rounds, "rounds before them")
       ->capture_default_str()
       ->check(in_range(0, 10'000));
-  app->add_option("--rate", options.rate,
+  app->option_defaults()->group("Network");
+  app->add_option("--link-rate", options.rate,
                   "every process in a network namespace of its own behind this rate (1gbit); needs root")
+      ->type_name("RATE")
       ->check(program::not_empty());
   app->add_option("--loss", options.loss,
-                  "the chance that a packet is lost on its way to a host, with --rate (0.01); needs nft. Rows are "
+                  "the chance that a packet is lost on its way to a host, with --link-rate (0.01); needs nft. Rows are "
                   "measured without it, with bursts lost whole (+burst-loss), over links that carry packets one by "
                   "one (+single), and those with it (+loss)")
       ->check(in_range(0.0, 0.2));
-  app->add_option("--rows", options.rows, "what to measure: lossless, qsgd4, qsgd8")
+  app->option_defaults()->group("Measurement");
+  app->add_option("--only", options.rows, "rows to measure")
       ->delimiter(',')
       ->check(one_of({"lossless", "qsgd4", "qsgd8"}));
   add_path_flags(*app, options);
+  app->option_defaults()->group("Job");
   app->add_option("--codec", options.lossless_codec,
                   "of the row lossless (default: raw+raw on loopback, gap+raw behind a rate)")
       ->check(program::not_empty());
@@ -155,13 +163,13 @@ program::Command add_serve_bench(CLI::App& root) {
       "carries as many entries as plain 8-byte pairs over the same sockets, before and after; compare with it, not "
       "with the clock.\n\n"
       "Examples:\n"
-      "  millrace-bench serve --workers 4 --shards 2 --n 16777216 --density 0.01 --rounds 50 --json\n"
-      "  millrace-bench serve --rate 1gbit\n"
-      "  millrace-bench serve --rows lossless --audit both\n"
-      "  millrace-bench serve --workers 8 --rate 1gbit --rows lossless --path both\n"
-      "  millrace-bench serve --workers 8 --rate 1gbit --path switch --racks 2\n"
-      "  millrace-bench serve --workers 8 --rate 1gbit --loss 0.01 --path switch\n"
-      "  millrace-bench serve --n 4294967296 --density 1e-5 --rows lossless\n\n" +
+      "  millrace-bench serve --workers 4 --shards 2 --dimension 16777216 --density 0.01 --rounds 50 --json\n"
+      "  millrace-bench serve --link-rate 1gbit\n"
+      "  millrace-bench serve --only lossless --audit both\n"
+      "  millrace-bench serve --workers 8 --link-rate 1gbit --only lossless --path both\n"
+      "  millrace-bench serve --workers 8 --link-rate 1gbit --path switch --racks 2\n"
+      "  millrace-bench serve --workers 8 --link-rate 1gbit --loss 0.01 --path switch\n"
+      "  millrace-bench serve --dimension 4294967296 --density 1e-5 --only lossless\n\n" +
       program::exit_code_table());
   return {app, [flags] { return run_bench_serve(*flags); }};
 }

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "kernels/base/clock.h"
+#include "monitoring/command_line/quantity_flags.h"
 #include "monitoring/standard_streams.h"
 #include "worker/bench/commands.h"
 #include "worker/bench/peers/measured_child.h"
@@ -13,15 +15,18 @@
 #include "worker/peer/collectives/boundaries_text.h"
 #include "worker/program/flag_range.h"
 #include "worker/program/json_text.h"
+#include "worker/program/program.h"
 #include "worker/program/table.h"
 #include "worker/program/units.h"
 
 namespace millrace::bench {
 
+using monitoring::add_duration;
+using monitoring::in_ns;
+using monitoring::in_seconds;
 using program::fail_with;
 using program::in_range;
 using program::one_of;
-using program::parse_duration;
 
 namespace {
 
@@ -33,22 +38,24 @@ using peer::SimulatedRun;
 using peer::SimulatedRunOptions;
 using peer::SimulatedStep;
 
+constexpr double kBitsOfByte = 8;
+
 struct SimulateFlags {
   uint32_t ranks = 64;
   uint64_t n = 1 << 20;
   double density = 0.01;
   std::vector<std::string> algorithms = {"all"};
-  std::string latency = "1us";
-  std::string propagation = "0us";
-  std::string rate = "10gbit";
-  std::string jitter = "0us";
+  TimeNs latency = kNsPerUs;
+  TimeNs propagation = 0;
+  double link_rate = 1e10;  ///< bits a second
+  TimeNs jitter = 0;
   std::string distribution = "uniform";
   std::string boundaries = "averaged";
   double balance_ratio = 4;
   uint32_t steps = 1;
   double work_scale = 1;
   uint64_t seed = 1;
-  uint32_t memory_mb = 8192;
+  uint64_t memory_bytes = uint64_t{8} << 30;  ///< of one algorithm's process
   uint32_t seconds = 600;
   bool json = false;
 };
@@ -59,18 +66,10 @@ constexpr uint64_t kEntriesOfSelecting = 2;
 std::expected<SimulatedRunOptions, program::Failure> simulate_options_of(const SimulateFlags& flags) {
   SimulatedRunOptions options;
   options.network.ranks = flags.ranks;
-  const auto latency = parse_duration(flags.latency);
-  const auto propagation = parse_duration(flags.propagation);
-  const auto jitter = parse_duration(flags.jitter);
-  const auto rate = program::parse_rate(flags.rate);
-  for (const auto* one : {&latency, &propagation, &jitter}) {
-    if (!*one) return fail_with(one->error());
-  }
-  if (!rate) return fail_with(rate.error());
-  options.network.latency = *latency;
-  options.network.propagation = *propagation;
-  options.network.jitter_max = *jitter;
-  options.network.bytes_per_s = *rate;
+  options.network.latency = flags.latency;
+  options.network.propagation = flags.propagation;
+  options.network.jitter_max = flags.jitter;
+  options.network.bytes_per_s = flags.link_rate / kBitsOfByte;
   options.network.work_scale = flags.work_scale;
   options.network.seed = flags.seed;
   // No rank is dead here: queries would be counted as messages.
@@ -88,7 +87,7 @@ std::expected<SimulatedRunOptions, program::Failure> simulate_options_of(const S
 /// Bounded ones only where all ranks' dense results would not fit: the others have as much or more in flight.
 std::expected<std::vector<AlgorithmInfo>, program::Failure> chosen(const SimulateFlags& flags) {
   std::vector<AlgorithmInfo> infos;
-  const bool small = uint64_t{flags.ranks} * flags.n * sizeof(float) <= uint64_t{flags.memory_mb} << 19;
+  const bool small = uint64_t{flags.ranks} * flags.n * sizeof(float) <= flags.memory_bytes / 2;
   for (const std::string& name : flags.algorithms) {
     if (name == "all" || name == "bounded") {
       for (const AlgorithmInfo& info : peer::algorithms()) {
@@ -214,7 +213,7 @@ program::Outcome run_simulate(const SimulateFlags& flags) {
   bool correct = true;
   for (const AlgorithmInfo& info : *infos) {
     nlohmann::json all =
-        peer::run_in_child({uint64_t{flags.memory_mb} << 20, flags.seconds}, [&] { return simulate(info, *options); });
+        peer::run_in_child({flags.memory_bytes, flags.seconds}, [&] { return simulate(info, *options); });
     const nlohmann::json parts =
         all.contains("error") ? nlohmann::json::array({{{"error", all["error"]}}}) : all["rows"];
     all.erase("rows");
@@ -248,12 +247,13 @@ program::Outcome run_simulate(const SimulateFlags& flags) {
 }
 
 void add_network_flags(CLI::App& app, SimulateFlags& flags) {
-  app.add_option("--latency", flags.latency, "alpha: of a message, while both its ports are busy")
-      ->capture_default_str();
-  app.add_option("--propagation", flags.propagation, "in flight beside that, with no port busy")->capture_default_str();
-  app.add_option("--rate", flags.rate, "of each link: 1gbit, 2.5mbit")->capture_default_str();
-  app.add_option("--jitter", flags.jitter, "messages arrive later by up to this time, and overtake each other")
-      ->capture_default_str();
+  constexpr double kLeastRate = 1e3;
+  app.option_defaults()->group("Network");
+  add_duration(app, "--latency", in_ns(flags.latency), "alpha: of a message, while both its ports are busy");
+  add_duration(app, "--propagation", in_ns(flags.propagation), "in flight beside that, with no port busy");
+  monitoring::add_rate(app, "--link-rate", flags.link_rate, "of each link", kLeastRate)->default_str("10gbit");
+  add_duration(app, "--jitter", in_ns(flags.jitter),
+               "messages arrive later by up to this time, and overtake each other");
   app.add_option("--work-scale", flags.work_scale, "of the computation that is charged; 0: none")
       ->capture_default_str()
       ->check(in_range(0.0, 1e6));
@@ -269,19 +269,27 @@ std::vector<std::string> distribution_names() {
 
 program::Command add_simulate(CLI::App& root) {
   auto flags = std::make_shared<SimulateFlags>();
-  CLI::App* app = root.add_subcommand("simulate", "the allreduces on thousands of ranks, under a virtual clock");
-  app->add_option("--ranks", flags->ranks)->capture_default_str()->check(in_range(1u, 65'536u));
-  app->add_option("--n", flags->n, "dimension")->capture_default_str()->check(in_range(uint64_t{1}, uint64_t{1} << 32));
+  CLI::App* app = program::add_command(root, "simulate", "the allreduces on thousands of ranks, under a virtual clock");
+  app->option_defaults()->group("Data");
+  app->add_option("--ranks", flags->ranks, "that sum their contributions")
+      ->capture_default_str()
+      ->check(in_range(1u, 65'536u));
+  app->add_option("--dimension", flags->n, "dimension")
+      ->capture_default_str()
+      ->check(in_range(uint64_t{1}, uint64_t{1} << 32));
   app->add_option("--density", flags->density, "entries of a rank over the dimension")
       ->capture_default_str()
       ->check(in_range(1e-9, 1.0));
+  app->option_defaults()->group("Collectives");
   app->add_option("--algorithm", flags->algorithms, "names, a row each; all; bounded: volume does not grow with ranks")
       ->delimiter(',')
       ->capture_default_str();
   add_network_flags(*app, *flags);
+  app->option_defaults()->group("Data");
   app->add_option("--distribution", flags->distribution, "where the ranks' entries lie")
       ->capture_default_str()
       ->check(one_of(distribution_names()));
+  app->option_defaults()->group("Collectives");
   app->add_option("--boundaries", flags->boundaries, "oktopk: how it divides the dimension among ranks")
       ->capture_default_str()
       ->check(one_of(peer::boundaries_names()));
@@ -290,25 +298,27 @@ program::Command add_simulate(CLI::App& root) {
                   "inf: never")
       ->capture_default_str()
       ->check(in_range(1.0, std::numeric_limits<double>::infinity()));
+  app->option_defaults()->group("Measurement");
   app->add_option("--steps", flags->steps,
                   "one after another; oktopk re-evaluates in the first, and has rows of either kind from two on")
       ->capture_default_str()
       ->check(in_range(1u, 100'000u));
   app->add_option("--seed", flags->seed, "of contributions and jitter")->capture_default_str();
-  app->add_option("--memory-mb", flags->memory_mb, "of one algorithm's process")
-      ->capture_default_str()
-      ->check(in_range(64u, 1u << 24));
-  app->add_option("--seconds", flags->seconds, "of processor time, of one algorithm")
-      ->capture_default_str()
-      ->check(in_range(1u, 1'000'000u));
+  app->option_defaults()->group("Limits");
+  monitoring::add_size(*app, "--memory-limit", flags->memory_bytes, "of one algorithm's process", uint64_t{64} << 20,
+                       uint64_t{1} << 44);
+  add_duration(*app, "--time-limit", in_seconds(flags->seconds), "of processor time, of one algorithm",
+               {.least = kNsPerS, .most = 1'000'000 * kNsPerS});
+  app->option_defaults()->group("Output");
   app->add_flag("--json", flags->json, "one JSON object as the last line");
   app->footer(
       "Each algorithm runs in a process of its own; wall seconds and peak memory are that process's. Messages and "
       "bytes\n"
       "are those that a rank sends in a step, headers among them. Every step is checked against the contributions' "
       "sum.\n\n"
-      "Example:\n"
-      "  millrace-bench simulate --ranks 4096 --n 1048576 --density 0.01 --json");
+      "Examples:\n"
+      "  millrace-bench simulate --ranks 4096 --dimension 1048576 --density 0.01 --json\n"
+      "  millrace-bench simulate --ranks 64 --algorithm oktopk --link-rate 1gbit --latency 30us --steps 64");
   return {app, [flags] { return run_simulate(*flags); }};
 }
 

@@ -10,8 +10,10 @@
 #include <vector>
 
 #include "kernels/base/clock.h"
+#include "kernels/base/units.h"
 #include "kernels/codec/codec.h"
 #include "kernels/select/select.h"
+#include "monitoring/command_line/quantity_flags.h"
 #include "worker/cli/commands.h"
 #include "worker/peer/algorithms/gradient_speeds.h"
 #include "worker/peer/algorithms/planner.h"
@@ -19,6 +21,7 @@
 #include "worker/program/flag_range.h"
 #include "worker/program/json_text.h"
 #include "worker/program/layer_sizes.h"
+#include "worker/program/program.h"
 #include "worker/program/progress.h"
 #include "worker/program/table.h"
 #include "worker/program/units.h"
@@ -31,14 +34,17 @@ using program::in_range;
 
 namespace {
 
+constexpr double kBitsOfByte = 8;
+constexpr double kLeastRate = 1e3;
+
 struct AdviseFlags {
   uint64_t n = 0;
   std::string layers;
   double density = 0;
   uint32_t ranks = 0;
   uint32_t shards = 1;
-  std::string rate;
-  std::string latency;
+  double link_rate = 0;  ///< bits a second
+  TimeNs latency = 0;
   std::string select = "topk";
   std::string codec = "raw";
   std::optional<double> add_ns, add_value_ns, select_ns, encode_ns, decode_ns, entry_bytes;
@@ -119,18 +125,14 @@ Result<std::optional<CodecSpec>> codec_of(const AdviseFlags& flags) {
 
 Result<peer::MachineSpeeds> speeds_of(const AdviseFlags& flags, const peer::SumShape& shape,
                                       const peer::KernelSpeeds& kernels) {
-  const Result<TimeNs> latency = program::parse_duration(flags.latency);
-  if (!latency) return std::unexpected(latency.error());
-  const Result<double> rate = program::parse_rate(flags.rate);
-  if (!rate) return std::unexpected(rate.error());
   const Result<std::optional<CodecSpec>> codec = codec_of(flags);
   if (!codec) return std::unexpected(codec.error());
   const auto select = selection_speeds_of(flags, shape);
   if (!select) return std::unexpected(select.error());
   const auto codings = codings_of(flags, *codec, shape);
   if (!codings) return std::unexpected(codings.error());
-  return peer::MachineSpeeds{.latency_s = static_cast<double>(*latency) / kNsPerS,
-                             .byte_s = 1 / *rate,
+  return peer::MachineSpeeds{.latency_s = static_cast<double>(flags.latency) / kNsPerS,
+                             .byte_s = kBitsOfByte / flags.link_rate,
                              .add_entry_s = kernels.add_entry_s,
                              .add_value_s = kernels.add_value_s,
                              .select = *select,
@@ -317,7 +319,7 @@ program::Outcome advise_layers(const AdviseFlags& flags) {
 
 program::Outcome run_advise(const AdviseFlags& flags) {
   if ((flags.n != 0) == !flags.layers.empty()) {
-    return fail_with(program::ExitCode::kUsage, "give --n, or --layers for the layers of a model");
+    return fail_with(program::ExitCode::kUsage, "give --dimension, or --layers for the layers of a model");
   }
   if (!flags.layers.empty()) return advise_layers(flags);
   const auto advice = advice_for(flags, flags.n, kernel_speeds_of(flags));
@@ -330,49 +332,64 @@ program::Outcome run_advise(const AdviseFlags& flags) {
   return {};
 }
 
+/// Adds a flag of a time that may be a fraction of a nanosecond.
+void add_fraction(CLI::App& app, const std::string& flag, std::optional<double>& ns, const std::string& description) {
+  const auto set = [flag, &ns](const std::string& text) {
+    constexpr double kMost = 1e6;
+    const double time = monitoring::value_or_refuse(flag, nanoseconds_from_text(text));
+    const auto text_of = [](double limit) { return millrace::duration_text(static_cast<TimeNs>(limit)); };
+    monitoring::refuse_outside(flag, text, time, 0.0, kMost, text_of);
+    ns = time;
+  };
+  app.add_option_function<std::string>(flag, set, description + "; default: measured here")->type_name("DURATION");
+}
+
 void add_speed_flags(CLI::App& app, AdviseFlags& flags) {
+  app.option_defaults()->group("Compression");
   app.add_option("--select", flags.select,
                  "what selects --density of a dense gradient before an exact sum (topk, trimmed, radix, by_size ...); "
                  "none: gradients are sparse already, and nothing selects")
       ->capture_default_str();
-  app.add_option("--select-ns", flags.select_ns,
-                 "for each value that any selection looks at; default: each one measured here")
-      ->check(in_range(0.0, 1e6));
   app.add_option("--codec", flags.codec,
                  "of what ranks contribute, INDEX+VALUE; sums have its index codec, losslessly (raw: none)")
       ->capture_default_str();
+  app.option_defaults()->group("Speeds");
+  add_fraction(app, "--select-time", flags.select_ns, "for each value that any selection looks at");
   app.add_option("--entry-bytes", flags.entry_bytes, "of a coded entry; default: measured on drawn entries")
       ->check(in_range(0.0, 1e6));
-  app.add_option("--encode-ns", flags.encode_ns, "for each entry that is encoded; default: measured here")
-      ->check(in_range(0.0, 1e6));
-  app.add_option("--decode-ns", flags.decode_ns, "for each entry that is decoded; default: measured here")
-      ->check(in_range(0.0, 1e6));
-  app.add_option("--add-ns", flags.add_ns, "for each sparse entry that is added; default: measured here (some ms)")
-      ->check(in_range(0.0, 1e6));
-  app.add_option("--add-value-ns", flags.add_value_ns, "for each dense value that is added; default: measured here")
-      ->check(in_range(0.0, 1e6));
+  add_fraction(app, "--encode-time", flags.encode_ns, "for each entry that is encoded");
+  add_fraction(app, "--decode-time", flags.decode_ns, "for each entry that is decoded");
+  add_fraction(app, "--add-time", flags.add_ns, "for each sparse entry that is added");
+  add_fraction(app, "--add-value-time", flags.add_value_ns, "for each dense value that is added");
 }
 
 }  // namespace
 
 program::Command add_advise_command(CLI::App& root) {
   auto flags = std::make_shared<AdviseFlags>();
-  CLI::App* app = root.add_subcommand(
-      "advise", "which allreduce among peers is the fastest here, or servers, and whether dense wins");
-  app->add_option("--n", flags->n, "dimension")->check(in_range(uint64_t{1}, program::kLayerValuesMax));
-  app->add_option("--layers", flags->layers,
-                  "instead of --n, a model: the values of each layer with commas between (4096,2359296), or @FILE with "
-                  "such numbers. For each, and for all, whether it should travel dense or sparse")
+  CLI::App* app = program::add_command(
+      root, "advise", "which allreduce among peers is the fastest here, or servers, and whether dense wins");
+  app->option_defaults()->group("Data");
+  app->add_option("--dimension", flags->n, "entries of the gradient")
+      ->check(in_range(uint64_t{1}, program::kLayerValuesMax));
+  app->add_option(
+         "--layers", flags->layers,
+         "instead of --dimension, a model: the values of each layer with commas between (4096,2359296), or @FILE "
+         "with such numbers. For each, and for all, whether it should travel dense or sparse")
       ->check(program::not_empty());
   app->add_option("--density", flags->density, "entries of a rank over the dimension")
       ->required()
       ->check(in_range(1e-12, 1.0));
-  app->add_option("--ranks", flags->ranks)->required()->check(in_range(1u, 1u << 20));
-  app->add_option("--rate", flags->rate, "of a rank's link: 1gbit, 2.5mbit")->required();
-  app->add_option("--latency", flags->latency, "of a message: 20us, 1ms")->required();
+  app->option_defaults()->group("Cluster");
+  app->add_option("--ranks", flags->ranks, "that sum their gradients")->required()->check(in_range(1u, 1u << 20));
+  monitoring::add_rate(*app, "--link-rate", flags->link_rate, "of a rank's link", kLeastRate)->required();
+  monitoring::add_duration(*app, "--latency", monitoring::in_ns(flags->latency), "of a message")
+      ->default_str("")
+      ->required();
   app->add_option("--shards", flags->shards, "of the rows servers and servers_topk, each on a host of its own")
       ->capture_default_str()
       ->check(in_range(1u, 4'096u));
+  app->option_defaults()->group("Collectives");
   app->add_option("--threshold-period", flags->threshold_period,
                   "oktopk: steps between exact thresholds (Ok-Topk's tau')")
       ->capture_default_str()
@@ -381,8 +398,9 @@ program::Command add_advise_command(CLI::App& root) {
                   "oktopk: steps between two searches for the ranks' regions (Ok-Topk's tau)")
       ->capture_default_str()
       ->check(in_range(1u, 1u << 20));
-  add_speed_flags(*app, *flags);
   app->add_flag("--exact", flags->exact, "exact sums only, no top-k of them");
+  add_speed_flags(*app, *flags);
+  app->option_defaults()->group("Output");
   app->add_flag("--json", flags->json, "one JSON object as the last line");
   app->footer(
       "Times are those of the papers' models: selecting, encoding and decoding, latency of messages, bytes over the "
@@ -393,10 +411,11 @@ program::Command add_advise_command(CLI::App& root) {
       "gives one\n"
       "wins: for another machine, or for the same table twice.\n\n"
       "Examples:\n"
-      "  millrace advise --n 16777216 --density 0.01 --ranks 16 --rate 1gbit --latency 30us\n"
-      "  millrace advise --n 16777216 --density 0.001 --ranks 16 --rate 1gbit --latency 30us --select trimmed \\\n"
+      "  millrace advise --dimension 16777216 --density 0.01 --ranks 16 --link-rate 1gbit --latency 30us\n"
+      "  millrace advise --dimension 16777216 --density 0.001 --ranks 16 --link-rate 1gbit --latency 30us --select "
+      "trimmed \\\n"
       "    --codec gap+qsgd4 --shards 2\n"
-      "  millrace advise --layers 1728,36864,2359296,102760448 --density 0.001 --ranks 16 --rate 1gbit --latency "
+      "  millrace advise --layers 1728,36864,2359296,102760448 --density 0.001 --ranks 16 --link-rate 1gbit --latency "
       "30us");
   return {app, [flags] { return run_advise(*flags); }};
 }

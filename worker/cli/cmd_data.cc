@@ -10,6 +10,7 @@
 #include "worker/cli/commands.h"
 #include "worker/program/flag_range.h"
 #include "worker/program/json_text.h"
+#include "worker/program/program.h"
 #include "worker/program/progress.h"
 #include "worker/training/data/data_debian.h"
 #include "worker/training/data/data_synthetic.h"
@@ -40,7 +41,7 @@ Outcome complete_paths(const std::string& train, std::string& held_out) {
   if (held_out.empty()) held_out = held_out_path_of(train);
   if (std::filesystem::path(held_out).lexically_normal() != std::filesystem::path(train).lexically_normal()) return {};
   return fail_with(program::ExitCode::kUsage,
-                   "--held-out is the file of --output, " + train + "; give it another name");
+                   "--test-output is the file of --output, " + train + "; give it another name");
 }
 
 struct DebianFlags {
@@ -78,27 +79,34 @@ Outcome run_debian(DebianFlags& flags) {
 Command add_debian(CLI::App& data) {
   auto flags = std::make_shared<DebianFlags>();
   CLI::App* app =
-      data.add_subcommand("debian", "from the package index of this Debian machine: is a package a library?");
+      program::add_command(data, "debian", "from the package index of this Debian machine: is a package a library?");
+  app->option_defaults()->group("Output");
   app->add_option("-o,--output", flags->options.train_path, "training file; .gz: compressed")
       ->required()
+      ->type_name("FILE")
       ->check(not_empty());
-  app->add_option("--held-out", flags->options.held_out_path, "held-out file (default: OUTPUT with .test before .svm)")
+  app->add_option("--test-output", flags->options.held_out_path,
+                  "file of the held-out rows (default: OUTPUT with .test before .svm)")
+      ->type_name("FILE")
       ->check(not_empty());
+  app->add_flag("--json", flags->json, "one JSON object as the last line");
+  app->option_defaults()->group("Data");
   app->add_option("--input", flags->options.input, "a saved `apt-cache dumpavail` instead of running it")
+      ->type_name("FILE")
       ->check(not_empty());
   app->add_option("--dimension", flags->options.dimension, "number of features that hashing makes")
       ->capture_default_str()
       ->check(in_range(uint64_t{1}, kDimensionMax - 1));
-  app->add_option("--held-out-share", flags->options.held_out_share, "share of packages held out, by hash of the name")
+  app->add_option("--test-share", flags->options.held_out_share, "share of packages held out, by hash of the name")
       ->capture_default_str()
       ->check(in_range(0.0, 0.9));
-  app->add_flag("--json", flags->json, "one JSON object as the last line");
   app->footer(
       "The label is +1 where the Section is libs, libdevel or oldlibs. Features are the hashed character 3- to 5-grams "
       "of\n"
       "the description alone, rows have norm 1.\n\n"
-      "Example:\n"
-      "  millrace data debian -o debian.svm.gz        # writes debian.svm.gz and debian.test.svm.gz");
+      "Examples:\n"
+      "  millrace data debian -o debian.svm.gz        # writes debian.svm.gz and debian.test.svm.gz\n"
+      "  millrace data debian -o small.svm --dimension 65536 --input packages.txt");
   return {app, [flags] { return run_debian(*flags); }};
 }
 
@@ -141,12 +149,18 @@ Outcome run_synthetic(SyntheticFlags& flags) {
 
 Command add_synthetic(CLI::App& data) {
   auto flags = std::make_shared<SyntheticFlags>();
-  CLI::App* app = data.add_subcommand("synthetic", "rows with the statistics of the URL and Webspam sets");
+  CLI::App* app = program::add_command(data, "synthetic", "rows with the statistics of the URL and Webspam sets");
+  app->option_defaults()->group("Output");
   app->add_option("-o,--output", flags->options.train_path, "training file; .gz: compressed")
       ->required()
+      ->type_name("FILE")
       ->check(not_empty());
-  app->add_option("--held-out", flags->options.held_out_path, "held-out file (default: OUTPUT with .test before .svm)")
+  app->add_option("--test-output", flags->options.held_out_path,
+                  "file of the held-out rows (default: OUTPUT with .test before .svm)")
+      ->type_name("FILE")
       ->check(not_empty());
+  app->add_flag("--json", flags->json, "one JSON object as the last line");
+  app->option_defaults()->group("Data");
   app->add_option("--like", flags->like,
                   "url (3.2 M features, 116 a row) or webspam (16.6 M features, of which 681 k occur, 3,730 a row)")
       ->capture_default_str()
@@ -157,16 +171,16 @@ Command add_synthetic(CLI::App& data) {
   app->add_option("--seed", flags->options.seed, "equal seeds give equal files")
       ->capture_default_str()
       ->check(in_range(uint64_t{0}, std::numeric_limits<uint64_t>::max()));
-  app->add_option("--held-out-share", flags->options.held_out_share, "share of rows held out")
+  app->add_option("--test-share", flags->options.held_out_share, "share of rows held out")
       ->capture_default_str()
       ->check(in_range(0.0, 0.9));
-  app->add_flag("--json", flags->json, "one JSON object as the last line");
   app->footer(
       "Features are drawn by popularity (a power law); labels come from a sparse linear model with noise. The law's\n"
       "exponent decides how a sum of rows fills in; webspam's is fitted, not measured "
       "(worker/training/data/DESIGN.md).\n\n"
-      "Example:\n"
-      "  millrace data synthetic --like url --rows 20000 -o url.svm.gz");
+      "Examples:\n"
+      "  millrace data synthetic --like url --rows 20000 -o url.svm.gz\n"
+      "  millrace data synthetic --like webspam --rows 1000 --test-share 0.2 --seed 7 -o webspam.svm");
   return {app, [flags] { return run_synthetic(*flags); }};
 }
 

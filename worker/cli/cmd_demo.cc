@@ -12,6 +12,7 @@
 #include "worker/program/flag_range.h"
 #include "worker/program/interruption.h"
 #include "worker/program/json_text.h"
+#include "worker/program/program.h"
 #include "worker/program/scratch_folder.h"
 #include "worker/program/table.h"
 
@@ -130,10 +131,12 @@ program::Command add_demo_command(CLI::App& root) {
   auto flags = std::make_shared<DemoFlags>();
   DemoOptions& options = flags->options;
   options.folder = program::kept_folder("millrace-demo");
-  CLI::App* app =
-      root.add_subcommand("demo", "trains a real model through shards and workers of its own, sparse against dense");
+  CLI::App* app = program::add_command(
+      root, "demo", "trains a real model through shards and workers of its own, sparse against dense");
+  app->option_defaults()->group("Cluster");
   app->add_option("--workers", options.workers, "worker processes")->capture_default_str()->check(in_range(1, 32));
   app->add_option("--shards", options.shards, "server processes")->capture_default_str()->check(in_range(1, 16));
+  app->option_defaults()->group("Training");
   app->add_option("--epochs", options.epochs, "of the two sparse rows")
       ->capture_default_str()
       ->check(in_range(1, 1000));
@@ -150,6 +153,7 @@ program::Command add_demo_command(CLI::App& root) {
   app->add_option("--dimension", options.dimension, "number of features that hashing makes of the data")
       ->capture_default_str()
       ->check(in_range(uint64_t{1024}, uint64_t{1} << 28));
+  app->option_defaults()->group("Job");
   // What train says of them; that it takes them is checked before anything is made.
   CLI::App described;
   const program::Command train = add_train_command(described);
@@ -157,14 +161,19 @@ program::Command add_demo_command(CLI::App& root) {
     const CLI::Option* const same = train.app->get_option(kJobFlags[at]);
     app->add_option(kJobFlags[at], flags->job[at], same->get_description())
         ->default_str(same->get_default_str())
+        ->type_name(same->get_type_name())
         ->check(not_empty());
   }
+  app->option_defaults()->group("Cluster");
   app->add_flag("--kill", options.kill,
                 "both sparse rows once more: half way a shard is killed, and a worker, and started again");
-  app->add_option("--rate", options.rate,
+  app->add_option("--link-rate", options.rate,
                   "every process in a network namespace of its own behind this rate (1gbit); needs root")
+      ->type_name("RATE")
       ->check(not_empty());
+  app->option_defaults()->group("Output");
   app->add_option("--folder", options.folder, "where the data and logs are kept")
+      ->type_name("FOLDER")
       ->capture_default_str()
       ->check(not_empty());
   app->add_flag("--json", flags->json, "one JSON object as the last line");
@@ -180,7 +189,7 @@ program::Command add_demo_command(CLI::App& root) {
       "  millrace demo --kill              a shard and a worker are killed on the way\n"
       "  millrace demo --mode partial --quorum 3 --deadline 5ms\n"
       "  millrace demo --store adagrad:0.1 the servers hold the weights\n"
-      "  millrace demo --rate 1gbit        every process behind 1 Gbit/s (root)");
+      "  millrace demo --link-rate 1gbit   every process behind 1 Gbit/s (root)");
   return {app, [flags] { return run_demo_command(*flags); }};
 }
 

@@ -8,6 +8,7 @@
 #include "worker/cli/commands.h"
 #include "worker/program/flag_range.h"
 #include "worker/program/json_text.h"
+#include "worker/program/program.h"
 #include "worker/program/progress.h"
 #include "worker/training/data/libsvm.h"
 #include "worker/training/model/linear_model.h"
@@ -63,11 +64,17 @@ program::Outcome run_eval(const EvalFlags& flags) {
 
 program::Command add_eval_command(CLI::App& root) {
   auto flags = std::make_shared<EvalFlags>();
-  CLI::App* app = root.add_subcommand("eval", "measures a model that `train` wrote on held-out data");
-  app->add_option("--model", flags->model, "model file")->required()->check(program::not_empty());
-  app->add_option("--data", flags->data, "LIBSVM text, plain, .gz, .bz2 or .xz")
+  CLI::App* app = program::add_command(root, "eval", "measures a model that `train` wrote on held-out data");
+  app->option_defaults()->group("Data");
+  app->add_option("--model-file", flags->model, "model file")
       ->required()
+      ->type_name("FILE")
       ->check(program::not_empty());
+  app->add_option("--test", flags->data, "held-out rows: LIBSVM text, plain, .gz, .bz2 or .xz")
+      ->required()
+      ->type_name("FILE")
+      ->check(program::not_empty());
+  app->option_defaults()->group("Output");
   app->add_flag("--json", flags->json, "one JSON object as the last line");
   app->footer(
       "Average precision is the area under precision over recall; read it rather than the accuracy where one class is "
@@ -75,8 +82,9 @@ program::Command add_eval_command(CLI::App& root) {
       "Rows are read as the model's training file was: its labels, one class or both, and features from 1 or from 0. "
       "Features\n"
       "that training lacked are left out, and counted. Labels of another pair that mean something else are refused.\n\n"
-      "Example:\n"
-      "  millrace eval --model debian.model --data debian.test.svm.gz");
+      "Examples:\n"
+      "  millrace eval --model-file debian.model --test debian.test.svm.gz\n"
+      "  millrace eval --model-file debian.model --test debian.test.svm.gz --json");
   return {app, [flags] { return run_eval(*flags); }};
 }
 

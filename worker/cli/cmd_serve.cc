@@ -16,6 +16,8 @@
 #include <vector>
 
 #include "kernels/base/clock.h"
+#include "kernels/base/host_port.h"
+#include "monitoring/command_line/quantity_flags.h"
 #include "monitoring/http/http_address.h"
 #include "monitoring/standard_streams.h"
 #include "worker/cli/commands.h"
@@ -23,6 +25,7 @@
 #include "worker/program/flag_range.h"
 #include "worker/program/interruption.h"
 #include "worker/program/json_text.h"
+#include "worker/program/program.h"
 #include "worker/program/scratch_folder.h"
 
 namespace millrace::cli {
@@ -38,40 +41,56 @@ namespace {
 
 constexpr int kServeLookEveryMs = 200;
 constexpr int kLookAtEndEveryMs = 20;
+constexpr uint16_t kHttpPort = 7700;
+constexpr TimeNs kPastDrain = 25 * kNsPerS;
+constexpr TimeNs kServeDay = 86'400 * kNsPerS;
 
 struct ServeFlags {
   uint32_t shards = 2;
-  std::string host = "127.0.0.1";
-  uint16_t port = 7600;
-  uint16_t http_port = 7700;
+  std::string listen = "127.0.0.1:7600";
+  std::string http;       ///< empty: port 7700 of the host of --listen
+  std::string datagrams;  ///< empty: with --job-keys a free port of the host of --listen
   std::string table;
   std::string store_dir;
   uint32_t store_save_seconds = 0;
   std::string job_keys;
-  uint16_t datagram_port = 0;
   double link_rate = 0;
-  int grace_ms = 35'000;
+  uint32_t drain_ms = 10'000;
   bool json = false;
 };
 
-Result<std::vector<ShardProcess>> start_shards(const ServeFlags& flags, const std::string& table) {
+/// Holds the addresses of shard 0; the ports of the next ones count up, unless they are 0.
+struct FirstAddresses {
+  HostPort listen;
+  HostPort http;
+};
+
+/// Returns an address of a shard.
+HostPort address_of(HostPort first, uint32_t shard) {
+  if (first.port != 0) first.port = static_cast<uint16_t>(first.port + shard);
+  return first;
+}
+
+Result<std::vector<ShardProcess>> start_shards(const ServeFlags& flags, const FirstAddresses& first,
+                                               const std::string& table) {
   std::vector<ShardProcess> shards;
   for (uint32_t shard = 0; shard < flags.shards; ++shard) {
     launch::ShardProcessOptions options;
     options.shard = shard;
     options.shards = flags.shards;
-    options.host = flags.host;
+    const HostPort listen = address_of(first.listen, shard);
+    options.host = listen.host;
+    options.port = listen.port;
+    options.http = host_port_text(address_of(first.http, shard));
     options.table = table;
     options.store_dir = flags.store_dir;
     options.store_save_seconds = flags.store_save_seconds;
     options.link_rate = flags.link_rate;
     if (shard == 0 && !flags.job_keys.empty()) {
-      options.datagrams = flags.host + ":" + std::to_string(flags.datagram_port);
+      options.datagrams = flags.datagrams.empty() ? host_port_text({first.listen.host, 0}) : flags.datagrams;
       options.job_keys = flags.job_keys;
     }
-    if (flags.port != 0) options.port = static_cast<uint16_t>(flags.port + shard);
-    const uint32_t http_port = flags.http_port == 0 ? 0 : flags.http_port + shard;
-    options.http = flags.host + ":" + std::to_string(http_port);
+    options.drain_ms = flags.drain_ms;
     auto started = ShardProcess::start(options);
     if (!started) {
       // No process knows of the shards that started: they have nothing to end in order, and nothing to report.
@@ -105,22 +124,27 @@ Outcome announce(const ServeFlags& flags, const std::vector<ShardProcess>& shard
   return written ? Outcome() : fail_with(written.error());
 }
 
-/// The host is one, and the ports of all shards exist.
-Outcome check_addresses(const ServeFlags& flags) {
-  if (!monitoring::parse_http_address(flags.host + ":0"))
-    return fail_with(ExitCode::kUsage, fmt::format("--host: '{}' is not a host; IPv6 goes in brackets", flags.host));
-  for (const auto& [name, first] : {std::pair("--port", flags.port), std::pair("--http-port", flags.http_port)}) {
-    const uint32_t last = first + flags.shards - 1;
-    if (first == 0 || last <= std::numeric_limits<uint16_t>::max()) continue;
+/// Returns the addresses, or refuses one that is none, or that leaves no port for the last shard.
+std::expected<FirstAddresses, program::Failure> first_addresses(const ServeFlags& flags) {
+  const auto read = [&flags](std::string_view name,
+                             const std::string& text) -> std::expected<HostPort, program::Failure> {
+    const auto parsed = monitoring::parse_http_address(text);
+    if (!parsed) return fail_with(ExitCode::kUsage, fmt::format("{}: {}", name, parsed.error().message));
+    if (parsed->port == 0 || parsed->port + flags.shards - 1 <= std::numeric_limits<uint16_t>::max()) return *parsed;
     return fail_with(ExitCode::kUsage, fmt::format("{} {} leaves no port for shard {}; the largest is 65535", name,
-                                                   first, std::numeric_limits<uint16_t>::max() + 1 - first));
-  }
-  return {};
+                                                   text, std::numeric_limits<uint16_t>::max() + 1 - parsed->port));
+  };
+  const auto listen = read("--listen", flags.listen);
+  if (!listen) return std::unexpected(listen.error());
+  if (flags.http.empty()) return FirstAddresses{.listen = *listen, .http = {listen->host, kHttpPort}};
+  const auto http = read("--http", flags.http);
+  if (!http) return std::unexpected(http.error());
+  return FirstAddresses{.listen = *listen, .http = *http};
 }
 
-/// Asks all shards to end; after grace_ms, or at a second request, those that still run are killed.
-void stop_shards(std::vector<ShardProcess>& shards, int grace_ms, const program::InterruptionRequests& requests) {
-  const TimeNs deadline = monotonic_now_ns() + grace_ms * kNsPerMs;
+/// Asks all shards to end. Kills those that still run some time after they should have drained, or at a second request.
+void stop_shards(std::vector<ShardProcess>& shards, uint32_t drain_ms, const program::InterruptionRequests& requests) {
+  const TimeNs deadline = monotonic_now_ns() + drain_ms * kNsPerMs + kPastDrain;
   for (ShardProcess& shard : shards) shard.process().ask_to_end();
   const auto ended = [](ShardProcess& shard) { return shard.process().try_wait().has_value(); };
   while (!std::ranges::all_of(shards, ended) && requests.count() < 2 && monotonic_now_ns() < deadline)
@@ -129,9 +153,10 @@ void stop_shards(std::vector<ShardProcess>& shards, int grace_ms, const program:
 }
 
 Outcome run_serve(const ServeFlags& flags) {
-  if (Outcome outcome = check_addresses(flags); !outcome) return outcome;
+  const auto first = first_addresses(flags);
+  if (!first) return std::unexpected(first.error());
   if (flags.store_save_seconds != 0 && flags.store_dir.empty())
-    return fail_with(ExitCode::kUsage, "--store-save-seconds without --store-dir: there is no place to save to");
+    return fail_with(ExitCode::kUsage, "--store-save-every without --store-dir: there is no place to save to");
   const program::InterruptionRequests& requests = program::interruption_requests();
   std::atomic<bool>& save_requested = program::save_request_flag();
   std::optional<program::ScratchFolder> folder;
@@ -141,7 +166,7 @@ Outcome run_serve(const ServeFlags& flags) {
     if (!made) return fail_with(made.error());
     table = folder.emplace(std::move(*made)).path() + "/table.db";
   }
-  auto shards = start_shards(flags, table);
+  auto shards = start_shards(flags, *first, table);
   // Ctrl-C reaches a shard that is starting, too.
   if (!shards && requests.count() > 0) return {};
   if (!shards) return std::unexpected(program::failure_of(shards.error(), program::ErrorPlace::kShard));
@@ -159,7 +184,7 @@ Outcome run_serve(const ServeFlags& flags) {
                                                            shard, report->exit_code));
     }
   }
-  stop_shards(*shards, flags.grace_ms, requests);
+  stop_shards(*shards, flags.drain_ms, requests);
   if (requests.count() > 1) {
     return fail_with(program::last_interruption_code(),
                      "ended by a second signal: rounds in flight were not waited for");
@@ -171,40 +196,51 @@ Outcome run_serve(const ServeFlags& flags) {
 
 program::Command add_serve_command(CLI::App& root) {
   auto flags = std::make_shared<ServeFlags>();
-  CLI::App* app = root.add_subcommand("serve", "runs all shards of a small cluster on this machine");
+  CLI::App* app = program::add_command(root, "serve", "runs all shards of a small cluster on this machine");
+  app->option_defaults()->group("Cluster");
   app->add_option("--shards", flags->shards, "server processes")->capture_default_str()->check(in_range(1, 64));
-  app->add_option("--host", flags->host, "address to listen on")->capture_default_str();
-  app->add_option("--port", flags->port, "of the first shard, the next ones count up; 0: free ones")
+  app->add_option("--listen", flags->listen,
+                  "where shard 0 listens; the ports of the next ones count up; port 0: free ones")
+      ->type_name("HOST:PORT")
       ->capture_default_str()
-      ->check(in_range(0, 65535));
-  app->add_option("--http-port", flags->http_port,
-                  "status page of the first shard, the next ones count up; 0: free ones")
-      ->capture_default_str()
-      ->check(in_range(0, 65535));
+      ->check(not_empty());
+  app->add_option("--table", flags->table, "membership table, kept between runs (default: a temporary one)")
+      ->type_name("FILE")
+      ->check(not_empty());
+  monitoring::add_duration(*app, "--drain", monitoring::in_ms(flags->drain_ms), "at the end: time for rounds in flight",
+                           {.most = kServeDay});
+  app->option_defaults()->group("Compression");
+  monitoring::add_rate(*app, "--link-rate", flags->link_rate,
+                       "of the link from each shard to its workers, for jobs with --codec-down auto (default: 1gbit)");
+  app->option_defaults()->group("Store");
   app->add_option(
          "--store-dir", flags->store_dir,
          "folder for the weights of jobs with a store: saved when a job is over, on SIGUSR2 (default: nowhere)")
+      ->type_name("FOLDER")
       ->check(not_empty());
+  monitoring::add_duration(*app, "--store-save-every", monitoring::in_seconds(flags->store_save_seconds),
+                           "time between two saves of running jobs' stores; 0s: none", {.most = kServeDay});
+  app->option_defaults()->group("Switch");
   app->add_option(
          "--job-keys", flags->job_keys,
          "folder of the keys of jobs of path switch (N.key for job N at the switch): shard 0 decides in place of "
-         "a switch that does not answer, or is the one that --path switch:HOST:PORT names; with N.racks beside it "
+         "a switch that does not answer, or is the one that --switch-address names; with N.racks beside it "
          "({\"racks\": [[0, 1], [2, 3]]}) racks' switches may add up in front of it (default: such jobs wait)")
+      ->type_name("FOLDER")
       ->check(not_empty());
-  app->add_option("--datagram-port", flags->datagram_port, "with --job-keys: where it does; 0: a free one")
-      ->capture_default_str()
-      ->check(in_range(0, 65535));
-  app->add_option("--link-rate", flags->link_rate,
-                  "bits per second from each shard to its workers, for jobs with --codec-down auto; 0: taken for 1e9")
-      ->check(in_range(0.0, 1e15));
-  app->add_option("--store-save-seconds", flags->store_save_seconds, "saves stores of running jobs so often; 0: never")
-      ->capture_default_str()
-      ->check(in_range(0, 86'400));
-  app->add_option("--table", flags->table, "membership table, kept between runs (default: a temporary one)")
+  app->add_option(
+         "--datagrams", flags->datagrams,
+         "with --job-keys: the UDP address where shard 0 does; port 0: a free one (default: a free port of the "
+         "host of --listen)")
+      ->type_name("HOST:PORT")
       ->check(not_empty());
-  app->add_option("--grace-ms", flags->grace_ms, "at the end: time for rounds in flight")
-      ->capture_default_str()
-      ->check(in_range(0, 86'400'000));
+  app->option_defaults()->group("Output");
+  app->add_option(
+         "--http", flags->http,
+         "status page of shard 0; the ports of the next ones count up; port 0: free ones (default: port 7700 of "
+         "the host of --listen)")
+      ->type_name("HOST:PORT")
+      ->check(not_empty());
   app->add_flag("--json", flags->json, "the addresses as one JSON object, once all shards listen");
   app->footer(
       "Each shard is a millrace-server process; run those yourself, on several machines, for a larger cluster. SIGINT "
@@ -214,8 +250,9 @@ program::Command add_serve_command(CLI::App& root) {
       "(as\n"
       "timeout sends it, to a process and its group) is the same request.\n"
       "SIGUSR2 is passed on: all shards save the weights of jobs with a store to --store-dir now.\n\n"
-      "Example:\n"
-      "  millrace serve --shards 2");
+      "Examples:\n"
+      "  millrace serve --shards 2\n"
+      "  millrace serve --listen 192.0.2.1:7600 --http 127.0.0.1:0 --store-dir saves --store-save-every 10m");
   return {app, [flags] { return run_serve(*flags); }};
 }
 

@@ -9,30 +9,33 @@
 #include <string>
 #include <vector>
 
+#include "kernels/base/clock.h"
+#include "monitoring/command_line/quantity_flags.h"
 #include "monitoring/standard_streams.h"
 #include "worker/cli/commands.h"
 #include "worker/cluster_status/report.h"
 #include "worker/program/flag_range.h"
 #include "worker/program/interruption.h"
 #include "worker/program/json_text.h"
+#include "worker/program/program.h"
 #include "worker/training/trainer.h"
 
 namespace millrace::cli {
 
 using program::fail_with;
-using program::in_range;
 
 namespace {
 
 constexpr int kStatusLookEveryMs = 50;
+constexpr TimeNs kStatusDay = 86'400 * kNsPerS;
 
 struct StatusFlags {
   std::vector<std::string> addresses;
   std::string servers;
   std::string table;
   int timeout_ms = 3'000;
-  double still_after = 5;
-  double watch = 0;
+  double stalled_after_s = 5;
+  uint32_t watch_ms = 0;
   bool json = false;
 };
 
@@ -70,7 +73,7 @@ program::Outcome show(const StatusFlags& flags, const std::vector<std::string>& 
   for (const auto& [address, said] : answers.said)
     std::ranges::copy(cluster_status::read_switch_jobs(said), std::back_inserter(switch_jobs));
   const cluster_status::ClusterSnapshot picture =
-      cluster_status::picture_of(answers.shards, answers.why_missing, flags.still_after, switch_jobs);
+      cluster_status::picture_of(answers.shards, answers.why_missing, flags.stalled_after_s, switch_jobs);
   if (flags.json) {
     fmt::print("{}\n", program::json_text(cluster_status::report_json(picture, answers)));
   } else {
@@ -82,7 +85,7 @@ program::Outcome show(const StatusFlags& flags, const std::vector<std::string>& 
 program::Outcome run_status(const StatusFlags& flags) {
   const auto addresses = addresses_of(flags);
   if (!addresses) return std::unexpected(addresses.error());
-  if (flags.watch == 0) return show(flags, *addresses);
+  if (flags.watch_ms == 0) return show(flags, *addresses);
   const program::InterruptionRequests& requests = program::interruption_requests();
   while (requests.count() == 0) {
     if (!flags.json) {
@@ -93,8 +96,7 @@ program::Outcome run_status(const StatusFlags& flags) {
     }
     (void)show(flags, *addresses);  // it prints its own errors; watching continues
     if (const Status written = monitoring::flush_output(); !written) return fail_with(written.error());
-    for (double waited_ms = 0; waited_ms < flags.watch * 1e3 && requests.count() == 0;
-         waited_ms += kStatusLookEveryMs) {
+    for (uint32_t waited_ms = 0; waited_ms < flags.watch_ms && requests.count() == 0; waited_ms += kStatusLookEveryMs) {
       ::poll(nullptr, 0, kStatusLookEveryMs);
     }
   }
@@ -105,21 +107,26 @@ program::Outcome run_status(const StatusFlags& flags) {
 
 program::Command add_status_command(CLI::App& root) {
   auto flags = std::make_shared<StatusFlags>();
-  CLI::App* app = root.add_subcommand("status", "the process that a job is blocked on, since when, and why");
+  CLI::App* app = program::add_command(root, "status", "the process that a job is blocked on, since when, and why");
+  app->option_defaults()->group("Cluster");
   app->add_option("addresses", flags->addresses, "HTTP ports: host:port host:port (of --http)");
   app->add_option("--servers", flags->servers,
                   "host:port,host:port as for train: asked at these ports + 100, where serve puts the status")
+      ->type_name("LIST")
       ->check(program::not_empty());
   app->add_option("--table", flags->table, "the servers' membership table: all shards in it, at their ports + 100")
+      ->type_name("FILE")
       ->check(program::not_empty());
-  app->add_option("--still-after", flags->still_after, "seconds without a step after which a job counts as stalled")
-      ->capture_default_str()
-      ->check(in_range(0.01, 86'400.0));
-  app->add_option("--watch", flags->watch, "seconds between two reports, until Ctrl-C (exit code 0)")
-      ->check(in_range(0.1, 86'400.0));
-  app->add_option("--timeout-ms", flags->timeout_ms, "for connecting and for reading, each")
-      ->capture_default_str()
-      ->check(in_range(1, 600'000));
+  monitoring::add_duration(*app, "--timeout", monitoring::in_ms(flags->timeout_ms),
+                           "for connecting and for reading, each", {.least = kNsPerMs, .most = 600 * kNsPerS});
+  app->option_defaults()->group("Output");
+  monitoring::add_duration(*app, "--stalled-after", monitoring::in_seconds(flags->stalled_after_s),
+                           "a job without a step for this time counts as stalled",
+                           {.least = 10 * kNsPerMs, .most = kStatusDay});
+  monitoring::add_duration(*app, "--watch", monitoring::in_ms(flags->watch_ms),
+                           "time between two reports, until Ctrl-C (exit code 0)",
+                           {.least = 100 * kNsPerMs, .most = kStatusDay})
+      ->default_str("one report");
   app->add_flag("--json", flags->json,
                 "one JSON object as the last line: jobs, shards, and the answer of each address");
   app->footer(
@@ -136,8 +143,9 @@ program::Command add_status_command(CLI::App& root) {
       "stalled; 10 a job waits for its start; 11 workers of a job have applied other updates; 12 a job's audit has a "
       "mismatch. Of\n"
       "several the first of 4, 11, 12, 9, 10.\n\n"
-      "Example:\n"
-      "  millrace status 127.0.0.1:7700 127.0.0.1:7701");
+      "Examples:\n"
+      "  millrace status 127.0.0.1:7700 127.0.0.1:7701\n"
+      "  millrace status --servers 127.0.0.1:7600,127.0.0.1:7601 --watch 2s");
   return {app, [flags] { return run_status(*flags); }};
 }
 

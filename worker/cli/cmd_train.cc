@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "kernels/methods/methods.h"
@@ -20,14 +21,15 @@
 #include "worker/cli/method.h"
 #include "worker/cli/train_flags.h"
 #include "worker/config/job_config.h"
-#include "worker/config/option_text.h"
 #include "worker/export/worker_port.h"
 #include "worker/program/interruption.h"
 #include "worker/program/json_text.h"
 #include "worker/program/memory_room.h"
+#include "worker/program/program.h"
 #include "worker/program/progress.h"
 #include "worker/training/data/libsvm.h"
 #include "worker/training/model/model_file.h"
+#include "worker/training/model/rate_schedule.h"
 #include "worker/training/trainer.h"
 
 namespace millrace::cli {
@@ -66,22 +68,6 @@ Outcome set_threshold_period(TrainFlags& flags) {
   return {};
 }
 
-/// Reads --path: "server", "switch:HOST:PORT" or "switch:HOST:PORT,rack:HOST:PORT".
-Outcome set_path(TrainFlags& flags) {
-  if (flags.path == "server") return {};
-  const auto addresses = worker::switch_addresses(flags.path);
-  if (!addresses) {
-    return fail_with(ExitCode::kUsage,
-                     fmt::format("--path = '{}': known are 'server', 'switch:HOST:PORT', as switch:192.0.2.7:7600, and "
-                                 "for a worker in a rack 'switch:HOST:PORT,rack:HOST:PORT'",
-                                 flags.path));
-  }
-  flags.draft.spec.path = protocol::Path::kSwitch;
-  flags.draft.spec.switch_path.address = addresses->decider;
-  flags.options.me.rack = addresses->rack;
-  return {};
-}
-
 /// Checks flags that exclude each other.
 Outcome check_flags(const TrainFlags& flags) {
   const TrainOptions& options = flags.options;
@@ -100,7 +86,7 @@ Outcome check_flags(const TrainFlags& flags) {
   }
   if (job.has_store() && (flags.rate_given || options.l2 > 0)) {
     return fail_with(ExitCode::kUsage,
-                     "--lr, --lr-decay and --l2 are applied by workers, and with --store the servers change the "
+                     "--lr, --lr-schedule and --l2 are applied by workers, and with --store the servers change the "
                      "weights: the rate is the store's, as sgd:0.1");
   }
   if (job.has_store() && job.initial_weights != InitialWeights::kOwn) {
@@ -144,7 +130,9 @@ Outcome set_compression(TrainFlags& flags) {
 
 Outcome complete(TrainFlags& flags) {
   TrainOptions& options = flags.options;
-  if (Outcome done = set_path(flags); !done) return done;
+  const auto schedule = training::rate_schedule_from_text(flags.schedule, options.learning_rate);
+  if (!schedule) return fail_with(schedule.error());
+  options.schedule = *schedule;
   if (Outcome valid = check_flags(flags); !valid) return valid;
   if (Outcome done = set_compression(flags); !done) return done;
   auto servers = training::server_addresses(flags.servers);
@@ -254,7 +242,7 @@ nlohmann::json run_json(const TrainFlags& flags, const training::TrainResult& re
                          {"history_bytes_saved", result.history_bytes_saved},
                          {"epochs", rows}};
   if (result.audit.audits) json["audit"] = audit_json(result.audit);
-  json["path"] = flags.path;
+  json["path"] = std::holds_alternative<SwitchPath>(flags.options.job.path) ? "switch" : "server";
   if (result.by_switch.used) json["switch"] = worker::switch_json(result.by_switch);
   if (!result.curve.empty()) json["curve"] = curve_json(result.curve);
   return json;
@@ -400,7 +388,7 @@ Outcome check_train_arguments(std::vector<std::string> arguments) {
 
 program::Command add_train_command(CLI::App& root) {
   auto flags = std::make_shared<TrainFlags>();
-  CLI::App* app = root.add_subcommand("train", "trains a linear model through servers: one process a worker");
+  CLI::App* app = program::add_command(root, "train", "trains a linear model through servers: one process a worker");
   add_train_flags(*app, *flags);
   app->footer(
       "Servers first (millrace serve), then every worker with the same flags but --worker. Columns: loss is the mean "
@@ -421,7 +409,7 @@ program::Command add_train_command(CLI::App& root) {
       "  done; wait\n"
       "  # SVRG, its differences drawn by GSpar: the same in every worker, with\n"
       "  #   --optimizer svrg --unbiased --select gspar:0.1 --lr 2\n"
-      "  millrace eval --model debian.model --data debian.test.svm.gz\n\n" +
+      "  millrace eval --model-file debian.model --test debian.test.svm.gz\n\n" +
       method_table() + '\n' + program::exit_code_table());
   return {app, [flags] { return run_train(*flags); }};
 }

@@ -18,5 +18,6 @@ program::Command add_data_command(CLI::App& root);
 program::Command add_status_command(CLI::App& root);
 program::Command add_serve_command(CLI::App& root);
 program::Command add_advise_command(CLI::App& root);
+program::Command add_completion_command(CLI::App& root);
 
 }  // namespace millrace::cli

@@ -5,7 +5,9 @@
 #include <string>
 #include <string_view>
 
+#include "kernels/base/clock.h"
 #include "kernels/methods/methods.h"
+#include "monitoring/command_line/quantity_flags.h"
 #include "worker/program/flag_range.h"
 #include "worker/program/option_flags.h"
 #include "worker/training/model/model_flags.h"
@@ -23,26 +25,32 @@ void add_data_flags(CLI::App& app, TrainFlags& flags) {
   app.add_option("--train", flags.train_path,
                  "LIBSVM text, plain, .gz, .bz2 or .xz; this worker takes its share of the rows")
       ->required()
+      ->type_name("FILE")
       ->check(not_empty());
   app.add_option(
          "--test", flags.test_path,
          "held-out rows, evaluated after every epoch: of one class or both, written as in --train; features that "
          "--train lacks are left out")
+      ->type_name("FILE")
       ->check(not_empty());
   training::add_model_flags(app, flags.dimension, flags.index_base, flags.model);
-  app.add_option("-o,--output", flags.output, "model file, written by worker 0 at the end")->check(not_empty());
+  app.add_option("-o,--output", flags.output, "model file, written by worker 0 at the end")
+      ->type_name("FILE")
+      ->check(not_empty())
+      ->group("Output");
 }
 
 /// Options that this command sets by itself, has in a form of its own, or that one tensor does not need.
-constexpr std::array<std::string_view, 7> kJobLeftOut = {"workers_min", "combine",    "path",  "switch_address",
-                                                         "codec_error", "fuse_below", "recipe"};
-constexpr std::array<std::string_view, 7> kWorkerLeftOut = {"shards",    "rack", "returns",          "load_path",
-                                                            "save_path", "http", "keep_freed_memory"};
+constexpr std::array<std::string_view, 5> kJobLeftOut = {"workers_min", "combine", "codec_error", "fuse_below",
+                                                         "recipe"};
+constexpr std::array<std::string_view, 6> kWorkerLeftOut = {"shards",    "returns", "load_path",
+                                                            "save_path", "http",    "keep_freed_memory"};
 
 void add_job_flags(CLI::App& app, TrainFlags& flags) {
   TrainOptions& options = flags.options;
   app.add_option("--servers", flags.servers, "host:port,host:port: one shard each, the same list at all workers")
       ->required()
+      ->type_name("LIST")
       ->group("Job");
   app.add_option(
          "--workers-min", options.workers_min,
@@ -51,14 +59,15 @@ void add_job_flags(CLI::App& app, TrainFlags& flags) {
          "it at the end)")
       ->check(in_range(1, 4096))
       ->group("Job");
-  app.add_option("--http", flags.http,
-                 "host:port of this worker's /metrics, /healthz and /status; port 0 takes a free one")
+  app.add_option("--http", flags.http, "this worker's /metrics, /healthz and /status; port 0 takes a free one")
+      ->type_name("HOST:PORT")
       ->check(not_empty())
-      ->group("Worker");
+      ->group("Output");
   app.add_option("--state", options.state_path,
                  "file of this worker's state: begun with if it is there, saved while it trains and when the run ends "
                  "early, gone at the end; "
                  "with it a worker that was killed is started again by the same command")
+      ->type_name("FILE")
       ->check(not_empty())
       ->group("Worker");
   app.add_option("--save-every", options.save_every,
@@ -95,18 +104,6 @@ void add_compression_flags(CLI::App& app, TrainFlags& flags) {
   app.add_flag("--dense", flags.dense, "send every parameter in every step, for comparison")->group("Compression");
 }
 
-void add_path_flag(CLI::App& app, TrainFlags& flags) {
-  app.add_option(
-         "--path", flags.path,
-         "server: the shards add up; switch:HOST:PORT: a millrace-switch does, by datagrams, and shard 0 in its "
-         "place while it does not answer (mode synchronous, up to 64 workers); "
-         "switch:HOST:PORT,rack:HOST:PORT: with the millrace-switch of this worker's rack (role combine) adding "
-         "up in front of it, while that answers")
-      ->capture_default_str()
-      ->check(not_empty())
-      ->group("Switch");
-}
-
 void add_descent_flags(CLI::App& app, TrainFlags& flags) {
   TrainOptions& options = flags.options;
   const auto given = [&flags](const std::string&) { flags.rate_given = true; };
@@ -117,10 +114,7 @@ void add_descent_flags(CLI::App& app, TrainFlags& flags) {
       ->capture_default_str()
       ->each(given)
       ->check(in_range(1e-12, 1e6));
-  app.add_option("--lr-decay", options.learning_rate_decay, "the rate of epoch e is lr / (1 + e * decay)")
-      ->capture_default_str()
-      ->each(given)
-      ->check(in_range(0.0, 1e6));
+  training::add_schedule_flag(app, flags.schedule, "t whole epochs on")->each(given);
   app.add_option(
          "--optimizer", options.optimizer,
          "sgd; or svrg (mode synchronous): every --snapshot-every steps the workers sum the gradient of all rows "
@@ -135,15 +129,15 @@ void add_descent_flags(CLI::App& app, TrainFlags& flags) {
       ->check(in_range(1, 1'000'000));
   app.add_option("--steps", options.steps_max, "end after this many steps (default: whole epochs)")
       ->check(in_range(uint64_t{1}, std::numeric_limits<uint64_t>::max()));
-  app.add_option("--rounds", options.rounds_max,
+  app.add_option("--job-steps", options.rounds_max,
                  "end once this many steps of the job are in the weights, with this worker or without (default: never)")
       ->check(in_range(uint64_t{1}, std::numeric_limits<uint64_t>::max()));
   app.add_option("--curve-every", options.curve_every,
                  "steps of the job between two log-losses on --test, in --json; evaluated at the end, not by epochs")
       ->check(in_range(uint64_t{1}, std::numeric_limits<uint64_t>::max()));
-  app.add_option("--compute-ms", options.compute_ms,
-                 "let every gradient take at least this time: a slower machine, for measurements")
-      ->check(in_range(0, 60'000));
+  monitoring::add_duration(app, "--compute-time", monitoring::in_ms(options.compute_ms),
+                           "let every gradient take at least this time: a slower machine, for measurements",
+                           {.most = 60 * kNsPerS});
   app.add_option("--batch", options.batch_rows, "rows a worker and step")
       ->capture_default_str()
       ->check(in_range(1, 1 << 20));
@@ -158,11 +152,9 @@ TrainFlags::TrainFlags()
     : draft(worker::draft_of(options.job)), job(worker::options_of(draft)), me(worker::options_of(options.me)) {}
 
 void add_train_flags(CLI::App& app, TrainFlags& flags) {
-  worker::add_config_flag(app);
   app.option_defaults()->group("Data");
   add_data_flags(app, flags);
   add_job_flags(app, flags);
-  add_path_flag(app, flags);
   add_compression_flags(app, flags);
   app.option_defaults()->group("Training");
   add_descent_flags(app, flags);

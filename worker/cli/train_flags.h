@@ -51,12 +51,12 @@ struct TrainFlags {
   std::vector<worker::Option> job;  ///< of `draft`
   std::vector<worker::Option> me;   ///< of options.me
   std::set<std::string> given;      ///< names of options of both
-  std::string path = "server";
-  uint32_t threshold_period = 0;  ///< 0: not given
+  uint32_t threshold_period = 0;    ///< 0: not given
   ErrorLines errors;
   std::string train_path;
   std::string test_path;
   std::string servers;
+  std::string schedule = "constant";
   std::string model = "lr";
   std::string output;
   std::string http;
@@ -68,7 +68,7 @@ struct TrainFlags {
   bool dense = false;
   bool json = false;
   bool verbose = false;
-  bool rate_given = false;  ///< --lr or --lr-decay
+  bool rate_given = false;  ///< --lr or --lr-schedule
 };
 
 /// Adds the options of `millrace train` to `app`. REQUIRES: flags outlives app.

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "kernels/base/check.h"
+#include "kernels/base/units.h"
 #include "kernels/base/words.h"
 #include "protocol/job/enum_words.h"
 #include "protocol/job/job_spec_fields.h"
@@ -21,6 +22,7 @@ namespace {
 
 using protocol::OptionGroup;
 using protocol::OptionInfo;
+using protocol::OptionQuantity;
 using std::chrono::milliseconds;
 
 std::string dashed(std::string_view name) {
@@ -50,9 +52,19 @@ std::string form_of(E) {
   return fmt::format("{}", fmt::join(protocol::enum_texts<E>(), "|"));
 }
 
+std::string form_of_quantity(OptionQuantity quantity, std::string form) {
+  switch (quantity) {
+    case OptionQuantity::kPlain: break;
+    case OptionQuantity::kRate: return "RATE";
+    case OptionQuantity::kFile: return "FILE";
+    case OptionQuantity::kAddress: return "HOST:PORT";
+  }
+  return form;
+}
+
 std::string plain_text(bool value) { return value ? "on" : "off"; }
 std::string plain_text(double value) { return fmt::format("{}", value); }
-std::string plain_text(milliseconds value) { return duration_text(value); }
+std::string plain_text(milliseconds value) { return duration_text(value.count() * kNsPerMs); }
 std::string plain_text(const std::string& value) { return value; }
 std::string plain_text(const std::vector<std::string>& value) { return fmt::format("{}", fmt::join(value, ",")); }
 template <typename T>
@@ -77,14 +89,22 @@ Status set_plain(const OptionInfo&, std::string_view text, bool& value) {
   value = text == "on" || text == "true";
   return {};
 }
-Status set_plain(const OptionInfo&, std::string_view text, double& value) {
+Status set_plain(const OptionInfo& info, std::string_view text, double& value) {
+  if (info.quantity == OptionQuantity::kRate) {
+    const auto rate = rate_from_text(text);
+    if (!rate) return std::unexpected(rate.error());
+    value = *rate;
+    return {};
+  }
   return assign_number(text, value) ? Status{} : bad_value(text, "it takes a number");
 }
 Status set_plain(const OptionInfo& info, std::string_view text, milliseconds& value) {
   const auto duration = duration_from_text(text);
   if (!duration) return std::unexpected(duration.error());
-  if (auto fits = in_limits(info, text, static_cast<uint64_t>(duration->count())); !fits) return fits;
-  value = *duration;
+  if (*duration % kNsPerMs != 0) return bad_value(text, "it takes whole milliseconds");
+  const TimeNs whole = *duration / kNsPerMs;
+  if (auto fits = in_limits(info, text, static_cast<uint64_t>(whole)); !fits) return fits;
+  value = milliseconds(whole);
   return {};
 }
 Status set_plain(const OptionInfo&, std::string_view text, std::string& value) {
@@ -167,9 +187,13 @@ class Tabler {
 
   template <typename T>
   void option(const OptionInfo& info, T& value) {
-    Option& made = add(info, form_of(value));
+    const bool is_rate = info.quantity == OptionQuantity::kRate;
+    Option& made = add(info, form_of_quantity(info.quantity, form_of(value)));
     made.is_switch = std::is_same_v<T, bool>;
     made.text = [&value] { return plain_text(value); };
+    if constexpr (std::is_same_v<T, double>) {
+      if (is_rate) made.text = [&value] { return rate_text(value); };
+    }
     made.set = [name = made.name, info, &value](std::string_view text) {
       return of_option(name, set_plain(info, text, value));
     };
@@ -234,7 +258,8 @@ std::string wrapped_item(std::string_view text) {
 
 std::string item_of(const Option& option) {
   const std::string text = option.text();
-  const std::string value = text.empty() ? "empty" : fmt::format("`{}`", text);
+  std::string value = text.empty() ? "empty" : fmt::format("`{}`", text);
+  if (option.flag != dashed(option.name)) value += fmt::format("; flag `--{}`", option.flag);
   return wrapped_item(fmt::format("`{}` ({}; {}): {}.", option.name, option.form, value, option.info.help));
 }
 
@@ -304,8 +329,9 @@ std::string options_markdown() {
   constexpr std::string_view kHead =
       "# Options\n\n"
       "Each option with its kind and its default. Sentences use these names; a flag, and a key of a configuration\n"
-      "file, has dashes. `millrace train --help` has the words of selections, codecs and stores.\n"
-      "`worker_options_test` compares this page with the code, and writes it with `MILLRACE_WRITE_OPTIONS=1`.\n\n";
+      "file, has dashes, or the name that is given. `millrace train --help` has the words of selections, codecs and\n"
+      "stores. `worker_options_test` compares this page with the code, and writes it with "
+      "`MILLRACE_WRITE_OPTIONS=1`.\n\n";
   return fmt::format("{}{}\n{}", kHead, page_of(options_of(draft), "Of a job: equal at all workers"),
                      page_of(options_of(worker), "Of a worker"));
 }

@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <array>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -38,15 +36,6 @@ std::string hint_for_switch_codecs(const std::vector<std::string_view>& words) {
   return hint.empty() && words.size() == 2 ? did_you_mean(words[1], protocol::enum_texts<protocol::WindowValueCodec>())
                                            : hint;
 }
-
-using std::chrono::milliseconds;
-/// Ascending; every unit divides the next one.
-constexpr std::array<std::pair<std::string_view, milliseconds>, 4> kDurationUnits = {{
-    {"ms", milliseconds(1)},
-    {"s", std::chrono::seconds(1)},
-    {"min", std::chrono::minutes(1)},
-    {"h", std::chrono::hours(1)},
-}};
 
 }  // namespace
 
@@ -123,35 +112,6 @@ Result<protocol::SwitchCodecs> switch_codecs_from_text(std::string_view text) {
 
 std::string switch_codecs_text(const protocol::SwitchCodecs& codecs) {
   return fmt::format("{}+{}", protocol::enum_word(codecs.index), protocol::enum_word(codecs.value));
-}
-
-std::optional<SwitchAddresses> switch_addresses(std::string_view path) {
-  constexpr std::string_view kSwitch = "switch:";
-  constexpr std::string_view kRack = "rack:";
-  if (!path.starts_with(kSwitch)) return std::nullopt;
-  const std::vector<std::string_view> parts = split(path.substr(kSwitch.size()), ',');
-  if (parts.empty()) return SwitchAddresses{};
-  if (parts.size() == 1) return SwitchAddresses{.decider = parts[0], .rack = {}};
-  if (parts.size() > 2 || !parts[1].starts_with(kRack) || parts[1].size() == kRack.size()) return std::nullopt;
-  return SwitchAddresses{.decider = parts[0], .rack = parts[1].substr(kRack.size())};
-}
-
-Result<milliseconds> duration_from_text(std::string_view text) {
-  const size_t digits = std::min(text.find_first_not_of("0123456789"), text.size());
-  const auto number = number_from_text<uint32_t>(text.substr(0, digits));
-  for (const auto& [unit, length] : kDurationUnits) {
-    if (number && text.substr(digits) == unit) return *number * length;
-  }
-  return not_a(text, "a duration: a whole number and ms, s, min or h, as 200ms or 10s");
-}
-
-std::string duration_text(milliseconds duration) {
-  size_t unit = 0;
-  while (duration != milliseconds::zero() && unit + 1 < kDurationUnits.size() &&
-         duration % kDurationUnits[unit + 1].second == milliseconds::zero()) {
-    ++unit;
-  }
-  return fmt::format("{}{}", duration / kDurationUnits[unit].second, kDurationUnits[unit].first);
 }
 
 }  // namespace millrace::worker

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <chrono>
-#include <optional>
 #include <string>
 #include <string_view>
 
@@ -27,18 +25,5 @@ std::string grid_text(const protocol::GridSpec& spec);
 /// Read and print "INDEX+VALUE" of a switch's datagrams, as "gap+fixed16".
 Result<protocol::SwitchCodecs> switch_codecs_from_text(std::string_view text);
 std::string switch_codecs_text(const protocol::SwitchCodecs& codecs);
-
-/// Holds the addresses of a path by a switch.
-struct SwitchAddresses {
-  std::string_view decider;  ///< the job's: in its specification
-  std::string_view rack;     ///< this worker's own; empty: none
-};
-/// Reads "switch:HOST:PORT" or, of a worker in a rack, "switch:HOST:PORT,rack:HOST:PORT". Views into `path`. Empty: it
-/// is of another form.
-std::optional<SwitchAddresses> switch_addresses(std::string_view path);
-
-/// Read and print "200ms", "10s", "5min" or "1h": whole numbers, and the largest unit that has the duration.
-Result<std::chrono::milliseconds> duration_from_text(std::string_view text);
-std::string duration_text(std::chrono::milliseconds duration);
 
 }  // namespace millrace::worker

@@ -4,11 +4,11 @@
 #include <unistd.h>
 
 #include <filesystem>
-#include <regex>
 #include <string>
 #include <utility>
 
 #include "kernels/base/check.h"
+#include "kernels/base/units.h"
 #include "worker/launch/child_process.h"
 
 namespace millrace::launch {
@@ -20,12 +20,8 @@ constexpr int kScriptTimeoutMs = 60'000;
 bool is_rate(const std::string& text) {
   constexpr double kBitsMin = 1e3;
   constexpr double kBitsMax = 1e12;
-  const std::regex rates(R"(([0-9]{1,15}(?:\.[0-9]{1,15})?)([kmg]?)bit)");
-  std::smatch parts;
-  if (!std::regex_match(text, parts, rates)) return text == "none";
-  const std::string unit = parts[2];
-  const double bits = std::stod(parts[1]) * (unit == "k" ? 1e3 : unit == "m" ? 1e6 : unit == "g" ? 1e9 : 1);
-  return bits >= kBitsMin && bits <= kBitsMax;
+  const auto bits = rate_from_text(text);
+  return bits ? *bits >= kBitsMin && *bits <= kBitsMax : text == "none";
 }
 
 Result<int> run_script(const std::vector<std::string>& argv, ChildSession session) {
@@ -60,9 +56,9 @@ Status check_hosts(const std::string& rate) {
   if (!is_rate(rate)) {
     return fail(
         ErrorCode::kInvalidArgument,
-        "--rate: '" + rate + "' is not a rate: a number with kbit, mbit or gbit, from 1kbit to 1000gbit, or none");
+        "--link-rate: '" + rate + "' is not a rate: a number with kbit, mbit or gbit, from 1kbit to 1000gbit, or none");
   }
-  if (::geteuid() != 0) return fail(ErrorCode::kIo, "--rate: network namespaces need root: run it with sudo");
+  if (::geteuid() != 0) return fail(ErrorCode::kIo, "--link-rate: network namespaces need root: run it with sudo");
   if (netlab_script().empty())
     return fail(ErrorCode::kIo, "deploy/netlab.sh was not found beside this build; a rate needs it");
   return {};

@@ -3,6 +3,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "kernels/base/host_port.h"
+#include "kernels/base/units.h"
 #include "worker/launch/child_end.h"
 #include "worker/program/json_text.h"
 
@@ -16,7 +18,7 @@ Result<ShardProcess> ShardProcess::start(const ShardProcessOptions& options) {
                 "--shards",
                 std::to_string(options.shards),
                 "--listen",
-                "tcp://" + options.host + ":" + std::to_string(options.port),
+                host_port_text({options.host, options.port}),
                 "--table",
                 options.table,
                 "--json"};
@@ -27,8 +29,8 @@ Result<ShardProcess> ShardProcess::start(const ShardProcessOptions& options) {
   if (!options.store_dir.empty()) {
     spawn.argv.push_back("--store-dir");
     spawn.argv.push_back(options.store_dir);
-    spawn.argv.push_back("--store-save-seconds");
-    spawn.argv.push_back(std::to_string(options.store_save_seconds));
+    spawn.argv.push_back("--store-save-every");
+    spawn.argv.push_back(duration_text(options.store_save_seconds * kNsPerS));
   }
   if (!options.datagrams.empty()) {
     spawn.argv.push_back("--datagrams");
@@ -38,7 +40,11 @@ Result<ShardProcess> ShardProcess::start(const ShardProcessOptions& options) {
   }
   if (options.link_rate > 0) {
     spawn.argv.push_back("--link-rate");
-    spawn.argv.push_back(std::to_string(options.link_rate));
+    spawn.argv.push_back(rate_text(options.link_rate));
+  }
+  if (options.drain_ms) {
+    spawn.argv.push_back("--drain");
+    spawn.argv.push_back(duration_text(*options.drain_ms * kNsPerMs));
   }
   spawn.network_namespace = options.network_namespace;
   spawn.stderr_path = options.log;

@@ -5,9 +5,6 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 
-#include "kernels/base/words.h"
-#include "monitoring/usage_sentence.h"
-
 namespace millrace::worker {
 namespace {
 
@@ -37,25 +34,6 @@ void add_option_flag(CLI::App& app, const Option& option, std::set<std::string>&
   if (const std::string text = option.text(); !text.empty()) flag->default_str(text);
 }
 
-/// Gives a flag the value that a file has for it.
-void set_by_file(CLI::App& app, const CLI::ConfigItem& item) {
-  CLI::Option* flag = app.get_option_no_throw("--" + item.name);
-  if (flag == nullptr || item.name == "config" || item.name == "help") {
-    std::vector<std::string> known = monitoring::flag_names(app);
-    for (std::string& name : known) name.erase(0, 2);
-    throw CLI::ConfigError(
-        fmt::format("--config: '{}' is no flag of this command{}", item.name, did_you_mean(item.name, known)));
-  }
-  if (flag->count() > 0) return;  // the command line has it
-  if (flag->get_expected_max() > 0) {
-    flag->add_result(item.inputs);
-    return;
-  }
-  const bool is_word = item.inputs.size() == 1 && (item.inputs[0] == "true" || item.inputs[0] == "false");
-  if (!is_word) throw CLI::ConfigError(fmt::format("--config: {} is true or false", item.name));
-  flag->add_result(item.inputs[0]);
-}
-
 }  // namespace
 
 void add_option_flags(CLI::App& app, std::vector<Option>& options, std::span<const std::string_view> left_out,
@@ -69,17 +47,6 @@ void add_option_flags(CLI::App& app, std::vector<Option>& options, std::span<con
 JobFlags::JobFlags(const JobConfig& job, std::span<const std::string_view> names)
     : draft(draft_of(job)), options(options_of(draft)) {
   keep_options(options, names);
-}
-
-void add_config_flag(CLI::App& app) {
-  const auto read = [&app](const std::string& path) {
-    for (const CLI::ConfigItem& item : CLI::ConfigTOML().from_file(path)) {
-      if (item.name != "++" && item.name != "--") set_by_file(app, item);  // else: a part begins or ends
-    }
-  };
-  app.add_option_function<std::string>("--config", read, "TOML file of flags; the command line wins over it")
-      ->type_name("FILE")
-      ->group("Job");
 }
 
 }  // namespace millrace::worker

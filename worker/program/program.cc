@@ -6,27 +6,20 @@
 #include <csignal>
 #include <exception>
 #include <iostream>
-#include <memory>
 #include <new>
 #include <string>
 
 #include "kernels/base/words.h"
+#include "monitoring/command_line/completion.h"
+#include "monitoring/command_line/config_flag.h"
+#include "monitoring/command_line/usage_sentence.h"
 #include "monitoring/open_files.h"
 #include "monitoring/standard_streams.h"
-#include "monitoring/usage_sentence.h"
 #include "worker/program/interruption.h"
 #include "worker/program/outcome.h"
 
 namespace millrace::program {
 namespace {
-
-/// Help texts are written with their line breaks.
-class PlainFormatter : public CLI::Formatter {
- public:
-  std::string make_footer(const CLI::App* app) const override {
-    return app->get_footer().empty() ? std::string() : "\n" + app->get_footer() + "\n";
-  }
-};
 
 std::vector<std::string> command_names(const CLI::App& app) {
   std::vector<std::string> names;
@@ -96,9 +89,14 @@ void begin_program() {
   monitoring::raise_open_file_limit();  // a session takes some descriptors for each shard
 }
 
+CLI::App* add_command(CLI::App& root, const std::string& name, const std::string& description) {
+  CLI::App* command = root.add_subcommand(name, description);
+  monitoring::add_config_flag(*command);
+  return command;
+}
+
 void shape_help(CLI::App& root) {
-  root.formatter(std::make_shared<PlainFormatter>());
-  root.get_formatter()->column_width(34);
+  monitoring::shape_command_line(root);
   root.require_subcommand(1);
 }
 

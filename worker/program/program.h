@@ -1,6 +1,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <string>
 #include <vector>
 
 #include "worker/program/command.h"
@@ -10,6 +11,9 @@ namespace millrace::program {
 
 /// Begins a program; called first in main().
 void begin_program();
+
+/// Adds a subcommand, with --config.
+CLI::App* add_command(CLI::App& root, const std::string& name, const std::string& description);
 
 /// Makes help keep the texts' own line breaks; a subcommand is needed.
 void shape_help(CLI::App& root);

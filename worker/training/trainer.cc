@@ -80,8 +80,9 @@ uint64_t pushes_per_epoch(const TrainOptions& options, const Dataset& data) {
 }
 
 DescentOptions descent_options(const TrainOptions& options, const Dataset& data) {
-  return {.learning_rate = options.learning_rate / static_cast<double>(steps_per_round(options)),
-          .learning_rate_decay = options.learning_rate_decay,
+  RateSchedule schedule = options.schedule;
+  schedule.rate = options.learning_rate / static_cast<double>(steps_per_round(options));
+  return {.schedule = schedule,
           .l2 = options.l2,
           .steps_per_epoch = pushes_per_epoch(options, data) * steps_per_round(options),
           .epochs = std::max(options.epochs, 1U),

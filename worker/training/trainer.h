@@ -11,6 +11,7 @@
 #include "worker/training/data/dataset.h"
 #include "worker/training/model/learning_curve.h"
 #include "worker/training/model/linear_model.h"
+#include "worker/training/model/rate_schedule.h"
 
 namespace millrace::training {
 
@@ -42,12 +43,12 @@ struct TrainOptions {
   uint64_t snapshot_every = 0;  ///< svrg: steps between two snapshots; 0: as many as an epoch has
   uint32_t batch_rows = 64;     ///< a worker and step
   uint32_t epochs = 3;
-  uint64_t steps_max = 0;          ///< ends the run early; 0: never
-  uint64_t rounds_max = 0;         ///< the same, by the job's rounds in the weights: with this worker or without
-  uint64_t curve_every = 0;        ///< rounds between points of the learning curve; 0: no curve
-  uint32_t compute_ms = 0;         ///< minimum time of a gradient: a slower machine, for measurements
-  double learning_rate = 1;        ///< mode asynchronous: over the workers, since each contribution is a step
-  double learning_rate_decay = 0;  ///< the rate of epoch e is learning_rate / (1 + e * this)
+  uint64_t steps_max = 0;      ///< ends the run early; 0: never
+  uint64_t rounds_max = 0;     ///< the same, by the job's rounds in the weights: with this worker or without
+  uint64_t curve_every = 0;    ///< rounds between points of the learning curve; 0: no curve
+  uint32_t compute_ms = 0;     ///< minimum time of a gradient: a slower machine, for measurements
+  double learning_rate = 1;    ///< mode asynchronous: over the workers, since each contribution is a step
+  RateSchedule schedule = {};  ///< of `learning_rate`, by whole epochs; its own rate counts for nothing
   double l2 = 0;
 
   std::string

@@ -244,11 +244,11 @@ Result<std::vector<DpdkLane>> set_up_device(uint16_t device, const DpdkOptions& 
   rte_eth_dev_info info{};
   if (const int code = rte_eth_dev_info_get(device, &info); code != 0) return device_failed("ask", options, code);
   rte_mempool* const pool = make_packet_pool(device, info, options);
-  if (pool == nullptr) return device_failed("find memory (see --dpdk-memory-mib) for", options, -rte_errno);
+  if (pool == nullptr) return device_failed("find memory (see --dpdk-memory) for", options, -rte_errno);
   rte_mempool* headers = nullptr;
   if ((info.tx_offload_capa & RTE_ETH_TX_OFFLOAD_MULTI_SEGS) != 0) {
     headers = make_pool(name_of("headers", device), kHeaderRoom);
-    if (headers == nullptr) return device_failed("find memory (see --dpdk-memory-mib) for", options, -rte_errno);
+    if (headers == nullptr) return device_failed("find memory (see --dpdk-memory) for", options, -rte_errno);
   }
   const auto queues =
       static_cast<uint16_t>(std::min<uint32_t>({options.lanes, info.max_rx_queues, info.max_tx_queues}));

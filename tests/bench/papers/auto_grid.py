@@ -36,7 +36,7 @@ def repeats_of(here, rate, n):
 
 
 def measure(here, ranks, rate, n, density):
-    rows = bench(here, ranks, rate, n=n, density=density, algorithm=[*FORCED, "auto"], repeats=repeats_of(here, rate, n), warmup=2)
+    rows = bench(here, ranks, rate, dimension=n, density=density, algorithm=[*FORCED, "auto"], repeats=repeats_of(here, rate, n), warmup=2)
     times = {name: rows[name]["median_ms"] for name in FORCED}
     best = min(times, key=times.get)
     return {"ranks": ranks, "rate": rate, "n": n, "density": density, "best": best, "best_ms": times[best],

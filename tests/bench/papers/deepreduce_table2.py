@@ -65,7 +65,7 @@ class Rows:
 def debian(here):
     with tempfile.TemporaryDirectory() as folder:
         train = Path(folder) / "debian.svm"
-        made = subprocess.run([str(here.folder / "millrace"), "data", "debian", "--output", str(train), "--held-out",
+        made = subprocess.run([str(here.folder / "millrace"), "data", "debian", "--output", str(train), "--test-output",
                                str(train) + ".test", "--dimension", str(DIMENSION)], capture_output=True, text=True, check=False)
         if made.returncode != 0:
             print(f"skipped: {made.stderr.strip()}")

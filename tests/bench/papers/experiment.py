@@ -65,7 +65,7 @@ class Replay:
 
     def __init__(self, folder, n, select="none", codec="raw+raw", unbiased=False, seed=1):
         self.n, self.select, self.codec = n, select, codec
-        command = [str(folder / "millrace_replay"), "--n", str(n), "--select", select, "--codec", codec, "--seed", str(seed)]
+        command = [str(folder / "millrace_replay"), "--dimension", str(n), "--select", select, "--codec", codec, "--seed", str(seed)]
         command += ["--unbiased"] if unbiased else []
         checked = subprocess.run(command + ["--check"], capture_output=True, text=True, check=False)
         if checked.returncode == 2:

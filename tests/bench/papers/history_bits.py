@@ -26,7 +26,7 @@ class Replay:
     """tests/bench/history_replay.cc."""
 
     def __init__(self, folder, n):
-        self.process = subprocess.Popen([str(folder / "millrace_history_replay"), "--n", str(n)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.process = subprocess.Popen([str(folder / "millrace_history_replay"), "--dimension", str(n)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def __enter__(self):
         return self

@@ -12,12 +12,12 @@ values in a sixteenth of the dimension: one rank, or a sixteenth of them, has th
 from experiment import Experiment, panels, table
 from peers import PROGRAM, simulate
 
-NETWORK = {"density": 0.01, "latency": "1500ns", "rate": "10gbit", "steps": 2}
+NETWORK = {"density": 0.01, "latency": "1500ns", "link_rate": "10gbit", "steps": 2}
 KINDS = [("uniform", "averaged"), ("clustered", "averaged"), ("one_region", "averaged"), ("one_region", "pooled")]
 
 
 def run(here, ranks, n, **options):
-    return simulate(here, ["oktopk"], ranks=ranks, n=n, **NETWORK, **options).get("oktopk")
+    return simulate(here, ["oktopk"], ranks=ranks, dimension=n, **NETWORK, **options).get("oktopk")
 
 
 def reduce_rows(here, sizes, n):

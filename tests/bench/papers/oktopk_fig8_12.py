@@ -17,7 +17,7 @@ from peers import PROGRAM, select_ms, simulate
 import networks
 
 DENSITY = 0.02
-NETWORK = {"latency": "25us", "rate": "1gbit"}
+NETWORK = {"latency": "25us", "link_rate": "1gbit"}
 # Name, allreduce, selection of `millrace-bench select`.
 SCHEMES = [("Dense", "dense_rabenseifner", None), ("DenseOvlp", "dense_rabenseifner", None), ("TopkA", "topk_a", "exact"),
            ("TopkDSA", "dsar_split_allgather", "exact"), ("gTopk", "gtopk", "exact"), ("Gaussiank", "gaussian_k", "gaussian"),
@@ -43,7 +43,7 @@ def main():
     selecting[None] = 0.0
     rows = []
     for ranks in sizes:
-        sums = simulate(here, sorted({allreduce for _, allreduce, _ in SCHEMES}), ranks=ranks, n=n, density=DENSITY, steps=2, **NETWORK)
+        sums = simulate(here, sorted({allreduce for _, allreduce, _ in SCHEMES}), ranks=ranks, dimension=n, density=DENSITY, steps=2, **NETWORK)
         for name, allreduce, selection in SCHEMES:
             if allreduce not in sums:
                 continue

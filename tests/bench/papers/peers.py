@@ -15,7 +15,7 @@ MPIRUN_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": 
 
 
 def flags_of(options):
-    """n=5, work_scale=1 as --n 5 --work-scale 1; a list as one word with commas, True as the flag alone."""
+    """dimension=5, work_scale=1 as --dimension 5 --work-scale 1; a list as one word with commas, True as the flag alone."""
     words = []
     for name, value in options.items():
         words.append("--" + name.replace("_", "-"))
@@ -54,7 +54,7 @@ def why_no_namespaces():
 
 def between_namespaces(here, ranks, rate, program, *arguments):
     """The JSON of a command of millrace-peer or millrace-bench, a rank in a namespace each."""
-    return last_json([NETLAB, "mpirun", "--ranks", ranks, "--rate", rate, "--", here.folder / program, *arguments, "--json"])
+    return last_json([NETLAB, "mpirun", "--ranks", ranks, "--link-rate", rate, "--", here.folder / program, *arguments, "--json"])
 
 
 def bench(here, ranks, rate, **options):
@@ -67,7 +67,7 @@ def bench(here, ranks, rate, **options):
 
 def select_ms(here, n, density, repeats=5):
     """{selection: median ms} of `millrace-bench select` on Gaussian data, one thread."""
-    rows = last_json([here.folder / PROGRAM, "select", "--n", n, "--density", density, "--repeats", repeats, "--json"])["rows"]
+    rows = last_json([here.folder / PROGRAM, "select", "--dimension", n, "--density", density, "--repeats", repeats, "--json"])["rows"]
     return {row["algorithm"]: row["ms"] for row in rows}
 
 

@@ -23,7 +23,7 @@ FIRST = ["radix", "exact", "trimmed", "binary_search", "sampled", "threshold_reu
 
 def bench(here, n, repeats):
     """{algorithm: row} of the benchmark."""
-    command = [str(here.folder / "millrace-bench"), "select", "--n", str(n), "--density", str(DENSITY), "--repeats", str(repeats),
+    command = [str(here.folder / "millrace-bench"), "select", "--dimension", str(n), "--density", str(DENSITY), "--repeats", str(repeats),
                "--json"]
     ended = subprocess.run(command, capture_output=True, text=True, check=True)
     return {row["algorithm"]: row for row in json.loads(ended.stdout.strip().split("\n")[-1])["rows"]}

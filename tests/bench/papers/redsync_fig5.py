@@ -13,7 +13,7 @@ from experiment import Experiment, panels, table
 from peers import PROGRAM, select_ms, simulate
 
 DENSITY = 0.001
-NETWORK = {"latency": "1500ns", "rate": "80gbit"}
+NETWORK = {"latency": "1500ns", "link_rate": "80gbit"}
 COMPUTATION = [("communication prevails", 0.5), ("computation prevails", 8.0)]  # over the dense allreduce of two ranks
 
 
@@ -24,7 +24,7 @@ def main():
     selecting = select_ms(here, n, DENSITY)["trimmed"]
     times = {}
     for ranks in sizes:
-        rows = simulate(here, ["redsync_allgather", "dense_rabenseifner"], ranks=ranks, n=n, density=DENSITY, steps=1, seconds=900, **NETWORK)
+        rows = simulate(here, ["redsync_allgather", "dense_rabenseifner"], ranks=ranks, dimension=n, density=DENSITY, steps=1, time_limit="900s", **NETWORK)
         if len(rows) == 2:
             times[ranks] = (rows["redsync_allgather"], rows["dense_rabenseifner"])
     rows = []

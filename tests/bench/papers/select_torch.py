@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """torch.topk beside `millrace-bench select`: exact top-k of n Gaussian f32, one thread each, on this machine.
 
-    tests/bench/papers/select_torch.py [--millrace PATH] [--n N] [--density D ...] [--repeats R] [--json]
+    tests/bench/papers/select_torch.py [--millrace PATH] [--dimension N] [--density D ...] [--repeats R] [--json]
 
 Needs Debian's PyTorch (python3-torch; run with /usr/bin/python3) and a built `millrace-bench`. Exit code: 0 where torch.topk takes at
 least 20 times as long as `exact` at every density, 1 where it does not, 77 where there is nothing to compare with.
@@ -25,7 +25,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.a
 
 
 def millrace_row(millrace, n, density, repeats):
-    command = [millrace, "select", "--n", str(n), "--density", repr(density), "--repeats", str(repeats), "--json"]
+    command = [millrace, "select", "--dimension", str(n), "--density", repr(density), "--repeats", str(repeats), "--json"]
     report = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
     return next(row for row in report["rows"] if row["algorithm"] == "exact")
 
@@ -42,14 +42,14 @@ def torch_ms(torch, values, k, repeats):
 
 
 def compare(torch, arguments, density):
-    k = max(1, math.ceil(density * arguments.n))
+    k = max(1, math.ceil(density * arguments.dimension))
     generator = torch.Generator().manual_seed(1)
-    values = torch.randn(arguments.n, generator=generator)
-    before = millrace_row(arguments.millrace, arguments.n, density, arguments.repeats)
+    values = torch.randn(arguments.dimension, generator=generator)
+    before = millrace_row(arguments.millrace, arguments.dimension, density, arguments.repeats)
     of_torch = torch_ms(torch, values, k, arguments.repeats)
-    after = millrace_row(arguments.millrace, arguments.n, density, arguments.repeats)
+    after = millrace_row(arguments.millrace, arguments.dimension, density, arguments.repeats)
     exact = min(before, after, key=lambda row: row["ms"])
-    return {"n": arguments.n, "density": density, "k": k, "repeats": arguments.repeats, "threads": 1,
+    return {"n": arguments.dimension, "density": density, "k": k, "repeats": arguments.repeats, "threads": 1,
             "torch": torch.__version__, "torch_topk_ms": of_torch, "exact_ms": exact["ms"],
             "exact_ratio_to_read_pass": exact["ratio_to_read_pass"], "torch_over_exact": of_torch / exact["ms"]}
 
@@ -62,7 +62,7 @@ def default_millrace():
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--millrace", default=default_millrace())
-    parser.add_argument("--n", type=int, default=1 << 24)
+    parser.add_argument("--dimension", type=int, default=1 << 24)
     parser.add_argument("--density", type=float, nargs="+", default=[0.001, 0.01])
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
@@ -80,7 +80,7 @@ def main():
     if arguments.json:
         print(json.dumps({"bench": "select_torch", "rows": rows}))
     else:
-        print(f"n = {arguments.n}, one thread, torch {torch.__version__}")
+        print(f"n = {arguments.dimension}, one thread, torch {torch.__version__}")
         for row in rows:
             print(f"density {row['density']:g}: torch.topk {row['torch_topk_ms']:.0f} ms, exact {row['exact_ms']:.2f} ms "
                   f"({row['exact_ratio_to_read_pass']:.2f} read passes): {row['torch_over_exact']:.1f} x")

@@ -41,8 +41,8 @@ def print_times(heading, xs, times):
 def simulated(here, ranks):
     times = {name: [] for name in ALGORITHMS + BESIDE}
     for count in ranks:
-        rows = simulate(here, ALGORITHMS + BESIDE, ranks=count, n=1 << (14 if here.quick else 20), density=DENSITY, latency="1500ns",
-                        rate="80gbit", steps=1, seconds=900)
+        rows = simulate(here, ALGORITHMS + BESIDE, ranks=count, dimension=1 << (14 if here.quick else 20), density=DENSITY, latency="1500ns",
+                        link_rate="80gbit", steps=1, time_limit="900s")
         for name, ms in times.items():
             ms.append(rows[name]["virtual_ms"] if name in rows else None)
     return times
@@ -53,7 +53,7 @@ def measured(here, cells):
     names = ALGORITHMS + BESIDE
     times = {name: [] for name in names + ["openmpi_dense"]}
     for ranks, density in cells:
-        rows = bench(here, ranks, RATE, n=1 << (14 if here.quick else 22), density=density, algorithm=names, repeats=2 if here.quick else 5,
+        rows = bench(here, ranks, RATE, dimension=1 << (14 if here.quick else 22), density=density, algorithm=names, repeats=2 if here.quick else 5,
                      warmup=1)
         for name, ms in times.items():
             ms.append(rows[name]["median_ms"])

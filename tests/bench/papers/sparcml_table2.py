@@ -58,7 +58,7 @@ def train_all(here, name, features, path, models, steps):
 
 
 def dense_of_mpi(here, features):
-    return bench(here, RANKS, RATE, n=features, density=1e-5, algorithm="dense_ring", repeats=2, warmup=1)
+    return bench(here, RANKS, RATE, dimension=features, density=1e-5, algorithm="dense_ring", repeats=2, warmup=1)
 
 
 def coordinate_descent(here, path, steps):

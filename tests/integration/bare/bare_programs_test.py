@@ -44,7 +44,7 @@ class BarePrograms(unittest.TestCase):
         said = run(BARE / "millrace-switch-bench", "traffic", "--pmd", "net_ring")
         self.assertEqual(said.returncode, 5, said.stderr)
         self.assertIn("--pmd memory", said.stderr)
-        said = run(BARE / "millrace-switch-bench", "traffic", "--pmd", "memory", "--packets", "1000", "--rounds", "1", "--slots", "8",
+        said = run(BARE / "millrace-switch-bench", "traffic", "--pmd", "memory", "--packets", "1000", "--repeats", "1", "--switch-slots", "8",
                    "--window-indices", "6400")
         self.assertEqual(said.returncode, 0, said.stderr)
         self.assertIn("every MAC verified", said.stdout)

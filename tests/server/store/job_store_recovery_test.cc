@@ -205,7 +205,7 @@ TEST_F(StoreRecovering, WhereNothingReachesTheJobEndsAndSaysWhatWouldHaveHelped)
   come_back(save_of(6, 100));
   ASSERT_TRUE(store_->failure().has_value());
   EXPECT_EQ(store_->failure()->code, ErrorCode::kIo);
-  EXPECT_THAT(store_->failure()->message, HasSubstr("--store-save-seconds"));
+  EXPECT_THAT(store_->failure()->message, HasSubstr("--store-save-every"));
 }
 
 TEST_F(StoreRecovering, WithoutSavesTheBeginningIsReplayedWhereItIsKept) {

@@ -92,7 +92,7 @@ TEST(Bench, AWindowFillsItsPacket) {
 
 TEST(Bench, EverySumIsChecked) {
   const BenchOptions options = {
-      .pmd = "memory", .workers = 3, .slots = 4, .window_indices = 640, .density = 0.05, .packets = 1000, .rounds = 2};
+      .pmd = "memory", .workers = 3, .slots = 4, .window_indices = 640, .density = 0.05, .packets = 1000, .repeats = 2};
   const auto report = run_bench(options);
   ASSERT_TRUE(report) << report.error().message;
   EXPECT_EQ(report->turns_checked, 2u * (1000 / 12) * 4);
@@ -106,7 +106,7 @@ TEST(Bench, EverySumIsChecked) {
 
 TEST(Bench, ManyWorkersFitOnTheWire) {
   const auto report =
-      run_bench({.pmd = "memory", .workers = 64, .slots = 3, .window_indices = 6400, .packets = 1000, .rounds = 1});
+      run_bench({.pmd = "memory", .workers = 64, .slots = 3, .window_indices = 6400, .packets = 1000, .repeats = 1});
   ASSERT_TRUE(report) << report.error().message;
   EXPECT_EQ(report->turns_checked, 1000u / (64 * 3) * 3);
 }

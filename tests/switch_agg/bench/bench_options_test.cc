@@ -55,10 +55,11 @@ TEST(SwitchBenchOptions, LoadNeedsATarget) {
   EXPECT_TRUE(std::get<LoadOptions>(parsed.result).echo);
   EXPECT_FALSE(std::get<LoadOptions>(parsed.result).apart);
   EXPECT_TRUE(std::get<LoadOptions>(parse_bench({"load", "--to", "10.0.0.1:7700", "--apart"}).result).apart);
-  EXPECT_EQ(std::get<LoadOptions>(parse_bench({"load", "--to", "10.0.0.1:7700", "--packet-bytes", "8972"}).result)
-                .packet_bytes,
-            8972u);
-  expect_bench_usage({"load", "--to", "10.0.0.1:7700", "--packet-bytes", "9000"}, "--packet-bytes");
+  EXPECT_EQ(
+      std::get<LoadOptions>(parse_bench({"load", "--to", "10.0.0.1:7700", "--switch-packet-bytes", "8972"}).result)
+          .packet_bytes,
+      8972u);
+  expect_bench_usage({"load", "--to", "10.0.0.1:7700", "--switch-packet-bytes", "9000"}, "--switch-packet-bytes");
   expect_bench_usage({"load", "--to", "10.0.0.1:7700", "--apart", "--echo"}, "--apart");
   expect_bench_usage({"load"}, "--to");
 }

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "monitoring/command_line/config_flag.h"
 #include "tests/worker/config/other_texts.h"
 
 /// Every option as a flag and as a key of a file.
@@ -25,7 +26,7 @@ std::vector<std::string> option_names_of(const std::vector<Option>& options) {
 /// A command with the flags of every option.
 struct EveryFlag {
   EveryFlag() {
-    add_config_flag(app);
+    monitoring::add_config_flag(app);
     job.add_to(app);
     add_option_flags(app, me, {}, job.given);
   }

@@ -198,19 +198,6 @@ TEST(OptionTable, ThePagesTableIsThatOfTheVisitors) {
   EXPECT_TRUE(page.str() == options_markdown()) << "run this test with MILLRACE_WRITE_OPTIONS=1 to write " << path;
 }
 
-TEST(OptionText, DurationsHaveAUnit) {
-  EXPECT_EQ(duration_from_text("0ms"), std::chrono::milliseconds(0));
-  EXPECT_EQ(duration_from_text("10s"), std::chrono::milliseconds(10'000));
-  EXPECT_EQ(duration_from_text("90min"), std::chrono::minutes(90));
-  EXPECT_EQ(duration_text(std::chrono::minutes(90)), "90min");
-  EXPECT_EQ(duration_text(std::chrono::hours(2)), "2h");
-  EXPECT_EQ(duration_text(std::chrono::milliseconds(1'500)), "1500ms");
-  EXPECT_EQ(duration_text(std::chrono::milliseconds(0)), "0ms");
-  for (const char* bad : {"", "10", "s", "-1s", "1.5s", "10 s", "10sec", "4294967296ms"}) {
-    EXPECT_FALSE(duration_from_text(bad)) << bad;
-  }
-}
-
 /// The named constructors of millrace/compression.h give the values of the command line's texts.
 TEST(OptionAccess, Codecs_TheSameAsTheirTexts) {
   for (const IndexCodec* code : index_codecs()) {

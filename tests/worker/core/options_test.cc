@@ -236,17 +236,6 @@ TEST(Options, AWorkersRackIsItsOwnAndInNoSpecification) {
   EXPECT_NE(options_refusal(job).find("rack belongs to path switch"), std::string::npos) << options_refusal(job);
 }
 
-TEST(Options, APathsTextHasTheSwitchsAddressAndTheRacks) {
-  constexpr std::string_view kBoth = "switch:192.0.2.7:7600,rack:[2001:db8::1]:7700";
-  EXPECT_EQ(switch_addresses(kBoth)->decider, "192.0.2.7:7600");
-  EXPECT_EQ(switch_addresses(kBoth)->rack, "[2001:db8::1]:7700");
-  EXPECT_TRUE(switch_addresses("switch:192.0.2.7:7600")->rack.empty());
-  for (const char* wrong : {"server", "switch", "switch:a:1,rack:", "switch:a:1,b:2", "switch:a:1,rack:b:2,rack:c:3",
-                            "switch:a:1,", "rack:a:1"}) {
-    EXPECT_FALSE(switch_addresses(wrong).has_value()) << wrong;
-  }
-}
-
 TEST(Options, AReproducibleJobThatNamesNoGridHasTheSameOneOnEveryPath) {
   for (const bool by_switch : {false, true}) {
     for (const uint32_t packet_bytes : {1200U, 1472U, 8972U}) {

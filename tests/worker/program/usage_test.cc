@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "monitoring/usage_sentence.h"
+#include "monitoring/command_line/usage_sentence.h"
 #include "worker/program/flag_range.h"
 
 /// The sentence about a wrong command line.

@@ -135,8 +135,7 @@ TEST(BatchGradient, StaysFiniteAtExtremeMargins) {
 }
 
 Descent descent_of(double rate, double l2, uint64_t steps_per_epoch = 100, uint32_t epochs = 5) {
-  return Descent({.learning_rate = rate,
-                  .learning_rate_decay = 0.5,
+  return Descent({.schedule = {.form = RateForm::kInverse, .rate = rate, .epochs = 2},
                   .l2 = l2,
                   .steps_per_epoch = steps_per_epoch,
                   .epochs = epochs,

@@ -51,12 +51,12 @@ program::Outcome check(const ConvergeOptions& options) {
   }
   if (options.slow && options.compute_ms == 0) {
     return fail_with(ExitCode::kUsage,
-                     "--slow-worker is slower than --compute-ms, which is 0: give the time of a step");
+                     "--slow-worker is slower than --compute-time, which is 0: give the time of a step");
   }
   const std::vector<ConvergeRow> rows = converge_rows(options);
   for (const std::string& name : options.rows) {
     if (std::ranges::find(rows, name, &ConvergeRow::name) == rows.end())
-      return fail_with(ExitCode::kUsage, "--rows: there is no row '" + name + "'");
+      return fail_with(ExitCode::kUsage, "--only: there is no row '" + name + "'");
   }
   training::TrainOptions train;
   train.job.workers = options.workers;
@@ -71,14 +71,14 @@ std::vector<std::string> worker_flags(const ConvergeOptions& options, const Trai
                                       uint32_t worker) {
   const bool slow = options.slow && options.slow->worker == worker;
   const double compute_ms = options.compute_ms * (slow ? options.slow->factor : 1);
-  std::vector<std::string> flags = {"--train",      data.train,
-                                    "--dimension",  std::to_string(data.dimension),
-                                    "--batch",      std::to_string(options.batch),
-                                    "--lr",         fmt::format("{}", options.learning_rate),
-                                    "--seed",       std::to_string(options.seed),
-                                    "--rounds",     std::to_string(options.rounds * row.rounds_per_step),
-                                    "--epochs",     "1000000",
-                                    "--compute-ms", std::to_string(std::llround(compute_ms))};
+  std::vector<std::string> flags = {"--train",        data.train,
+                                    "--dimension",    std::to_string(data.dimension),
+                                    "--batch",        std::to_string(options.batch),
+                                    "--lr",           fmt::format("{}", options.learning_rate),
+                                    "--seed",         std::to_string(options.seed),
+                                    "--job-steps",    std::to_string(options.rounds * row.rounds_per_step),
+                                    "--epochs",       "1000000",
+                                    "--compute-time", fmt::format("{}ms", std::llround(compute_ms))};
   if (worker == observer(options)) {
     const uint32_t every = std::max(1U, options.rounds / std::max(1U, options.points));
     flags.insert(flags.end(), {"--test", data.held_out, "--curve-every", std::to_string(every * row.rounds_per_step)});

@@ -86,7 +86,7 @@ Result<Plan> make_plan(const ServeBenchOptions& options) {
   if (!(options.loss >= 0 && options.loss <= kLossMax) || (options.loss > 0 && options.rate.empty()))
     return fail(ErrorCode::kInvalidArgument, "loss is 0 to 0.2, and of links behind a rate");
   if (options.mtu != 1500 && options.rate.empty())
-    return fail(ErrorCode::kInvalidArgument, "--mtu is of links behind a rate (--rate)");
+    return fail(ErrorCode::kInvalidArgument, "--mtu is of links behind a rate (--link-rate)");
   plan.k = std::max<uint64_t>(1, static_cast<uint64_t>(std::llround(options.density * static_cast<double>(options.n))));
   plan.rounds_all = options.rounds + options.warmup_rounds;
   if (options.path == ServePath::kSwitch) plan.options.rows.clear();
@@ -189,7 +189,7 @@ std::expected<std::vector<double>, Failure> run_raw(const Plan& plan, const Host
 
 Result<RowSetup> row_setup(const Plan& plan, const std::string& name) {
   // Relative errors of QSGD by the bucket's maximum, up and down, for normal values: 0.17 at 4 bits, 0.0092 at 8.
-  // `--rows qsgd4,qsgd8` prints them. The bounds leave a factor of two and of three, and a wrong sum (an error near 1)
+  // `--only qsgd4,qsgd8` prints them. The bounds leave a factor of two and of three, and a wrong sum (an error near 1)
   // does not pass.
   constexpr double kErrorMax4 = 0.4;
   constexpr double kErrorMax8 = 0.03;

@@ -343,7 +343,7 @@ program::Command add_peer_train_command(CLI::App& root) {
       "Examples:\n"
       "  gunzip -c w8a.svm.gz > w8a.svm\n"
       "  mpirun -n 4 millrace-peer train --train w8a.svm --epochs 5 --lr 2 --batch 500\n"
-      "  mpirun -n 4 millrace-peer train --train url.svm --test url.test.svm --model svm --schedule inverse_sqrt:2 "
+      "  mpirun -n 4 millrace-peer train --train url.svm --test url.test.svm --model svm --lr-schedule inverse_sqrt:2 "
       "--l2 1e-6 -o url.model\n"
       "  mpirun -n 4 millrace-peer train --train url.svm --algorithm oktopk --select topk:0.0001 --codec-up gap+qsgd4 "
       "--json\n"
@@ -357,13 +357,13 @@ program::Command add_peer_train_command(CLI::App& root) {
       "[GSpar18, figure 2]\n"
       "  mpirun -n 4 millrace-peer train --train url.svm --optimizer adam --lr 0.02 --unbiased --select gspar:0.004\n"
       "  millrace serve --shards 2 &   # the same over servers\n"
-      "  mpirun -n 4 millrace-peer train --train url.svm --optimizer rgc --path servers --servers "
+      "  mpirun -n 4 millrace-peer train --train url.svm --optimizer rgc --path server --servers "
       "127.0.0.1:7600,127.0.0.1:7601\n"
       "  mpirun -n 4 millrace-peer train --train url.svm --path auto --servers 127.0.0.1:7600,127.0.0.1:7601   # or "
       "peers\n"
       "  mpirun -n 4 millrace-peer train --train url.svm --http 127.0.0.1:9401 &   # curl 127.0.0.1:9402/metrics: rank "
       "1\n"
-      "  millrace eval --model url.model --data url.test.svm\n\n" +
+      "  millrace eval --model-file url.model --test url.test.svm\n\n" +
       optimizers_table() + '\n' + program::exit_code_table());
   return {app, [flags] { return run_peer_train(*flags); }};
 }

@@ -9,8 +9,10 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/base/clock.h"
 #include "kernels/base/registry.h"
 #include "kernels/base/words.h"
+#include "monitoring/command_line/quantity_flags.h"
 #include "worker/peer/channel/stream_wire.h"
 #include "worker/peer/collectives/boundaries_text.h"
 #include "worker/program/flag_range.h"
@@ -71,9 +73,9 @@ Status read_job(const PeerTrainFlags& flags, const OptimizerOptions& defaults, J
 /// Errors  invalid_argument: an option that the path does not have.
 Status read_path(const PeerTrainFlags& flags, OptimizerOptions& options) {
   const bool by_peers = flags.path == "peers";
-  options.path = flags.path == "servers" ? ExchangePath::kServers : ExchangePath::kPeers;
+  options.path = flags.path == "server" ? ExchangePath::kServers : ExchangePath::kPeers;
   if (by_peers != flags.servers.empty()) {
-    return fail(ErrorCode::kInvalidArgument, by_peers ? "--servers is of --path servers or auto: give both, or none"
+    return fail(ErrorCode::kInvalidArgument, by_peers ? "--servers is of --path server or auto: give both, or none"
                                                       : "--path " + flags.path + " needs --servers HOST:PORT,...");
   }
   if (by_peers) return {};
@@ -144,12 +146,12 @@ void add_peer_data_flags(CLI::App& app, PeerTrainFlags& flags) {
   app.add_option("--train", flags.train_path,
                  "LIBSVM text that all ranks can read; each reads the lines that begin in its share of the bytes")
       ->required()
+      ->type_name("FILE")
       ->check(not_empty());
   app.add_option("--test", flags.test_path, "held-out rows, read the same way, evaluated after every epoch")
+      ->type_name("FILE")
       ->check(not_empty());
   training::add_model_flags(app, flags.dimension, flags.index_base, flags.model);
-  app.add_option("-o,--output", flags.output, "model file, written by rank 0 at the end (millrace eval reads it)")
-      ->check(not_empty());
 }
 
 void add_peer_descent_flags(CLI::App& app, PeerTrainFlags& flags) {
@@ -167,10 +169,7 @@ void add_peer_descent_flags(CLI::App& app, PeerTrainFlags& flags) {
                  "learning rate; scd: of a step that is safe at 1 (an epoch takes every feature once)")
       ->capture_default_str()
       ->check(in_range(1e-12, 1e6));
-  app.add_option("--schedule", flags.schedule,
-                 "of the rate, t epochs on: constant; inverse[:E], rate / (1 + t/E); inverse_sqrt[:E], "
-                 "rate / sqrt(1 + t/E); step[:FACTOR[:E]], times FACTOR (0.5) every E (1) epochs")
-      ->capture_default_str();
+  training::add_schedule_flag(app, flags.schedule, "t epochs on");
   app.add_option("--l2", options.l2, "L2 regularisation, applied by each rank and never sent; not on the intercept")
       ->capture_default_str()
       ->check(in_range(0.0, 1.0));
@@ -214,17 +213,20 @@ void add_peer_descent_flags(CLI::App& app, PeerTrainFlags& flags) {
 }
 
 void add_path_flags(CLI::App& app, PeerTrainFlags& flags) {
+  app.option_defaults()->group("Job");
   app.add_option("--path", flags.path,
-                 "what sums the gradients: peers, the ranks by an allreduce; servers, sharded servers, whose workers "
+                 "what sums the gradients: peers, the ranks by an allreduce; server, sharded servers, whose workers "
                  "the ranks are; auto, the one that takes less time by the cost models (below). All else is the same")
       ->capture_default_str()
-      ->check(one_of({"peers", "servers", "auto"}));
-  app.add_option("--servers", flags.servers, "path servers, auto: host:port,host:port, one shard each (millrace serve)")
+      ->check(one_of({"peers", "server", "auto"}));
+  app.add_option("--servers", flags.servers, "path server, auto: host:port,host:port, one shard each (millrace serve)")
+      ->type_name("LIST")
       ->check(not_empty());
 }
 
 void add_exchange_flags(CLI::App& app, PeerTrainFlags& flags) {
   OptimizerOptions& options = flags.options.options;
+  app.option_defaults()->group("Collectives");
   app.add_option("--algorithm", flags.algorithm,
                  "path peers: that sums the gradients: " + names_of_algorithms() +
                      " (default: the optimizer's; with --path auto and exact sums: auto)");
@@ -241,10 +243,11 @@ void add_exchange_flags(CLI::App& app, PeerTrainFlags& flags) {
       ->capture_default_str()
       ->check(in_range(1u, 1u << 20));
   app.add_option("--quantizer", flags.quantizer, "path peers: of dense phases (dsar_split_allgather): raw+qsgd4");
-  app.add_option("--silence-ms", flags.silence_ms_max,
-                 "a rank that does not answer for this time counts as dead; longer than a step computes")
-      ->capture_default_str()
-      ->check(in_range(1u, 3'600'000u));
+  app.option_defaults()->group("Timing");
+  monitoring::add_duration(app, "--rank-silence", monitoring::in_ms(flags.silence_ms_max),
+                           "a rank that does not answer for this time counts as dead; longer than a step computes",
+                           {.least = kNsPerMs, .most = 3'600 * kNsPerS});
+  app.option_defaults()->group("Collectives");
   app.add_option("--mpi-threads", flags.mpi_threads, "MPI's thread level")
       ->capture_default_str()
       ->check(one_of({"single", "funneled", "serialized", "multiple"}));
@@ -267,16 +270,21 @@ PeerTrainFlags::PeerTrainFlags()
 }
 
 void add_peer_train_flags(CLI::App& app, PeerTrainFlags& flags) {
-  worker::add_config_flag(app);
-  app.option_defaults()->group("Training");
+  app.option_defaults()->group("Data");
   add_peer_data_flags(app, flags);
+  app.option_defaults()->group("Training");
   add_peer_descent_flags(app, flags);
   add_path_flags(app, flags);
   add_exchange_flags(app, flags);
   add_peer_job_flags(app, flags);
+  app.option_defaults()->group("Output");
+  app.add_option("-o,--output", flags.output, "model file, written by rank 0 at the end (millrace eval reads it)")
+      ->type_name("FILE")
+      ->check(not_empty());
   app.add_option("--http", flags.http,
-                 "HOST:PORT of metrics (Prometheus), health and numbers: rank r listens on PORT + r; port 0 takes any, "
+                 "metrics (Prometheus), health and numbers: rank r listens on PORT + r; port 0 takes any, "
                  "which is printed")
+      ->type_name("HOST:PORT")
       ->check(not_empty());
   app.add_flag("--json", flags.json, "one JSON object as the last line, of rank 0");
 }

@@ -27,7 +27,7 @@ struct ExchangeCounts {
   double residual_norm = 0;  ///< L2 norm of the residual
   uint64_t bytes_sent = 0;
   uint64_t bytes_received = 0;
-  std::optional<Stats> session = {};  ///< path servers: the session's own
+  std::optional<Stats> session = {};  ///< path server: the session's own
 };
 
 /// Sums an optimizer's gradients over the ranks: the only difference between a job over peers and one over servers.

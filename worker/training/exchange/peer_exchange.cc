@@ -312,8 +312,7 @@ Status check_peer_exchange(const OptimizerOptions& options) {
                                                  "with --select topk:DENSITY or topk:COUNT");
   }
   if (const auto codec = codec_of(options); codec && codec->automatic) {
-    return fail(ErrorCode::kInvalidArgument,
-                "--codec-up: peers have no automatic codec (--path servers has): name one");
+    return fail(ErrorCode::kInvalidArgument, "--codec-up: peers have no automatic codec (--path server has): name one");
   }
   constexpr uint64_t kAnyDimension = 1 << 20;
   if (Status status = check_peer_grid(options, kAnyDimension); !status) return status;

@@ -249,11 +249,11 @@ Status check_server_exchange(const OptimizerOptions& options) {
   }
   try {
     const auto job = exchange_job(options, 1);
-    if (!job) return fail(ErrorCode::kInvalidArgument, "--path servers: " + job.error().message);
+    if (!job) return fail(ErrorCode::kInvalidArgument, "--path server: " + job.error().message);
     Session::check(*job, exchange_worker(options, 0), {exchange_tensor_options(kAnyDimension)});
     return {};
   } catch (const JobError& error) {
-    return fail(ErrorCode::kInvalidArgument, std::string("--path servers: ") + error.what());
+    return fail(ErrorCode::kInvalidArgument, std::string("--path server: ") + error.what());
   }
 }
 

@@ -30,8 +30,8 @@ enum class ExchangePath : uint8_t {
   kServers = 2,  ///< sharded servers, of which the ranks are the workers
 };
 
-/// "peers" and "servers": the command line's words.
-constexpr std::string_view path_name(ExchangePath path) { return path == ExchangePath::kServers ? "servers" : "peers"; }
+/// "peers" and "server": the command line's words.
+constexpr std::string_view path_name(ExchangePath path) { return path == ExchangePath::kServers ? "server" : "peers"; }
 
 /// Says how the ranks of scd gather their changes.
 enum class AllgatherForm : uint8_t {

@@ -45,9 +45,7 @@ Descent::Descent(const DescentOptions& options) : options_(options) {
   }
 }
 
-double Descent::rate_of_epoch(uint64_t epoch) const {
-  return options_.learning_rate / (1 + static_cast<double>(epoch) * options_.learning_rate_decay);
-}
+double Descent::rate_of_epoch(uint64_t epoch) const { return options_.schedule.at(static_cast<double>(epoch)); }
 
 uint64_t Descent::epoch_of(uint64_t step) const {
   return std::min<uint64_t>(step / options_.steps_per_epoch, options_.epochs - 1);
@@ -88,8 +86,8 @@ float Descent::before_step(uint64_t step, uint64_t begin, std::span<float> run) 
 }
 
 std::optional<float> Descent::constant_factor() const {
-  const bool one_rate = options_.learning_rate_decay == 0 || options_.epochs == 1;
-  return options_.l2 == 0 && one_rate ? std::optional(static_cast<float>(-options_.learning_rate)) : std::nullopt;
+  const bool one_rate = options_.schedule.form == RateForm::kConstant || options_.epochs == 1;
+  return options_.l2 == 0 && one_rate ? std::optional(static_cast<float>(-options_.schedule.rate)) : std::nullopt;
 }
 
 }  // namespace millrace::training

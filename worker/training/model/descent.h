@@ -5,12 +5,13 @@
 #include <span>
 #include <vector>
 
+#include "worker/training/model/rate_schedule.h"
+
 namespace millrace::training {
 
 struct DescentOptions {
-  double learning_rate = 1;
-  double learning_rate_decay = 0;  ///< the rate of epoch e is learning_rate / (1 + e * this)
-  double l2 = 0;                   ///< REQUIRES: learning_rate * l2 < 1
+  RateSchedule schedule;  ///< by the whole epochs that have passed
+  double l2 = 0;          ///< REQUIRES: schedule.rate * l2 < 1
   uint64_t steps_per_epoch = 1;
   uint32_t epochs = 1;
   uint64_t intercept = 0;  ///< index of the parameter that is not shrunk

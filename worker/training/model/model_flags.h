@@ -24,4 +24,14 @@ inline void add_model_flags(CLI::App& app, uint64_t& dimension, uint32_t& index_
       ->check(program::one_of({"lr", "svm", "l2svm"}));
 }
 
+/// Adds --lr-schedule. `passed` says what t counts. REQUIRES: the text outlives the parsing.
+inline CLI::Option* add_schedule_flag(CLI::App& app, std::string& schedule, const std::string& passed) {
+  return app
+      .add_option("--lr-schedule", schedule,
+                  "of --lr, " + passed +
+                      ": constant; inverse[:E], rate / (1 + t/E); inverse_sqrt[:E], rate / sqrt(1 + t/E); "
+                      "step[:FACTOR[:E]], times FACTOR (0.5) every E (1) epochs")
+      ->capture_default_str();
+}
+
 }  // namespace millrace::training

@@ -43,7 +43,7 @@ struct OptimizerCounts {
   uint64_t steps = 0;                 ///< started
   uint64_t bytes_sent = 0;            ///< beside those through the group.
   uint64_t bytes_received = 0;        ///< beside those through the group.
-  std::optional<Stats> session = {};  ///< path servers: the session's own
+  std::optional<Stats> session = {};  ///< path server: the session's own
 };
 
 /// Trains a linear model with other ranks: one rank's part. Steps are started in order, and end in order, with the same

@@ -67,7 +67,7 @@ struct PeerTrainObserver {
   std::function<void(const PeerEpoch&)> on_epoch = {};
   /// After each: from the start of its computation to its applied sum.
   std::function<void(double seconds)> on_step = {};
-  std::function<void(double seconds)> on_update = {};         ///< path servers, after each: from its push to its update
+  std::function<void(double seconds)> on_update = {};         ///< path server, after each: from its push to its update
   std::function<void(const PeerProgress&)> on_progress = {};  ///< once a second, and at the end
 };
 

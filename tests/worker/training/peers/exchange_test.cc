@@ -578,7 +578,7 @@ TEST(Exchange, WhatAPathCannotDoIsRefusedByName) {
                         o.path = ExchangePath::kPeers;
                         set_option(o.job, "codec_up", "auto");
                       }),
-              HasSubstr("--path servers has"));
+              HasSubstr("--path server has"));
 }
 
 TEST(SelectionText, IsReadBackAsItWas) {

@@ -55,7 +55,7 @@ TEST(PathChoice, ItIsThePathThatTakesLessTimeByThePlannersModels) {
           });
           SCOPED_TRACE(path_choice_text(choice));
           const bool over_servers = first->info.name.starts_with("servers");
-          EXPECT_EQ(path_name(choice.path), over_servers ? "servers" : "peers");
+          EXPECT_EQ(path_name(choice.path), over_servers ? "server" : "peers");
           EXPECT_EQ((over_servers ? choice.servers : choice.peers).total_s(), first->total_s());
           EXPECT_LE(first->total_s(), (over_servers ? choice.peers : choice.servers).total_s());
         }

@@ -1,0 +1,158 @@
+#!/usr/bin/env python3
+"""Every --help is as its golden text, and a flag has one name, one unit and one meaning in all programs.
+
+    help_test.py FOLDER_OF_PROGRAMS SOURCE_TREE [unittest arguments]
+    help_test.py --write FOLDER_OF_PROGRAMS SOURCE_TREE      writes the golden texts (tests/integration/help/)
+"""
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+WRITE = "--write" in sys.argv and sys.argv.pop(sys.argv.index("--write"))
+PROGRAMS, SOURCE = (Path(sys.argv.pop(1)).resolve() for _ in range(2))
+GOLDEN = SOURCE / "tests/integration/help"
+NAMES = ("millrace", "millrace-server", "millrace-switch", "millrace-switch-bench", "millrace-peer", "millrace-bench")
+TIMEOUT_S = 60
+# What a build without MPI says of a command.
+WITHOUT_MPI = re.compile(r"without MPI|has no MPI")
+FLAG_LINE = re.compile(r"^ +(?:-\w,)?(--[a-z][a-z0-9-]*)(?: (\S+))?", re.MULTILINE)
+# In every program.
+OWN = {"--help", "--version", "--config"}
+
+
+def help_of(program, command=()):
+    with tempfile.TemporaryDirectory() as home:
+        ended = subprocess.run([PROGRAMS / program, *command, "--help"], capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
+                               env={**os.environ, "HOME": home, "XDG_CACHE_HOME": home, "TMPDIR": home})
+    assert (ended.returncode, ended.stderr) == (0, ""), (program, command, ended.stderr)
+    said = ended.stdout.replace(home, "HOME").replace(str(PROGRAMS), "PROGRAMS")
+    # What the build has, not what it does.
+    return re.sub(r"^(millrace-switch(?:-bench)? )\d.*$", r"\1VERSION", said, flags=re.MULTILINE)
+
+
+def commands_of(said):
+    listed = re.search(r"^Subcommands:\n((?:  .*\n)+)", said, re.MULTILINE)
+    return re.findall(r"^  (\w+)", listed.group(1), re.MULTILINE) if listed else []
+
+
+def all_helps():
+    """{(program, command words): text}, of the programs that this build has."""
+    helps = {}
+
+    def add(program, command):
+        said = help_of(program, command)
+        if WITHOUT_MPI.search(said.split("\n", 1)[0]):
+            return
+        helps[(program, *command)] = said
+        for name in commands_of(said):
+            add(program, (*command, name))
+
+    for program in NAMES:
+        if (PROGRAMS / program).exists():
+            add(program, ())
+    return helps
+
+
+def golden_of(key):
+    return GOLDEN / ("_".join(key) + ".txt")
+
+
+def flags_of(said):
+    """{flag: form of its value, or ""} of a help."""
+    flags = {}
+    for flag, form in FLAG_LINE.findall(said):
+        form = form.split("=")[0].split(":")[0] if form.isupper() or ":" in form or "=" in form else ""
+        flags[flag] = form
+    return flags
+
+
+def options():
+    """The flags of options of a job and of a worker: worker/OPTIONS.md."""
+    page = (SOURCE / "worker/OPTIONS.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^- `(\w+)` \(([^)]*)\)", page, re.MULTILINE)
+    return {(re.findall(r"`(--[\w-]+)`", kind) or ["--" + name.replace("_", "-")])[0] for name, kind in rows}
+
+
+def program_of(word):
+    return word if word == "millrace" else "millrace-" + word
+
+
+def table():
+    """{flag: programs} of deploy/FLAGS.md."""
+    page = (SOURCE / "deploy/FLAGS.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(--[\w-]+)` \| .*? \| .*? \| (.*?) \|$", page, re.MULTILINE)
+    return {flag: set(NAMES) if programs == "all" else {program_of(word) for word in programs.split(", ")} for flag, programs in rows}
+
+
+class Help(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.helps = all_helps()
+
+    def test_EveryHelpIsItsGoldenText(self):
+        for key, said in self.helps.items():
+            with self.subTest(" ".join(key)):
+                path = golden_of(key)
+                self.assertTrue(path.exists(), f"{path} is not there: run help_test.py --write")
+                self.assertMultiLineEqual(said, path.read_text(encoding="utf-8"), "help_test.py --write renews the golden texts")
+
+    def test_NoGoldenTextIsOfACommandThatIsGone(self):
+        known = {golden_of(key).name for key in self.helps}
+        programs = {key[0] for key in self.helps}
+        for path in GOLDEN.glob("*.txt"):
+            if path.name.split("_")[0].removesuffix(".txt") in programs and "peers" not in path.name:
+                self.assertIn(path.name, known)
+
+    def test_EveryCommandHasExamplesAndAFileOfFlags(self):
+        for key, said in self.helps.items():
+            if commands_of(said):
+                continue
+            with self.subTest(" ".join(key)):
+                examples = said.split("Examples", 1)[-1].split("\n\n")[0]
+                self.assertGreaterEqual(len(re.findall(rf"\b{key[0]}\b", examples)), 2, "two examples")
+                self.assertIn("--config", flags_of(said))
+
+    def test_EveryFlagIsInTheTableWithItsPrograms(self):
+        listed = table()
+        known = options()
+        used = {}
+        for key, said in self.helps.items():
+            for flag in set(flags_of(said)) - OWN:
+                used.setdefault(flag, set()).add(key[0])
+        for flag, programs in sorted(used.items()):
+            with self.subTest(flag):
+                if flag not in known:
+                    self.assertIn(flag, listed, "deploy/FLAGS.md has every flag that is no option of worker/OPTIONS.md")
+                if flag in listed:
+                    self.assertEqual(sorted(programs - listed[flag]), [], "deploy/FLAGS.md lacks these programs of it")
+        if len({key[0] for key in self.helps}) == len(NAMES):
+            self.assertEqual(sorted(set(listed) - set(used) - OWN), [], "flags of the table that no program has")
+
+    def test_AFlagHasOneUnitInAllPrograms(self):
+        forms = {}
+        for key, said in self.helps.items():
+            for flag, form in flags_of(said).items():
+                if form in ("DURATION", "RATE", "SIZE", "FILE", "FOLDER", "HOST"):
+                    forms.setdefault(flag, {}).setdefault(form, " ".join(key))
+        for flag, found in forms.items():
+            self.assertEqual(len(found), 1, f"{flag}: {found}")
+
+    def test_NoFlagHasATimesUnitInItsName(self):
+        for key, said in self.helps.items():
+            for flag in flags_of(said):
+                self.assertNotRegex(flag, "-(ns|us|ms|seconds|minutes|mb|mib|gb|kbit|mbit)$", " ".join(key))
+
+
+def write():
+    GOLDEN.mkdir(exist_ok=True)
+    for key, said in all_helps().items():
+        golden_of(key).write_text(said, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write() if WRITE else unittest.main()
