@@ -63,10 +63,10 @@ std::unexpected<Error> not_a_quantity(std::string_view text, std::string_view wa
   return fail(ErrorCode::kInvalidArgument, "'" + std::string(text) + "' is not " + std::string(wanted));
 }
 
-/// Returns the shortest digits that are read back as `value`.
+/// Returns the shortest digits that are read back as `value`, without an exponent.
 std::string digits_of(double value) {
-  std::array<char, 32> text{};
-  const auto [end, error] = std::to_chars(text.data(), text.data() + text.size(), value);
+  std::array<char, 400> text{};  // the smallest value has 324 digits after the point
+  const auto [end, error] = std::to_chars(text.data(), text.data() + text.size(), value, std::chars_format::fixed);
   return {text.data(), end};
 }
 
