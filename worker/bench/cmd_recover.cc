@@ -95,6 +95,8 @@ program::Command add_recover_bench(CLI::App& root) {
   app->add_option("--rounds", options.rounds, "between any two of them")
       ->capture_default_str()
       ->check(in_range(1, 1'000));
+  flags->job.limit("heartbeat", 50, 60'000);
+  flags->job.limit("parts_per_shard", 1, 64);
   flags->job.add_to(*app);
   app->add_option("--codec", options.codec, "lossless, both ways, as train has it")->capture_default_str();
   add_seed_and_json(*app, flags->job.draft.spec.seed, "of the moments of the kills, and of the killed shards",
