@@ -59,7 +59,7 @@ void enqueue_qsgd(Queue& queue, const float* values, uint64_t n, const QsgdOptio
   const WordSource words = words_of(options.random, options.counter_base);
   const BucketLayout layout{
       .count = n, .bucket_size = options.bucket_size, .head_bytes = sizeof(float), .codes_bits = options.bits};
-  const bool is_whole = options.bucket_size == kWarpBucket && options.scale == QsgdScale::kMax &&
+  const bool is_whole = options.bucket_size == kWarpBucket && options.scale == QsgdBucketScale::kMax &&
                         words.first % 4 == 0 && is_aligned16(values) != 0 && is_aligned16(out) != 0 &&
                         is_aligned16(decoded) != 0;
   if (is_whole && options.bits == 2) {
@@ -69,7 +69,7 @@ void enqueue_qsgd(Queue& queue, const float* values, uint64_t n, const QsgdOptio
   } else if (is_whole && options.bits == 8) {
     enqueue_qsgd_warps<8>(queue, values, n, words, out, decoded, non_finite);
   } else {
-    const QsgdFormat format{options.bits, options.scale == QsgdScale::kL2 ? 1u : 0u};
+    const QsgdFormat format{options.bits, options.scale == QsgdBucketScale::kL2 ? 1u : 0u};
     code_buckets(queue, format, layout, values, words, out, decoded, non_finite);
   }
 }

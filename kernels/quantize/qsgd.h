@@ -14,7 +14,7 @@ inline constexpr uint32_t kQsgdBitsMax = 8;
 
 /// Selects the scale of a bucket; its levels are multiples of a fraction of the scale. Stochastic rounding makes both
 /// unbiased. With s = 2^(bits-1) - 1 levels no value moves by more than scale / s.
-enum class QsgdScale : uint8_t {
+enum class QsgdBucketScale : uint8_t {
   /// The bucket's L2 norm [QSGD17]. Its error must not be fed back: where sqrt(bucket_size) is several times s, the
   /// residual explodes.
   kL2 = 1,
@@ -36,7 +36,7 @@ enum class QsgdScale : uint8_t {
 struct QsgdOptions {
   uint32_t bits = 4;           ///< 2 to 8, sign included
   uint32_t bucket_size = 512;  ///< values a scale
-  QsgdScale scale = QsgdScale::kMax;
+  QsgdBucketScale scale = QsgdBucketScale::kMax;
   RandomKey random = {};  ///< stochastic rounding draws word (counter_base + position), as random_fill numbers them
   uint64_t counter_base = 0;
 };

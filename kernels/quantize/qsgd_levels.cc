@@ -51,9 +51,9 @@ bool qsgd_is_scale(float scale, uint32_t bits) {
   return scale == 0 || qsgd_bucket_of_scale(scale, bits).unit >= std::numeric_limits<float>::min();
 }
 
-QsgdBucket qsgd_bucket_of_values(std::span<const float> values, uint32_t bits, QsgdScale scale) {
+QsgdBucket qsgd_bucket_of_values(std::span<const float> values, uint32_t bits, QsgdBucketScale scale) {
   const QsgdBucket bucket =
-      qsgd_bucket_of_scale(scale == QsgdScale::kL2 ? l2_norm(values) : magnitude_of_key(max_key(values)), bits);
+      qsgd_bucket_of_scale(scale == QsgdBucketScale::kL2 ? l2_norm(values) : magnitude_of_key(max_key(values)), bits);
   if (bucket.unit < std::numeric_limits<float>::min()) return {0, 0, bits};
   return bucket;
 }

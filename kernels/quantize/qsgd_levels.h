@@ -25,7 +25,7 @@ bool qsgd_is_scale(float scale, uint32_t bits);
 
 /// Returns the bucket of these values. Where scale / s is below the smallest normal f32: all of it 0.
 /// REQUIRES what qsgd_check_values() accepts.
-QsgdBucket qsgd_bucket_of_values(std::span<const float> values, uint32_t bits, QsgdScale scale);
+QsgdBucket qsgd_bucket_of_values(std::span<const float> values, uint32_t bits, QsgdBucketScale scale);
 
 /// Rounds values to levels: writes a code a byte, and its decoded value. Value i draws word `word + i` of `random`.
 ///

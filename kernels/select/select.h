@@ -144,7 +144,7 @@ Result<SelectionSpec> selection_from_text(std::string_view text);
 /// Returns the forms that selection_from_text() takes, for help and errors: "none, topk:DENSITY|COUNT, ...".
 std::string selection_names();
 
-/// Parses a density in (0, 1], or a count of at least 2; does not change the other.
+/// Parses a density in (0, 1], a count of at least 2, or "count=N" of at least 1; does not change the other.
 ///
 /// Errors   invalid_argument.
 Status set_amount(std::string_view word, double& density, uint64_t& k);

@@ -41,9 +41,16 @@ Status set_amount(std::string_view word, double& density, uint64_t& k) {
     k = *count;
     return {};
   }
+  constexpr std::string_view kCount = "count=";
+  if (word.starts_with(kCount)) {  // the form of 1, which alone is a density
+    const auto count = number_from_text<uint64_t>(word.substr(kCount.size()));
+    if (!count || *count == 0) return refuse_selection(word, "a count of at least 1");
+    k = *count;
+    return {};
+  }
   const auto share = number_from_text<double>(word);
   if (!share || !(*share > 0) || *share > 1)
-    return refuse_selection(word, "a density in (0, 1] or a count of at least 2");
+    return refuse_selection(word, "a density in (0, 1], a count of at least 2, or count=1");
   density = *share;
   return {};
 }

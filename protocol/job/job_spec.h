@@ -152,6 +152,7 @@ inline constexpr uint32_t kPartsPerShardMax = 64;
 inline constexpr uint32_t kPartsMax = 65'536;  ///< parts_per_shard times buckets
 inline constexpr std::chrono::milliseconds kDurationMax{UINT32_MAX};
 inline constexpr uint32_t kExchangeTimeoutMsMax = 60'000;
+inline constexpr uint32_t kThresholdPeriodMax = 1u << 20;
 inline constexpr uint32_t kNameBytesMax = 255;
 inline constexpr uint32_t kRecipeBytesMax = 4'096;
 inline constexpr uint32_t kSwitchPacketBytesMin = 1200;  ///< of UDP payload

@@ -125,7 +125,11 @@ void visit_switch(Visitor& v, Spec& spec) {
           "of datagrams: auto, or INDEX+VALUE of raw, gap, bitmap, bloom and fixed16, fixed32, qsgd8, "
           "qsgd4"},
          base_of<SwitchCodecs>(spec), [](auto& to, auto& part) { visit_window_codecs(to, part); });
-  v.option({"return_after", kSwitch, "the job returns to a switch that has answered for this time"}, spec.return_after);
+  v.option({.name = "return_after",
+            .group = kSwitch,
+            .help = "the job returns to a switch that has answered for this time",
+            .most = kDayMs},
+           spec.return_after);
 }
 
 template <typename Visitor, typename Spec>
@@ -138,7 +142,9 @@ void visit_grid(Visitor& v, Spec& spec) {
 template <typename Visitor, typename Spec>
 void visit_consistency(Visitor& v, Spec& spec) {
   using enum OptionGroup;
-  v.option({"mode", kConsistency, "how steps advance: all workers, all but slow ones, those in time, each alone"},
+  v.option({"mode", kConsistency,
+            "workers of a step; synchronous: all; bounded_staleness: all but slow ones; partial: those in time; "
+            "asynchronous: one"},
            spec.mode);
   v.option({.name = "staleness",
             .group = kConsistency,
@@ -150,7 +156,11 @@ void visit_consistency(Visitor& v, Spec& spec) {
             .help = "contributions that a step needs before it is decided",
             .most = kWorkersMax},
            spec.quorum);
-  v.option({"deadline", kConsistency, "time for which a step with its quorum waits for the others"}, spec.deadline);
+  v.option({.name = "deadline",
+            .group = kConsistency,
+            .help = "time for which a step with its quorum waits for the others",
+            .most = kDayMs},
+           spec.deadline);
   v.option({.name = "participants",
             .group = kConsistency,
             .help = "mode partial: workers drawn for each step; 0: all",
@@ -158,12 +168,36 @@ void visit_consistency(Visitor& v, Spec& spec) {
            spec.participants);
 }
 
+/// Times after which silence counts: the fields of millrace::Liveness.
+template <typename Visitor, typename Spec>
+void visit_liveness(Visitor& v, Spec& spec) {
+  using enum OptionGroup;
+  v.option({.name = "dead_after",
+            .group = kTiming,
+            .help = "the shards evict a worker that sends nothing for this time",
+            .most = kDayMs},
+           spec.dead_after);
+  v.option({.name = "heartbeat",
+            .group = kTiming,
+            .help = "time between two signs of life of a worker",
+            .least = 1,
+            .most = kDayMs},
+           spec.heartbeat);
+  v.option({.name = "exchange_timeout",
+            .group = kTiming,
+            .help = "a shard waits this time for another's histogram",
+            .least = 1,
+            .most = kExchangeTimeoutMsMax},
+           spec.exchange_timeout);
+}
+
 /// Everything but the tensors, which follow.
 template <typename Visitor, typename Spec>
 void visit_job(Visitor& v, Spec& spec) {
   using enum OptionGroup;
   const auto codec = [](auto& to, auto& part) { visit_codec(to, part); };
-  v.option({.name = "name", .group = kJob, .help = "name of the job at the shards", .flag = "job"}, spec.name);
+  v.option({.name = "name", .group = kJob, .help = "name of the job at the shards", .flag = "job", .least = 1},
+           spec.name);
   v.option({.name = "workers",
             .group = kJob,
             .help = "the job starts when this number of workers has joined",
@@ -199,13 +233,12 @@ void visit_job(Visitor& v, Spec& spec) {
           "before the residual: none, or correction, nesterov, nesterov_printed with "
           ":FACTOR[:unmasked]"},
          spec.momentum, [](auto& to, auto& part) { visit_momentum(to, part); });
-  v.option({"clip", kCompression,
-            "L2 norm that a step's gradients are scaled down to, over the root of the workers; 0: "
-            "off"},
+  v.option({.name = "clip",
+            .group = kCompression,
+            .help = "L2 norm that a step's gradients are scaled down to, over the root of the workers; 0: off",
+            .most = 1e30},
            spec.clip);
-  v.option({"dead_after", kTiming, "the shards evict a worker that sends nothing for this time"}, spec.dead_after);
-  v.option({"heartbeat", kTiming, "time between two signs of life of a worker"}, spec.heartbeat);
-  v.option({"exchange_timeout", kTiming, "a shard waits this time for another's histogram"}, spec.exchange_timeout);
+  visit_liveness(v, spec);
   v.option({"seed", kJob, "of every random choice in the job"}, spec.seed);
   v.option({.name = "parts_per_shard",
             .group = kJob,

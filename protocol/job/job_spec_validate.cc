@@ -207,6 +207,10 @@ Status check_reselect(const JobSpec& job, const ReselectSpec& spec, std::string_
     return refuse_spec(fmt::format(
         "{}reselect: threshold_period is 0, the threshold would never be agreed on; 1 agrees at every step", where));
   }
+  if (spec.threshold_period > kThresholdPeriodMax) {
+    return refuse_spec(fmt::format("{}reselect: threshold_period is {}, the limit is {}", where, spec.threshold_period,
+                                   kThresholdPeriodMax));
+  }
   return {};
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <string_view>
 
 namespace millrace::protocol {
@@ -10,6 +11,8 @@ enum class OptionGroup : uint8_t { kJob, kCompression, kConsistency, kStore, kSw
 
 /// Names the quantity of a number, or the object of a text, where the type does not.
 enum class OptionQuantity : uint8_t { kPlain, kRate, kFile, kAddress };
+/// Longest duration that files and flags take.
+inline constexpr double kDayMs = 24.0 * 60 * 60 * 1'000;
 
 /// Describes an option, in the line of the visitor that has its field. `name` is its word in sentences; its flag is the
 /// same with dashes. The default is the field's value in a default-made object. The unit follows from the field's type:
@@ -19,8 +22,8 @@ struct OptionInfo {
   OptionGroup group;
   std::string_view help;
   std::string_view flag = {};  ///< where it is another word than the name: "job"
-  uint64_t least = 0;          ///< of whole numbers, and of durations in milliseconds
-  uint64_t most = UINT64_MAX;
+  double least = 0;            ///< of numbers, and of durations in milliseconds; 1, of a text: it is not empty
+  double most = std::numeric_limits<double>::infinity();  ///< of numbers, and of durations in milliseconds
   OptionQuantity quantity = OptionQuantity::kPlain;
 };
 

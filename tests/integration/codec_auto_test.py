@@ -73,7 +73,7 @@ class Automatic(WithServers):
     def test_WhatLosesValuesIsSaidSo(self):
         self.refused(2, "codec_up: ", "train", *self.flags(), "--train", "none", "--codec-up", "auto+qsgd4:l2")
         self.refused(2, "auto[+VALUE]", "train", *self.flags(), "--train", "none", "--codec-up", "auto+gap")
-        self.refused(2, "is not a rate", "train", *self.flags(), "--train", "none", "--link-rate", "-1")
+        self.refused(2, "--link-rate: '-1'", "train", *self.flags(), "--train", "none", "--link-rate", "-1")
 
 
 class Explained(unittest.TestCase):

@@ -50,6 +50,7 @@ class Methods(WithServers):
         first = start("train", *self.flags(0, 2, job), *flags, *oktopk)
         try:
             self.refused_once_open(job, first, *flags, *oktopk, "--threshold-period", 5)
+            self.refused_once_open(job, first, *flags, *oktopk, "--reselect", "topk:0.01:1")
             second = run("train", *self.flags(1, 2, job), *flags, *oktopk, "--threshold-period", 32)
             self.assertEqual(second.returncode, 0, second.stderr)
             self.assertEqual(first.wait(timeout=TIMEOUT_S), 0)
@@ -87,9 +88,18 @@ class Methods(WithServers):
                                 ("method dgc has codec raw+raw", ["--method", "dgc", "--codec-up", "gap+qsgd4"]),
                                 ("method three_lc has no density", ["--method", "three_lc", "--density", 0.1]),
                                 ("--threshold-period belongs to --reselect", ["--threshold-period", 4]),
-                                ("leave it out", ["--method", "oktopk", "--reproducible", "--threshold-period", 4]),
-                                ("leave it out", ["--reselect", "topk:0.1", "--path", "switch", "--switch-address", "127.0.0.1:9", "--switch-job", 1,
+                                ("leave the period out", ["--method", "oktopk", "--reproducible", "--threshold-period", 4]),
+                                ("leave the period out", ["--reselect", "topk:0.1", "--path", "switch", "--switch-address", "127.0.0.1:9", "--switch-job", 1,
                                                   "--threshold-period", 4]),
+                                ("leave the period out", ["--reselect", "topk:0.1:8", "--reproducible"]),
+                                ("leave the period out", ["--reselect", "topk:0.1:8", "--path", "switch", "--switch-address", "127.0.0.1:9",
+                                                          "--switch-job", 1]),
+                                ("--threshold-period 4 and --reselect topk:0.1:8: give one period",
+                                 ["--reselect", "topk:0.1:8", "--threshold-period", 4]),
+                                ("--unbiased: 'maybe': known are 'on', 'off'", ["--unbiased=maybe"]),
+                                ("--link-rate: '-1'", ["--link-rate=-1"]),
+                                ("--switch-key: '': it is empty", ["--switch-key", ""]),
+                                ("--path: 'swich:a:1': known are server|switch", ["--path", "swich:a:1"]),
                                 ("'0' is not a number from 1", ["--reselect", "topk:0.1", "--threshold-period", 0]),
                                 ("--dense sends every parameter", ["--method", "dgc", "--dense"]),
                                 ("give one of them", ["--method", "dgc", "--density", 0.1, "--select", "topk:0.1"]),

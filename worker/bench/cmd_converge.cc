@@ -119,6 +119,7 @@ program::Command add_converge_bench(CLI::App& root) {
       ->capture_default_str()
       ->check(in_range(1, 65'536));
   app->add_option("--lr", options.learning_rate, "learning rate")->capture_default_str()->check(in_range(1e-6, 1e6));
+  flags->job.limit("deadline", 1, 60'000);
   flags->job.add_to(*app);
   app->option_defaults()->group("Training");
   monitoring::add_duration(*app, "--compute-time", monitoring::in_ms(options.compute_ms),

@@ -101,6 +101,8 @@ program::Command add_recover_bench(CLI::App& root) {
   app->add_option("--rounds", options.rounds, "between any two of them")
       ->capture_default_str()
       ->check(in_range(1, 1'000));
+  flags->job.limit("heartbeat", 50, 60'000);
+  flags->job.limit("parts_per_shard", 1, 64);
   flags->job.add_to(*app);
   app->option_defaults()->group("Compression");
   app->add_option("--codec", options.codec, "lossless, both ways, as train has it")->capture_default_str();

@@ -147,7 +147,7 @@ program::Command add_serve_bench(CLI::App& root) {
           {"off", ServeAudit::kOff}, {"on", ServeAudit::kOn}, {"both", ServeAudit::kBoth}}));
   app->add_option("--threshold-period", options.threshold_period, "steps between exact global thresholds")
       ->capture_default_str()
-      ->check(in_range(1, 100'000));
+      ->check(in_range(1, 1 << 20));
   flags->job.add_to(*app);
   app->get_option("--parts-per-shard")->default_str("3; behind a rate 9, and 3 where values are quantized");
   app->get_option("--grid")->default_str(

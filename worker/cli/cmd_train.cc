@@ -46,8 +46,8 @@ using training::TrainOptions;
 
 namespace {
 
-/// Sets --threshold-period, or refuses one that the job cannot have; replaces a method's own. A switch and reproducible
-/// jobs select in every step, by the counts of the step before.
+/// Sets --threshold-period, or refuses a period that the job cannot have, or that is given twice; replaces a method's
+/// own. A switch and reproducible jobs select in every step, by the counts of the step before.
 Outcome set_threshold_period(TrainFlags& flags) {
   protocol::JobSpec& job = flags.draft.spec;
   const uint32_t asked = flags.threshold_period;
@@ -56,14 +56,20 @@ Outcome set_threshold_period(TrainFlags& flags) {
                      "--threshold-period belongs to --reselect: without it workers get the whole sum, and there is no "
                      "threshold");
   }
+  const std::string of_reselect = given_period(flags.given);
+  if (asked != 0 && !of_reselect.empty()) {
+    return fail_with(ExitCode::kUsage, fmt::format("--threshold-period {} and --reselect {}: give one period", asked,
+                                                   flags.given["reselect"]));
+  }
   if (!job.reproducible && job.path == protocol::Path::kServer) {
     if (asked != 0) job.reselect.threshold_period = asked;
     return {};
   }
-  if (asked > 1) {
+  if (asked > 1 || (!of_reselect.empty() && job.reselect.threshold_period != 1)) {
     return fail_with(ExitCode::kUsage,
-                     "--threshold-period: a switch and --reproducible cut every step by the counts of the step before; "
-                     "leave it out");
+                     fmt::format("{}: a switch and --reproducible cut every step by the counts of the step before; "
+                                 "leave the period out",
+                                 asked > 1 ? "--threshold-period" : "--reselect " + flags.given["reselect"]));
   }
   job.reselect.threshold_period = 1;
   return {};
@@ -111,8 +117,8 @@ Outcome check_flags(const TrainFlags& flags) {
 /// Sets what --method, --density and their like stand for.
 Outcome set_compression(TrainFlags& flags) {
   protocol::JobSpec& job = flags.draft.spec;
-  if (flags.threshold_period != 0) flags.given.insert("threshold_period");
-  if (!flags.codec_error.empty()) flags.given.insert("codec_error");
+  if (flags.threshold_period != 0) flags.given["threshold_period"] = fmt::format("{}", flags.threshold_period);
+  if (!flags.codec_error.empty()) flags.given["codec_error"] = flags.codec_error;
   if (!flags.method.empty()) {
     if (Outcome set = apply_method(flags.method, flags.density, flags.given, flags.job); !set) return set;
     flags.density = 0;

@@ -15,7 +15,14 @@ namespace millrace::cli {
 using program::ExitCode;
 using program::fail_with;
 
-program::Outcome apply_method(const std::string& name, double density, const std::set<std::string>& given,
+std::string given_period(const worker::GivenTexts& given) {
+  const auto at = given.find("reselect");
+  if (at == given.end()) return {};
+  const std::vector<std::string_view> words = split(at->second, ':');
+  return words.size() == 3 ? std::string(words[2]) : std::string();
+}
+
+program::Outcome apply_method(const std::string& name, double density, const worker::GivenTexts& given,
                               std::vector<worker::Option>& job) {
   const Method* method = find_method(name);
   if (method == nullptr) {
@@ -40,8 +47,9 @@ program::Outcome apply_method(const std::string& name, double density, const std
     return fail_with(ExitCode::kUsage, "--method: " + holds.error().message);
   }
   set("reselect", method->reselect);
+  const bool has_period = given.contains("threshold_period") || !given_period(given).empty();
   if (const std::string cut = option("reselect").text();
-      method->threshold_period != 1 && std::ranges::count(cut, ':') == 1 && !given.contains("threshold_period")) {
+      method->threshold_period != 1 && std::ranges::count(cut, ':') == 1 && !has_period) {
     (void)option("reselect").set(fmt::format("{}:{}", cut, method->threshold_period));
   }
   set("codec_error", method->codec_error);

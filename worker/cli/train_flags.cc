@@ -95,7 +95,7 @@ void add_compression_flags(CLI::App& app, TrainFlags& flags) {
                  "which costs shards half a round trip; more: between them a step is cut by the last one, to within "
                  "2 % of the count")
       ->default_str("1, with --method oktopk 32")
-      ->check(in_range(1, 1'000'000))
+      ->check(in_range(1u, protocol::kThresholdPeriodMax))
       ->group("Compression");
   app.add_option("--codec-error", flags.codec_error, "a quantizer's error: retain it in the residual, or drop it")
       ->default_str("retain, with --unbiased drop")

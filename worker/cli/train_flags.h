@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <mutex>
-#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,6 +12,7 @@
 #include "worker/cli/commands.h"
 #include "worker/cli/method.h"
 #include "worker/config/option_table.h"
+#include "worker/program/option_flags.h"
 #include "worker/training/trainer.h"
 
 namespace millrace::cli {
@@ -50,7 +50,7 @@ struct TrainFlags {
   worker::JobDraft draft;           ///< the job's options, as flags set them one by one
   std::vector<worker::Option> job;  ///< of `draft`
   std::vector<worker::Option> me;   ///< of options.me
-  std::set<std::string> given;      ///< names of options of both
+  worker::GivenTexts given;         ///< options of both
   uint32_t threshold_period = 0;    ///< 0: not given
   ErrorLines errors;
   std::string train_path;

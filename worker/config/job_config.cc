@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <chrono>
-#include <cmath>
 #include <optional>
 #include <string>
 #include <utility>
@@ -185,24 +184,27 @@ void keep_values(const protocol::JobSpec& spec, protocol::TensorSpec& tensor) {
   tensor.codec_down = without_loss(tensor.codec_down.value_or(spec.codec_down));
 }
 
-/// Looks for a duration that does not fit milliseconds of 32 bits.
-struct Durations {
+/// Looks for a duration, or a real number, out of its option's limits.
+struct WorkerLimits {
   Status valid;
 
   void option(const protocol::OptionInfo& info, std::chrono::milliseconds value) {
-    if (!valid || (value.count() >= 0 && value <= protocol::kDurationMax)) return;
-    valid = fail(ErrorCode::kInvalidArgument, fmt::format("{} is {} ms: it takes 0 to {}", info.name, value.count(),
-                                                          protocol::kDurationMax.count()));
+    check(info, static_cast<double>(value.count()), " ms");
   }
+  void option(const protocol::OptionInfo& info, double value) { check(info, value, ""); }
   template <typename T>
   void option(const protocol::OptionInfo&, const T&) {}
+
+ private:
+  void check(const protocol::OptionInfo& info, double value, std::string_view unit) {
+    if (!valid || (value >= info.least && value <= info.most)) return;  // NaN is in no limits
+    valid = fail(ErrorCode::kInvalidArgument,
+                 fmt::format("{} is {}{}: it takes {} to {}", info.name, value, unit, info.least, info.most));
+  }
 };
 
 /// Checks this worker's own options, which the specification does not have.
 Status check_worker(const JobConfig& job, const WorkerConfig& worker) {
-  if (!(worker.link_rate >= 0) || !std::isfinite(worker.link_rate)) {
-    return fail(ErrorCode::kInvalidArgument, "link_rate: bits per second, 0 or more");
-  }
   if (worker.worker >= job.workers) {
     return fail(ErrorCode::kInvalidArgument,
                 fmt::format("worker {} of {} workers: identities are 0 .. workers - 1", worker.worker, job.workers));
@@ -218,9 +220,9 @@ Status check_worker(const JobConfig& job, const WorkerConfig& worker) {
   if (by_server && !worker.rack.empty()) {
     return fail(ErrorCode::kInvalidArgument, "rack belongs to path switch: set the job's path, or leave rack out");
   }
-  Durations durations;
-  visit_worker(durations, worker);
-  if (!durations.valid) return durations.valid;
+  WorkerLimits limits;
+  visit_worker(limits, worker);
+  if (!limits.valid) return limits.valid;
   if (worker.shards.empty()) {
     return fail(ErrorCode::kInvalidArgument, "no shards: give at least one \"tcp://host:port\"");
   }

@@ -52,14 +52,18 @@ Reselect OptionAccess::reselect_of(const protocol::ReselectSpec& spec) {
 
 CodecSpec OptionAccess::spec_of(const Codec& codec) {
   const ValueCode::Parameters& value = codec.value_.parameters_;
-  return {.automatic = codec.automatic_,
-          .index = static_cast<IndexCodecId>(codec.index_.number_),
-          .value = static_cast<ValueCodecId>(codec.value_.number_),
-          .bloom_false_positive_rate = codec.index_.rate_,
-          .qsgd_bits = value.bits,
-          .bucket_size = value.bucket,
-          .qsgd_scale_max = value.scale == QsgdScale::kMaximum,
-          .sparsity_multiplier = value.multiplier};
+  const CodecSpec spec = {.automatic = codec.automatic_,
+                          .index = static_cast<IndexCodecId>(codec.index_.number_),
+                          .value = static_cast<ValueCodecId>(codec.value_.number_),
+                          .bloom_false_positive_rate = codec.index_.rate_,
+                          .qsgd_bits = value.bits,
+                          .bucket_size = value.bucket,
+                          .qsgd_scale_max = value.scale == QsgdScale::kMaximum,
+                          .sparsity_multiplier = value.multiplier};
+  // A text has the parameters that the codes use, and no others: the hash of a job compares all fields.
+  if (find_index_codec(spec.index) == nullptr || find_value_codec(spec.value) == nullptr) return spec;
+  const auto canonical = codec_from_text(codec_text(spec));
+  return canonical ? *canonical : spec;
 }
 
 Codec OptionAccess::codec_of(const CodecSpec& spec) {
@@ -74,6 +78,7 @@ Codec OptionAccess::codec_of(const CodecSpec& spec) {
 }
 
 protocol::MomentumSpec OptionAccess::spec_of(const Momentum& momentum) {
+  if (momentum == Momentum::none().unmasked()) return {};  // there is no velocity to keep
   return {.momentum = static_cast<protocol::Momentum>(momentum.form_),
           .factor = momentum.factor_,
           .masked = momentum.masked_};

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <type_traits>
 #include <utility>
 
@@ -77,9 +78,12 @@ std::string plain_text(E value) {
   return std::string(protocol::enum_word(value));
 }
 
-Status in_limits(const OptionInfo& info, std::string_view text, uint64_t value) {
+/// Refuses NaN as well.
+Status in_limits(const OptionInfo& info, std::string_view text, double value, std::string_view unit = {}) {
   if (value >= info.least && value <= info.most) return {};
-  return bad_value(text, fmt::format("it takes {} to {}", info.least, info.most));
+  return bad_value(text, std::isinf(info.most)
+                             ? fmt::format("it takes {}{} or more", info.least, unit)
+                             : fmt::format("it takes {}{} to {}{}", info.least, unit, info.most, unit));
 }
 
 Status set_plain(const OptionInfo&, std::string_view text, bool& value) {
@@ -93,21 +97,27 @@ Status set_plain(const OptionInfo& info, std::string_view text, double& value) {
   if (info.quantity == OptionQuantity::kRate) {
     const auto rate = rate_from_text(text);
     if (!rate) return std::unexpected(rate.error());
+    if (auto fits = in_limits(info, text, *rate); !fits) return fits;
     value = *rate;
     return {};
   }
-  return assign_number(text, value) ? Status{} : bad_value(text, "it takes a number");
+  const auto number = number_from_text<double>(text);
+  if (!number) return bad_value(text, "it takes a number");
+  if (auto fits = in_limits(info, text, *number); !fits) return fits;
+  value = *number;
+  return {};
 }
 Status set_plain(const OptionInfo& info, std::string_view text, milliseconds& value) {
   const auto duration = duration_from_text(text);
   if (!duration) return std::unexpected(duration.error());
   if (*duration % kNsPerMs != 0) return bad_value(text, "it takes whole milliseconds");
   const TimeNs whole = *duration / kNsPerMs;
-  if (auto fits = in_limits(info, text, static_cast<uint64_t>(whole)); !fits) return fits;
+  if (auto fits = in_limits(info, text, static_cast<double>(whole), " ms"); !fits) return fits;
   value = milliseconds(whole);
   return {};
 }
-Status set_plain(const OptionInfo&, std::string_view text, std::string& value) {
+Status set_plain(const OptionInfo& info, std::string_view text, std::string& value) {
+  if (static_cast<double>(text.size()) < info.least) return bad_value(text, "it is empty");
   value = text;
   return {};
 }
@@ -122,7 +132,7 @@ template <typename T>
 Status set_plain(const OptionInfo& info, std::string_view text, T& value) {
   const auto number = number_from_text<T>(text);
   if (!number) return bad_value(text, "it takes a whole number");
-  if (auto fits = in_limits(info, text, static_cast<uint64_t>(*number)); !fits) return fits;
+  if (auto fits = in_limits(info, text, static_cast<double>(*number)); !fits) return fits;
   value = *number;
   return {};
 }
@@ -194,9 +204,7 @@ class Tabler {
     if constexpr (std::is_same_v<T, double>) {
       if (is_rate) made.text = [&value] { return rate_text(value); };
     }
-    made.set = [name = made.name, info, &value](std::string_view text) {
-      return of_option(name, set_plain(info, text, value));
-    };
+    made.assign = [&value](const OptionInfo& limits, std::string_view text) { return set_plain(limits, text, value); };
   }
   void words(const OptionInfo& info, std::string& value) { option(info, value); }
   template <typename T, typename Visit>
@@ -206,12 +214,12 @@ class Tabler {
     Option& made = add(info, "TEXT");
     made.forms = forms_of(value);
     made.text = [chosen, &value] { return chosen != nullptr && *chosen ? "auto" : kPair.to(value); };
-    made.set = [chosen, name = made.name, &value](std::string_view text) -> Status {
+    made.assign = [chosen, &value](const OptionInfo&, std::string_view text) -> Status {
       if (chosen != nullptr) *chosen = text == "auto";
       if (chosen != nullptr && *chosen) return {};
       auto parsed = kPair.from(text);
       if (parsed) value = *parsed;
-      return of_option(name, parsed ? Status{} : std::unexpected(parsed.error()));
+      return parsed ? Status{} : std::unexpected(parsed.error());
     };
   }
   template <typename T, typename Visit>
@@ -277,6 +285,8 @@ std::string page_of(std::span<const Option> options, std::string_view title) {
 
 }  // namespace
 
+Status Option::set(std::string_view words) const { return of_option(name, assign(info, words)); }
+
 std::vector<Option> options_of(JobDraft& draft) {
   Tabler tabler(&draft);
   protocol::fields::visit_job(tabler, draft.spec);
@@ -289,7 +299,14 @@ std::vector<Option> options_of(WorkerConfig& worker) {
   return tabler.take();
 }
 
+void check_option_names(std::span<const Option> options, std::span<const std::string_view> names) {
+  for (const std::string_view name : names) {
+    MILLRACE_CHECK(std::ranges::find(options, name, &Option::name) != options.end(), name);
+  }
+}
+
 void keep_options(std::vector<Option>& options, std::span<const std::string_view> names) {
+  check_option_names(options, names);
   std::erase_if(options,
                 [names](const Option& option) { return std::ranges::find(names, option.name) == names.end(); });
 }
@@ -328,10 +345,12 @@ std::string options_markdown() {
   WorkerConfig worker;
   constexpr std::string_view kHead =
       "# Options\n\n"
-      "Each option with its kind and its default. Sentences use these names; a flag, and a key of a configuration\n"
-      "file, has dashes, or the name that is given. `millrace train --help` has the words of selections, codecs and\n"
-      "stores. `worker_options_test` compares this page with the code, and writes it with "
-      "`MILLRACE_WRITE_OPTIONS=1`.\n\n";
+      "Each option with its kind and its default. Sentences use these names. A command has flags for some of them: "
+      "its\n"
+      "`--help` lists them. A flag, and a key of a configuration file, is the name with dashes, or the flag that "
+      "stands\n"
+      "beside the name. `millrace train --help` has the words of selections, codecs and stores.\n"
+      "`worker_options_test` compares this page with the code, and writes it with `MILLRACE_WRITE_OPTIONS=1`.\n\n";
   return fmt::format("{}{}\n{}", kHead, page_of(options_of(draft), "Of a job: equal at all workers"),
                      page_of(options_of(worker), "Of a worker"));
 }

@@ -22,14 +22,22 @@ struct Option {
   std::string form;                        ///< "DURATION", "NUMBER", "TEXT", or the words of an enum with | in between
   bool is_switch = false;                  ///< on or off: a flag without a value
   std::function<std::string()> text = {};  ///< the value
-  std::function<Status(std::string_view)> set = {};  ///< Errors  invalid_argument, with the option's name
+  std::function<Status(const protocol::OptionInfo&, std::string_view)> assign = {};  ///< within the info's limits
+
+  /// Sets the value. A command narrows an option by info.least and info.most, before it reads texts.
+  ///
+  /// Errors  invalid_argument, with the option's name.
+  Status set(std::string_view words) const;
 };
 
 /// Return every option, in the visitor's order: the one list that flags, files, documents and tests are made of.
 std::vector<Option> options_of(JobDraft& draft);
 std::vector<Option> options_of(WorkerConfig& worker);
 
-/// Removes all options but the named ones.
+/// Ends the process where a name is no option's.
+void check_option_names(std::span<const Option> options, std::span<const std::string_view> names);
+
+/// Removes all options but the named ones. REQUIRES: each name is an option's.
 void keep_options(std::vector<Option>& options, std::span<const std::string_view> names);
 
 /// Returns the option of that name. REQUIRES: there is one.

@@ -31,9 +31,22 @@ std::string hint_for_momentum(const std::vector<std::string_view>& words) {
   return hint.empty() && words.size() == 3 ? did_you_mean(words[2], {"unmasked"}) : hint;
 }
 
+/// The words of `switch_codec`. Windows have more codecs, "dense" and "none", which no job asks for.
+template <typename E>
+std::vector<std::string> words_of_switch_codec() {
+  std::vector<std::string> words = protocol::enum_texts<E>();
+  std::erase_if(words, [](const std::string& word) { return word == "dense" || word == "none"; });
+  return words;
+}
+
+template <typename E>
+bool assign_switch_codec(std::string_view text, E& value) {
+  return text != "dense" && text != "none" && assign_word(text, value);
+}
+
 std::string hint_for_switch_codecs(const std::vector<std::string_view>& words) {
-  const std::string hint = did_you_mean(words[0], protocol::enum_texts<protocol::WindowIndexCodec>());
-  return hint.empty() && words.size() == 2 ? did_you_mean(words[1], protocol::enum_texts<protocol::WindowValueCodec>())
+  const std::string hint = did_you_mean(words[0], words_of_switch_codec<protocol::WindowIndexCodec>());
+  return hint.empty() && words.size() == 2 ? did_you_mean(words[1], words_of_switch_codec<protocol::WindowValueCodec>())
                                            : hint;
 }
 
@@ -74,12 +87,17 @@ Result<protocol::ReselectSpec> reselect_from_text(std::string_view text) {
   if (words.size() == 3 && (!assign_number(words[2], spec.threshold_period) || spec.threshold_period == 0)) {
     return wanted();
   }
+  if (spec.threshold_period > protocol::kThresholdPeriodMax) {
+    return not_a(words[2], fmt::format("a period of 1 to {} steps", protocol::kThresholdPeriodMax));
+  }
   return spec;
 }
 
 std::string reselect_text(const protocol::ReselectSpec& spec) {
   if (spec.reselect == protocol::Reselect::kNone) return "none";
-  const std::string amount = spec.k != 0 ? fmt::format("{}", spec.k) : fmt::format("{}", spec.density);
+  const std::string amount = spec.k == 1   ? "count=1"  // "1" is a density
+                             : spec.k != 0 ? fmt::format("{}", spec.k)
+                                           : fmt::format("{}", spec.density);
   const std::string period = spec.threshold_period == 1 ? "" : fmt::format(":{}", spec.threshold_period);
   return fmt::format("topk:{}{}", amount, period);
 }
@@ -101,7 +119,8 @@ std::string grid_text(const protocol::GridSpec& spec) {
 Result<protocol::SwitchCodecs> switch_codecs_from_text(std::string_view text) {
   protocol::SwitchCodecs codecs;
   const std::vector<std::string_view> words = split(text, '+');
-  if (words.size() != 2 || !assign_word(words[0], codecs.index) || !assign_word(words[1], codecs.value)) {
+  if (words.size() != 2 || !assign_switch_codec(words[0], codecs.index) ||
+      !assign_switch_codec(words[1], codecs.value)) {
     return not_a(text,
                  "a switch_codec: 'auto' or INDEX+VALUE, as gap+fixed16, with INDEX raw, gap, bitmap or bloom, VALUE "
                  "fixed16, fixed32, qsgd8 or qsgd4",

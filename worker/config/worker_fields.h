@@ -21,23 +21,43 @@ void visit_worker(Visitor& v, Worker& worker) {
             .group = kSwitch,
             .help = "the job's key at the switch, readable by its owner alone",
             .flag = "switch-key",
+            .least = 1,
             .quantity = protocol::OptionQuantity::kFile},
            worker.switch_key_file);
-  v.option({.name = "connect_timeout", .group = kTiming, .help = "for reaching every shard", .least = 1},
+  v.option({.name = "connect_timeout",
+            .group = kTiming,
+            .help = "for reaching every shard",
+            .least = 1,
+            .most = protocol::kDayMs},
            worker.connect_timeout);
-  v.option({.name = "start_timeout", .group = kTiming, .help = "for all workers to join", .least = 1},
+  v.option({.name = "start_timeout",
+            .group = kTiming,
+            .help = "for all workers to join",
+            .least = 1,
+            .most = protocol::kDayMs},
            worker.start_timeout);
-  v.option({"shard_silence", kTiming, "the session ends after this time without a message from a shard"},
+  v.option({.name = "shard_silence",
+            .group = kTiming,
+            .help = "the session ends after this time without a message from a shard",
+            .most = protocol::kDayMs},
            worker.shard_silence);
-  v.option({"resend_after", kTiming, "an unanswered contribution is sent again after this time"}, worker.resend_after);
+  v.option({.name = "resend_after",
+            .group = kTiming,
+            .help = "an unanswered contribution is sent again after this time",
+            .least = 1,
+            .most = protocol::kDayMs},
+           worker.resend_after);
   v.option({.name = "reconnect_after_max",
             .group = kTiming,
-            .help = "longest pause between two attempts to reach a lost shard",
-            .least = 1},
+            .help = "longest pause before another attempt at a lost shard (at most dead_after / 4) or at a refused "
+                    "contribution",
+            .least = 1,
+            .most = protocol::kDayMs},
            worker.reconnect_after_max);
   v.option({.name = "link_rate",
             .group = kCompression,
             .help = "of the link to the shards, for codec auto; 0bit: measured",
+            .most = 1e15,
             .quantity = protocol::OptionQuantity::kRate},
            worker.link_rate);
   v.option({"updates_kept_max", kWorker, "updates of a tensor that nothing has awaited, beyond the staleness"},

@@ -22,7 +22,7 @@ inline std::string bucket_text(std::string_view name, const CodecSpec& spec) {
   return text;
 }
 
-/// With 2 bits and the maximum it is TernGrad: no bound holds (QsgdScale::kMax).
+/// With 2 bits and the maximum it is TernGrad: no bound holds (QsgdBucketScale::kMax).
 inline bool is_qsgd_contraction(const CodecSpec& spec) { return spec.qsgd_scale_max && spec.qsgd_bits > kQsgdBitsMin; }
 
 /// Parses NAME{bits}[:max|:l2][:BUCKET], the words of QSGD's codecs.

@@ -22,7 +22,7 @@ struct QsgdHeader {
     const auto bucket_size = reader.get<uint32_t>();
     if (!bits || !scale || !zero || !bucket_size) return std::nullopt;
     const bool known_scale =
-        *scale == static_cast<uint8_t>(QsgdScale::kL2) || *scale == static_cast<uint8_t>(QsgdScale::kMax);
+        *scale == static_cast<uint8_t>(QsgdBucketScale::kL2) || *scale == static_cast<uint8_t>(QsgdBucketScale::kMax);
     if (*bits < kQsgdBitsMin || *bits > kQsgdBitsMax || !known_scale || *zero != 0) return std::nullopt;
     if (*bucket_size == 0 || *bucket_size > kBucketSizeMax) return std::nullopt;
     return QsgdHeader{*bits, *bucket_size};
@@ -36,7 +36,9 @@ struct QsgdHeader {
     writer.put(spec.bucket_size);
   }
 
-  static QsgdScale scale_of(const CodecSpec& spec) { return spec.qsgd_scale_max ? QsgdScale::kMax : QsgdScale::kL2; }
+  static QsgdBucketScale scale_of(const CodecSpec& spec) {
+    return spec.qsgd_scale_max ? QsgdBucketScale::kMax : QsgdBucketScale::kL2;
+  }
 };
 
 }  // namespace millrace

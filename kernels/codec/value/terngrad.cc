@@ -78,7 +78,7 @@ Status check_terngrad_buckets(ByteSpan bytes, const BucketLayout& layout) {
 
 void encode_terngrad_bucket(std::span<const float> values, const EncodeOptions& options, uint64_t word, uint8_t* bytes,
                             float* decoded) {
-  const QsgdBucket bucket = qsgd_bucket_of_values(values, kSignAndLevel, QsgdScale::kMax);
+  const QsgdBucket bucket = qsgd_bucket_of_values(values, kSignAndLevel, QsgdBucketScale::kMax);
   std::memcpy(bytes, &bucket.scale, sizeof(float));
   bytes += sizeof(float);
   std::array<uint8_t, kQuantizeChunk> codes;

@@ -50,7 +50,7 @@ struct EliasBits {
 /// Returns the code in the wording of protocol/wire/value_codecs.md, from the values that the oracle of QSGD decodes.
 std::vector<uint8_t> slow_code(const std::vector<float>& values, const CodecSpec& spec, RandomKey random,
                                uint64_t base) {
-  const QsgdScale scale = spec.qsgd_scale_max ? QsgdScale::kMax : QsgdScale::kL2;
+  const QsgdBucketScale scale = spec.qsgd_scale_max ? QsgdBucketScale::kMax : QsgdBucketScale::kL2;
   EliasBits all;
   all.put(spec.qsgd_bits, 8);
   all.put(static_cast<uint8_t>(scale), 8);

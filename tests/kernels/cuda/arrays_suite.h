@@ -51,7 +51,7 @@ class CudaArrays : public ::testing::Test {
     std::vector<float> sent = wanted.values;
     if (job.bits != 0) {
       ByteBuffer code;
-      const QsgdOptions options{job.bits, job.k, QsgdScale::kMax, kKey, job.words.first};
+      const QsgdOptions options{job.bits, job.k, QsgdBucketScale::kMax, kKey, job.words.first};
       EXPECT_TRUE(qsgd_encode(wanted.values, options, code, sent).has_value());
       wanted.code.assign(code.begin(), code.end());
     }

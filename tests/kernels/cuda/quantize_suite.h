@@ -124,7 +124,7 @@ TYPED_TEST(CudaQuantize, QsgdTakesEveryBucketSizeScaleAndAlignment) {
   const auto values = testing::values_of(testing::Pattern::kHeavyTail, 3000, 9);
   for (const uint32_t bits : {2u, 3u, 4u, 5u, 6u, 7u, 8u}) {
     for (const uint32_t bucket_size : {1u, 7u, 100u, 512u, 1024u, 5000u}) {
-      for (const QsgdScale scale : {QsgdScale::kMax, QsgdScale::kL2}) {
+      for (const QsgdBucketScale scale : {QsgdBucketScale::kMax, QsgdBucketScale::kL2}) {
         const QsgdOptions options{bits, bucket_size, scale, RandomKey::from(6), 3};
         this->expect_qsgd_as_host(values, options, 1);
         if (::testing::Test::HasFatalFailure()) return;

@@ -23,7 +23,7 @@ using testing::QsgdOracle;
 using testing::values_of;
 
 constexpr uint32_t kBits[] = {2, 3, 4, 5, 6, 7, 8};
-constexpr QsgdScale kScales[] = {QsgdScale::kL2, QsgdScale::kMax};
+constexpr QsgdBucketScale kScales[] = {QsgdBucketScale::kL2, QsgdBucketScale::kMax};
 
 std::vector<uint8_t> qsgd_listed(const ByteBuffer& bytes) { return {bytes.begin(), bytes.end()}; }
 
@@ -63,7 +63,7 @@ TEST(Qsgd, EqualsTheOracleBitForBitOnEveryInstructionSet) {
   for_each_isa([](const std::string& isa) {
     SCOPED_TRACE(isa);
     for (const uint32_t bits : kBits) {
-      for (const QsgdScale scale : kScales) {
+      for (const QsgdBucketScale scale : kScales) {
         for (const size_t n : {0, 1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 33, 63, 65, 200}) {
           for (const uint32_t bucket_size : {1, 5, 64, 512}) {
             SCOPED_TRACE("bits " + std::to_string(bits) + " n " + std::to_string(n) + " bucket " +
@@ -83,7 +83,7 @@ TEST(Qsgd, EqualsTheOracleOnEveryPatternAndAcrossChunks) {
   for_each_isa([](const std::string& isa) {
     SCOPED_TRACE(isa);
     for (const Pattern pattern : kPatterns) {
-      for (const QsgdScale scale : kScales) {
+      for (const QsgdBucketScale scale : kScales) {
         SCOPED_TRACE(testing::name_of(pattern, 2050, 0));
         expect_as_oracle(values_of(pattern, 2050, 1),
                          {.bits = 4, .bucket_size = 2049, .scale = scale, .random = {1, 2}});
@@ -96,17 +96,19 @@ TEST(Qsgd, EqualsTheOracleOnEveryPatternAndAcrossChunks) {
 
 TEST(Qsgd, GoldenBytesOfExactLevels) {
   // Values that are levels: the drawn numbers do not matter.
-  const auto four = encode_qsgd({7, -3, 0, 1, -14}, {.bits = 4, .bucket_size = 4, .scale = QsgdScale::kMax});
+  const auto four = encode_qsgd({7, -3, 0, 1, -14}, {.bits = 4, .bucket_size = 4, .scale = QsgdBucketScale::kMax});
   EXPECT_EQ(qsgd_listed(four.bytes),
             (std::vector<uint8_t>{0x00, 0x00, 0xE0, 0x40, 0xB7, 0x10, 0x00, 0x00, 0x60, 0x41, 0x0F}));
   EXPECT_EQ(four.decoded, (std::vector<float>{7, -3, 0, 1, -14}));
-  const auto two = encode_qsgd({1, -1, 0, 1, 1}, {.bits = 2, .bucket_size = 512, .scale = QsgdScale::kMax});
+  const auto two = encode_qsgd({1, -1, 0, 1, 1}, {.bits = 2, .bucket_size = 512, .scale = QsgdBucketScale::kMax});
   EXPECT_EQ(qsgd_listed(two.bytes), (std::vector<uint8_t>{0x00, 0x00, 0x80, 0x3F, 0x4D, 0x01}));
-  const auto eight = encode_qsgd({127, -127, 64, -1, 0}, {.bits = 8, .bucket_size = 512, .scale = QsgdScale::kMax});
+  const auto eight =
+      encode_qsgd({127, -127, 64, -1, 0}, {.bits = 8, .bucket_size = 512, .scale = QsgdBucketScale::kMax});
   EXPECT_EQ(qsgd_listed(eight.bytes), (std::vector<uint8_t>{0x00, 0x00, 0xFE, 0x42, 0x7F, 0xFF, 0x40, 0x81, 0x00}));
   const auto three = encode_qsgd({3, -3, 2, -1, 0, 3, 1, 1, -2}, {.bits = 3, .bucket_size = 512});
   EXPECT_EQ(qsgd_listed(three.bytes), (std::vector<uint8_t>{0x00, 0x00, 0x40, 0x40, 0xBB, 0x8A, 0x25, 0x06}));
-  const auto norm = encode_qsgd({3, -4}, {.bits = 2, .bucket_size = 512, .scale = QsgdScale::kL2, .random = {1, 2}});
+  const auto norm =
+      encode_qsgd({3, -4}, {.bits = 2, .bucket_size = 512, .scale = QsgdBucketScale::kL2, .random = {1, 2}});
   EXPECT_EQ(std::vector<uint8_t>(norm.bytes.begin(), norm.bytes.begin() + 4),
             (std::vector<uint8_t>{0x00, 0x00, 0xA0, 0x40}));
 }
@@ -115,7 +117,7 @@ TEST(Qsgd, GoldenBytesOfWhatIsDrawn) {
   std::vector<float> values(16, -2.5f);
   values[0] = 7;
   const auto encoded = encode_qsgd(
-      values, {.bits = 4, .bucket_size = 16, .scale = QsgdScale::kMax, .random = {1, 2}, .counter_base = 5});
+      values, {.bits = 4, .bucket_size = 16, .scale = QsgdBucketScale::kMax, .random = {1, 2}, .counter_base = 5});
   EXPECT_EQ(qsgd_listed(encoded.bytes),
             (std::vector<uint8_t>{0x00, 0x00, 0xE0, 0x40, 0xB7, 0xBA, 0xBB, 0xBA, 0xBB, 0xAB, 0xAB, 0xAB}));
 }
@@ -151,7 +153,7 @@ void expect_qsgd_unbiased(const QsgdOptions& options_in, const std::vector<float
 TEST(Qsgd, IsUnbiasedWithEitherScale) {
   const auto values = values_of(Pattern::kGaussian, 128, 3);
   for (const uint32_t bits : kBits) {
-    for (const QsgdScale scale : kScales) {
+    for (const QsgdBucketScale scale : kScales) {
       SCOPED_TRACE("bits " + std::to_string(bits) + " scale " + std::to_string(static_cast<int>(scale)));
       expect_qsgd_unbiased({.bits = bits, .bucket_size = 64, .scale = scale}, values);
     }
@@ -162,7 +164,7 @@ TEST(Qsgd, NoValueMovesByMoreThanAUnitAndTheLargestStays) {
   for (const Pattern pattern : {Pattern::kGaussian, Pattern::kHeavyTail, Pattern::kPeriodic}) {
     for (const uint32_t bits : kBits) {
       const auto values = values_of(pattern, 512, 9);
-      const auto encoded = encode_qsgd(values, {.bits = bits, .scale = QsgdScale::kMax, .random = {5, 6}});
+      const auto encoded = encode_qsgd(values, {.bits = bits, .scale = QsgdBucketScale::kMax, .random = {5, 6}});
       float largest = 0;
       for (const float value : values) largest = std::max(largest, std::abs(value));
       const float unit = largest / static_cast<float>((1 << (bits - 1)) - 1);
@@ -187,7 +189,7 @@ TEST(Qsgd, VarianceIsWithinThePapersBound) {
     for (int trial = 0; trial < kTrials; ++trial) {
       const auto encoded = encode_qsgd(values, {.bits = bits,
                                                 .bucket_size = 256,
-                                                .scale = QsgdScale::kL2,
+                                                .scale = QsgdBucketScale::kL2,
                                                 .random = random_key(2, static_cast<uint64_t>(trial))});
       for (size_t i = 0; i < values.size(); ++i)
         error += std::pow(static_cast<double>(encoded.decoded[i]) - values[i], 2);
@@ -225,12 +227,12 @@ float qsgd_residual_after(const QsgdOptions& options_in, int steps, float& gradi
 TEST(Qsgd, TheErrorMayBeFedBackWithTheMaximumAndExplodesWithTheNorm) {
   for (const uint32_t bits : {3u, 4u, 5u, 6u, 7u, 8u}) {
     float gradient_max = 0;
-    const float residual = qsgd_residual_after({.bits = bits, .scale = QsgdScale::kMax}, 200, gradient_max);
+    const float residual = qsgd_residual_after({.bits = bits, .scale = QsgdBucketScale::kMax}, 200, gradient_max);
     const float s = static_cast<float>((1 << (bits - 1)) - 1);
     EXPECT_LE(residual, gradient_max / (s - 1));
   }
   float gradient_max = 0;
-  EXPECT_GT(qsgd_residual_after({.bits = 4, .scale = QsgdScale::kL2}, 100, gradient_max), 100 * gradient_max);
+  EXPECT_GT(qsgd_residual_after({.bits = 4, .scale = QsgdBucketScale::kL2}, 100, gradient_max), 100 * gradient_max);
 }
 
 TEST(Qsgd, PiecesThatEndOnBucketsAreThePartsOfTheWhole) {
@@ -263,18 +265,18 @@ TEST(Qsgd, ValuesMayBeDecodedInPlaceAndTheCodeIsAppended) {
 TEST(Qsgd, TheNumberOfThreadsDoesNotChangeTheResult) {
   const auto values = values_of(Pattern::kGaussian, 300'007, 9);
   const tbb::global_control four(tbb::global_control::max_allowed_parallelism, 4);
-  const auto together = encode_qsgd(values, {.bits = 2, .scale = QsgdScale::kL2, .random = {1, 1}});
+  const auto together = encode_qsgd(values, {.bits = 2, .scale = QsgdBucketScale::kL2, .random = {1, 1}});
   std::vector<float> received(values.size());
   ASSERT_TRUE(qsgd_decode(together.bytes, 2, 512, received).has_value());
   EXPECT_EQ(received, together.decoded);
   const tbb::global_control one(tbb::global_control::max_allowed_parallelism, 1);
-  const auto alone = encode_qsgd(values, {.bits = 2, .scale = QsgdScale::kL2, .random = {1, 1}});
+  const auto alone = encode_qsgd(values, {.bits = 2, .scale = QsgdBucketScale::kL2, .random = {1, 1}});
   EXPECT_EQ(qsgd_listed(alone.bytes), qsgd_listed(together.bytes));
   EXPECT_EQ(alone.decoded, together.decoded);
 }
 
 TEST(Qsgd, ZerosAndWhatIsTooSmallForAScaleAreSentAsZeros) {
-  for (const QsgdScale scale : kScales) {
+  for (const QsgdBucketScale scale : kScales) {
     for (const float value : {0.0f, -0.0f, 1e-40f, -1e-38f}) {
       const auto encoded = encode_qsgd(std::vector<float>(5, value), {.bits = 4, .bucket_size = 8, .scale = scale});
       EXPECT_EQ(qsgd_listed(encoded.bytes), std::vector<uint8_t>(7, 0));
@@ -287,7 +289,7 @@ TEST(Qsgd, TheLargestFloatsStayFinite) {
   std::vector<float> values(512, std::numeric_limits<float>::max());
   values[3] = -values[3];
   for (const uint32_t bits : kBits) {
-    for (const QsgdScale scale : kScales) {
+    for (const QsgdBucketScale scale : kScales) {
       const auto encoded = encode_qsgd(values, {.bits = bits, .scale = scale});
       EXPECT_EQ(encoded.decoded, values);
     }

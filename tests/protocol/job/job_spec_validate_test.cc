@@ -267,6 +267,7 @@ std::vector<Refused> refused_methods() {
       {"reselect", kImpossible, "tensor 'bias': reselect: topk needs k",
        [](JobSpec& s) { s.tensors[1].reselect = ReselectSpec{.reselect = Reselect::kTopK}; }},
       {"threshold-period", kImpossible, "threshold_period", [](JobSpec& s) { s.reselect.threshold_period = 0; }},
+      {"threshold-period", kImpossible, "1048576", [](JobSpec& s) { s.reselect.threshold_period = (1 << 20) + 1; }},
       {"codec", kImpossible, "codec_up: ", [](JobSpec& s) { s.codec_up.qsgd_bits = 9; }},
       {"codec", kImpossible, "codec_up: auto chooses the index codec",
        [](JobSpec& s) {

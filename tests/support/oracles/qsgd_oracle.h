@@ -25,14 +25,14 @@ struct QsgdOracle {
   }
 
  private:
-  static float scale_of(std::span<const float> bucket, QsgdScale scale) {
+  static float scale_of(std::span<const float> bucket, QsgdBucketScale scale) {
     double sums[8] = {};
     float largest = 0;
     for (size_t i = 0; i < bucket.size(); ++i) {
       largest = std::max(largest, std::abs(bucket[i]));
       sums[i % 8] += static_cast<double>(bucket[i]) * static_cast<double>(bucket[i]);
     }
-    if (scale == QsgdScale::kMax) return largest;
+    if (scale == QsgdBucketScale::kMax) return largest;
     double sum = 0;
     for (const double part : sums) sum += part;
     return static_cast<float>(std::min<double>(std::sqrt(sum), std::numeric_limits<float>::max()));

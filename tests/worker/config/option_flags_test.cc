@@ -77,14 +77,14 @@ TEST(OptionFlags, EveryOptionIsSetByItsFlagAndByItsKeyInAFile) {
     const std::string flag = "--" + option.flag + (option.is_switch ? "" : "=" + text);
     EXPECT_EQ(flags_refusal(by_flag, {flag}), "");
     EXPECT_EQ(option.text(), text);
-    EXPECT_EQ(by_flag.job.given, std::set<std::string>{name});
+    EXPECT_EQ(by_flag.job.given, (GivenTexts{{name, option.is_switch ? "true" : text}}));
 
     EveryFlag by_file;
     const std::string value = option.is_switch ? "true" : option.form == "NUMBER" ? text : '"' + text + '"';
     const std::string file = flags_file("[part]\n" + option.flag + " = " + value + "\n");
     EXPECT_EQ(flags_refusal(by_file, {"--config", file}), "");
     EXPECT_EQ(by_file.option(name).text(), text);
-    EXPECT_EQ(by_file.job.given, std::set<std::string>{name});
+    EXPECT_EQ(by_file.job.given, (GivenTexts{{name, option.is_switch ? "true" : text}}));
   }
 }
 
@@ -123,6 +123,70 @@ TEST(OptionFlags, WhatAFileOrAFlagMayNotSayIsRefusedWithTheNearestWord) {
   }
   EveryFlag command;
   EXPECT_EQ(flags_refusal(command, {"--seed=-1"}), "--seed: '-1': it takes a whole number");
+}
+
+TEST(OptionFlags, ASwitchTakesAWordOrNone) {
+  const std::pair<const char*, const char*> taken[] = {{"--history", "on"},
+                                                       {"--history=on", "on"},
+                                                       {"--history=true", "on"},
+                                                       {"--history=off", "off"},
+                                                       {"--history=false", "off"}};
+  for (const auto& [word, text] : taken) {
+    EveryFlag command;
+    EXPECT_EQ(flags_refusal(command, {word}), "") << word;
+    EXPECT_EQ(command.option("history").text(), text) << word;
+  }
+  for (const std::string wrong : {"maybe", "x", "2", "99999999999999999999999999"}) {
+    EveryFlag command;
+    EXPECT_EQ(flags_refusal(command, {"--history=" + wrong}), "--history: '" + wrong + "': known are 'on', 'off'");
+  }
+}
+
+TEST(OptionFlags, WhatIsOutOfItsLimitsIsRefusedWithTheFlagAndTheValue) {
+  const std::pair<const char*, const char*> wrong[] = {
+      {"--workers=0", "--workers: '0': it takes 1 to 4096"},
+      {"--link-rate=-1", "--link-rate: '-1': it takes 0 to 1000000000000000"},
+      {"--link-rate=2e15", "--link-rate: '2e15': it takes 0 to 1000000000000000"},
+      {"--link-rate=nan", "--link-rate: 'nan': it takes 0 to 1000000000000000"},
+      {"--clip=2e30", "--clip: '2e30': it takes 0 to 1e+30"},
+      {"--clip=-1", "--clip: '-1': it takes 0 to 1e+30"},
+      {"--dead-after=25h", "--dead-after: '25h': it takes 0 ms to 86400000 ms"},
+      {"--shard-silence=25h", "--shard-silence: '25h': it takes 0 ms to 86400000 ms"},
+      {"--resend-after=0ms", "--resend-after: '0ms': it takes 1 ms to 86400000 ms"},
+      {"--reconnect-after-max=0ms", "--reconnect-after-max: '0ms': it takes 1 ms to 86400000 ms"},
+      {"--exchange-timeout=2min", "--exchange-timeout: '2min': it takes 1 ms to 60000 ms"},
+      {"--job=", "--job: '': it is empty"},
+      {"--switch-key=", "--switch-key: '': it is empty"},
+      {"--reselect=topk:0.1:1048577", "--reselect: '1048577' is not a period of 1 to 1048576 steps"},
+  };
+  for (const auto& [word, sentence] : wrong) {
+    EveryFlag command;
+    const std::string text = word;
+    const size_t at = text.find('=');
+    EXPECT_EQ(flags_refusal(command, {text.substr(0, at), text.substr(at + 1)}), sentence);
+  }
+}
+
+TEST(OptionFlags, ACommandNarrowsLimits) {
+  CLI::App app;
+  constexpr std::string_view kNames[] = {"deadline"};
+  JobFlags job{JobConfig{}, kNames};
+  job.limit("deadline", 1, 60'000);
+  job.add_to(app);
+  EXPECT_THROW(app.parse("--deadline 0ms"), CLI::ValidationError);
+  EXPECT_THROW(app.parse("--deadline 2min"), CLI::ValidationError);
+  app.parse("--deadline 1min");
+  EXPECT_EQ(job.draft.spec.deadline, std::chrono::minutes(1));
+}
+
+TEST(OptionFlagsDeathTest, ANameThatIsNoOptionsEndsTheProcess) {
+  constexpr std::string_view kNames[] = {"deadline", "dedline"};
+  EXPECT_DEATH((JobFlags{JobConfig{}, kNames}), "dedline");
+  CLI::App app;
+  WorkerConfig worker;
+  std::vector<Option> me = options_of(worker);
+  GivenTexts given;
+  EXPECT_DEATH(add_option_flags(app, me, kNames, given), "deadline");
 }
 
 }  // namespace

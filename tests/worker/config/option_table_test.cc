@@ -13,6 +13,7 @@
 #include "tests/worker/config/other_texts.h"
 #include "worker/config/option_access.h"
 #include "worker/config/option_text.h"
+#include "worker/config/selection_text.h"
 
 /// Every option of the visitors: its text, its default, its help, its bytes on the wire, and the sentence of the
 /// comparison between workers. A new option needs its row in other_texts.h, and nothing else here.
@@ -43,8 +44,9 @@ TEST(OptionTable, EveryOptionHasAHelpADefaultAndAFlagOfItsOwn) {
       EXPECT_FALSE(option.info.help.empty());
       EXPECT_FALSE(option.form.empty());
       EXPECT_TRUE(kOtherTexts.contains(option.name)) << "give it another text in other_texts.h";
-      // The default's own text sets the default.
+      // The default's own text sets the default, but for texts that must not be empty.
       const std::string text = option.text();
+      if (option.form == "TEXT" && option.info.least > 0) continue;
       EXPECT_TRUE(option.set(text));
       EXPECT_EQ(option.text(), text);
     }
@@ -190,12 +192,72 @@ TEST(OptionTable, AMistypedWordIsRefusedWithTheNearestOne) {
   }
 }
 
+TEST(OptionTable, AGridOrASwitchCodecThatIsNoneIsRefusedWithTheForms) {
+  const std::string grid = "is not a grid: 'auto' or BLOCK_INDICES:FIRST_EXPONENT, as 16384:-20";
+  const std::string codec =
+      "is not a switch_codec: 'auto' or INDEX+VALUE, as gap+fixed16, with INDEX raw, gap, bitmap or bloom, VALUE "
+      "fixed16, fixed32, qsgd8 or qsgd4";
+  const struct {
+    const char* option;
+    const char* text;
+    std::string sentence;
+  } cases[] = {
+      {"grid", "", grid},
+      {"grid", "16384", grid},
+      {"grid", "16384:", grid},
+      {"grid", ":-20", grid},
+      {"grid", "16384:-20:1", grid},
+      {"grid", "a:b", grid},
+      {"switch_codec", "", codec},
+      {"switch_codec", "gap", codec},
+      {"switch_codec", "gap+fixed16+raw", codec},
+      {"switch_codec", "gap+f32", codec},
+      {"switch_codec", "dense+fixed16", codec},
+      {"switch_codec", "gap+none", codec},
+      {"switch_codec", "dens+fixed16", codec},
+  };
+  for (const auto& one : cases) {
+    Tables tables;
+    const Status set = option_named(tables.job, one.option).set(one.text);
+    ASSERT_FALSE(set) << one.option << ' ' << one.text;
+    EXPECT_EQ(set.error().message, std::string(one.option) + ": '" + one.text + "' " + one.sentence);
+  }
+}
+
+TEST(OptionTable, ACountOfOneIsNoDensity) {
+  for (const char* name : {"select", "reselect"}) {
+    Tables tables;
+    Option& option = option_named(tables.job, name);
+    for (const char* text : {"topk:count=1", "topk:1", "topk:2"}) {
+      ASSERT_TRUE(option.set(text)) << text;
+      EXPECT_EQ(option.text(), text);
+    }
+    EXPECT_FALSE(option.set("topk:count=0"));
+  }
+  EXPECT_EQ(selection_text(OptionAccess::spec_of(Selection::top_k(Amount::count(1)))), "topk:count=1");
+  EXPECT_EQ(reselect_text(OptionAccess::spec_of(Reselect::top_k(Amount::count(1), 4))), "topk:count=1:4");
+}
+
 TEST(OptionTable, ThePagesTableIsThatOfTheVisitors) {
   const std::string path = MILLRACE_OPTIONS_PAGE;
   if (std::getenv("MILLRACE_WRITE_OPTIONS") != nullptr) std::ofstream(path) << options_markdown();
   std::ostringstream page;
   page << std::ifstream(path).rdbuf();
   EXPECT_TRUE(page.str() == options_markdown()) << "run this test with MILLRACE_WRITE_OPTIONS=1 to write " << path;
+}
+
+TEST(OptionAccess, ParametersThatACodeDoesNotUseAreNotInTheSpecification) {
+  EXPECT_EQ(OptionAccess::spec_of(Momentum::none().unmasked()), OptionAccess::spec_of(Momentum::none()));
+  const Codec plain(index::gap, value::raw);
+  const Codec with_rate(IndexCode(3, 0.5), value::raw);
+  const Codec with_bits(index::gap, ValueCode(1, {.bits = 7, .bucket = 9, .scale = QsgdScale::kL2Norm}));
+  EXPECT_EQ(OptionAccess::spec_of(with_rate), OptionAccess::spec_of(plain));
+  EXPECT_EQ(OptionAccess::spec_of(with_bits), OptionAccess::spec_of(plain));
+  EXPECT_EQ(OptionAccess::spec_of(Codec(index::gap, ValueCode(6, {.bits = 3}))),
+            OptionAccess::spec_of(Codec(index::gap, value::terngrad())));
+  // Those that it uses stay as they are, wrong ones too: validate() refuses them.
+  EXPECT_EQ(OptionAccess::spec_of(Codec(index::gap, value::qsgd(9))).qsgd_bits, 9U);
+  EXPECT_EQ(OptionAccess::spec_of(Codec(index::bloom(1.0 / 3))).bloom_false_positive_rate, 1.0 / 3);
 }
 
 /// The named constructors of millrace/compression.h give the values of the command line's texts.

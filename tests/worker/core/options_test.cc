@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "tests/worker/session_options.h"
 #include "worker/config/job_config.h"
 #include "worker/config/option_text.h"
@@ -185,6 +187,17 @@ TEST(Options, WhatIsWrongIsSaidWithTheOptionsName) {
   job = good_job();
   job.liveness.dead_after = std::chrono::milliseconds(-1);
   EXPECT_NE(options_refusal(job).find("dead_after is -1 ms"), std::string::npos) << options_refusal(job);
+  job = good_job();
+  job.reconnect_after_max = std::chrono::milliseconds(0);
+  EXPECT_NE(options_refusal(job).find("reconnect_after_max is 0 ms: it takes 1 to"), std::string::npos);
+  job = good_job();
+  job.resend_after = std::chrono::milliseconds(0);
+  EXPECT_NE(options_refusal(job).find("resend_after is 0 ms: it takes 1 to"), std::string::npos);
+  job = good_job();
+  job.link_rate = -1;
+  EXPECT_NE(options_refusal(job).find("link_rate is -1: it takes 0 to"), std::string::npos) << options_refusal(job);
+  job.link_rate = std::nan("");
+  EXPECT_NE(options_refusal(job).find("link_rate is nan: it takes 0 to"), std::string::npos) << options_refusal(job);
   job = good_job();
   job.resend_after = std::chrono::hours(24 * 365);
   EXPECT_NE(options_refusal(job).find("resend_after is 31536000000 ms"), std::string::npos) << options_refusal(job);

@@ -22,7 +22,7 @@ class Amount {
   template <std::integral T>
   Amount(T) = delete;
 
-  /// entries  2 or more.
+  /// entries  1 or more.
   static constexpr Amount count(uint64_t entries) {
     Amount amount(0.0);
     amount.entries_ = entries;
@@ -207,11 +207,12 @@ enum class QsgdScale : uint8_t {
 /// Says how values become bytes. Namespace `value` has the codes.
 class ValueCode {
  public:
+  /// Holds the parameters of all codes; a code ignores those that it does not have.
   struct Parameters {
-    uint32_t bits = 4;
-    uint32_t bucket = 512;  ///< values that share a scale
-    QsgdScale scale = QsgdScale::kMaximum;
-    double multiplier = 1.75;
+    uint32_t bits = 4;                      ///< of a value: 2 to 8
+    uint32_t bucket = 512;                  ///< values that share a scale
+    QsgdScale scale = QsgdScale::kMaximum;  ///< of a bucket
+    double multiplier = 1.75;               ///< of the largest magnitude, in [1, 2): 3LC's s
     bool operator==(const Parameters&) const = default;
   };
   /// number  of the code on the wire (protocol/wire/value_codecs.md). Parameters that it lacks stay as they are.

@@ -14,13 +14,13 @@
 #include "millrace/compression.h"
 
 /// The options of a job and of a worker. Every field has a default, so that designated initialisers name only what
-/// differs. worker/OPTIONS.md lists all of them with their flags and their names in files.
+/// differs. worker/OPTIONS.md lists all of them. A command has flags for some of them, and its --help lists these.
 namespace millrace {
 inline namespace v0 {
 
 /// Says how a step's update applies to a weight. Numbers of this and the following enums are on the wire.
 enum class Combine : uint8_t {
-  kSum = 1,
+  kSum = 1,           ///< the sum of the contributions
   kMean = 2,          ///< divided by the number of contributors
   kWeightedMean = 3,  ///< divided by the sum of the contributions' weights
 };
@@ -45,7 +45,7 @@ enum class InitialWeights : uint8_t {
 
 /// Says where the shards get their first weights.
 enum class StoreBegin : uint8_t {
-  kZeros = 1,
+  kZeros = 1,   ///< all weights are 0
   kWorker = 2,  ///< place_weights() of the lowest-numbered worker; the shards decide no step before it
   kSaved = 3,   ///< the shards' saves of the last job of this name: weights and optimizer state
 };
@@ -94,9 +94,20 @@ struct Grid {
   bool operator==(const Grid&) const = default;
 };
 
-/// Numbers of these two enums are on the wire.
-enum class SwitchIndex : uint8_t { kRaw = 1, kGap = 2, kBitmap = 3, kBloom = 4 };
-enum class SwitchValue : uint8_t { kFixed16 = 1, kFixed32 = 2, kQsgd8 = 3, kQsgd4 = 4 };
+/// Says how the indices of a datagram become bytes. Numbers of this and the next enum are on the wire.
+enum class SwitchIndex : uint8_t {
+  kRaw = 1,     ///< 32 bits each
+  kGap = 2,     ///< the distances between neighbours
+  kBitmap = 3,  ///< a bit for each index of the window
+  kBloom = 4,   ///< a Bloom filter
+};
+/// Says how the values of a datagram become bytes: integers of the grid, or their quantized code.
+enum class SwitchValue : uint8_t {
+  kFixed16 = 1,  ///< integers of 16 bits
+  kFixed32 = 2,  ///< integers of 32 bits
+  kQsgd8 = 3,    ///< 8 bits [QSGD17]
+  kQsgd4 = 4,    ///< 4 bits [QSGD17]
+};
 
 /// Says how the entries of a datagram become bytes.
 struct SwitchCodec {
@@ -127,28 +138,32 @@ using Path = std::variant<ServerPath, SwitchPath>;
 
 /// The rules by which the shards change the weights that they hold. Entries that an update lacks do not change.
 namespace optimizer {
+/// Subtracts rate times the update.
 struct Sgd {
-  double rate;
+  double rate;  ///< over 0
   bool operator==(const Sgd&) const = default;
 };
+/// Subtracts rate times the velocity, which is momentum times itself plus the update.
 struct Momentum {
-  double rate;
-  double momentum = 0.9;
+  double rate;            ///< over 0
+  double momentum = 0.9;  ///< in [0, 1): share of the velocity that a step keeps
   bool operator==(const Momentum&) const = default;
 };
+/// Divides the update by the root of the sum of its squares so far.
 struct Adagrad {
-  double rate;
-  double epsilon = 1e-10;
+  double rate;             ///< over 0
+  double epsilon = 1e-10;  ///< over 0: added to the root
   bool operator==(const Adagrad&) const = default;
 };
+/// Divides the update's moving mean by the root of the moving mean of its squares.
 struct Adam {
-  double rate;
-  double beta1 = 0.9;
-  double beta2 = 0.999;
-  double epsilon = 1e-8;
+  double rate;            ///< over 0
+  double beta1 = 0.9;     ///< in [0, 1): share of the mean that a step keeps
+  double beta2 = 0.999;   ///< in [0, 1): share of the squares' mean that a step keeps
+  double epsilon = 1e-8;  ///< over 0: added to the root
   bool operator==(const Adam&) const = default;
 };
-/// A rule without a type above, by its number on the wire (protocol/wire/job_spec.md).
+/// Names a rule without a type above, by its number on the wire (protocol/wire/job_spec.md).
 struct Numbered {
   uint8_t number;
   double rate = 0;
@@ -247,6 +262,7 @@ struct JobConfig {
   bool operator==(const JobConfig&) const = default;
 };
 
+/// Says how important a line of the log is.
 enum class LogLevel : uint8_t { kDebug = 0, kInfo = 1, kWarning = 2, kError = 3 };
 
 /// Takes a log line. Called from the session's thread and from connect(); must not call back into the session, must not
@@ -262,10 +278,12 @@ struct WorkerConfig {
   /// Limit for reaching every shard. It is longer by dead_after while every missing shard refuses this worker. Only
   /// after that time do the shards treat an earlier run of the job, or an earlier process of this worker, as dead.
   std::chrono::milliseconds connect_timeout{10'000};
-  std::chrono::milliseconds start_timeout{60'000};       ///< for all workers to join, once the shards are reached
-  std::chrono::milliseconds shard_silence{30'000};       ///< the session ends after this time without a shard's message
-  std::chrono::milliseconds resend_after{2'000};         ///< an unanswered contribution is sent again; doubles to 30 s
-  std::chrono::milliseconds reconnect_after_max{5'000};  ///< longest pause between attempts to reach a lost shard
+  std::chrono::milliseconds start_timeout{60'000};  ///< for all workers to join, once the shards are reached
+  std::chrono::milliseconds shard_silence{30'000};  ///< the session ends after this time without a shard's message
+  std::chrono::milliseconds resend_after{2'000};    ///< an unanswered contribution is sent again; doubles to 30 s.
+  /// Longest pause between two attempts to reach a lost shard; a quarter of dead_after where that is less. Also the
+  /// longest pause before this worker sends a contribution again that a shard refused for now.
+  std::chrono::milliseconds reconnect_after_max{5'000};
   double link_rate = 0;           ///< bits per second to the shards, for automatic codecs. 0: measured
   uint32_t updates_kept_max = 8;  ///< updates of a tensor that no caller has awaited, beyond the staleness
   /// Changes malloc's settings for the whole process. malloc keeps blocks below 256 MiB, and up to 256 MiB of freed
@@ -302,15 +320,18 @@ enum class ApplyWhen : uint8_t {
 /// the error non_finite, and the update is not added.
 using Schedule = std::function<float(uint64_t step, uint64_t begin, std::span<float> run)>;
 
-/// An array of weights that the session adds every update to: weights[i] += scale * sum[i] / denominator.
+/// Names an array of weights, [dimension], that the session adds every update to:
+/// weights[i] += scale * sum[i] / denominator.
 ///
 /// The array is the caller's and must outlive the session. The library may read it at any time. Only the session writes
 /// to it, and a schedule makes all other changes to the weights.
 class Weights {
  public:
+  /// array  [dimension] of the tensor.
   /// scale  finite and not 0: -learning_rate.
   Weights(std::span<float> array, float scale, ApplyWhen apply = ApplyWhen::kOnAwait)
       : array_(array), scale_(scale), apply_(apply) {}
+  /// array     [dimension] of the tensor.
   /// schedule  gives the scale of every step; it may return 0 in some steps.
   Weights(std::span<float> array, Schedule schedule, ApplyWhen apply = ApplyWhen::kOnAwait)
       : array_(array), schedule_(std::move(schedule)), apply_(apply) {}

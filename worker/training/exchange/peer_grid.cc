@@ -62,6 +62,10 @@ Status check_peer_grid(const OptimizerOptions& options, uint64_t dimension) {
   if (options.codec_error == CodecError::kDrop) {
     return refuse("--reproducible keeps what rounding to the grid leaves: nothing is dropped");
   }
+  if (const uint32_t period = reselect_of(options).threshold_period; period != 1) {
+    return refuse("--reselect with period " + std::to_string(period) +
+                  ": peers cut every step by the counts of the step before; leave the period out");
+  }
   if (reselects(options) && protocol::sends_uncompressed(select_of(options), dimension)) {
     return refuse(
         "--reselect with a --select that sends the tensor uncompressed (dense=STEPS, or by_size up to 4,096 entries): "

@@ -383,6 +383,9 @@ TEST(IdentityRefuses, WhatCannotBeReproduced) {
   EXPECT_NE(says([](O& o) { o.job.consistency = Synchronous{1}; }).find("--staleness"), std::string::npos);
   EXPECT_NE(says([](O& o) { millrace::testing::set_option(o.job, "grid", "100:0"); }).find("multiple of 64"),
             std::string::npos);
+  EXPECT_NE(says([](O& o) { millrace::testing::set_option(o.job, "reselect", "topk:0.1:8"); }).find("period 8"),
+            std::string::npos);
+  EXPECT_EQ(says([](O& o) { millrace::testing::set_option(o.job, "reselect", "topk:0.1"); }), "");
   EXPECT_NE(says([](O& o) {
               o.job.guarantees.reproducible = false, millrace::testing::set_option(o.job, "reselect", "topk:5");
             }).find("--reproducible"),
