@@ -114,7 +114,7 @@ struct DrawTest {
   uint32_t is_aligned;  ///< 1: values are at a multiple of 16 bytes
   float magnitude;
   float inverse;      ///< 1 / magnitude, rounded; 0: it is no normal number
-  float may_be_from;  ///< what is added to a probability so that a word from there on is surely not drawn
+  float may_be_from;  ///< the error that makes a word surely not drawn, added to a probability
   float is_from;      ///< and so that a word below it surely is
   RoundKeys keys;
 

@@ -6,8 +6,8 @@
 #include "kernels/magnitude/magnitude_scan.h"
 #include "kernels/magnitude/tail_sums.h"
 
-/// Decisions of selections from counts and sums, apart from their passes over the values. kernels/cuda has passes of its
-/// own, and the same decisions.
+/// Decisions of selections from counts and sums, apart from their passes over the values. kernels/cuda has passes of
+/// its own, and the same decisions.
 namespace millrace {
 
 /// Holds the threshold of `threshold_reuse` from step to step.

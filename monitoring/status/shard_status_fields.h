@@ -8,8 +8,8 @@
 /// The fields of /status, once, in their order in the JSON. Its writer and its reader are visitors over these lists.
 ///
 /// A visitor has field(key, value) for texts, numbers, flags, lists and records; an optional record without a value is
-/// left out. It has unless_empty(key, value) for a value that is left out where it is empty, and derived(key, number) for
-/// a number that only the writer needs.
+/// left out. It has unless_empty(key, value) for a value that is left out where it is empty. It has
+/// derived(key, number) for a number that only the writer needs.
 namespace millrace::monitoring {
 
 template <typename T, typename Record>

@@ -5,25 +5,10 @@
 
 namespace millrace::worker {
 
-/// The options of a worker, once. A visitor has option(info, value&). Callbacks are the program's and have no text.
+/// Times after which a worker does not wait any more, or tries again.
 template <typename Visitor, typename Worker>
-void visit_worker(Visitor& v, Worker& worker) {
+void visit_worker_timing(Visitor& v, Worker& worker) {
   using enum protocol::OptionGroup;
-  v.option({.name = "worker", .group = kWorker, .help = "this worker, from 0", .most = 4'095}, worker.worker);
-  v.option({"shards", kWorker, "host:port,host:port: one shard each, the same list at all workers", "servers"},
-           worker.shards);
-  v.option({.name = "rack",
-            .group = kSwitch,
-            .help = "the switch of this worker's rack",
-            .quantity = protocol::OptionQuantity::kAddress},
-           worker.rack);
-  v.option({.name = "switch_key_file",
-            .group = kSwitch,
-            .help = "the job's key at the switch, readable by its owner alone",
-            .flag = "switch-key",
-            .least = 1,
-            .quantity = protocol::OptionQuantity::kFile},
-           worker.switch_key_file);
   v.option({.name = "connect_timeout",
             .group = kTiming,
             .help = "for reaching every shard",
@@ -54,6 +39,28 @@ void visit_worker(Visitor& v, Worker& worker) {
             .least = 1,
             .most = protocol::kDayMs},
            worker.reconnect_after_max);
+}
+
+/// The options of a worker, once. A visitor has option(info, value&). Callbacks are the program's and have no text.
+template <typename Visitor, typename Worker>
+void visit_worker(Visitor& v, Worker& worker) {
+  using enum protocol::OptionGroup;
+  v.option({.name = "worker", .group = kWorker, .help = "this worker, from 0", .most = 4'095}, worker.worker);
+  v.option({"shards", kWorker, "host:port,host:port: one shard each, the same list at all workers", "servers"},
+           worker.shards);
+  v.option({.name = "rack",
+            .group = kSwitch,
+            .help = "the switch of this worker's rack",
+            .quantity = protocol::OptionQuantity::kAddress},
+           worker.rack);
+  v.option({.name = "switch_key_file",
+            .group = kSwitch,
+            .help = "the job's key at the switch, readable by its owner alone",
+            .flag = "switch-key",
+            .least = 1,
+            .quantity = protocol::OptionQuantity::kFile},
+           worker.switch_key_file);
+  visit_worker_timing(v, worker);
   v.option({.name = "link_rate",
             .group = kCompression,
             .help = "of the link to the shards, for codec auto; 0bit: measured",

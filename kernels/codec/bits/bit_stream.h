@@ -15,7 +15,8 @@ constexpr uint32_t number_bits(uint64_t count) {
 }
 
 /// Appends bits to a buffer, from the lowest bit of each byte. finish() ends the code; nothing else may touch the
-/// buffer before. In large compilation units GCC does not inline by itself what the loops of codecs call for each entry.
+/// buffer before. The calls of each entry are marked always_inline: in large compilation units GCC does not inline them
+/// by itself.
 class BitWriter {
  public:
   explicit BitWriter(ByteBuffer& out) : out_(out), used_(out.size()) {}

@@ -200,7 +200,7 @@ void measure_push(Bench& bench, const float* gradient, float* residual) {
   }
 }
 
-/// Times of the selections of RedSync's figure 1: 0.1 % of uniform values, by size up to the paper's largest.
+/// Times of the selections of [RedSync19, figure 1]: 0.1 % of uniform values, by size up to the paper's largest.
 void measure_redsync(Bench& bench, float* values) {
   DeviceQueue& queue = bench.queue;
   queue.launch(FillUniform{values, bench.n, RoundKeys::of(3, 7)}, queue.filling_blocks(256));
@@ -216,7 +216,8 @@ void measure_redsync(Bench& bench, float* values) {
   }
 }
 
-/// The device's part of DeepReduce's figure 10: 1 % of 36,864 values, a Bloom filter with policy P0 and QSGD of 7 bits.
+/// The device's part of [DeepReduce21, figure 10]: 1 % of 36,864 values, a Bloom filter with policy P0 and QSGD of
+/// 7 bits.
 void measure_deep_reduce(Bench& bench, float* values) {
   DeviceQueue& queue = bench.queue;
   constexpr uint64_t kCount = 36'864;
