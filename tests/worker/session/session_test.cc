@@ -301,6 +301,23 @@ TEST(Session, AnUnreachableShardIsNamedWithHowLongItWasTried) {
   EXPECT_GE(std::stod(sentence.substr(sentence.find(tried) + tried.size())), 0.3) << sentence;
 }
 
+TEST(Session, TheLongestPauseBetweenAttemptsIsTheOptions) {
+  SessionOptions job = session_job_of(1);
+  job.connect_timeout = std::chrono::milliseconds(1'000);
+  job.reconnect_after_max = std::chrono::milliseconds(10);
+  protocol::TransportContext context;
+  {
+    auto listener = protocol::Listener::bind(context, "tcp://127.0.0.1:0");
+    job.shards = {(*listener)->address()};
+  }
+  const std::string sentence =
+      session_sentence_of(JobErrorCode::kUnavailable, [&] { Session::connect(job, job, kSessionTwoTensors); });
+  const std::string tried = "s, ";
+  ASSERT_NE(sentence.find(tried), std::string::npos) << sentence;
+  // The default pauses, 100 ms and doubling, leave room for 5 attempts.
+  EXPECT_GE(std::stoi(sentence.substr(sentence.find(tried) + tried.size())), 10) << sentence;
+}
+
 TEST(Session, AShardThatRefusesEndsTheAttemptWithItsSentence) {
   for (const auto& [refused_with, code] : {std::pair(ErrorCode::kVersionMismatch, JobErrorCode::kVersionMismatch),
                                            std::pair(ErrorCode::kJobMismatch, JobErrorCode::kJobMismatch),

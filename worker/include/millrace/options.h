@@ -53,13 +53,13 @@ enum class StoreBegin : uint8_t {
 // How steps advance. In modes that leave workers out, push all tensors equally often: a worker that has finished only
 // some tensors delays their quorums.
 
-/// Every live worker takes part in every step.
+/// Requires every live worker in every step.
 struct Synchronous {
   uint32_t staleness = 0;  ///< steps that may be pushed ahead of the last update
   bool operator==(const Synchronous&) const = default;
 };
 
-/// A step may omit a slow worker, at most `staleness` steps in a row. Needs a quorum, a deadline, or both.
+/// Lets a step omit a slow worker, at most `staleness` steps in a row. Needs a quorum, a deadline, or both.
 struct BoundedStaleness {
   uint32_t staleness = 1;                 ///< also: steps that may be pushed ahead of the last update
   uint32_t quorum = 0;                    ///< contributions that a step needs before the shards decide it
@@ -67,7 +67,7 @@ struct BoundedStaleness {
   bool operator==(const BoundedStaleness&) const = default;
 };
 
-/// A step takes the contributions that arrive in time. Needs a quorum, a deadline, or participants.
+/// Lets a step take the contributions that arrive in time. Needs a quorum, a deadline, or participants.
 struct Partial {
   uint32_t quorum = 0;                    ///< contributions that a step needs before the shards decide it
   std::chrono::milliseconds deadline{0};  ///< from a step's first contribution to the decision by its quorum
@@ -76,8 +76,8 @@ struct Partial {
   bool operator==(const Partial&) const = default;
 };
 
-/// Each contribution is a step, and no step is blocked on a worker (no reselect). An update is one worker's, so a mean
-/// divides by 1: divide the learning rate by the number of workers.
+/// Makes each contribution a step, and no step is blocked on a worker (no reselect). An update is one worker's, so a
+/// mean divides by 1: divide the learning rate by the number of workers.
 struct Asynchronous {
   uint32_t staleness = 0;  ///< steps that may be pushed ahead of the last update
   bool operator==(const Asynchronous&) const = default;
@@ -85,9 +85,9 @@ struct Asynchronous {
 
 using Consistency = std::variant<Synchronous, BoundedStaleness, Partial, Asynchronous>;
 
-/// The binary grid that values are rounded to before they are sent. A value is an integer times 2^e; e is a function of
-/// earlier updates, one for each block of indices. The rounding error stays in the residual. Path switch and
-/// reproducible jobs use it.
+/// Describes the binary grid that values are rounded to before they are sent. A value is an integer times 2^e; e is a
+/// function of earlier updates, one for each block of indices. The rounding error stays in the residual. Path switch
+/// and reproducible jobs use it.
 struct Grid {
   uint32_t block_indices = 16'384;  ///< path switch: of a window; a multiple of 64
   int32_t exponent_initial = -20;   ///< e of every block before there is an update
@@ -116,12 +116,12 @@ struct SwitchCodec {
   bool operator==(const SwitchCodec&) const = default;
 };
 
-/// The shards add up.
+/// Lets the shards add up the contributions.
 struct ServerPath {
   bool operator==(const ServerPath&) const = default;
 };
 
-/// A switch adds up datagrams, and a shard replaces it while it does not answer. At most 64 workers, synchronous
+/// Lets a switch add up datagrams. A shard replaces it while it does not answer. At most 64 workers, synchronous
 /// without staleness. `job`, `slots`, `lanes` and the key must be equal to the switch's configuration.
 struct SwitchPath {
   std::string address = {};                       ///< "host:port" of its datagrams
@@ -136,7 +136,7 @@ struct SwitchPath {
 
 using Path = std::variant<ServerPath, SwitchPath>;
 
-/// The rules by which the shards change the weights that they hold. Entries that an update lacks do not change.
+/// Holds the rules by which the shards change the weights that they hold. Entries that an update lacks do not change.
 namespace optimizer {
 /// Subtracts rate times the update.
 struct Sgd {
@@ -174,7 +174,7 @@ struct Numbered {
 };
 }  // namespace optimizer
 
-/// The parameter store: the shards hold the weights as well, and change them with every update.
+/// Describes the parameter store: the shards hold the weights as well, and change them with every update.
 struct Store {
   std::variant<optimizer::Sgd, optimizer::Momentum, optimizer::Adagrad, optimizer::Adam, optimizer::Numbered> rule;
   StoreBegin begin = StoreBegin::kZeros;
@@ -183,7 +183,7 @@ struct Store {
 
 // Groups of plain options. A new option is a member here and a line of protocol/job/job_spec_fields.h.
 
-/// Options of contributions.
+/// Holds the options of contributions.
 struct Contributions {
   /// L2 norm, divided by the square root of the workers, that a step's gradients over all tensors are scaled down to.
   /// 0: off. The caller pushes all tensors of a step before it awaits one of them, and all tensors equally often.
@@ -207,7 +207,7 @@ struct Updates {
   bool operator==(const Updates&) const = default;
 };
 
-/// Properties that a job can have at a price.
+/// Holds properties that a job can have at a price.
 struct Guarantees {
   /// Produces the same bits for any order of arrival, any number of shards and any path. Values are rounded to a grid.
   /// Needs codecs without loss, and mode synchronous.
@@ -220,10 +220,10 @@ struct Guarantees {
   bool operator==(const Guarantees&) const = default;
 };
 
-/// Times after which silence counts.
+/// Holds the times after which silence counts.
 struct Liveness {
-  std::chrono::milliseconds dead_after{10'000};  ///< the shards evict a worker that sends nothing for this time
-  std::chrono::milliseconds heartbeat{1'000};
+  std::chrono::milliseconds dead_after{10'000};     ///< the shards evict a worker that sends nothing for this time
+  std::chrono::milliseconds heartbeat{1'000};       ///< between two signs of life of a worker
   std::chrono::milliseconds exchange_timeout{200};  ///< of a shard's histogram: then the last threshold is used
   bool operator==(const Liveness&) const = default;
 };
