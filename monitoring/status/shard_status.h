@@ -82,30 +82,31 @@ struct NamedCount {
   uint64_t count = 0;
 };
 
+/// Shard 0's aggregator of datagrams, as far as this job goes.
+struct AggregatorStatus {
+  std::string phase;  ///< "closed", "collecting", "fetching", "open"
+  uint32_t epoch = 0;
+  uint32_t slots = 0;
+  uint64_t memory_bytes = 0;
+  uint64_t received = 0;  ///< datagrams
+  uint64_t received_bytes = 0;
+  uint32_t racks = 0;                   ///< that may add up in front of it
+  uint64_t groups = 0;                  ///< whole sums of racks that were taken
+  uint64_t closed = 0;                  ///< turns
+  uint64_t resent = 0;                  ///< contributions that had come before
+  uint64_t rejected = 0;                ///< datagrams that were not authentic: another key
+  std::vector<NamedCount> events = {};  ///< all that is counted, where it is not 0 (switch_agg/DESIGN.md, "Counters")
+  std::string waiting_for = {};         ///< "greetings", "kept_results", "contributions"; empty: nothing
+  std::vector<uint32_t> waited_for = {};
+  int64_t waiting_ms = 0;
+  std::string waiting_because = {};  ///< the workers it is blocked on, or whose packets it rejects; empty: none
+};
+
 /// A job of path switch. Only shard 0 knows the members' reports and their reasons.
 struct SwitchPathStatus {
   struct SwitchReport {
     uint32_t worker = 0;
     std::string says;  ///< of the switch, in this epoch: "silent", "answers"
-  };
-  /// Shard 0's aggregator of datagrams, as far as this job goes.
-  struct Aggregator {
-    std::string phase;  ///< "closed", "collecting", "fetching", "open"
-    uint32_t epoch = 0;
-    uint32_t slots = 0;
-    uint64_t memory_bytes = 0;
-    uint64_t received = 0;  ///< datagrams
-    uint64_t received_bytes = 0;
-    uint32_t racks = 0;                   ///< that may add up in front of it
-    uint64_t groups = 0;                  ///< whole sums of racks that were taken
-    uint64_t closed = 0;                  ///< turns
-    uint64_t resent = 0;                  ///< contributions that had come before
-    uint64_t rejected = 0;                ///< datagrams that were not authentic: another key
-    std::vector<NamedCount> events = {};  ///< all that is counted, where it is not 0 (switch_agg/DESIGN.md, "Counters")
-    std::string waiting_for = {};         ///< "greetings", "kept_results", "contributions"; empty: nothing
-    std::vector<uint32_t> waited_for = {};
-    int64_t waiting_ms = 0;
-    std::string waiting_because = {};  ///< the workers it is blocked on, or whose packets it rejects; empty: none
   };
   /// Why a member's step under way is blocked, as that worker reports it.
   struct MemberWait {
@@ -124,7 +125,7 @@ struct SwitchPathStatus {
   uint32_t switch_job = 0;  ///< its number at the switch
   std::vector<MemberWait> waits;
   int64_t moved_ms = 0;  ///< since a step was over at some member
-  std::optional<Aggregator> aggregator;
+  std::optional<AggregatorStatus> aggregator;
 };
 
 /// A step of a part that is open.

@@ -84,7 +84,7 @@ void visit_fields(auto& v, Is<SwitchPathStatus::MemberWait> auto& one) {
   v.field("steps", one.steps);
 }
 
-void visit_fields(auto& v, Is<SwitchPathStatus::Aggregator> auto& at) {
+void visit_fields(auto& v, Is<AggregatorStatus> auto& at) {
   v.field("phase", at.phase);
   v.field("epoch", at.epoch);
   v.field("slots", at.slots);

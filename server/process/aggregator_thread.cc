@@ -90,8 +90,8 @@ DatagramThread::~DatagramThread() {
   thread_.join();
 }
 
-SwitchPathStatus::Aggregator DatagramThread::report_of(const Served& served, TimeNs now) {
-  SwitchPathStatus::Aggregator report;
+AggregatorStatus DatagramThread::report_of(const Served& served, TimeNs now) {
+  AggregatorStatus report;
   std::optional<switch_agg::SwitchPhase> farthest_behind;
   switch_agg::SwitchJobStatus all;
   for (const switch_agg::SwitchJobStatus& lane : served.aggregator.status()) {
@@ -199,7 +199,7 @@ void DatagramThread::end(uint64_t job) {
   has_commands_.store(true);
 }
 
-std::optional<SwitchPathStatus::Aggregator> DatagramThread::report(uint64_t job) const {
+std::optional<AggregatorStatus> DatagramThread::report(uint64_t job) const {
   const std::lock_guard lock(mutex_);
   const auto at = reports_.find(job);
   return at == reports_.end() ? std::nullopt : std::optional(at->second);

@@ -54,7 +54,7 @@ class DatagramThread {
   Status begin(uint64_t job, const protocol::JobSpec& spec, const protocol::SwitchLayout& layout);
   void end(uint64_t job);
   /// Returns a report that is at most kReportEvery old.
-  std::optional<SwitchPathStatus::Aggregator> report(uint64_t job) const;
+  std::optional<AggregatorStatus> report(uint64_t job) const;
   /// Returns the datagrams that no job has seen, by reason; at most kReportEvery old.
   std::vector<NamedCount> dropped() const;
 
@@ -78,7 +78,7 @@ class DatagramThread {
   };
 
   DatagramThread(const DatagramOptions& options, std::unique_ptr<switch_agg::UdpPort> port, uint64_t incarnation_seed);
-  static SwitchPathStatus::Aggregator report_of(const Served& served, TimeNs now);
+  static AggregatorStatus report_of(const Served& served, TimeNs now);
   Result<protocol::JobKey> key_of(uint32_t number) const;
   /// Returns the workers of each rack; none where there is no list.
   Result<std::vector<uint64_t>> racks_of(uint32_t number) const;
@@ -102,7 +102,7 @@ class DatagramThread {
   std::atomic<bool> has_commands_ = false;
   mutable std::mutex mutex_;  ///< guards the members below
   std::vector<AggregatorCommand> commands_;
-  std::map<uint64_t, SwitchPathStatus::Aggregator> reports_;
+  std::map<uint64_t, AggregatorStatus> reports_;
   std::vector<NamedCount> dropped_;
   std::thread thread_;  ///< last
 };

@@ -164,7 +164,7 @@ TEST_F(MetricsExportTest, EveryMetricOfTheCatalogIsSetBySomething) {
   JobStatus& job = status_.jobs.emplace_back();
   job.name = "job";
   job.audit.emplace();
-  job.switch_path.emplace().aggregator = SwitchPathStatus::Aggregator{};
+  job.switch_path.emplace().aggregator = AggregatorStatus{};
   job.switch_path->aggregator->events = {{"bad_mac", 3}};
   status_.datagrams_dropped = {{"send_full", 2}};
   export_.count_network(1, 1);
@@ -223,7 +223,7 @@ TEST_F(MetricsExportTest, NothingKnownBeforehandIsMissingFromTheCatalogsValues) 
 TEST_F(MetricsExportTest, DatagramCounts_AddGrowthAndStartAgainWhereTheyRestarted) {
   JobStatus& job = status_.jobs.emplace_back();
   job.name = "by switch";
-  job.switch_path.emplace().aggregator = SwitchPathStatus::Aggregator{};
+  job.switch_path.emplace().aggregator = AggregatorStatus{};
   std::vector<NamedCount>& events = job.switch_path->aggregator->events;
   const auto update = [&](uint64_t bad_macs, uint64_t too_short) {
     events = {{"bad_mac", bad_macs}};
