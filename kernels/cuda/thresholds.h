@@ -6,7 +6,7 @@
 
 #include "kernels/cuda/k_to_2k.h"
 #include "kernels/cuda/tail_sums.h"
-#include "kernels/select/decisions.h"
+#include "kernels/magnitude/decisions.h"
 
 /// Selections by a threshold from an earlier step, or from a fit.
 namespace millrace::cuda {

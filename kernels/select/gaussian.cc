@@ -3,8 +3,8 @@
 #include <numbers>
 
 #include "kernels/draw/draw.h"
+#include "kernels/magnitude/decisions.h"
 #include "kernels/magnitude/tail_sums.h"
-#include "kernels/select/decisions.h"
 #include "kernels/select/registry.h"
 #include "kernels/select/top_k.h"
 

@@ -1,6 +1,6 @@
 #include "kernels/draw/draw.h"
+#include "kernels/magnitude/decisions.h"
 #include "kernels/magnitude/tail_sums.h"
-#include "kernels/select/decisions.h"
 #include "kernels/select/drawing_selector.h"
 #include "kernels/select/registry.h"
 

@@ -1,7 +1,7 @@
 #include <algorithm>
 
+#include "kernels/magnitude/decisions.h"
 #include "kernels/select/binary_search.h"
-#include "kernels/select/decisions.h"
 #include "kernels/select/registry.h"
 
 namespace millrace {

@@ -1,9 +1,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/magnitude/decisions.h"
 #include "kernels/magnitude/magnitude_scan.h"
 #include "kernels/magnitude/radix_select.h"
-#include "kernels/select/decisions.h"
 #include "kernels/select/registry.h"
 #include "kernels/select/top_k.h"
 
