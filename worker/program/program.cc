@@ -40,7 +40,7 @@ int report_usage(const CLI::App& root, const CLI::ParseError& error) {
   const CLI::App& command = monitoring::named_command(root);
   std::string path;
   for (const CLI::App* app = &command; app != nullptr; app = app->get_parent()) {
-    path = path.empty() ? app->get_name() : app->get_name() + " " + path;
+    path.insert(0, path.empty() ? app->get_name() : app->get_name() + " ");
   }
   const std::vector<std::string> rest = command.remaining();
   const bool no_command = error.get_name() == "RequiredError" && command.get_require_subcommand_min() > 0;
