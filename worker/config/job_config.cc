@@ -9,6 +9,7 @@
 #include <variant>
 
 #include "protocol/job/enum_words.h"
+#include "protocol/job/job_spec_fields.h"
 #include "protocol/job/job_spec_reproducible.h"
 #include "worker/config/option_access.h"
 #include "worker/config/worker_fields.h"
@@ -274,11 +275,11 @@ Result<JobConfig> config_of(const JobDraft& draft) {
                    .codec_up = OptionAccess::codec_of(spec.codec_up),
                    .codec_down = OptionAccess::codec_of(spec.codec_down),
                    .momentum = OptionAccess::momentum_of(spec.momentum),
-                   .contributions = spec,
-                   .updates = spec,
-                   .guarantees = spec,
-                   .liveness = spec,
-                   .layout = spec,
+                   .contributions = protocol::fields::base_of<Contributions>(spec),
+                   .updates = protocol::fields::base_of<Updates>(spec),
+                   .guarantees = protocol::fields::base_of<Guarantees>(spec),
+                   .liveness = protocol::fields::base_of<Liveness>(spec),
+                   .layout = protocol::fields::base_of<Layout>(spec),
                    .seed = spec.seed,
                    .path = std::move(*path),
                    .grid = draft.grid_chosen ? std::nullopt : std::optional<Grid>(spec.grid),
