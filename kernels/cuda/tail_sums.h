@@ -25,12 +25,7 @@ Result<TailSums> tail_sums(Queue& queue, const float* values, uint64_t n, Magnit
   queue.download(std::span(parts), static_cast<const ChunkSums*>(memory.data()));
   if (auto done = queue.finish(); !done) return std::unexpected(done.error());
   TailSums sums;
-  for (const ChunkSums& part : parts) {
-    sums.above += part.above;
-    sums.sum += part.sum;
-    sums.magnitude += part.magnitude;
-    sums.squares += part.squares;
-  }
+  for (const ChunkSums& part : parts) add_chunk(sums, part);
   return sums;
 }
 

@@ -15,12 +15,7 @@ TailSums tail_sums(std::span<const float> values, MagnitudeKey cut) {
   };
   for_chunks(parts.size(), sum_chunk);
   TailSums sums;
-  for (const TailSums& part : parts) {
-    sums.above += part.above;
-    sums.sum += part.sum;
-    sums.magnitude += part.magnitude;
-    sums.squares += part.squares;
-  }
+  for (const TailSums& part : parts) add_chunk(sums, part);
   return sums;
 }
 

@@ -15,6 +15,17 @@ struct TailSums {
   double squares = 0;
 };
 
+/// Adds a chunk's sums, which have the same members. The caller adds chunks in the order of their values.
+template <typename ChunkSums>
+void add_chunk(TailSums& sums, const ChunkSums& chunk) {
+  sums.above += chunk.above;
+  sums.sum += chunk.sum;
+  sums.magnitude += chunk.magnitude;
+  sums.squares += chunk.squares;
+}
+
+/// Sums the values of magnitude below a threshold.
+///
 /// cut      as a magnitude key, at most kInfinityKey: then `above` counts NaN and infinity, which are in no sum.
 ///          Sums and squares of f32 neither overflow in f64 nor vanish.
 /// Order    sixteen lanes by position in chunks of 2^18 values, then chunk by chunk: the same bits with every

@@ -78,12 +78,16 @@ std::string plain_text(E value) {
   return std::string(protocol::enum_word(value));
 }
 
-/// Refuses NaN as well.
-Status in_limits(const OptionInfo& info, std::string_view text, double value, std::string_view unit = {}) {
+std::string number_text(double value) { return fmt::format("{}", value); }
+std::string milliseconds_text(double value) { return duration_text(static_cast<TimeNs>(value) * kNsPerMs); }
+
+/// Refuses a value outside the limits, and NaN. `text_of` writes a limit as the user would.
+Status in_limits(const OptionInfo& info, std::string_view text, double value,
+                 std::string (*text_of)(double) = number_text) {
   if (value >= info.least && value <= info.most) return {};
   return bad_value(text, std::isinf(info.most)
-                             ? fmt::format("it takes {}{} or more", info.least, unit)
-                             : fmt::format("it takes {}{} to {}{}", info.least, unit, info.most, unit));
+                             ? fmt::format("it takes {} or more", text_of(info.least))
+                             : fmt::format("it takes {} to {}", text_of(info.least), text_of(info.most)));
 }
 
 Status set_plain(const OptionInfo&, std::string_view text, bool& value) {
@@ -97,7 +101,7 @@ Status set_plain(const OptionInfo& info, std::string_view text, double& value) {
   if (info.quantity == OptionQuantity::kRate) {
     const auto rate = rate_from_text(text);
     if (!rate) return std::unexpected(rate.error());
-    if (auto fits = in_limits(info, text, *rate); !fits) return fits;
+    if (auto fits = in_limits(info, text, *rate, rate_text); !fits) return fits;
     value = *rate;
     return {};
   }
@@ -112,7 +116,7 @@ Status set_plain(const OptionInfo& info, std::string_view text, milliseconds& va
   if (!duration) return std::unexpected(duration.error());
   if (*duration % kNsPerMs != 0) return bad_value(text, "it takes whole milliseconds");
   const TimeNs whole = *duration / kNsPerMs;
-  if (auto fits = in_limits(info, text, static_cast<double>(whole), " ms"); !fits) return fits;
+  if (auto fits = in_limits(info, text, static_cast<double>(whole), milliseconds_text); !fits) return fits;
   value = milliseconds(whole);
   return {};
 }
