@@ -41,8 +41,8 @@ release=no
 
 stage_setup() { deploy/setup.sh --tests; }
 
-# build_and_test PRESET TARGET CTEST-OPTIONS…: with --release, all tests of the preset. One more test than there are
-# cores: some wait for time-outs and sockets.
+# build_and_test PRESET TARGET CTEST-OPTIONS…: with --release, all tests of the preset. One more test at a time
+# than JOBS: some wait for time-outs and sockets.
 build_and_test() {
   local preset=$1 target=$2
   shift 2

@@ -114,8 +114,8 @@ struct DrawTest {
   uint32_t is_aligned;  ///< 1: values are at a multiple of 16 bytes
   float magnitude;
   float inverse;      ///< 1 / magnitude, rounded; 0: it is no normal number
-  float may_be_from;  ///< the error that makes a word surely not drawn, added to a probability
-  float is_from;      ///< and so that a word below it surely is
+  float may_be_from;  ///< a word at or above the probability + this is not drawn
+  float is_from;      ///< a word below the probability + this is drawn
   RoundKeys keys;
 
   static constexpr uint32_t kRowsAtOnce = 4;

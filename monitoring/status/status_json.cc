@@ -62,6 +62,13 @@ class StatusWriter {
   Json json_ = Json::object();
 };
 
+/// Returns an object's member; null where it has none, or the value is no object.
+const nlohmann::json* member_of(const nlohmann::json& json, const char* key) {
+  if (!json.is_object()) return nullptr;
+  const auto found = json.find(key);
+  return found == json.end() ? nullptr : &*found;
+}
+
 class StatusReader {
  public:
   using Json = nlohmann::json;
@@ -69,8 +76,7 @@ class StatusReader {
   explicit StatusReader(const Json& object) : object_(object) {}
   template <typename T>
   void field(const char* key, T& value) {
-    const auto found = object_.is_object() ? object_.find(key) : object_.end();
-    if (object_.is_object() && found != object_.end()) read(*found, value);
+    if (const Json* found = member_of(object_, key)) read(*found, value);
   }
   void unless_empty(const char* key, auto& value) { field(key, value); }
   void derived(const char*, double) {}
@@ -136,8 +142,8 @@ std::optional<StatusReport> read_status(const nlohmann::json& status) {
 }
 
 std::vector<SwitchJobStatus> read_switch_jobs(const nlohmann::json& status) {
-  const auto lcores = status.is_object() ? status.find("lcores") : status.end();
-  if (!status.is_object() || lcores == status.end() || !lcores->is_array() || lcores->empty()) return {};
+  const nlohmann::json* lcores = member_of(status, "lcores");
+  if (lcores == nullptr || !lcores->is_array() || lcores->empty()) return {};
   std::string address;  // all lcores share one
   StatusReader(lcores->front()).field("address", address);
   std::vector<SwitchJobStatus> jobs;

@@ -99,14 +99,13 @@ std::string refuse_together(const Options& options) {
     return "--datagrams and --job-keys go together: datagrams are authentic by the job's key";
   if (!options.datagrams.empty() && options.shard != 0)
     return "--datagrams: only shard 0 decides in place of a switch; leave it out here";
-  if (options.advertise.ends_with(":0")) return "--advertise: others cannot reach port 0";
   return {};
 }
 
 /// Turns HOST:PORT into tcp://HOST:PORT, which is taken as it is: the start line has it. Refuses any other text; ZeroMQ
 /// would take a port above 65535 modulo 65536.
-std::string to_address(std::string& text) {
-  const auto parsed = protocol::parse_host_port(protocol::without_tcp(text));
+std::string to_address(std::string& text, protocol::PortZero port_zero) {
+  const auto parsed = protocol::parse_host_port(protocol::without_tcp(text), port_zero);
   if (!parsed) return parsed.error().message;
   text = protocol::tcp_address(parsed->host, parsed->port);
   return {};
@@ -137,11 +136,11 @@ void add_cluster_flags(CLI::App& app, Options& options) {
   app.add_option(
          "--listen", options.listen,
          "Address to accept workers and shards on, of a name every one that is this machine's; port 0 takes a free one")
-      ->transform(CLI::Validator(to_address, ""))
+      ->transform(CLI::Validator([](std::string& text) { return to_address(text, protocol::PortZero::kAllowed); }, ""))
       ->type_name("HOST:PORT")
       ->default_str("127.0.0.1:7600");
   app.add_option("--advertise", options.advertise, "Address that others use, where it is not the one bound")
-      ->transform(CLI::Validator(to_address, ""))
+      ->transform(CLI::Validator([](std::string& text) { return to_address(text, protocol::PortZero::kRefused); }, ""))
       ->type_name("HOST:PORT");
   app.add_option("--threads", options.threads, "Threads that compute; 0: one a core")
       ->check(CLI::Range(0u, 1024u))

@@ -13,6 +13,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
+UNITS = ("DURATION", "RATE", "SIZE", "FILE", "FOLDER", "HOST")
 WRITE = "--write" in sys.argv and sys.argv.pop(sys.argv.index("--write"))
 PROGRAMS, SOURCE = (Path(sys.argv.pop(1)).resolve() for _ in range(2))
 GOLDEN = SOURCE / "tests/integration/help"
@@ -83,10 +84,11 @@ def program_of(word):
 
 
 def table():
-    """{flag: programs} of deploy/FLAGS.md."""
+    """{flag: (value, programs)} of deploy/FLAGS.md."""
     page = (SOURCE / "deploy/FLAGS.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| `(--[\w-]+)` \| .*? \| .*? \| (.*?) \|$", page, re.MULTILINE)
-    return {flag: set(NAMES) if programs == "all" else {program_of(word) for word in programs.split(", ")} for flag, programs in rows}
+    rows = re.findall(r"^\| `(--[\w-]+)` \| (.*?) \| .*? \| (.*?) \|$", page, re.MULTILINE)
+    return {flag: (value, set(NAMES) if programs == "all" else {program_of(word) for word in programs.split(", ")})
+            for flag, value, programs in rows}
 
 
 class Help(unittest.TestCase):
@@ -129,18 +131,26 @@ class Help(unittest.TestCase):
                 if flag not in known:
                     self.assertIn(flag, listed, "deploy/FLAGS.md has every flag that is no option of worker/OPTIONS.md")
                 if flag in listed:
-                    self.assertEqual(sorted(programs - listed[flag]), [], "deploy/FLAGS.md lacks these programs of it")
-        if len({key[0] for key in self.helps}) == len(NAMES):
+                    self.assertEqual(sorted(programs - listed[flag][1]), [], "deploy/FLAGS.md lacks these programs of it")
+        built = {key[0] for key in self.helps}
+        for flag, (_, programs) in listed.items():
+            if flag not in OWN:
+                self.assertEqual(sorted((programs & built) - used.get(flag, set())), [], f"deploy/FLAGS.md: programs that have no {flag}")
+        if len(built) == len(NAMES):
             self.assertEqual(sorted(set(listed) - set(used) - OWN), [], "flags of the table that no program has")
 
     def test_AFlagHasOneUnitInAllPrograms(self):
         forms = {}
         for key, said in self.helps.items():
             for flag, form in flags_of(said).items():
-                if form in ("DURATION", "RATE", "SIZE", "FILE", "FOLDER", "HOST"):
+                if form in UNITS:
                     forms.setdefault(flag, {}).setdefault(form, " ".join(key))
+        listed = table()
         for flag, found in forms.items():
-            self.assertEqual(len(found), 1, f"{flag}: {found}")
+            with self.subTest(flag):
+                self.assertEqual(len(found), 1, found)
+                if flag in listed:
+                    self.assertEqual(listed[flag][0].split(":")[0], *found, "the value in deploy/FLAGS.md")
 
     def test_NoFlagHasATimesUnitInItsName(self):
         for key, said in self.helps.items():

@@ -59,7 +59,7 @@ struct AddPass {
   }
 };
 
-/// Fills an array with about normal values: sums of the 16 bytes of a draw.
+/// Fills an array with values of heavy tails: cubes of sums of four uniform numbers.
 struct FillNormal {
   static constexpr uint32_t kThreads = 256;
   static constexpr uint32_t kSharedWords = 0;

@@ -20,15 +20,10 @@ void print_member(const T& whole, const char* type, const char* name, const M& m
   std::printf("  %s::%s at %td size %zu\n", type, name, offset, sizeof(M));
 }
 
-template <typename T>
-T example() {
-  return {};
-}
-
 template <typename T, typename Print>
 void print_members(const char* name, Print print) {
   print_type<T>(name);
-  const T whole = example<T>();
+  const T whole{};
   print(whole);
 }
 

@@ -85,8 +85,12 @@ TEST(StatusJson, AnyValueInPlaceOfAnyFieldIsRead) {
         nlohmann::json status = whole;
         status[at] = value;
         const auto read = read_status(status);
-        EXPECT_TRUE(!read || !status_json(*read).empty());
-        (void)read_switch_jobs(status);
+        if (!read) continue;
+        // What was read is text that reads and writes the same.
+        const std::string text = status_json(*read);
+        const auto again = read_status(nlohmann::json::parse(text));
+        ASSERT_TRUE(again.has_value()) << text;
+        EXPECT_EQ(status_json(*again), text);
       }
     }
   }
