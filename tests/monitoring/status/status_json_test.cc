@@ -86,7 +86,7 @@ TEST(StatusJson, AnyValueInPlaceOfAnyFieldIsRead) {
         status[at] = value;
         const auto read = read_status(status);
         if (!read) continue;
-        // What was read is text that reads and writes the same.
+        // The reader takes the writer's text of this report unchanged.
         const std::string text = status_json(*read);
         const auto again = read_status(nlohmann::json::parse(text));
         ASSERT_TRUE(again.has_value()) << text;
