@@ -338,7 +338,7 @@ void add_fraction(CLI::App& app, const std::string& flag, std::optional<double>&
     constexpr double kMost = 1e6;
     const double time = monitoring::value_or_refuse(flag, nanoseconds_from_text(text));
     const auto text_of = [](double limit) { return millrace::duration_text(static_cast<TimeNs>(limit)); };
-    monitoring::refuse_outside(flag, text, time, 0.0, kMost, text_of);
+    monitoring::refuse_failed(flag, check_limits(text, time, 0.0, kMost, text_of));
     ns = time;
   };
   app.add_option_function<std::string>(flag, set, description + "; default: measured here")->type_name("DURATION");

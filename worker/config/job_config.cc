@@ -12,6 +12,7 @@
 #include "protocol/job/job_spec_fields.h"
 #include "protocol/job/job_spec_reproducible.h"
 #include "worker/config/option_access.h"
+#include "worker/config/option_text.h"
 #include "worker/config/worker_fields.h"
 
 namespace millrace::worker {
@@ -190,17 +191,17 @@ struct WorkerLimits {
   Status valid;
 
   void option(const protocol::OptionInfo& info, std::chrono::milliseconds value) {
-    check(info, static_cast<double>(value.count()), " ms");
+    take(info, check_option_limits(info, fmt::format("{}ms", value.count()), value));
   }
-  void option(const protocol::OptionInfo& info, double value) { check(info, value, ""); }
+  void option(const protocol::OptionInfo& info, double value) {
+    take(info, check_option_limits(info, fmt::format("{}", value), value));
+  }
   template <typename T>
   void option(const protocol::OptionInfo&, const T&) {}
 
  private:
-  void check(const protocol::OptionInfo& info, double value, std::string_view unit) {
-    if (!valid || (value >= info.least && value <= info.most)) return;  // NaN is in no limits
-    valid = fail(ErrorCode::kInvalidArgument,
-                 fmt::format("{} is {}{}: it takes {} to {}", info.name, value, unit, info.least, info.most));
+  void take(const protocol::OptionInfo& info, const Status& check) {
+    if (valid && !check) valid = fail(check.error().code, fmt::format("{}: {}", info.name, check.error().message));
   }
 };
 

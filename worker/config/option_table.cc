@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <type_traits>
 #include <utility>
 
@@ -78,18 +77,6 @@ std::string plain_text(E value) {
   return std::string(protocol::enum_word(value));
 }
 
-std::string number_text(double value) { return fmt::format("{}", value); }
-std::string milliseconds_text(double value) { return duration_text(static_cast<TimeNs>(value) * kNsPerMs); }
-
-/// Refuses a value outside the limits, and NaN. `text_of` writes a limit as the user would.
-Status in_limits(const OptionInfo& info, std::string_view text, double value,
-                 std::string (*text_of)(double) = number_text) {
-  if (value >= info.least && value <= info.most) return {};
-  return bad_value(text, std::isinf(info.most)
-                             ? fmt::format("it takes {} or more", text_of(info.least))
-                             : fmt::format("it takes {} to {}", text_of(info.least), text_of(info.most)));
-}
-
 Status set_plain(const OptionInfo&, std::string_view text, bool& value) {
   if (text != "on" && text != "off" && text != "true" && text != "false") {
     return bad_value(text, "known are 'on', 'off'");
@@ -101,13 +88,13 @@ Status set_plain(const OptionInfo& info, std::string_view text, double& value) {
   if (info.quantity == OptionQuantity::kRate) {
     const auto rate = rate_from_text(text);
     if (!rate) return std::unexpected(rate.error());
-    if (auto fits = in_limits(info, text, *rate, rate_text); !fits) return fits;
+    if (auto fits = check_option_limits(info, text, *rate); !fits) return fits;
     value = *rate;
     return {};
   }
   const auto number = number_from_text<double>(text);
   if (!number) return bad_value(text, "it takes a number");
-  if (auto fits = in_limits(info, text, *number); !fits) return fits;
+  if (auto fits = check_option_limits(info, text, *number); !fits) return fits;
   value = *number;
   return {};
 }
@@ -116,7 +103,7 @@ Status set_plain(const OptionInfo& info, std::string_view text, milliseconds& va
   if (!duration) return std::unexpected(duration.error());
   if (*duration % kNsPerMs != 0) return bad_value(text, "it takes whole milliseconds");
   const TimeNs whole = *duration / kNsPerMs;
-  if (auto fits = in_limits(info, text, static_cast<double>(whole), milliseconds_text); !fits) return fits;
+  if (auto fits = check_option_limits(info, text, milliseconds(whole)); !fits) return fits;
   value = milliseconds(whole);
   return {};
 }
@@ -136,7 +123,7 @@ template <typename T>
 Status set_plain(const OptionInfo& info, std::string_view text, T& value) {
   const auto number = number_from_text<T>(text);
   if (!number) return bad_value(text, "it takes a whole number");
-  if (auto fits = in_limits(info, text, static_cast<double>(*number)); !fits) return fits;
+  if (auto fits = check_option_limits(info, text, static_cast<double>(*number)); !fits) return fits;
   value = *number;
   return {};
 }

@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/base/clock.h"
+#include "kernels/base/units.h"
 #include "kernels/base/words.h"
 #include "kernels/select/select.h"
 #include "protocol/job/enum_words.h"
@@ -131,6 +133,18 @@ Result<protocol::SwitchCodecs> switch_codecs_from_text(std::string_view text) {
 
 std::string switch_codecs_text(const protocol::SwitchCodecs& codecs) {
   return fmt::format("{}+{}", protocol::enum_word(codecs.index), protocol::enum_word(codecs.value));
+}
+
+Status check_option_limits(const protocol::OptionInfo& info, std::string_view text, double value) {
+  if (info.quantity == protocol::OptionQuantity::kRate) {
+    return check_limits(text, value, info.least, info.most, rate_text);
+  }
+  return check_limits(text, value, info.least, info.most, [](double limit) { return fmt::format("{}", limit); });
+}
+
+Status check_option_limits(const protocol::OptionInfo& info, std::string_view text, std::chrono::milliseconds value) {
+  const auto text_of = [](double limit_ms) { return duration_text(static_cast<TimeNs>(limit_ms) * kNsPerMs); };
+  return check_limits(text, static_cast<double>(value.count()), info.least, info.most, text_of);
 }
 
 }  // namespace millrace::worker

@@ -1,10 +1,12 @@
 #pragma once
 
+#include <chrono>
 #include <string>
 #include <string_view>
 
 #include "kernels/base/result.h"
 #include "protocol/job/job_spec.h"
+#include "protocol/job/option_info.h"
 
 /// The text forms of options, for the command line and files: one pair of functions a type, each the other's reverse.
 /// Selections, codecs and optimizers have theirs in kernels/.
@@ -25,5 +27,12 @@ std::string grid_text(const protocol::GridSpec& spec);
 /// Read and print "INDEX+VALUE" of a switch's datagrams, as "gap+fixed16".
 Result<protocol::SwitchCodecs> switch_codecs_from_text(std::string_view text);
 std::string switch_codecs_text(const protocol::SwitchCodecs& codecs);
+
+/// Refuse a number, or a duration, outside its option's limits, and NaN.
+///
+/// text     the value as it was given.
+/// Errors   invalid_argument, with the limits as texts of the option.
+Status check_option_limits(const protocol::OptionInfo& info, std::string_view text, double value);
+Status check_option_limits(const protocol::OptionInfo& info, std::string_view text, std::chrono::milliseconds value);
 
 }  // namespace millrace::worker

@@ -189,18 +189,19 @@ TEST(Options, WhatIsWrongIsSaidWithTheOptionsName) {
   EXPECT_NE(options_refusal(job).find("dead_after is -1 ms"), std::string::npos) << options_refusal(job);
   job = good_job();
   job.reconnect_after_max = std::chrono::milliseconds(0);
-  EXPECT_NE(options_refusal(job).find("reconnect_after_max is 0 ms: it takes 1 to"), std::string::npos);
+  EXPECT_NE(options_refusal(job).find("reconnect_after_max: '0ms': it takes 1ms to"), std::string::npos);
   job = good_job();
   job.resend_after = std::chrono::milliseconds(0);
-  EXPECT_NE(options_refusal(job).find("resend_after is 0 ms: it takes 1 to"), std::string::npos);
+  EXPECT_NE(options_refusal(job).find("resend_after: '0ms': it takes 1ms to"), std::string::npos);
   job = good_job();
   job.link_rate = -1;
-  EXPECT_NE(options_refusal(job).find("link_rate is -1: it takes 0 to"), std::string::npos) << options_refusal(job);
+  EXPECT_NE(options_refusal(job).find("link_rate: '-1': it takes 0bit to"), std::string::npos) << options_refusal(job);
   job.link_rate = std::nan("");
-  EXPECT_NE(options_refusal(job).find("link_rate is nan: it takes 0 to"), std::string::npos) << options_refusal(job);
+  EXPECT_NE(options_refusal(job).find("link_rate: 'nan': it takes 0bit to"), std::string::npos) << options_refusal(job);
   job = good_job();
   job.resend_after = std::chrono::hours(24 * 365);
-  EXPECT_NE(options_refusal(job).find("resend_after is 31536000000 ms"), std::string::npos) << options_refusal(job);
+  EXPECT_NE(options_refusal(job).find("resend_after: '31536000000ms': it takes 1ms to 24h"), std::string::npos)
+      << options_refusal(job);
   EXPECT_NE(options_refusal(good_job(), {{.name = "v", .dimension = 5, .select = Selection::top_k(2.0)}})
                 .find("tensor 'v': select"),
             std::string::npos);
