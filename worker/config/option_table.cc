@@ -5,10 +5,12 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <type_traits>
 #include <utility>
 
 #include "kernels/base/check.h"
+#include "kernels/base/registry.h"
 #include "kernels/base/units.h"
 #include "kernels/base/words.h"
 #include "protocol/job/enum_words.h"
@@ -311,7 +313,13 @@ Option& option_named(std::vector<Option>& options, std::string_view name) {
 Status set_option(JobConfig& job, std::string_view name, std::string_view text) {
   JobDraft draft = draft_of(job);
   std::vector<Option> options = options_of(draft);
-  if (Status set = option_named(options, name).set(text); !set) return set;
+  const auto at = std::ranges::find(options, name, &Option::name);
+  if (at == options.end()) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("there is no option '{}'{}", name,
+                            did_you_mean(name, texts_of(options, std::mem_fn(&Option::name)))));
+  }
+  if (Status set = at->set(text); !set) return set;
   auto changed = config_of(draft);
   if (!changed) return std::unexpected(changed.error());
   job = std::move(*changed);

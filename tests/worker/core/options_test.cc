@@ -209,6 +209,16 @@ TEST(Options, WhatIsWrongIsSaidWithTheOptionsName) {
   EXPECT_FALSE(options_refusal(good_job(), {{.name = "v", .dimension = 0}}).empty());
 }
 
+TEST(Options, AGridOfAJobThatHasNoneIsRefused) {
+  testing::SessionOptions job = good_job();
+  job.grid = Grid{4096, -9};
+  EXPECT_NE(options_refusal(job).find("grid belongs to path switch and reproducible jobs"), std::string::npos);
+  job.guarantees.reproducible = true;
+  const auto spec = job_spec_of(job, job, kOptionsTensors);
+  ASSERT_TRUE(spec.has_value()) << spec.error().message;
+  EXPECT_EQ(spec->grid, (Grid{4096, -9}));
+}
+
 TEST(Options, ThePathIsASwitchsAddressWithWhatItWasToldOfTheJob) {
   testing::SessionOptions job = good_job();
   EXPECT_EQ(job_spec_of(job, job, kOptionsTensors)->path, protocol::Path::kServer);
