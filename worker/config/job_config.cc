@@ -270,6 +270,7 @@ JobDraft draft_of(const JobConfig& job) {
   set_consistency(job.consistency, spec);
   spec.select = OptionAccess::spec_of(job.select);
   spec.reselect = OptionAccess::spec_of(job.reselect);
+  draft.period_chosen = spec.reselect.threshold_period == 1;
   spec.codec_up = OptionAccess::spec_of(job.codec_up);
   spec.codec_down = OptionAccess::spec_of(job.codec_down);
   spec.momentum = OptionAccess::spec_of(job.momentum);

@@ -154,9 +154,6 @@ struct TextPair {
 constexpr TextPair<SelectionSpec> pair_of(const SelectionSpec*) { return {selection_from_text, selection_text}; }
 constexpr TextPair<CodecSpec> pair_of(const CodecSpec*) { return {codec_from_text, codec_text}; }
 constexpr TextPair<OptimizerSpec> pair_of(const OptimizerSpec*) { return {optimizer_from_text, optimizer_text}; }
-constexpr TextPair<protocol::ReselectSpec> pair_of(const protocol::ReselectSpec*) {
-  return {reselect_from_text, reselect_text};
-}
 constexpr TextPair<protocol::MomentumSpec> pair_of(const protocol::MomentumSpec*) {
   return {momentum_from_text, momentum_text};
 }
@@ -213,6 +210,18 @@ class Tabler {
       auto parsed = kPair.from(text);
       if (parsed) value = *parsed;
       return parsed ? Status{} : std::unexpected(parsed.error());
+    };
+  }
+  template <typename Visit>
+  void text(const OptionInfo& info, protocol::ReselectSpec& value, Visit) {
+    Option& made = add(info, "TEXT");
+    made.text = [&value] { return reselect_text(value); };
+    made.assign = [draft = draft_, &value](const OptionInfo&, std::string_view text) -> Status {
+      const auto parsed = reselect_from_text(text);
+      if (!parsed) return std::unexpected(parsed.error());
+      value = parsed->spec;
+      draft->period_chosen = parsed->period_chosen;
+      return {};
     };
   }
   template <typename T, typename Visit>

@@ -75,9 +75,9 @@ std::string momentum_text(const protocol::MomentumSpec& spec) {
   return fmt::format("{}:{}{}", protocol::enum_word(spec.momentum), spec.factor, spec.masked ? "" : ":unmasked");
 }
 
-Result<protocol::ReselectSpec> reselect_from_text(std::string_view text) {
+Result<ReselectText> reselect_from_text(std::string_view text) {
   protocol::ReselectSpec spec;
-  if (text == "none") return spec;
+  if (text == "none") return ReselectText{};
   const std::vector<std::string_view> words = split(text, ':');
   const auto wanted = [&] {
     return not_a(text, "a re-selection: 'none' or 'topk:DENSITY|COUNT[:PERIOD]'",
@@ -92,7 +92,7 @@ Result<protocol::ReselectSpec> reselect_from_text(std::string_view text) {
   if (spec.threshold_period > protocol::kThresholdPeriodMax) {
     return not_a(words[2], fmt::format("a period of 1 to {} steps", protocol::kThresholdPeriodMax));
   }
-  return spec;
+  return ReselectText{.spec = spec, .period_chosen = words.size() == 2};
 }
 
 std::string reselect_text(const protocol::ReselectSpec& spec) {

@@ -16,8 +16,14 @@ namespace millrace::worker {
 Result<protocol::MomentumSpec> momentum_from_text(std::string_view text);
 std::string momentum_text(const protocol::MomentumSpec& spec);
 
+/// Holds a re-selection, and whether its text left the period out.
+struct ReselectText {
+  protocol::ReselectSpec spec;
+  bool period_chosen = true;
+};
+
 /// Read and print "none" or "topk:DENSITY|COUNT[:PERIOD]", with the steps between exact thresholds as PERIOD.
-Result<protocol::ReselectSpec> reselect_from_text(std::string_view text);
+Result<ReselectText> reselect_from_text(std::string_view text);
 std::string reselect_text(const protocol::ReselectSpec& spec);
 
 /// Read and print "BLOCK:EXPONENT": indices of a block, and the first exponent of 2.

@@ -1,9 +1,12 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <utility>
+#include <vector>
 
 #include "tests/worker/session_options.h"
 #include "worker/config/job_config.h"
+#include "worker/config/option_table.h"
 #include "worker/config/option_text.h"
 
 namespace millrace::worker {
@@ -48,14 +51,27 @@ TEST(Options, SelectionsAreWrittenAsTextWithADensityOrACount) {
 }
 
 TEST(Options, ReselectionsToo) {
-  EXPECT_EQ(reselect_from_text("none"), protocol::ReselectSpec{});
+  EXPECT_EQ(reselect_from_text("none").value().spec, protocol::ReselectSpec{});
   const auto parsed = reselect_from_text("topk:0.02:4");
   ASSERT_TRUE(parsed.has_value());
-  EXPECT_EQ(parsed->reselect, protocol::Reselect::kTopK);
-  EXPECT_EQ(parsed->density, 0.02);
-  EXPECT_EQ(parsed->threshold_period, 4u);
+  EXPECT_EQ(parsed->spec.reselect, protocol::Reselect::kTopK);
+  EXPECT_EQ(parsed->spec.density, 0.02);
+  EXPECT_EQ(parsed->spec.threshold_period, 4u);
   for (const char* bad : {"", "topk", "threshold:1", "topk:0", "topk:0.1:0", "topk:0.1:2:3"})
     EXPECT_FALSE(reselect_from_text(bad).has_value()) << bad;
+}
+
+TEST(Options, APeriodThatTheTextLeavesOutIsMarked) {
+  JobDraft draft = draft_of(JobConfig{});
+  std::vector<Option> options = options_of(draft);
+  Option& reselect = option_named(options, "reselect");
+  EXPECT_TRUE(draft.period_chosen);
+  const std::pair<const char*, bool> cases[] = {
+      {"topk:0.02:4", false}, {"topk:0.02", true}, {"topk:0.02:1", false}, {"none", true}};
+  for (const auto& [text, chosen] : cases) {
+    ASSERT_TRUE(reselect.set(text)) << text;
+    EXPECT_EQ(draft.period_chosen, chosen) << text;
+  }
 }
 
 TEST(Options, MomentumIsWrittenAsTextWithItsFactor) {
