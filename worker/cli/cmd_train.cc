@@ -79,15 +79,9 @@ Outcome set_threshold_period(TrainFlags& flags) {
 Outcome check_flags(const TrainFlags& flags) {
   const TrainOptions& options = flags.options;
   const protocol::JobSpec& job = flags.draft.spec;
-  if (options.me.worker >= job.workers) {
-    return fail_with(ExitCode::kUsage,
-                     fmt::format("--worker {} of --workers {}: workers count from 0", options.me.worker, job.workers));
-  }
   if (options.learning_rate * options.l2 >= 1) {
     return fail_with(ExitCode::kUsage, "--lr times --l2 must be below 1: one step would shrink the weights to nothing");
   }
-  if (!job.has_store() && job.store.begin != StoreBegin::kZeros)
-    return fail_with(ExitCode::kUsage, "--store-begin belongs to --store: without it the servers hold no weights");
   if (job.store.begin == StoreBegin::kWorker) {
     return fail_with(ExitCode::kUsage, "--store-begin worker: this command places no weights; give zeros or saved");
   }

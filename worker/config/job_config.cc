@@ -230,7 +230,7 @@ struct WorkerLimits {
 Status check_worker(const JobConfig& job, const WorkerConfig& worker) {
   if (worker.worker >= job.workers) {
     return fail(ErrorCode::kInvalidArgument,
-                fmt::format("worker {} of {} workers: identities are 0 .. workers - 1", worker.worker, job.workers));
+                fmt::format("worker {} of {} workers: workers count from 0", worker.worker, job.workers));
   }
   const bool by_server = std::holds_alternative<ServerPath>(job.path);
   if (job.guarantees.reproducible && by_server && (worker.returns || !worker.load_path.empty())) {
