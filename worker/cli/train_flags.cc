@@ -115,13 +115,13 @@ void add_descent_flags(CLI::App& app, TrainFlags& flags) {
       ->each(given)
       ->check(in_range(1e-12, 1e6));
   training::add_schedule_flag(app, flags.schedule, "t whole epochs on")->each(given);
-  app.add_option(
-         "--optimizer", options.optimizer,
-         "sgd; or svrg (mode synchronous): every --snapshot-every steps the workers sum the gradient of all rows "
-         "exactly, in a second job JOB.snapshots; a step sends how much its rows' gradient differs from theirs at "
-         "that snapshot")
-      ->capture_default_str()
-      ->check(one_of({"sgd", "svrg"}));
+  using training::TrainOptimizer;
+  program::add_choice(
+      app, "--optimizer", options.optimizer,
+      program::choices_of({TrainOptimizer::kSgd, TrainOptimizer::kSvrg}, training::train_optimizer_name),
+      "sgd; or svrg (mode synchronous): every --snapshot-every steps the workers sum the gradient of all rows "
+      "exactly, in a second job JOB.snapshots; a step sends how much its rows' gradient differs from theirs at "
+      "that snapshot");
   app.add_option("--snapshot-every", options.snapshot_every, "svrg: steps between two snapshots (default: an epoch's)")
       ->check(in_range(uint64_t{1}, std::numeric_limits<uint64_t>::max()));
   app.add_option("--epochs", options.epochs, "passes over the rows")

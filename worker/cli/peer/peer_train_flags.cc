@@ -72,11 +72,12 @@ Status read_job(const PeerTrainFlags& flags, const OptimizerOptions& defaults, J
 
 /// Errors  invalid_argument: an option that the path does not have.
 Status read_path(const PeerTrainFlags& flags, OptimizerOptions& options) {
-  const bool by_peers = flags.path == "peers";
-  options.path = flags.path == "server" ? ExchangePath::kServers : ExchangePath::kPeers;
+  const bool by_peers = flags.path == PathFlag::kPeers;
+  options.path = flags.path == PathFlag::kServers ? ExchangePath::kServers : ExchangePath::kPeers;
   if (by_peers != flags.servers.empty()) {
-    return fail(ErrorCode::kInvalidArgument, by_peers ? "--servers is of --path server or auto: give both, or none"
-                                                      : "--path " + flags.path + " needs --servers HOST:PORT,...");
+    return fail(ErrorCode::kInvalidArgument,
+                by_peers ? "--servers is of --path server or auto: give both, or none"
+                         : fmt::format("--path {} needs --servers HOST:PORT,...", path_flag_name(flags.path)));
   }
   if (by_peers) return {};
   if (options.path == ExchangePath::kServers && !flags.algorithm.empty()) {
@@ -93,7 +94,7 @@ Status read_path(const PeerTrainFlags& flags, OptimizerOptions& options) {
 /// Errors   invalid_argument: the path cannot, or neither can; nor can peers by the --algorithm that was given.
 Status check_paths(const PeerTrainFlags& flags, PeerTrainOptions& run) {
   OptimizerOptions& options = run.options;
-  if (flags.path != "auto") return run.optimizer->check(options);
+  if (flags.path != PathFlag::kAuto) return run.optimizer->check(options);
   const auto check = [&](ExchangePath path) {
     options.path = path;
     return run.optimizer->check(options);
@@ -116,7 +117,7 @@ Status check_paths(const PeerTrainFlags& flags, PeerTrainOptions& run) {
 peer::AlgorithmId default_algorithm(const PeerTrainFlags& flags, const OptimizerOptions& defaults) {
   const bool keeps_largest = peer::algorithm_info(defaults.algorithm).result == peer::ResultKind::kGlobalTopk;
   const bool is_exact = !keeps_largest || flags.job.draft.spec.unbiased;
-  if (is_exact && flags.path == "auto") return peer::AlgorithmId::kAuto;
+  if (is_exact && flags.path == PathFlag::kAuto) return peer::AlgorithmId::kAuto;
   return is_exact && keeps_largest ? peer::AlgorithmId::kSsarSplitAllgather : defaults.algorithm;
 }
 
@@ -214,11 +215,11 @@ void add_peer_descent_flags(CLI::App& app, PeerTrainFlags& flags) {
 
 void add_path_flags(CLI::App& app, PeerTrainFlags& flags) {
   app.option_defaults()->group("Job");
-  app.add_option("--path", flags.path,
-                 "what sums the gradients: peers, the ranks by an allreduce; server, sharded servers, whose workers "
-                 "the ranks are; auto, the one that takes less time by the cost models (below). All else is the same")
-      ->capture_default_str()
-      ->check(one_of({"peers", "server", "auto"}));
+  program::add_choice(
+      app, "--path", flags.path,
+      program::choices_of({PathFlag::kPeers, PathFlag::kServers, PathFlag::kAuto}, path_flag_name),
+      "what sums the gradients: peers, the ranks by an allreduce; server, sharded servers, whose workers "
+      "the ranks are; auto, the one that takes less time by the cost models (below). All else is the same");
   app.add_option("--servers", flags.servers, "path server, auto: host:port,host:port, one shard each (millrace serve)")
       ->type_name("LIST")
       ->check(not_empty());
