@@ -194,12 +194,12 @@ void print_simulated(const nlohmann::json& result) {
     const auto number = [&row](const char* key, const char* form, double scale) {
       return row.contains(key) ? fmt::format(fmt::runtime(form), row[key].get<double>() * scale) : std::string("-");
     };
-    table.push_back({row["algorithm"], row["steps"], program::duration_text(row["virtual_ms"].get<double>() * 1e-3),
-                     number("messages_max", "{:.0f}", 1), number("messages_mean", "{:.1f}", 1),
-                     number("bytes_max", "{:.1f}", 1e-3), number("bytes_mean", "{:.1f}", 1e-3),
-                     number("words_over_bound", "{:.3f}", 1), number("wall_s", "{:.2f}", 1),
-                     number("processor_s", "{:.2f}", 1), number("peak_mb", "{:.0f}", 1),
-                     row["correct"].get<bool>() ? "agrees" : "DIFFERS"});
+    table.push_back(
+        {row["algorithm"], row["steps"], program::rounded_duration_text(row["virtual_ms"].get<double>() * 1e-3),
+         number("messages_max", "{:.0f}", 1), number("messages_mean", "{:.1f}", 1), number("bytes_max", "{:.1f}", 1e-3),
+         number("bytes_mean", "{:.1f}", 1e-3), number("words_over_bound", "{:.3f}", 1), number("wall_s", "{:.2f}", 1),
+         number("processor_s", "{:.2f}", 1), number("peak_mb", "{:.0f}", 1),
+         row["correct"].get<bool>() ? "agrees" : "DIFFERS"});
   }
   fmt::print("{}", program::aligned_table(table));
 }

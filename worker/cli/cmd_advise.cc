@@ -28,9 +28,9 @@
 
 namespace millrace::cli {
 
-using program::duration_text;
 using program::fail_with;
 using program::in_range;
+using program::rounded_duration_text;
 
 namespace {
 
@@ -194,10 +194,10 @@ void print_advice(const AdviseFlags& flags, const Advice& advice) {
   std::vector<std::vector<std::string>> table = {
       {"algorithm", "result", "time", "selecting", "coding", "messages", "bytes", "adding", "re-evaluating"}};
   for (const peer::PlannedCost& one : advice.ranking) {
-    table.push_back({std::string(one.info.name), result_name(one.info.result), duration_text(one.total_s()),
-                     duration_text(one.select_s), duration_text(one.encode_s + one.decode_s),
-                     duration_text(one.latency_s), duration_text(one.transfer_s), duration_text(one.add_s),
-                     duration_text(one.reevaluate_s)});
+    table.push_back({std::string(one.info.name), result_name(one.info.result), rounded_duration_text(one.total_s()),
+                     rounded_duration_text(one.select_s), rounded_duration_text(one.encode_s + one.decode_s),
+                     rounded_duration_text(one.latency_s), rounded_duration_text(one.transfer_s),
+                     rounded_duration_text(one.add_s), rounded_duration_text(one.reevaluate_s)});
   }
   const peer::MachineSpeeds& speeds = advice.speeds;
   fmt::print("{}\n{}\nAdding: {:.2f} ns a sparse entry, {:.2f} ns a dense value.\n", program::aligned_table(table),
@@ -292,16 +292,16 @@ void print_layers(const LayersAdvice& all) {
   for (const LayersAdvice::Layer& layer : all.layers) {
     const auto& [dense, sparse] = layer.best;
     table.push_back({program::grouped(layer.shape.dimension), program::grouped(layer.shape.k),
-                     std::string(dense.info.name), duration_text(dense.total_s()), std::string(sparse.info.name),
-                     duration_text(sparse.total_s()), form_name(layer)});
+                     std::string(dense.info.name), rounded_duration_text(dense.total_s()),
+                     std::string(sparse.info.name), rounded_duration_text(sparse.total_s()), form_name(layer)});
   }
   const auto dense = std::ranges::count_if(all.layers, [](const auto& layer) { return layer.best.dense_wins(); });
   fmt::print(
       "{}\nAll dense {}, all sparse {}; each as it is faster {}: {} of {} layers dense.\nA layer that is faster dense "
       "takes select none (TensorOptions::select, for that tensor alone). Speeds that were not given are measured "
       "here.\n",
-      program::aligned_table(table), duration_text(all.dense_s), duration_text(all.sparse_s),
-      duration_text(all.chosen_s), dense, all.layers.size());
+      program::aligned_table(table), rounded_duration_text(all.dense_s), rounded_duration_text(all.sparse_s),
+      rounded_duration_text(all.chosen_s), dense, all.layers.size());
 }
 
 program::Outcome advise_layers(const AdviseFlags& flags) {
@@ -337,7 +337,7 @@ void add_fraction(CLI::App& app, const std::string& flag, std::optional<double>&
   const auto set = [flag, &ns](const std::string& text) {
     constexpr double kMost = 1e6;
     const double time = monitoring::value_or_refuse(flag, nanoseconds_from_text(text));
-    const auto text_of = [](double limit) { return millrace::duration_text(static_cast<TimeNs>(limit)); };
+    const auto text_of = [](double limit) { return duration_text(static_cast<TimeNs>(limit)); };
     monitoring::refuse_failed(flag, check_limits(text, time, 0.0, kMost, text_of));
     ns = time;
   };
