@@ -124,8 +124,8 @@ protocol::JobSpec resolved(JobDraft draft) {
 
 /// Refuses an option without its owner.
 ///
-/// present  what the job has in the owner's place.
-/// change   how it gets the owner.
+/// present  the job's own, in the owner's place.
+/// change   the change that gives the job the owner.
 std::unexpected<Error> not_of(std::string_view option, std::string_view owner, std::string_view present,
                               std::string_view change) {
   return fail(

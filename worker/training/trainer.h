@@ -22,7 +22,7 @@ enum class GradientForm : uint8_t {
   kDense = 2,   ///< the whole array, every entry on the wire: the cost of a dense exchange
 };
 
-/// Says what a step of `millrace train` pushes.
+/// Names the rule of the pushes of `millrace train`.
 enum class TrainOptimizer : uint8_t {
   kSgd = 1,  ///< the gradient of its rows
   /// The difference of its rows' gradient to their gradient at a snapshot of the model. Every worker adds the gradient

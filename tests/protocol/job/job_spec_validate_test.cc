@@ -32,15 +32,13 @@ JobSpec without_reselection(JobSpec spec) {
 
 std::vector<Refused> refused_asynchronous() {
   return {
-      {"asynchronous", kImpossible,
-       "quorum belongs to modes partial and bounded_staleness, and this job has mode asynchronous",
+      {"asynchronous", kImpossible, "quorum belongs to modes partial and bounded_staleness",
        [](JobSpec& s) {
          s = without_reselection(s);
          s.mode = Mode::kAsynchronous;
          s.quorum = 1;
        }},
-      {"asynchronous", kImpossible,
-       "deadline belongs to modes partial and bounded_staleness, and this job has mode asynchronous",
+      {"asynchronous", kImpossible, "bounded_staleness, and this job has mode asynchronous",
        [](JobSpec& s) {
          s = without_reselection(s);
          s.mode = Mode::kAsynchronous;
