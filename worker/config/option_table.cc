@@ -169,11 +169,7 @@ std::string forms_of(const SelectionSpec&) {
 std::string forms_of(const CodecSpec&) {
   return "auto[+VALUE], or INDEX+VALUE of " + index_codec_names() + " and " + value_codec_names();
 }
-std::string forms_of(const OptimizerSpec&) {
-  std::vector<std::string_view> forms;
-  for (const OptimizerInfo& info : optimizers()) forms.push_back(info.form);
-  return fmt::format("{}", fmt::join(forms, ", "));
-}
+std::string forms_of(const OptimizerSpec&) { return listed_texts(optimizers(), std::mem_fn(&OptimizerInfo::form)); }
 template <typename T>
 std::string forms_of(const T&) {
   return {};

@@ -30,11 +30,7 @@ using training::PeerTrainOptions;
 
 namespace {
 
-std::string names_of_algorithms() {
-  std::string names;
-  for (const peer::AlgorithmInfo& one : peer::algorithms()) names.append(names.empty() ? "" : ", ").append(one.name);
-  return names;
-}
+std::string names_of_algorithms() { return listed_texts(peer::algorithms(), std::mem_fn(&peer::AlgorithmInfo::name)); }
 
 /// Options of a job, and of a worker, that this command has. The exchange, or another flag, sets the others.
 constexpr std::array<std::string_view, 11> kPeerJobOptions = {"name",     "staleness",    "select",   "reselect",
@@ -157,13 +153,8 @@ void add_peer_data_flags(CLI::App& app, PeerTrainFlags& flags) {
 
 void add_peer_descent_flags(CLI::App& app, PeerTrainFlags& flags) {
   OptimizerOptions& options = flags.options.options;
-  std::vector<std::string> names;
-  std::string words;
-  for (const training::OptimizerInfo& one : training::optimizers()) {
-    names.emplace_back(one.name);
-    words += fmt::format("{}{}", words.empty() ? "" : ", ", one.name);
-  }
-  app.add_option("--optimizer", flags.optimizer, words + "; the list is below")
+  const std::vector<std::string> names = texts_of(training::optimizers(), std::mem_fn(&training::OptimizerInfo::name));
+  app.add_option("--optimizer", flags.optimizer, listed_texts(names, std::identity()) + "; the list is below")
       ->capture_default_str()
       ->check(one_of(names));
   app.add_option("--lr", flags.rate,
