@@ -299,7 +299,9 @@ program::Command add_simulate(CLI::App& root) {
                   "one after another; oktopk re-evaluates in the first, and has rows of either kind from two on")
       ->capture_default_str()
       ->check(in_range(1u, 100'000u));
-  app->add_option("--seed", flags->seed, "of contributions and jitter")->capture_default_str();
+  app->add_option("--seed", flags->seed, "of contributions and jitter")
+      ->capture_default_str()
+      ->check(in_range(uint64_t{0}, std::numeric_limits<uint64_t>::max()));
   app->option_defaults()->group("Limits");
   monitoring::add_size(*app, "--memory-limit", flags->memory_bytes, "of one algorithm's process", uint64_t{64} << 20,
                        uint64_t{1} << 44);

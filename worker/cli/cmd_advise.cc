@@ -68,13 +68,13 @@ peer::KernelSpeeds kernel_speeds_of(const AdviseFlags& flags) {
 }
 
 /// Errors   invalid_argument: no selection of that name, or none that keeps a share and leaves the rest for later.
-Result<SelectionId> callers_selection(const AdviseFlags& flags) {
-  const Result<SelectionId> selection = selection_by_name(flags.select);
+Result<SelectionId> callers_selection(const std::string& name) {
+  const Result<SelectionId> selection = selection_by_name(name);
   if (!selection || *selection == SelectionId::kNone) return selection;
   const SelectionInfo& info = *find_selection(*selection);
   if (info.amount() != SelectionAmount::kShare || info.use == SelectionUse::kUnbiased) {
     return fail(ErrorCode::kInvalidArgument,
-                flags.select +
+                name +
                     " does not select --density of a gradient by size: take topk, trimmed, by_size ..., or "
                     "none where gradients are sparse already");
   }
@@ -83,7 +83,7 @@ Result<SelectionId> callers_selection(const AdviseFlags& flags) {
 
 /// Seconds a value, measured; by hand the same for all.
 Result<peer::SelectionSpeeds> selection_speeds_of(const AdviseFlags& flags, const peer::SumShape& shape) {
-  const Result<SelectionId> callers = callers_selection(flags);
+  const Result<SelectionId> callers = callers_selection(flags.select);
   if (!callers) return std::unexpected(callers.error());
   if (*callers == SelectionId::kNone) return peer::SelectionSpeeds{};
   if (flags.select_ns) {
@@ -112,20 +112,20 @@ Result<peer::CodingSpeeds> codings_of(const AdviseFlags& flags, const std::optio
 }
 
 /// Nothing for "raw": entries travel as pairs. Errors  the text's.
-Result<std::optional<CodecSpec>> codec_of(const AdviseFlags& flags) {
-  if (flags.codec == "raw") return std::optional<CodecSpec>();
-  const Result<CodecSpec> codec = codec_from_text(flags.codec);
+Result<std::optional<CodecSpec>> codec_named(const std::string& name) {
+  if (name == "raw") return std::optional<CodecSpec>();
+  const Result<CodecSpec> codec = codec_from_text(name);
   if (!codec) return std::unexpected(codec.error());
   if (codec->automatic) {
     return fail(ErrorCode::kInvalidArgument,
-                "--codec auto chooses by the gradient at run time (millrace train); name one here, as gap+raw");
+                "auto chooses by the gradient at run time (millrace train); name one here, as gap+raw");
   }
   return std::optional<CodecSpec>(*codec);
 }
 
 Result<peer::MachineSpeeds> speeds_of(const AdviseFlags& flags, const peer::SumShape& shape,
                                       const peer::KernelSpeeds& kernels) {
-  const Result<std::optional<CodecSpec>> codec = codec_of(flags);
+  const Result<std::optional<CodecSpec>> codec = codec_named(flags.codec);
   if (!codec) return std::unexpected(codec.error());
   const auto select = selection_speeds_of(flags, shape);
   if (!select) return std::unexpected(select.error());
@@ -349,10 +349,12 @@ void add_speed_flags(CLI::App& app, AdviseFlags& flags) {
   app.add_option("--select", flags.select,
                  "what selects --density of a dense gradient before an exact sum (topk, trimmed, radix, by_size ...); "
                  "none: gradients are sparse already, and nothing selects")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(program::checked(callers_selection));
   app.add_option("--codec", flags.codec,
                  "of what ranks contribute, INDEX+VALUE; sums have its index codec, losslessly (raw: none)")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(program::checked(codec_named));
   app.option_defaults()->group("Speeds");
   add_fraction(app, "--select-time", flags.select_ns, "for each value that any selection looks at");
   app.add_option("--entry-bytes", flags.entry_bytes, "of a coded entry; default: measured on drawn entries")

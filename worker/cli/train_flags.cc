@@ -8,6 +8,7 @@
 #include "kernels/base/clock.h"
 #include "kernels/methods/methods.h"
 #include "monitoring/command_line/quantity_flags.h"
+#include "protocol/address/host_port.h"
 #include "worker/program/flag_range.h"
 #include "worker/program/option_flags.h"
 #include "worker/training/model/model_flags.h"
@@ -51,6 +52,7 @@ void add_job_flags(CLI::App& app, TrainFlags& flags) {
   app.add_option("--servers", flags.servers, "host:port,host:port: one shard each, the same list at all workers")
       ->required()
       ->type_name("LIST")
+      ->check(program::checked([](const std::string& text) { return protocol::parse_server_addresses(text); }))
       ->group("Job");
   app.add_option(
          "--workers-min", options.workers_min,
@@ -61,7 +63,7 @@ void add_job_flags(CLI::App& app, TrainFlags& flags) {
       ->group("Job");
   app.add_option("--http", flags.http, "this worker's /metrics, /healthz and /status; port 0 takes a free one")
       ->type_name("HOST:PORT")
-      ->check(not_empty())
+      ->check(program::checked([](const std::string& text) { return protocol::parse_host_port(text); }))
       ->group("Output");
   app.add_option("--state", options.state_path,
                  "file of this worker's state: begun with if it is there, saved while it trains and when the run ends "

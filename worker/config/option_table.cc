@@ -13,6 +13,7 @@
 #include "kernels/base/registry.h"
 #include "kernels/base/units.h"
 #include "kernels/base/words.h"
+#include "protocol/address/host_port.h"
 #include "protocol/job/enum_words.h"
 #include "protocol/job/job_spec_fields.h"
 #include "worker/config/option_text.h"
@@ -111,6 +112,9 @@ Status set_plain(const OptionInfo& info, std::string_view text, milliseconds& va
 }
 Status set_plain(const OptionInfo& info, std::string_view text, std::string& value) {
   if (static_cast<double>(text.size()) < info.least) return bad_value(text, "it is empty");
+  if (info.quantity == OptionQuantity::kAddress && !text.empty()) {  // empty: there is none
+    if (const auto address = protocol::parse_host_port(text); !address) return std::unexpected(address.error());
+  }
   value = text;
   return {};
 }

@@ -40,12 +40,19 @@ constexpr std::array<std::string_view, 1> kPeerWorkerOptions = {"connect_timeout
 /// Of these, the ones that an optimizer has defaults for.
 constexpr std::array<std::string_view, 3> kOptimizersOwn = {"select", "codec_up", "momentum"};
 
-Status read_quantizer(const std::string& text, std::optional<CodecSpec>& into) {
-  if (text.empty() || text == "raw") return {};
+Result<peer::AlgorithmId> algorithm_from_text(const std::string& text) {
+  if (const peer::AlgorithmInfo* algorithm = peer::find_algorithm(text); algorithm != nullptr) return algorithm->id;
+  return fail(ErrorCode::kInvalidArgument,
+              fmt::format("there is no algorithm '{}'; there are {}{}", text, names_of_algorithms(),
+                          did_you_mean(text, texts_of(peer::algorithms(), std::mem_fn(&peer::AlgorithmInfo::name)))));
+}
+
+/// Returns the codec of a text; empty for "raw" and for no text: there is none.
+Result<std::optional<CodecSpec>> quantizer_from_text(const std::string& text) {
+  if (text.empty() || text == "raw") return std::optional<CodecSpec>();
   const Result<CodecSpec> spec = codec_from_text(text);
   if (!spec) return std::unexpected(spec.error());
-  into = *spec;
-  return {};
+  return std::optional<CodecSpec>(*spec);
 }
 
 /// Makes the job of the options that were given; the others are the optimizer's.
@@ -125,17 +132,14 @@ Status read_exchange(const PeerTrainFlags& flags, const OptimizerOptions& defaul
   options.boundaries = peer::boundaries_of(flags.boundaries);
   options.codec_error = defaults.codec_error;
   if (!flags.algorithm.empty()) {
-    const peer::AlgorithmInfo* algorithm = peer::find_algorithm(flags.algorithm);
-    if (algorithm == nullptr) {
-      return fail(ErrorCode::kInvalidArgument,
-                  fmt::format("there is no algorithm '{}'; there are {}{}", flags.algorithm, names_of_algorithms(),
-                              did_you_mean(flags.algorithm,
-                                           texts_of(peer::algorithms(), std::mem_fn(&peer::AlgorithmInfo::name)))));
-    }
-    options.algorithm = algorithm->id;
+    const Result<peer::AlgorithmId> algorithm = algorithm_from_text(flags.algorithm);
+    if (!algorithm) return std::unexpected(algorithm.error());
+    options.algorithm = *algorithm;
   }
   if (Status status = read_job(flags, defaults, options.job); !status) return status;
-  if (Status status = read_quantizer(flags.quantizer, options.quantizer); !status) return status;
+  const auto quantizer = quantizer_from_text(flags.quantizer);
+  if (!quantizer) return std::unexpected(quantizer.error());
+  options.quantizer = *quantizer;
   return read_path(flags, options);
 }
 
@@ -213,7 +217,7 @@ void add_path_flags(CLI::App& app, PeerTrainFlags& flags) {
       "the ranks are; auto, the one that takes less time by the cost models (below). All else is the same");
   app.add_option("--servers", flags.servers, "path server, auto: host:port,host:port, one shard each (millrace serve)")
       ->type_name("LIST")
-      ->check(not_empty());
+      ->check(program::checked([](const std::string& text) { return protocol::parse_server_addresses(text); }));
 }
 
 void add_exchange_flags(CLI::App& app, PeerTrainFlags& flags) {
@@ -221,7 +225,8 @@ void add_exchange_flags(CLI::App& app, PeerTrainFlags& flags) {
   app.option_defaults()->group("Collectives");
   app.add_option("--algorithm", flags.algorithm,
                  "path peers: that sums the gradients: " + names_of_algorithms() +
-                     " (default: the optimizer's; with --path auto and exact sums: auto)");
+                     " (default: the optimizer's; with --path auto and exact sums: auto)")
+      ->check(program::checked(algorithm_from_text));
   app.add_option("--threshold-period", options.thresholds_period,
                  "oktopk: steps between exact thresholds, each rank's own and the global one (Ok-Topk's tau')")
       ->capture_default_str()
@@ -234,7 +239,8 @@ void add_exchange_flags(CLI::App& app, PeerTrainFlags& flags) {
                  "oktopk, path peers: steps between two searches for the regions (the paper's tau)")
       ->capture_default_str()
       ->check(in_range(1u, 1u << 20));
-  app.add_option("--quantizer", flags.quantizer, "path peers: of dense phases (dsar_split_allgather): raw+qsgd4");
+  app.add_option("--quantizer", flags.quantizer, "path peers: of dense phases (dsar_split_allgather): raw+qsgd4")
+      ->check(program::checked(quantizer_from_text));
   app.option_defaults()->group("Timing");
   monitoring::add_duration(app, "--rank-silence", monitoring::in_ms(flags.silence_ms_max),
                            "a rank that does not answer for this time counts as dead; longer than a step computes",
@@ -277,7 +283,7 @@ void add_peer_train_flags(CLI::App& app, PeerTrainFlags& flags) {
                  "metrics (Prometheus), health and numbers: rank r listens on PORT + r; port 0 takes any, "
                  "which is printed")
       ->type_name("HOST:PORT")
-      ->check(not_empty());
+      ->check(program::checked([](const std::string& text) { return protocol::parse_host_port(text); }));
   app.add_flag("--json", flags.json, "one JSON object as the last line, of rank 0");
 }
 
