@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "kernels/draw/draw.h"
 #include "kernels/magnitude/tail_sums.h"
 #include "kernels/select/registry.h"
 #include "kernels/select/top_k.h"
