@@ -165,11 +165,6 @@ inline constexpr int32_t kGridExponentMax = 90;
 /// Errors   invalid_argument; unsupported: reserved for a later version; limit_exceeded.
 Status validate(const JobSpec& spec);
 
-/// Refuses a quorum, a deadline or participants in a mode that does not have them: a part of validate().
-///
-/// Errors   invalid_argument, with the mode's name.
-Status check_mode_owns(const JobSpec& spec);
-
 /// Returns the canonical bytes: equal specifications give equal bytes.
 /// REQUIRES: names of at most 65,535 bytes (the limit of validate() is well below).
 ByteBuffer encode_job_spec(const JobSpec& spec);

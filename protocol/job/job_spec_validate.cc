@@ -14,6 +14,7 @@
 #include "protocol/job/enum_words.h"
 #include "protocol/job/job_spec.h"
 #include "protocol/job/job_spec_fields.h"
+#include "protocol/job/job_spec_mode.h"
 #include "protocol/job/job_spec_reproducible.h"
 #include "protocol/job/layout.h"
 #include "protocol/job/step_sends.h"

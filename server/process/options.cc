@@ -68,7 +68,8 @@ constexpr const char* kFooter =
 
 /// Refuses paths that SQLite would take for a table of the process's own, which no other shard sees.
 std::string refuse_table(std::string& text) {
-  if (!text.empty() && text != ":memory:") return {};
+  if (text.empty()) return "it is empty";
+  if (text != ":memory:") return {};
   return fmt::format("'{}' is not the name of a file that all shards can share", text);
 }
 

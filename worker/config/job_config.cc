@@ -11,6 +11,7 @@
 
 #include "protocol/job/enum_words.h"
 #include "protocol/job/job_spec_fields.h"
+#include "protocol/job/job_spec_mode.h"
 #include "protocol/job/job_spec_reproducible.h"
 #include "worker/config/option_access.h"
 #include "worker/config/option_table.h"
