@@ -21,7 +21,7 @@ struct JobRecord {
   std::vector<std::pair<uint32_t, uint64_t>>
       last_incarnations;        ///< the incarnation last given to a worker, members or not
   bool workers_rejoin = false;  ///< a member's first Hello asked to return: its processes do when they are restarted
-  /// The reason of the end of a finished job, for processes that ask for the job; empty: all its workers have finished.
+  /// A finished job's reason, for processes that ask for it. Empty: all its workers have finished.
   std::string end_reason = {};
 };
 

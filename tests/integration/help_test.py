@@ -26,7 +26,7 @@ FLAG_LINE = re.compile(r"^ +(?:-\w,)?(--[a-z][a-z0-9-]*)(?: (\S+))?", re.MULTILI
 OWN = {"--help", "--version", "--config"}
 
 
-# (form of a value in help, a value that the flag does not take, words by which its refusal says what is valid)
+# (form of a value in help, a value that the flag does not take, words of the refusal about valid values)
 WRONG = [(re.compile(form), value, words) for form, value, words in (
     (r"(UINT|INT|FLOAT):\S+\.\.", "many", "is not a number from "),
     (r"NUMBER", "many", "it takes a "),
@@ -238,7 +238,7 @@ class WrongValues(unittest.TestCase):
         self.assertEqual(ended.returncode, 2, (ended.stdout, ended.stderr))
         return ended.stderr
 
-    def test_AreRefusedWithTheFlagAndWhatIsValid(self):
+    def test_AreRefusedWithTheFlagAndTheValidOnes(self):
         for key, flag, value, words, others in self.cases:
             with self.subTest(f"{' '.join(key)} {flag}={value}"):
                 said = self.refusal(key, [*others, flag, value])

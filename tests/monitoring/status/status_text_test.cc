@@ -62,7 +62,7 @@ SwitchPathStatus switch_path_of_distinct_values() {
                                          .waiting_because = "worker 3 is silent"}};
 }
 
-StatusReport report_of_distinct_values() {
+JobStatus job_of_distinct_values() {
   JobStatus job;
   job.name = "linear";
   job.job = 131;
@@ -112,6 +112,10 @@ StatusReport report_of_distinct_values() {
   job.audit = audit_of_distinct_values();
   job.switch_path = switch_path_of_distinct_values();
   job.codecs = {{.part = 156, .tensor = "tensor 'w'", .why = "gap+raw", .changes = 157}};
+  return job;
+}
+
+StatusReport report_of_distinct_values() {
   StatusReport report;
   report.shard = 1;
   report.shard_count = 3;
@@ -122,7 +126,7 @@ StatusReport report_of_distinct_values() {
   report.shutting_down = true;
   report.memory_bytes = 173;
   report.memory_bytes_max = 174;
-  report.jobs = {job};
+  report.jobs = {job_of_distinct_values()};
   report.peers = {{.shard = 180, .address = "tcp://192.0.2.2:7600", .incarnation = 181, .heard = true}};
   report.refusals = {{.of = "worker",
                       .job = "other",
