@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <string_view>
 
@@ -43,5 +44,19 @@ Result<uint64_t> size_from_text(std::string_view text);
 
 /// Returns the text of a size, exactly, with the largest power of 1024 that divides it: "64MiB", "1500B".
 std::string size_text(uint64_t bytes);
+
+/// Refuses a value outside its limits, and NaN, with the limits: "'0s': it takes 1ms to 1m".
+///
+/// text     the value as it was given.
+/// most     infinity: there is no upper limit.
+/// text_of  writes a limit as the user would.
+/// Errors   invalid_argument.
+template <typename Value, typename TextOf>
+Status check_limits(std::string_view text, Value value, Value least, Value most, TextOf text_of) {
+  if (value >= least && value <= most) return {};
+  const bool is_open = std::numeric_limits<Value>::has_infinity && most == std::numeric_limits<Value>::infinity();
+  return fail(ErrorCode::kInvalidArgument, "'" + std::string(text) + "': it takes " + text_of(least) +
+                                               (is_open ? std::string(" or more") : " to " + text_of(most)));
+}
 
 }  // namespace millrace

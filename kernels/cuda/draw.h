@@ -6,7 +6,7 @@
 #include "kernels/cuda/tail_sums.h"
 #include "kernels/cuda/top_k.h"
 #include "kernels/draw/draw.h"
-#include "kernels/magnitude/decisions.h"
+#include "kernels/threshold/gspar_magnitude.h"
 
 /// Selections that draw, for unbiased jobs.
 namespace millrace::cuda {

@@ -6,7 +6,9 @@
 
 #include "kernels/cuda/k_to_2k.h"
 #include "kernels/cuda/tail_sums.h"
-#include "kernels/magnitude/decisions.h"
+#include "kernels/threshold/gaussian_search.h"
+#include "kernels/threshold/reused_threshold.h"
+#include "kernels/threshold/sampled_threshold.h"
 
 /// Selections by a threshold from an earlier step, or from a fit.
 namespace millrace::cuda {

@@ -1,7 +1,9 @@
 #include "kernels/methods/methods.h"
 
 #include <array>
+#include <functional>
 
+#include "kernels/base/registry.h"
 #include "kernels/base/words.h"
 #include "kernels/codec/codec.h"
 #include "kernels/select/select.h"
@@ -97,14 +99,7 @@ const Method* find_method(std::string_view name) {
   return nullptr;
 }
 
-std::string method_names() {
-  std::string words;
-  for (const Method& method : methods()) {
-    if (!words.empty()) words += ", ";
-    words += method.name;
-  }
-  return words;
-}
+std::string method_names() { return listed_texts(methods(), std::mem_fn(&Method::name)); }
 
 Result<std::string> method_select(const Method& method, std::string_view amount) {
   const auto words = split(method.select, ':');

@@ -1,8 +1,8 @@
 #include "kernels/draw/draw.h"
-#include "kernels/magnitude/decisions.h"
 #include "kernels/magnitude/tail_sums.h"
 #include "kernels/select/drawing_selector.h"
 #include "kernels/select/registry.h"
+#include "kernels/threshold/gspar_magnitude.h"
 
 namespace millrace {
 namespace {
@@ -56,19 +56,6 @@ Status validate_gspar(const SelectionSpec& spec) {
 }
 
 }  // namespace
-
-void GsparMagnitude::take(const TailSums& tail) {
-  --iterations_left_;
-  const bool is_shared = tail.above != 0 && tail.above < k_ && tail.magnitude != 0;
-  const double next = is_shared ? tail.magnitude / static_cast<double>(k_ - tail.above) : magnitude_;
-  if (next < magnitude_) {
-    magnitude_ = next;
-  } else {
-    iterations_left_ = 0;
-  }
-}
-
-float GsparMagnitude::value() const { return finite_magnitude(magnitude_); }
 
 SelectionEntry gspar_selection() {
   return {.info = {.selection = SelectionId::kGspar,

@@ -1,8 +1,8 @@
 #include <algorithm>
 
-#include "kernels/magnitude/decisions.h"
 #include "kernels/select/binary_search.h"
 #include "kernels/select/registry.h"
+#include "kernels/threshold/sampled_threshold.h"
 
 namespace millrace {
 namespace {

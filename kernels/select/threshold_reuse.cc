@@ -1,20 +1,13 @@
 #include <algorithm>
-#include <cmath>
 
-#include "kernels/magnitude/decisions.h"
 #include "kernels/magnitude/magnitude_scan.h"
 #include "kernels/magnitude/radix_select.h"
 #include "kernels/select/registry.h"
 #include "kernels/select/top_k.h"
+#include "kernels/threshold/reused_threshold.h"
 
 namespace millrace {
 namespace {
-
-// The slope is measured between the k-th and this part of k above it: near, because it changes fast at a bounded tail.
-constexpr uint64_t kSlopePart = 8;
-constexpr double kSlopeMax = 1e6;  // equal magnitudes: no move of the threshold is small enough.
-// A count within 1/32 of k is noise, not drift: the threshold stays as it is.
-constexpr double kDeadBand = 1.0 / 32;
 
 /// Finds the k-th largest magnitude exactly once a period and reuses it in between ([OkTopk22, 3.1.3]: it changes
 /// slowly).
@@ -67,38 +60,6 @@ Status validate_reuse(const SelectionSpec& spec) {
 }
 
 }  // namespace
-
-uint64_t ReusedThreshold::inner_rank(uint64_t k) { return k - k / kSlopePart; }
-
-bool ReusedThreshold::accept(uint64_t count, uint64_t k) {
-  if (count > count_max(k) || count < k / 2) return false;
-  follow(static_cast<double>(count) / static_cast<double>(std::max<uint64_t>(k, 1)));
-  return true;
-}
-
-void ReusedThreshold::keep(uint64_t k, MagnitudeKey at, MagnitudeKey inner) {
-  threshold_ = magnitude_of_key(at);
-  slope_ = kSlopeMax;
-  steps_left_ = period_ - 1;
-  if (inner_rank(k) == k) return;
-  const double fall = std::log(static_cast<double>(k) / static_cast<double>(inner_rank(k)));
-  const double rise = std::log(static_cast<double>(magnitude_of_key(inner)) / static_cast<double>(threshold_));
-  slope_ = std::clamp(fall / rise, 1.0, kSlopeMax);
-}
-
-void ReusedThreshold::forget() { *this = ReusedThreshold(period_); }
-
-// Moves the threshold after a step that selected `over_k` times k entries.
-void ReusedThreshold::follow(double over_k) {
-  --steps_left_;
-  if (over_k < 3.0 / 4 || over_k > 4.0 / 3) steps_left_ = 0;
-  if (std::abs(over_k - 1) <= kDeadBand) return;
-  const double moved = static_cast<double>(threshold_) * std::pow(over_k, 1 / slope_);
-  // Denormal thresholds may round to 0, which would select zeros; huge ones to infinity, which no finite value
-  // reaches.
-  const MagnitudeKey key = magnitude_key(static_cast<float>(moved));
-  threshold_ = magnitude_of_key(std::clamp<MagnitudeKey>(key, 1, kInfinityKey - 1));
-}
 
 SelectionEntry threshold_reuse_selection() {
   return {.info = {.selection = SelectionId::kThresholdReuse,

@@ -45,12 +45,9 @@ Value value_or_refuse(const std::string& flag, const Result<Value>& value) {
   return *value;
 }
 
-/// Refuses a flag whose value is outside of its limits. `text_of` prints a limit.
-template <typename Value, typename TextOf>
-void refuse_outside(const std::string& flag, const std::string& text, Value value, Value least, Value most,
-                    TextOf text_of) {
-  if (value >= least && value <= most) return;
-  throw CLI::ValidationError(flag, "'" + text + "' is not from " + text_of(least) + " to " + text_of(most));
+/// Refuses a flag for the reason of a failed check.
+inline void refuse_failed(const std::string& flag, const Status& check) {
+  if (!check) throw CLI::ValidationError(flag, check.error().message);
 }
 
 /// Adds a flag of a duration. The variable's value is the default that help shows.
@@ -61,7 +58,7 @@ CLI::Option* add_duration(CLI::App& app, const std::string& flag, DurationCount<
                           const std::string& description, DurationRange range = {}) {
   const auto set = [flag, into, range](const std::string& text) {
     const TimeNs duration = value_or_refuse(flag, duration_from_text(text));
-    refuse_outside(flag, text, duration, range.least, range.most, duration_text);
+    refuse_failed(flag, check_limits(text, duration, range.least, range.most, duration_text));
     if constexpr (std::numeric_limits<Number>::is_integer) {
       if (duration % into.unit != 0) {
         throw CLI::ValidationError(flag, "'" + text + "' is not a multiple of " + duration_text(into.unit));
@@ -89,7 +86,7 @@ inline CLI::Option* add_rate(CLI::App& app, const std::string& flag, double& bit
                              double least = 0) {
   const auto set = [flag, &bits_per_s, least](const std::string& text) {
     const double rate = value_or_refuse(flag, rate_from_text(text));
-    refuse_outside(flag, text, rate, least, kRateMax, rate_text);
+    refuse_failed(flag, check_limits(text, rate, least, kRateMax, rate_text));
     bits_per_s = rate;
   };
   return app.add_option_function<std::string>(flag, set, description)->type_name("RATE");
@@ -103,7 +100,7 @@ CLI::Option* add_size(CLI::App& app, const std::string& flag, Number& bytes, con
                       uint64_t least = 1, uint64_t most = std::numeric_limits<Number>::max()) {
   const auto set = [flag, &bytes, least, most](const std::string& text) {
     const uint64_t size = value_or_refuse(flag, size_from_text(text));
-    refuse_outside(flag, text, size, least, most, size_text);
+    refuse_failed(flag, check_limits(text, size, least, most, size_text));
     bytes = static_cast<Number>(size);
   };
   return app.add_option_function<std::string>(flag, set, description)

@@ -14,6 +14,7 @@
 #include "protocol/job/enum_words.h"
 #include "protocol/job/job_spec.h"
 #include "protocol/job/job_spec_fields.h"
+#include "protocol/job/job_spec_mode.h"
 #include "protocol/job/job_spec_reproducible.h"
 #include "protocol/job/layout.h"
 #include "protocol/job/step_sends.h"
@@ -41,29 +42,14 @@ Status check_enums(const JobSpec& spec) {
       "know");
 }
 
-Status check_asynchronous(const JobSpec& spec) {
-  if (spec.mode != Mode::kAsynchronous) return {};
-  if (spec.quorum != 0) {
-    return refuse_spec(
-        "quorum belongs to mode partial: in mode asynchronous each contribution is a step of its own; set it to 0");
-  }
-  if (spec.deadline != std::chrono::milliseconds::zero()) {
-    return refuse_spec(
-        "deadline belongs to mode partial: in mode asynchronous no step blocks on a worker; set it to 0");
-  }
-  return {};
-}
+bool leaves_workers_out(Mode mode) { return mode == Mode::kBoundedStaleness || mode == Mode::kPartial; }
 
-/// Checks the fields of steps that do not wait for all members.
+/// Checks the values of the fields of steps that do not wait for all members.
 Status check_absence(const JobSpec& spec) {
   const uint32_t expected = spec.participants != 0 ? spec.participants : spec.workers;
   if (spec.quorum > expected) {
     return refuse_spec(fmt::format("quorum {} is over the {} {}: no step would ever be decided", spec.quorum, expected,
                                    spec.participants != 0 ? "participants of a step" : "workers"));
-  }
-  if (spec.participants != 0 && spec.mode != Mode::kPartial) {
-    return refuse_spec(
-        "participants belongs to mode partial: the other modes take contributions of every worker; set it to 0");
   }
   if (spec.participants != 0 && spec.staleness != 0) {
     return refuse_spec(
@@ -78,8 +64,7 @@ Status check_absence(const JobSpec& spec) {
         "mode bounded_staleness with staleness 0 would wait for all workers in every step: that is mode synchronous");
   }
   const bool waits = spec.quorum != 0 || spec.deadline != std::chrono::milliseconds::zero() || spec.participants != 0;
-  const bool leaves_out = spec.mode == Mode::kBoundedStaleness || spec.mode == Mode::kPartial;
-  if (leaves_out && !waits) {
+  if (leaves_workers_out(spec.mode) && !waits) {
     return refuse_spec(fmt::format(
         "mode {} needs a quorum or a deadline (or, in mode partial, participants): the first contribution would "
         "decide every step alone; a quorum of all workers but one, for example, leaves out the slowest",
@@ -93,15 +78,7 @@ Status check_mode(const JobSpec& spec) {
     return refuse_spec(fmt::format("staleness {} is over the limit of {}: a worker that far ahead needs another mode",
                                    spec.staleness, kStalenessMax));
   }
-  if (spec.mode == Mode::kSynchronous && spec.quorum != 0) {
-    return refuse_spec("quorum belongs to mode partial: mode synchronous waits for every live worker; set it to 0");
-  }
-  if (spec.mode == Mode::kSynchronous && spec.deadline != std::chrono::milliseconds::zero()) {
-    return refuse_spec(
-        "deadline belongs to mode partial: mode synchronous waits for every live worker (see dead_after); set it "
-        "to 0");
-  }
-  if (const Status valid = check_asynchronous(spec); !valid) return valid;
+  if (const Status valid = check_mode_owns(spec); !valid) return valid;
   if (const Status valid = check_absence(spec); !valid) return valid;
   if (spec.history && (spec.mode == Mode::kAsynchronous || spec.staleness != 0)) {
     return refuse_spec(
@@ -563,6 +540,19 @@ Status check_buckets(const JobSpec& spec) {
 }
 
 }  // namespace
+
+Status check_mode_owns(const JobSpec& spec) {
+  const auto refuse = [&](std::string_view option, std::string_view owners) {
+    return refuse_spec(fmt::format("{0} belongs to {1}, and this job has mode {2}: change the mode, or leave {0} out",
+                                   option, owners, enum_word(spec.mode)));
+  };
+  constexpr std::string_view kOwners = "modes partial and bounded_staleness";
+  const bool leaves_out = leaves_workers_out(spec.mode);
+  if (spec.quorum != 0 && !leaves_out) return refuse("quorum", kOwners);
+  if (spec.deadline != std::chrono::milliseconds::zero() && !leaves_out) return refuse("deadline", kOwners);
+  if (spec.participants != 0 && spec.mode != Mode::kPartial) return refuse("participants", "mode partial");
+  return {};
+}
 
 Status validate(const JobSpec& spec) {
   if (!name_holds(spec.name)) {

@@ -9,7 +9,7 @@
 namespace millrace::protocol {
 namespace {
 
-constexpr uint16_t kRecordVersion = 5;  ///< raised with every change of the bytes: protocol/wire/versions.md
+constexpr uint16_t kRecordVersion = 6;  ///< raised with every change of the bytes: protocol/wire/versions.md
 constexpr size_t kChecksumBytes = sizeof(uint64_t);
 
 void put_membership(const Membership& membership, ByteWriter& writer) {
@@ -97,6 +97,7 @@ ByteBuffer encode_job_record(const JobRecord& record) {
     writer.put(incarnation);
   }
   writer.put(static_cast<uint8_t>(record.workers_rejoin));
+  put_text(writer, record.end_reason);
   writer.put(hash64(ByteSpan(bytes)));
   return bytes;
 }
@@ -122,6 +123,7 @@ Result<JobRecord> decode_job_record(ByteSpan bytes) {
     incarnation = reader.get<uint64_t>();
   }
   record.workers_rejoin = reader.flag();
+  record.end_reason = reader.text(kSentenceBytesMax);
   if (!reader.at_end()) return malformed();
   return record;
 }

@@ -21,6 +21,8 @@ struct JobRecord {
   std::vector<std::pair<uint32_t, uint64_t>>
       last_incarnations;        ///< the incarnation last given to a worker, members or not
   bool workers_rejoin = false;  ///< a member's first Hello asked to return: its processes do when they are restarted
+  /// A finished job's reason, for processes that ask for it. Empty: all its workers have finished.
+  std::string end_reason = {};
 };
 
 /// The linearizable table of membership: one machine's SQLite file, in-memory for tests, later etcd. Every change of a

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "kernels/base/plain_text.h"
 #include "protocol/base/limits.h"
 #include "protocol/messages/log_branch.h"
 
@@ -65,7 +66,7 @@ Result<std::optional<protocol::JobRecord>> change_job_in(protocol::MembershipTab
 
 Result<Change> join(protocol::JobRecord& record, const Joiner& joiner, const protocol::JobSpec& spec) {
   protocol::Membership& membership = record.membership;
-  if (membership.finished) return fail(ErrorCode::kNotAMember, fmt::format("job '{}' has ended", record.name));
+  if (membership.finished) return fail(ErrorCode::kNotAMember, end_sentence(record));
   const auto at = member_at(membership.members, joiner.worker);
   const bool present = at != membership.members.end() && at->worker == joiner.worker;
   if (present && at->nonce == joiner.nonce) return Change::kNone;
@@ -216,10 +217,21 @@ CutChoice choose_for_cut(const std::map<uint32_t, protocol::State>& states, cons
   return choice;
 }
 
-Change end(protocol::JobRecord& record) {
+Change end(protocol::JobRecord& record, std::string_view reason) {
   if (record.membership.finished) return Change::kNone;
   record.membership.finished = true;
+  give_end_reason(record, reason);
   return Change::kChanged;
+}
+
+void give_end_reason(protocol::JobRecord& record, std::string_view reason) {
+  record.end_reason = plain_text_of(reason, protocol::kSentenceBytesMax);
+}
+
+std::string end_sentence(const protocol::JobRecord& record) {
+  const std::string_view reason =
+      record.end_reason.empty() ? "its workers have finished" : std::string_view(record.end_reason);
+  return fmt::format("job '{}' has ended: {}", record.name, reason);
 }
 
 const protocol::Member* find_member(const protocol::Membership& membership, uint32_t worker) {

@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kernels/base/result.h"
@@ -118,7 +119,15 @@ CutChoice choose_for_cut(const std::map<uint32_t, protocol::State>& states, cons
                          const protocol::Membership& membership);
 
 /// Ends the job as it is. Members that are still listed mean that it ended with an error.
-Change end(protocol::JobRecord& record);
+///
+/// reason   a sentence for processes that ask for the job; cut to the longest that a record holds.
+Change end(protocol::JobRecord& record, std::string_view reason);
+
+/// Writes the reason of the end of a job that is finished.
+void give_end_reason(protocol::JobRecord& record, std::string_view reason);
+
+/// Returns "job 'NAME' has ended: REASON". REQUIRES: it is finished.
+std::string end_sentence(const protocol::JobRecord& record);
 
 /// Returns the member's entry in the membership, or nullptr.
 const protocol::Member* find_member(const protocol::Membership& membership, uint32_t worker);

@@ -13,6 +13,7 @@
 #include "monitoring/command_line/completion.h"
 #include "monitoring/command_line/config_flag.h"
 #include "monitoring/command_line/quantity_flags.h"
+#include "monitoring/command_line/text_check.h"
 #include "monitoring/command_line/usage_sentence.h"
 #include "protocol/address/endpoint_text.h"
 #include "protocol/address/host_port.h"
@@ -22,8 +23,11 @@ namespace millrace::server {
 using monitoring::add_duration;
 using monitoring::add_rate;
 using monitoring::add_size;
+using monitoring::checked;
 using monitoring::in_ms;
+using monitoring::in_range;
 using monitoring::in_seconds;
+using monitoring::not_empty;
 
 namespace {
 
@@ -64,12 +68,13 @@ constexpr const char* kFooter =
 
 /// Refuses paths that SQLite would take for a table of the process's own, which no other shard sees.
 std::string refuse_table(std::string& text) {
-  if (!text.empty() && text != ":memory:") return {};
+  if (text.empty()) return "it is empty";
+  if (text != ":memory:") return {};
   return fmt::format("'{}' is not the name of a file that all shards can share", text);
 }
 
 void add_limits(CLI::App& app, Limits& limits) {
-  const CLI::Range from_one(1U, std::numeric_limits<uint32_t>::max());
+  const auto from_one = in_range(1U, std::numeric_limits<uint32_t>::max());
   app.option_defaults()->group("Limits (a refusal names the one it met)");
   app.add_option("--jobs-max", limits.jobs_max, "Jobs open at a time")->check(from_one)->capture_default_str();
   app.add_option("--workers-max", limits.workers_max, "Workers of a job")->check(from_one)->capture_default_str();
@@ -111,16 +116,6 @@ std::string to_address(std::string& text, protocol::PortZero port_zero) {
   return {};
 }
 
-std::string refuse_datagrams(std::string& text) {
-  const auto parsed = protocol::parse_endpoint(text);
-  return parsed ? std::string() : parsed.error().message;
-}
-
-std::string refuse_http(std::string& text) {
-  const auto parsed = protocol::parse_host_port(text);
-  return parsed ? std::string() : parsed.error().message;
-}
-
 void add_cluster_flags(CLI::App& app, Options& options) {
   app.option_defaults()->group("Cluster");
   app.add_option("--table", options.table, "Membership table: an SQLite file that all shards share; made if absent")
@@ -128,10 +123,10 @@ void add_cluster_flags(CLI::App& app, Options& options) {
       ->check(CLI::Validator(refuse_table, ""))
       ->type_name("FILE");
   app.add_option("--shard", options.shard, "Number of this shard, from 0")
-      ->check(CLI::Range(0u, 1023u))
+      ->check(in_range(0u, 1023u))
       ->capture_default_str();
   app.add_option("--shards", options.shards, "Shards of the cluster; the same at all of them")
-      ->check(CLI::Range(1u, 1024u))
+      ->check(in_range(1u, 1024u))
       ->capture_default_str();
   app.add_option(
          "--listen", options.listen,
@@ -143,7 +138,7 @@ void add_cluster_flags(CLI::App& app, Options& options) {
       ->transform(CLI::Validator([](std::string& text) { return to_address(text, protocol::PortZero::kRefused); }, ""))
       ->type_name("HOST:PORT");
   app.add_option("--threads", options.threads, "Threads that compute; 0: one a core")
-      ->check(CLI::Range(0u, 1024u))
+      ->check(in_range(0u, 1024u))
       ->capture_default_str();
 }
 
@@ -155,7 +150,8 @@ void add_job_flags(CLI::App& app, Options& options) {
   app.add_option("--store-dir", options.store_dir,
                  "Folder for the weights of jobs with a store: saved when a job is over, on SIGUSR2, and every "
                  "--store-save-every")
-      ->type_name("FOLDER");
+      ->type_name("FOLDER")
+      ->check(not_empty());
   add_duration(app, "--store-save-every", in_seconds(options.store_save_seconds),
                "Time between two saves of running jobs' stores; 0s: none", {.most = kDay});
   app.option_defaults()->group("Switch");
@@ -163,20 +159,21 @@ void add_job_flags(CLI::App& app, Options& options) {
          "--datagrams", options.datagrams,
          "Decides in place of the switch of jobs of path switch, on this UDP address, while the switch is silent; "
          "of shard 0 only. Workers receive this address; port 0 takes a free one")
-      ->check(CLI::Validator(refuse_datagrams, ""))
+      ->check(checked([](const std::string& text) { return protocol::parse_endpoint(text); }))
       ->type_name("HOST:PORT");
   app.add_option(
          "--job-keys", options.job_keys,
          "Folder of those jobs' keys: N.key for the job with number N at the switch, as the switch has it: 64 "
          "hexadecimal digits, readable by its owner alone. N.racks beside it, where racks' switches add up in front "
          "of this shard, lists their workers: {\"racks\": [[0, 1], [2, 3]]}")
-      ->type_name("FOLDER");
+      ->type_name("FOLDER")
+      ->check(not_empty());
 }
 
 void add_output_flags(CLI::App& app, Options& options) {
   app.option_defaults()->group("Output");
   app.add_option("--http", options.http, "Serves /metrics, /healthz and /status; port 0 takes a free one")
-      ->check(CLI::Validator(refuse_http, ""))
+      ->check(checked([](const std::string& text) { return protocol::parse_host_port(text); }))
       ->type_name("HOST:PORT");
   app.add_flag("--json", options.json,
                "Prints the start line as JSON: address, http, shard, incarnation; instead of it: code, error");

@@ -265,7 +265,7 @@ void ShardCore::on_synced(Job& job, const protocol::Member& member, TimeNs now, 
       fmt::format("job '{}': worker {} takes part again under incarnation {}", job.spec().name, member.worker,
                   member.incarnation),
       actions);
-  adopt(job, std::move((*record)->membership), now, actions);
+  adopt(job, std::move(**record), now, actions);
 }
 
 void ShardCore::on_goodbye(Job& job, const protocol::Member& member, const protocol::Goodbye& goodbye, TimeNs now,

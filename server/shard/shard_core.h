@@ -138,6 +138,7 @@ class ShardCore {
     TimeNs since = 0;
     uint32_t silent_ms_max = 0;
     LostJobAction action = LostJobAction::kOver;
+    std::string reason;  ///< of its end
 
     TimeNs due_at() const { return since + TimeNs{silent_ms_max} * kNsPerMs; }
     bool due(TimeNs now) const { return now >= due_at(); }
@@ -250,7 +251,7 @@ class ShardCore {
   void refresh_lost(TimeNs now, Actions& actions);
   void redirect_shards(protocol::JobRecord& record, Actions& actions);
   void hand_over(Job& job, const protocol::Membership& membership, Actions& actions);
-  void adopt(Job& job, protocol::Membership membership, TimeNs now, Actions& actions);
+  void adopt(Job& job, protocol::JobRecord record, TimeNs now, Actions& actions);
   void remove(Job& job, std::span<const protocol::Member> members, Leaving leaving, TimeNs now, Actions& actions);
   void remove_leavers(TimeNs now, Actions& actions);
   bool is_leaving(uint64_t job, const protocol::Member& member) const;
@@ -264,7 +265,7 @@ class ShardCore {
   void close_if_failed(Job& job, Actions& actions);
   void superseded(Actions& actions);
   void advance_shutdown(TimeNs now, Actions& actions);
-  bool end_at_shutdown(Job& job, TimeNs now, Actions& actions);
+  bool end_at_shutdown(Job& job, std::string_view reason, TimeNs now, Actions& actions);
   void note_time(TimeNs now);
 
   ShardConfig config_;

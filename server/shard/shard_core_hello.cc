@@ -197,6 +197,10 @@ Result<protocol::JobRecord> ShardCore::open_record(const protocol::Header& heade
   Result<std::optional<protocol::JobRecord>> known = table_.read_job(hello.spec.name);
   if (!known) return std::unexpected(known.error());
   if (header.job != 0 && (!*known || (*known)->membership.job != header.job)) {
+    const auto ended = table_.read_job(header.job);
+    if (ended && *ended && (*ended)->membership.finished && (*ended)->name == hello.spec.name) {
+      return fail(ErrorCode::kNotAMember, end_sentence(**ended));
+    }
     return fail(ErrorCode::kNotAMember, fmt::format("job {} ('{}') has ended", header.job, hello.spec.name));
   }
   if (*known) return std::move(**known);
@@ -302,10 +306,11 @@ std::optional<Error> ShardCore::left_behind(const protocol::JobRecord& record, c
   const bool in_the_way = theirs != hello.spec || (member && member->nonce != hello.nonce && !hello.returns);
   if (!in_the_way) return std::nullopt;
   const uint32_t silent_ms_max = silent_ms_max_of(record, protocol::wire_ms(theirs.dead_after));
-  const LostJob& waits = lost_
-                             .try_emplace(membership.job, LostJob{record.name, now, silent_ms_max,
-                                                                  LostJob::LostJobAction::kUnlessReopened})
-                             .first->second;
+  const LostJob& waits =
+      lost_
+          .try_emplace(membership.job, LostJob{record.name, now, silent_ms_max, LostJob::LostJobAction::kUnlessReopened,
+                                               "none of its workers was heard after a shard had started again"})
+          .first->second;
   return not_free_yet(
       fmt::format("job '{}' is an earlier run's, which was not ended and none of whose workers has been "
                   "heard since this shard started",
@@ -385,7 +390,7 @@ Result<Job*> ShardCore::admit_by_table(const protocol::Header& header, const pro
   if (!job && layout.parts.empty())
     return fail(ErrorCode::kUnavailable, "the job of this name has just ended; try again");
   if (!job) job = open_job(number, hello.spec, std::move(layout), actions);
-  adopt(*job, std::move(joined->membership), now, actions);
+  adopt(*job, std::move(*joined), now, actions);
   job = find_job(number);
   if (refused) return std::unexpected(*refused);
   if (!job) return fail(ErrorCode::kUnavailable, kNotRun);  // opening it broke off; a new Hello starts again

@@ -36,6 +36,19 @@ std::string why_removed(Leaving leaving, const protocol::JobSpec& spec) {
   return "is behind by more updates than are retained";
 }
 
+/// Returns the reason of the end of a job that members have left.
+std::string too_few_left(const protocol::JobSpec& spec, std::span<const protocol::Member> members, Leaving leaving,
+                         const protocol::Membership& left) {
+  return fmt::format("{} of job '{}' {}; the {} left are fewer than workers_min ({})",
+                     members.size() == 1 ? fmt::format("worker {}", members.front().worker)
+                                         : fmt::format("{} workers", members.size()),
+                     spec.name,
+                     leaving == Leaving::kSilent  ? "went silent"
+                     : leaving == Leaving::kWrong ? "had to be removed"
+                                                  : "left",
+                     left.members.size(), spec.workers_min);
+}
+
 /// Returns the sentence that members receive at the end of a job.
 std::string sentence_of(const protocol::Body& last_message) {
   if (const auto* abort = std::get_if<protocol::Abort>(&last_message)) return abort->sentence;
@@ -108,7 +121,7 @@ void ShardCore::refresh(TimeNs now, Actions& actions) {
             actions);
     } else {
       redirect_shards(**record, actions);
-      adopt(job, std::move((*record)->membership), now, actions);
+      adopt(job, std::move(**record), now, actions);
     }
   }
 }
@@ -174,7 +187,8 @@ void ShardCore::superseded(Actions& actions) {
   stopped_ = true;
 }
 
-void ShardCore::adopt(Job& job, protocol::Membership membership, TimeNs now, Actions& actions) {
+void ShardCore::adopt(Job& job, protocol::JobRecord record, TimeNs now, Actions& actions) {
+  protocol::Membership& membership = record.membership;
   if (membership.epoch <= job.membership().epoch) return;
   const uint64_t shard_incarnation =
       config_.shard < membership.shards.size() ? membership.shards[config_.shard].incarnation : 0;
@@ -183,10 +197,7 @@ void ShardCore::adopt(Job& job, protocol::Membership membership, TimeNs now, Act
   }
   if (membership.finished && membership.members.empty()) return close(job, std::nullopt, "finished", actions);
   if (membership.finished) {
-    return close(job,
-                 protocol::Abort{ErrorCode::kUnavailable,
-                                 "the job was ended: too few workers are left, or one of its shards has stopped"},
-                 "ended", actions);
+    return close(job, protocol::Abort{ErrorCode::kUnavailable, std::move(record.end_reason)}, "ended", actions);
   }
   catch_out_of_memory(membership.job, actions, [&] {
     const auto joined = std::ranges::count_if(membership.members, [&](const protocol::Member& member) {
@@ -220,6 +231,10 @@ void ShardCore::remove(Job& job, std::span<const protocol::Member> members, Leav
         for (const protocol::Member& member : members) {
           if (leave(at, member, leaving, job.spec().workers_min) == Change::kChanged) removed.push_back(member.worker);
         }
+        const bool is_over = !removed.empty() && at.membership.finished;
+        if (is_over && leaving != Leaving::kFinished) {
+          give_end_reason(at, too_few_left(job.spec(), members, leaving, at.membership));
+        }
         return removed.empty() ? Change::kNone : Change::kChanged;
       });
   if (!record) {
@@ -241,16 +256,8 @@ void ShardCore::remove(Job& job, std::span<const protocol::Member> members, Leav
   }
   // Ended by this removal. Where another shard ended the job before, adopt() logs it.
   if (!removed.empty() && record->membership.finished && !record->membership.members.empty()) {
-    const std::string sentence = fmt::format("{} of job '{}' {}; the {} left are fewer than workers_min ({})",
-                                             members.size() == 1 ? fmt::format("worker {}", members.front().worker)
-                                                                 : fmt::format("{} workers", members.size()),
-                                             job.spec().name,
-                                             leaving == Leaving::kSilent  ? "went silent"
-                                             : leaving == Leaving::kWrong ? "had to be removed"
-                                                                          : "left",
-                                             record->membership.members.size(), job.spec().workers_min);
-    log(Severity::kError, sentence, actions);
-    return close(job, protocol::Abort{ErrorCode::kUnavailable, sentence}, "too_few_workers", actions);
+    log(Severity::kError, record->end_reason, actions);
+    return close(job, protocol::Abort{ErrorCode::kUnavailable, record->end_reason}, "too_few_workers", actions);
   }
   if (leaving == Leaving::kFinished || leaving == Leaving::kFailed) {
     for (const protocol::Member& member : members) {
@@ -259,7 +266,7 @@ void ShardCore::remove(Job& job, std::span<const protocol::Member> members, Leav
       job.members().disconnect(member.worker);
     }
   }
-  adopt(job, std::move(record->membership), now, actions);
+  adopt(job, std::move(*record), now, actions);
 }
 
 void ShardCore::remove_leavers(TimeNs now, Actions& actions) {
@@ -339,7 +346,7 @@ void ShardCore::apply_table_change(uint64_t number, TimeNs now, Actions& actions
     if (activates) job->activated((*record)->membership.branches, now);
   });
   job = find_job(number);
-  if (job) adopt(*job, std::move((*record)->membership), now, actions);
+  if (job) adopt(*job, std::move(**record), now, actions);
 }
 
 void ShardCore::tell_change(const Job& job, const Job::TableChange& table_change, uint64_t branch,
@@ -386,8 +393,9 @@ void ShardCore::refresh_lost(TimeNs now, Actions& actions) {
       at = lost_.erase(at);
       continue;
     }
-    const Result<protocol::JobRecord> ended =
-        change_job(table_, at->first, [](protocol::JobRecord& record) -> Result<Change> { return end(record); });
+    const Result<protocol::JobRecord> ended = change_job(
+        table_, at->first,
+        [&reason = at->second.reason](protocol::JobRecord& record) -> Result<Change> { return end(record, reason); });
     if (!ended && ended.error().code != ErrorCode::kNotAMember) {
       table_failed(ended.error(), actions);
       ++at;
@@ -398,14 +406,15 @@ void ShardCore::refresh_lost(TimeNs now, Actions& actions) {
 }
 
 void ShardCore::end_in_table(Job& job, Error why, std::string_view label, Actions& actions) {
-  const Result<protocol::JobRecord> ended = change_job(
-      table_, job.membership().job, [](protocol::JobRecord& record) -> Result<Change> { return end(record); });
+  const Result<protocol::JobRecord> ended =
+      change_job(table_, job.membership().job,
+                 [&why](protocol::JobRecord& record) -> Result<Change> { return end(record, why.message); });
   if (!ended) {
     table_failed(ended.error(), actions);
     // Each poll tries again to write the end. Until then no worker may open the job again without the rounds decided
     // here.
     lost_.insert_or_assign(job.membership().job,
-                           LostJob{job.spec().name, last_call_, 0, LostJob::LostJobAction::kOver});
+                           LostJob{job.spec().name, last_call_, 0, LostJob::LostJobAction::kOver, why.message});
   }
   log(Severity::kError, why.message, actions);
   close(job, protocol::Abort{why.code, std::move(why.message)}, label, actions);
@@ -466,8 +475,8 @@ void ShardCore::advance_shutdown(TimeNs now, Actions& actions) {
   next_ending_ = now + static_cast<TimeNs>(config_.limits.table_poll_ms) * kNsPerMs;
   for (auto at = jobs_.begin(); at != jobs_.end();) {
     Job& job = *at++->second;  // closing erases it
-    if (!end_at_shutdown(job, now, actions)) continue;
     const std::string sentence = fmt::format("shard {} was shut down", config_.shard);
+    if (!end_at_shutdown(job, sentence, now, actions)) continue;
     close(job, protocol::Goodbye{protocol::Goodbye::Reason::kShutdown, sentence}, "shutdown", actions);
   }
   // Jobs that ended here before, and whose end the table does not have: poll_table() writes it.
@@ -481,9 +490,10 @@ void ShardCore::advance_shutdown(TimeNs now, Actions& actions) {
 }
 
 /// Ends the job in the table at shutdown. True: the table has the end, or it was tried for long enough.
-bool ShardCore::end_at_shutdown(Job& job, TimeNs now, Actions& actions) {
-  const Result<protocol::JobRecord> ended = change_job(
-      table_, job.membership().job, [](protocol::JobRecord& record) -> Result<Change> { return end(record); });
+bool ShardCore::end_at_shutdown(Job& job, std::string_view reason, TimeNs now, Actions& actions) {
+  const Result<protocol::JobRecord> ended =
+      change_job(table_, job.membership().job,
+                 [reason](protocol::JobRecord& record) -> Result<Change> { return end(record, reason); });
   if (ended || ended.error().code == ErrorCode::kNotAMember) return true;
   table_failed(ended.error(), actions);
   if (now < *ending_until_) return false;

@@ -3,12 +3,15 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <cstdint>
+#include <limits>
 #include <string>
 
 #include "kernels/base/clock.h"
 #include "monitoring/command_line/completion.h"
 #include "monitoring/command_line/config_flag.h"
 #include "monitoring/command_line/quantity_flags.h"
+#include "monitoring/command_line/text_check.h"
 #include "monitoring/command_line/usage_sentence.h"
 #include "protocol/address/endpoint_text.h"
 #include "protocol/datagram/header.h"
@@ -18,6 +21,9 @@
 namespace millrace::switch_agg {
 
 using monitoring::add_size;
+using monitoring::checked;
+using monitoring::in_range;
+using monitoring::one_of;
 
 namespace {
 
@@ -45,16 +51,16 @@ template <typename Options>
 void add_job_flags(CLI::App& command, Options& options) {
   command.option_defaults()->group("Job");
   command.add_option("--workers", options.workers, "Workers whose packets are made up")
-      ->check(CLI::Range(1u, protocol::kSwitchWorkersMax))
+      ->check(in_range(1u, protocol::kSwitchWorkersMax))
       ->capture_default_str();
   command
       .add_option("--switch-slots", options.slots,
                   "Slots of the job. A network needs slots x packet >= bandwidth x round trip")
-      ->check(CLI::Range(1u, protocol::kSlotsMax))
+      ->check(in_range(1u, protocol::kSlotsMax))
       ->capture_default_str();
   add_size(command, "--switch-packet-bytes", options.packet_bytes, "UDP payload of a contribution at most", 576, 8972);
   command.add_option("--density", options.density, "Part of a window's indices that each worker sends")
-      ->check(CLI::Range(1e-4, 0.5))
+      ->check(in_range(1e-4, 0.5))
       ->capture_default_str();
 }
 
@@ -62,29 +68,31 @@ void add_traffic(CLI::App& bench, BenchOptions& options) {
   monitoring::add_config_flag(bench);
   bench.option_defaults()->group("Switch");
   bench.add_option("--pmd", options.pmd, "net_ring: the path of DPDK with all headers; memory: packets alone")
-      ->check(CLI::IsMember({"net_ring", "memory"}))
+      ->check(one_of({"net_ring", "memory"}))
       ->capture_default_str();
   bench
       .add_option("--lcores", options.lcores,
                   "Threads, each with slots, packets and a queue of its own; one is measured alone, then all of them")
-      ->check(CLI::Range(1u, 64u))
+      ->check(in_range(1u, 64u))
       ->capture_default_str();
   add_job_flags(bench, options);
   bench
       .add_option("--window-indices", options.window_indices,
                   "Of a window; 0: as many that a contribution fills a packet")
-      ->check(CLI::Range(0u, protocol::kWindowIndicesMax))
+      ->check(in_range(0u, protocol::kWindowIndicesMax))
       ->capture_default_str();
   bench.option_defaults()->group("Measurement");
   bench.add_option("--packets", options.packets, "Contributions of a repetition, about")
-      ->check(CLI::Range(uint64_t{1000}, uint64_t{4'000'000}))
+      ->check(in_range(uint64_t{1000}, uint64_t{4'000'000}))
       ->capture_default_str();
   bench
       .add_option("--repeats", options.repeats,
                   "The same packets' worth so often; the report has the best and the median")
-      ->check(CLI::Range(1u, 1000u))
+      ->check(in_range(1u, 1000u))
       ->capture_default_str();
-  bench.add_option("--seed", options.seed, "Of indices and values")->capture_default_str();
+  bench.add_option("--seed", options.seed, "Of indices and values")
+      ->check(in_range(uint64_t{0}, std::numeric_limits<uint64_t>::max()))
+      ->capture_default_str();
   bench.option_defaults()->group("Output");
   bench.add_flag("--json", options.json, "Prints one JSON object");
 }
@@ -108,9 +116,10 @@ void add_load(CLI::App& load, LoadOptions& options, std::string& to, std::string
       ->excludes(echo);
   add_job_flags(load, options);
   load.add_option("--switch-job", options.job, "Number of the switch's job, whose key is 00 01 02 ... 1f")
+      ->check(in_range(0u, std::numeric_limits<uint32_t>::max()))
       ->capture_default_str();
   load.add_option("--window-indices", options.window_indices, "Of a window, as the switch's job has it")
-      ->check(CLI::Range(64u, protocol::kWindowIndicesMax))
+      ->check(in_range(64u, protocol::kWindowIndicesMax))
       ->capture_default_str();
   load.option_defaults()->group("Measurement");
   monitoring::add_duration(load, "--duration", monitoring::in_seconds(options.seconds), "Time for which it sends",

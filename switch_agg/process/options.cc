@@ -8,6 +8,7 @@
 #include "monitoring/command_line/completion.h"
 #include "monitoring/command_line/config_flag.h"
 #include "monitoring/command_line/quantity_flags.h"
+#include "monitoring/command_line/text_check.h"
 #include "monitoring/command_line/usage_sentence.h"
 #include "protocol/address/endpoint_text.h"
 #include "protocol/address/host_port.h"
@@ -16,6 +17,9 @@
 namespace millrace::switch_agg {
 
 using monitoring::add_size;
+using monitoring::checked;
+using monitoring::in_range;
+using monitoring::not_empty;
 
 namespace {
 
@@ -69,14 +73,14 @@ struct RunTexts {
 void add_limits(CLI::App& run, RunOptions& options) {
   run.option_defaults()->group("Limits");
   run.add_option("--jobs-max", options.limits.jobs_max, "Jobs at a time")
-      ->check(CLI::Range(1u, 4096u))
+      ->check(in_range(1u, 4096u))
       ->capture_default_str();
   run.add_option("--slots-max", options.limits.slots_max, "Slots of all jobs together, on each lcore")
-      ->check(CLI::Range(1u, 65'536u))
+      ->check(in_range(1u, 65'536u))
       ->capture_default_str();
   run.add_option("--window-indices-max", options.limits.window_indices_max,
                  "Indices of a window; a slot takes 4.25 bytes for each")
-      ->check(CLI::Range(64u, protocol::kWindowIndicesMax))
+      ->check(in_range(64u, protocol::kWindowIndicesMax))
       ->capture_default_str();
   add_size(run, "--packet-bytes-max", options.limits.packet_bytes_max,
            "UDP payload that the path's MTU takes: 1472 of 1500, 8972 of 9000", 1200, 8972);
@@ -85,7 +89,7 @@ void add_limits(CLI::App& run, RunOptions& options) {
 void add_dpdk(CLI::App& run, RunOptions& options, RunTexts& texts, bool& huge_pages) {
   run.option_defaults()->group("DPDK");
   run.add_option("--prefix-bits", options.dpdk.prefix_bits, "Of the network of --listen")
-      ->check(CLI::Range(0u, 32u))
+      ->check(in_range(0u, 32u))
       ->capture_default_str();
   run.add_option("--gateway", texts.gateway, "Router to other networks, for packets that do not answer one from there")
       ->type_name("ADDRESS")
@@ -104,13 +108,14 @@ void add_run(CLI::App& run, RunOptions& options, RunTexts& texts) {
       ->capture_default_str();
   run.add_option("--jobs", options.jobs_file, "The jobs, as JSON (switch_agg/README.md)")
       ->required()
-      ->type_name("FILE");
+      ->type_name("FILE")
+      ->check(not_empty());
   run.add_option("--pmd", options.pmd, "kernel: sockets; or a driver of DPDK with its arguments; or a PCI address")
       ->type_name("DRIVER")
       ->capture_default_str();
   run.add_option("--lcores", options.lcores,
                  "Threads, each with slots of its own; a job is on lcore (its number) modulo N")
-      ->check(CLI::Range(1u, 64u))
+      ->check(in_range(1u, 64u))
       ->capture_default_str();
   run.option_defaults()->group("Output");
   run.add_option("--http", options.http, "Serves /metrics, /healthz and /status; port 0 takes a free one")

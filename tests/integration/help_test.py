@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Every --help is as its golden text, and a flag has one name, one unit and one meaning in all programs.
+"""Every --help is as its golden text, a flag has one name, one unit and one meaning in all programs, and refuses wrong values.
 
     help_test.py FOLDER_OF_PROGRAMS SOURCE_TREE [unittest arguments]
     help_test.py --write FOLDER_OF_PROGRAMS SOURCE_TREE      writes the golden texts (tests/integration/help/)
@@ -24,6 +24,49 @@ WITHOUT_MPI = re.compile(r"without MPI|has no MPI")
 FLAG_LINE = re.compile(r"^ +(?:-\w,)?(--[a-z][a-z0-9-]*)(?: (\S+))?", re.MULTILINE)
 # In every program.
 OWN = {"--help", "--version", "--config"}
+
+
+# (form of a value in help, a value that the flag does not take, words of the refusal about valid values)
+WRONG = [(re.compile(form), value, words) for form, value, words in (
+    (r"(UINT|INT|FLOAT):\S+\.\.", "many", "is not a number from "),
+    (r"NUMBER", "many", "it takes a "),
+    (r"\w+:\{", "nothing", "is not one of "),
+    (r"\w+\|", "nothing", "known are "),
+    (r"DURATION", "10", "is not a duration: give a number with "),
+    (r"RATE", "many", "is not a rate: "),
+    (r"SIZE", "many", "is not a size: give a whole number of bytes"),
+    (r"HOST:PORT|LIST|ADDRESS", "somewhere", "is not an address: give "),
+    (r"FILE|FOLDER", "", "it is empty"),
+)]
+# The same by flag, of values with a grammar of their own.
+WRONG_TEXTS = {
+    "--algorithm": ("sums", "there "),
+    "--codec": ("gap+nothing", "codec 'gap+nothing' is not "),
+    "--codec-down": ("gap+nothing", "codec 'gap+nothing' is not "),
+    "--codec-up": ("gap+nothing", "codec 'gap+nothing' is not "),
+    "--grid": ("16384", "is not a grid: 'auto' or "),
+    "--layers": ("wide", "is not a number from 1 to "),
+    "--lr-schedule": ("sometimes", "constant, inverse[:EPOCHS], "),
+    "--method": ("best", "there are three_lc, "),
+    "--momentum": ("fast", "is not a momentum: 'none', or "),
+    "--only": ("best", "there is no row 'best'; there are "),
+    "--quantizer": ("gap+nothing", "codec 'gap+nothing' is not "),
+    "--reselect": ("largest", "is not a re-selection: 'none' or "),
+    "--select": ("largest:0.1", "known are none, topk"),
+    "--slow-worker": ("3", "is not WORKER:FACTOR"),
+    "--store": ("fast", "is not an optimizer; known are "),
+    "--switch-codec": ("gap", "is not a switch_codec: 'auto' or "),
+}
+# Flags without a wrong value, and the reason.
+TAKES_ANY = {
+    "--data": "any other text is a file",
+    "--job": "any text is a name",
+    "--pmd": "any other text is a device of DPDK",
+}
+# A command's other flags, with which it gets as far as its check of a text.
+OTHER_FLAGS = {"--codec": {("millrace-bench", "codec"): ["--explain"]}}
+A_VALUE = {"FILE": "/no/such/file", "LIST": "127.0.0.1:9", "HOST:PORT": "127.0.0.1:9", "DURATION": "1ms", "RATE": "1gbit", "FLOAT": "0.1",
+           "UINT": "8"}
 
 
 def help_of(program, command=()):
@@ -70,6 +113,12 @@ def flags_of(said):
         form = form.split("=")[0].split(":")[0] if form.isupper() or ":" in form or "=" in form else ""
         flags[flag] = form
     return flags
+
+
+def forms_of(said):
+    """{flag: form of its value as help has it} of the flags of a help that take a value."""
+    lines = re.findall(r"^ +(?:-\w,)?(--[a-z][a-z0-9-]*) ((?:[A-Z]{3}|[a-z_]+\|)\S*)( REQUIRED)?", said, re.MULTILINE)
+    return {flag: form + required for flag, form, required in lines if flag not in OWN}
 
 
 def options():
@@ -156,6 +205,57 @@ class Help(unittest.TestCase):
         for key, said in self.helps.items():
             for flag in flags_of(said):
                 self.assertNotRegex(flag, "-(ns|us|ms|seconds|minutes|mb|mib|gb|kbit|mbit)$", " ".join(key))
+
+
+class WrongValues(unittest.TestCase):
+    """Every flag of every command refuses a wrong value, on the command line and in a file, before the command does anything."""
+
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        cls.file = Path(folder.name) / "flags.toml"
+        cls.cases = [(key, flag, *cls.wrong_value(flag, form), cls.others(key, flag, forms))
+                     for key, said in all_helps().items() if not commands_of(said)
+                     for forms in [forms_of(said)] for flag, form in forms.items() if flag not in TAKES_ANY]
+
+    @staticmethod
+    def wrong_value(flag, form):
+        if form.startswith("TEXT") and not form.startswith("TEXT:{"):
+            return WRONG_TEXTS[flag]
+        return next((value, words) for pattern, value, words in WRONG if pattern.match(form))
+
+    @staticmethod
+    def others(key, flag, forms):
+        """The flags that the command requires beside this one, with values that it takes."""
+        required = [(other, form) for other, form in forms.items() if form.endswith(" REQUIRED") and other != flag]
+        values = [(other, next(value for start, value in A_VALUE.items() if form.startswith(start))) for other, form in required]
+        return [*OTHER_FLAGS.get(flag, {}).get(key, []), *(word for pair in values for word in pair)]
+
+    def refusal(self, key, arguments):
+        ended = subprocess.run([PROGRAMS / key[0], *key[1:], *arguments], capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
+                               stdin=subprocess.DEVNULL)
+        self.assertEqual(ended.returncode, 2, (ended.stdout, ended.stderr))
+        return ended.stderr
+
+    def test_AreRefusedWithTheFlagAndTheValidOnes(self):
+        for key, flag, value, words, others in self.cases:
+            with self.subTest(f"{' '.join(key)} {flag}={value}"):
+                said = self.refusal(key, [*others, flag, value])
+                self.assertIn(flag, said)
+                self.assertIn(words, said)
+
+    def test_AreRefusedAlikeInAFile(self):
+        for key, flag, value, _, others in self.cases:
+            with self.subTest(f"{' '.join(key)} {flag}={value}"):
+                self.file.write_text(f'{flag.removeprefix("--")} = "{value}"\n', encoding="utf-8")
+                self.assertEqual(self.refusal(key, [*others, "--config", self.file]), self.refusal(key, [*others, flag, value]))
+
+    def test_EveryExceptionIsNeeded(self):
+        forms = {}
+        for said in all_helps().values():
+            forms |= forms_of(said)
+        self.assertEqual([flag for flag in (*TAKES_ANY, *WRONG_TEXTS) if flag not in forms], [])
 
 
 def write():

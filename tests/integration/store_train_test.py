@@ -125,7 +125,7 @@ class StoreTraining(unittest.TestCase):
     def test_WhatDoesNotBelongToAStoreIsRefused(self):
         for flag in (("--lr", 1), ("--lr-schedule", "inverse:2"), ("--l2", 0.001)):
             self.refused("the rate is the store's", "--store", "sgd:0.1", *flag)
-        self.refused("--store-begin belongs to --store", "--store-begin", "saved")
+        self.refused("store_begin belongs to a store", "--store-begin", "saved")
         self.refused("with --store they pull", "--store", "sgd:0.1", "--initial-weights", "first")
         self.refused("is not an optimizer", "--store", "rmsprop:1")
 

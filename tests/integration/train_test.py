@@ -446,7 +446,7 @@ class Refusals(WithServers):
         for sentence, flags in (("--table is required", []), ("--shard", [*table, "--shard", 3, "--shards", 2]), ("65536", [*table, "--listen", "tcp://127.0.0.1:65536"]),
                                 ("give HOST:PORT", [*table, "--listen", "ipc:///tmp/x"]), ("--advertise", [*table, "--advertise", "here"]),
                                 *[("is not a size", [*table, "--message-bytes-max", size]) for size in ("-1", "1" + 30 * "0", "16E", "10QB", "1.5GiB", "64M", "", "x")],
-                                ("is not from 1B", [*table, "--message-bytes-max", 0]), ("is not a duration", [*table, "--drain", 10]), ("is not a rate", [*table, "--link-rate", 1]),
+                                ("it takes 1B", [*table, "--message-bytes-max", 0]), ("is not a duration", [*table, "--drain", 10]), ("is not a rate", [*table, "--link-rate", 1]),
                                 ("--shard: Value -1", [*table, "--shard", -1]), ("--table: ''", ["--table", ""]), ("':memory:' is not the name", ["--table", ":memory:"]),
                                 ("--http: ''", [*table, "--http", ""]), ("was not readable", [*table, "--config", self.folder.name]),
                                 ("nonsense", [*table, "--config", self.path("typing-error.ini", "nonsense=3\n")]),

@@ -32,6 +32,7 @@ PATH_TOKEN = re.compile(r"\.{0,2}/?[\w*.{},-]+(/[\w*.{},-]+)*/?")
 HEADING = re.compile(r"^#{1,6} +(.*?) *#*$")
 ANCHOR = re.compile(r"<a +(?:id|name)=\"([^\"]+)\"")
 EXAMPLE = re.compile(r"^<!-- example: (\S+) -->\n```\w*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+EXAMPLE_LINES_MAX = 30
 EXCERPT = re.compile(r"^ *// README: begin\n(.*?)^ *// README: end$", re.MULTILINE | re.DOTALL)
 
 RULES = {
@@ -40,7 +41,8 @@ RULES = {
     "document-columns": f"a line of a document has at most {COLUMNS_MAX} columns",
     "dead-link": "a document's link leads to a file, and to a heading of it",
     "dead-name": "a file that a document names is in the tree",
-    "example": "a code block under <!-- example: FILE --> is that file's part between the lines // README: begin and end",
+    "example": "a code block under <!-- example: FILE --> is that file's part between the lines // README: begin and end, "
+               f"of at most {EXAMPLE_LINES_MAX} lines",
     "document-ratchet": "long_documents.txt only shrinks",
 }
 # kind of a ratchet's line -> the rule that it relaxes
@@ -174,6 +176,8 @@ def check_examples(path, text, sources):
             yield Fault(path, line, "example", f"{match.group(1)} is not in the tree")
         elif match.group(2) != excerpt(source):
             yield Fault(path, line, "example", f"the block is not what {match.group(1)} has: run tests/lint/documents.py --update-examples")
+        elif (lines := match.group(2).count("\n")) > EXAMPLE_LINES_MAX:
+            yield Fault(path, line, "example", f"the part of {match.group(1)} has {lines} lines, the limit is {EXAMPLE_LINES_MAX}")
 
 
 def faults_of(path, text, texts, tree, sources):

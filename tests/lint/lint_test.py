@@ -254,6 +254,9 @@ class Documents(unittest.TestCase):
         self.assertEqual(self.faults(page("int f();\n")), [("example", 1)])
         self.assertEqual(self.faults(page("int x;\n"), sources={"worker/e.cc": "int x;\n"}), [])
         self.assertEqual(self.faults(page("int f();\n"), sources={"worker/e.cc": self.EXAMPLE * 2}), [("example", 1)])
+        for lines, faults in ((30, []), (31, [("example", 1)])):
+            long_part = "int x;\n" * lines
+            self.assertEqual(self.faults(page(long_part), sources={"worker/e.cc": long_part}), faults)
         self.assertEqual(documents.with_examples(page(""), sources), page("int f();\n"))
 
     def test_TheRatchetAllowsItsNumberAndNoMore(self):

@@ -261,6 +261,7 @@ TEST(OutOfMemory, AnEndThatTheTableSaysIsToldToEveryWorkerAndCountedOnce) {
     protocol::JobRecord record = cluster.table().read_job("job").value().value();
     const uint64_t epoch = record.membership.epoch++;
     record.membership.finished = true;  // by another shard
+    record.end_reason = "shard 1 was shut down";
     EXPECT_EQ(cluster.table().compare_and_swap(epoch, record), true);
     cluster.now += 60 * kNsPerMs;
     const bool failed = starved.tick_fails_at(at);

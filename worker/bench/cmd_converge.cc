@@ -1,6 +1,7 @@
 #include <fmt/core.h>
 
 #include <array>
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "kernels/base/clock.h"
+#include "kernels/base/registry.h"
 #include "monitoring/command_line/quantity_flags.h"
 #include "protocol/files/atomic_file.h"
 #include "worker/bench/bench_command.h"
@@ -126,8 +128,7 @@ program::Command add_converge_bench(CLI::App& root) {
                            "let every gradient take at least this time", {.most = 10 * kNsPerS});
   app->add_option("--slow-worker", flags->slow, "WORKER:FACTOR: its gradients take FACTOR times --compute-time")
       ->check(not_empty());
-  std::string names;
-  for (const ConvergeRow& row : converge_rows(options)) names += (names.empty() ? "" : ", ") + row.name;
+  const std::string names = listed_texts(converge_rows(options), std::mem_fn(&ConvergeRow::name));
   app->option_defaults()->group("Measurement");
   app->add_option("--only", options.rows, "rows to measure, of: " + names + " (default: all)")->delimiter(',');
   app->option_defaults()->group("Output");

@@ -73,8 +73,12 @@ Command add_select(CLI::App& root) {
       app->add_option("--trace", flags->options.trace,
                       "the gradients of a file, in place of Gaussian values: n entries of it, from the "
                       "start again where it has fewer")
-          ->type_name("FILE");
-  app->add_option("--worker", flags->options.worker, "of the trace")->capture_default_str()->needs(trace);
+          ->type_name("FILE")
+          ->check(program::not_empty());
+  app->add_option("--worker", flags->options.worker, "of the trace")
+      ->capture_default_str()
+      ->check(in_range(0u, std::numeric_limits<uint32_t>::max()))
+      ->needs(trace);
   app->footer(
       "ratio_to_read_pass compares with max|x| over the same array in the same run: single times on a shared machine\n"
       "mean little, ratios do. A trace is a file of numpy.savez with an array 'accumulator', f32 [workers, n].\n\n"
@@ -134,9 +138,13 @@ Command add_codec(CLI::App& root) {
   CLI::Option* trace =
       app->add_option("--trace", flags->options.trace,
                       "the largest entries of gradients in a file, in place of drawn ones of --dimension")
-          ->type_name("FILE");
+          ->type_name("FILE")
+          ->check(program::not_empty());
   trace->excludes("--dimension");
-  app->add_option("--worker", flags->options.worker, "of the trace")->capture_default_str()->needs(trace);
+  app->add_option("--worker", flags->options.worker, "of the trace")
+      ->capture_default_str()
+      ->check(in_range(0u, std::numeric_limits<uint32_t>::max()))
+      ->needs(trace);
   add_auto_flags(*app, *of_auto);
   auto hostile = std::make_shared<bool>(false);
   app->add_flag("--hostile", *hostile, "time and memory of decoding malformed bytes, beside good ones")

@@ -7,6 +7,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kernels/base/allocator.h"
@@ -60,16 +61,18 @@ Result<PeerBenchOptions> bench_options_of(const PeerBenchFlags& flags) {
   options.boundaries = peer::boundaries_of(flags.boundaries);
   if (flags.without_dense) options.dense = DenseRow::kLeftOut;
   if (flags.overlap) options.overlap = flags.compute == "cores" ? ComputeWhere::kCores : ComputeWhere::kElsewhere;
-  const auto read = [](const std::string& text, std::optional<CodecSpec>& into) -> Status {
+  const auto read = [](std::string_view flag, const std::string& text, std::optional<CodecSpec>& into) -> Status {
     if (text.empty() || text == "raw") return {};
     const Result<CodecSpec> spec = codec_from_text(text);
-    if (!spec) return std::unexpected(spec.error());
-    if (spec->automatic) return fail(ErrorCode::kInvalidArgument, "peers have no automatic codec yet: name one");
+    if (!spec) return fail(spec.error().code, fmt::format("{}: {}", flag, spec.error().message));
+    if (spec->automatic)
+      return fail(ErrorCode::kInvalidArgument, fmt::format("{}: peers have no automatic codec yet: name one", flag));
     into = *spec;
     return {};
   };
-  if (Status status = read(flags.codec, options.codec); !status) return std::unexpected(status.error());
-  if (Status status = read(flags.quantizer, options.quantizer); !status) return std::unexpected(status.error());
+  if (Status status = read("--codec", flags.codec, options.codec); !status) return std::unexpected(status.error());
+  if (Status status = read("--quantizer", flags.quantizer, options.quantizer); !status)
+    return std::unexpected(status.error());
   if (flags.quantizer.empty() && options.codec && has_stated_bound(options.codec->value)) {
     options.quantizer = options.codec;
   }

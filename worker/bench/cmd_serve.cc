@@ -1,7 +1,6 @@
 #include <fmt/core.h>
 
 #include <array>
-#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string_view>
@@ -85,12 +84,12 @@ program::Outcome run_bench_serve(const BenchServeFlags& flags) {
 
 void add_path_flags(CLI::App& app, ServeBenchOptions& options) {
   app.option_defaults()->group("Switch");
-  app.add_option(
-         "--path", options.path,
-         "the process that adds up: server, switch (a millrace-switch, on a host whose link has no limit), or both "
-         "in turn, with the ratio of the rounds' medians")
-      ->transform(CLI::CheckedTransformer(std::map<std::string, ServePath>{
-          {"server", ServePath::kServer}, {"switch", ServePath::kSwitch}, {"both", ServePath::kBoth}}));
+  const program::Choices<ServePath> paths = {
+      {"server", ServePath::kServer}, {"switch", ServePath::kSwitch}, {"both", ServePath::kBoth}};
+  program::add_choice(
+      app, "--path", options.path, paths,
+      "the process that adds up: server, switch (a millrace-switch, on a host whose link has no limit), or both "
+      "in turn, with the ratio of the rounds' medians");
   app.add_option(
          "--racks", options.racks,
          "path switch: number of racks' switches (role combine) that add up in front of shard 0, which decides: "
@@ -142,9 +141,10 @@ program::Command add_serve_bench(CLI::App& root) {
   app->add_option("--codec", options.lossless_codec,
                   "of the row lossless (default: raw+raw on loopback, gap+raw behind a rate)")
       ->check(program::not_empty());
-  app->add_option("--audit", options.audit, "off, on, or both in turn, with the ratio of the rounds' medians")
-      ->transform(CLI::CheckedTransformer(std::map<std::string, ServeAudit>{
-          {"off", ServeAudit::kOff}, {"on", ServeAudit::kOn}, {"both", ServeAudit::kBoth}}));
+  const program::Choices<ServeAudit> audits = {
+      {"off", ServeAudit::kOff}, {"on", ServeAudit::kOn}, {"both", ServeAudit::kBoth}};
+  program::add_choice(*app, "--audit", options.audit, audits,
+                      "off, on, or both in turn, with the ratio of the rounds' medians");
   app->add_option("--threshold-period", options.threshold_period, "steps between exact global thresholds")
       ->capture_default_str()
       ->check(in_range(1, 1 << 20));

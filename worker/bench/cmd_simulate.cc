@@ -194,12 +194,12 @@ void print_simulated(const nlohmann::json& result) {
     const auto number = [&row](const char* key, const char* form, double scale) {
       return row.contains(key) ? fmt::format(fmt::runtime(form), row[key].get<double>() * scale) : std::string("-");
     };
-    table.push_back({row["algorithm"], row["steps"], program::duration_text(row["virtual_ms"].get<double>() * 1e-3),
-                     number("messages_max", "{:.0f}", 1), number("messages_mean", "{:.1f}", 1),
-                     number("bytes_max", "{:.1f}", 1e-3), number("bytes_mean", "{:.1f}", 1e-3),
-                     number("words_over_bound", "{:.3f}", 1), number("wall_s", "{:.2f}", 1),
-                     number("processor_s", "{:.2f}", 1), number("peak_mb", "{:.0f}", 1),
-                     row["correct"].get<bool>() ? "agrees" : "DIFFERS"});
+    table.push_back(
+        {row["algorithm"], row["steps"], program::rounded_duration_text(row["virtual_ms"].get<double>() * 1e-3),
+         number("messages_max", "{:.0f}", 1), number("messages_mean", "{:.1f}", 1), number("bytes_max", "{:.1f}", 1e-3),
+         number("bytes_mean", "{:.1f}", 1e-3), number("words_over_bound", "{:.3f}", 1), number("wall_s", "{:.2f}", 1),
+         number("processor_s", "{:.2f}", 1), number("peak_mb", "{:.0f}", 1),
+         row["correct"].get<bool>() ? "agrees" : "DIFFERS"});
   }
   fmt::print("{}", program::aligned_table(table));
 }
@@ -299,7 +299,9 @@ program::Command add_simulate(CLI::App& root) {
                   "one after another; oktopk re-evaluates in the first, and has rows of either kind from two on")
       ->capture_default_str()
       ->check(in_range(1u, 100'000u));
-  app->add_option("--seed", flags->seed, "of contributions and jitter")->capture_default_str();
+  app->add_option("--seed", flags->seed, "of contributions and jitter")
+      ->capture_default_str()
+      ->check(in_range(uint64_t{0}, std::numeric_limits<uint64_t>::max()));
   app->option_defaults()->group("Limits");
   monitoring::add_size(*app, "--memory-limit", flags->memory_bytes, "of one algorithm's process", uint64_t{64} << 20,
                        uint64_t{1} << 44);

@@ -28,9 +28,9 @@
 
 namespace millrace::cli {
 
-using program::duration_text;
 using program::fail_with;
 using program::in_range;
+using program::rounded_duration_text;
 
 namespace {
 
@@ -68,13 +68,13 @@ peer::KernelSpeeds kernel_speeds_of(const AdviseFlags& flags) {
 }
 
 /// Errors   invalid_argument: no selection of that name, or none that keeps a share and leaves the rest for later.
-Result<SelectionId> callers_selection(const AdviseFlags& flags) {
-  const Result<SelectionId> selection = selection_by_name(flags.select);
+Result<SelectionId> callers_selection(const std::string& name) {
+  const Result<SelectionId> selection = selection_by_name(name);
   if (!selection || *selection == SelectionId::kNone) return selection;
   const SelectionInfo& info = *find_selection(*selection);
   if (info.amount() != SelectionAmount::kShare || info.use == SelectionUse::kUnbiased) {
     return fail(ErrorCode::kInvalidArgument,
-                flags.select +
+                name +
                     " does not select --density of a gradient by size: take topk, trimmed, by_size ..., or "
                     "none where gradients are sparse already");
   }
@@ -83,7 +83,7 @@ Result<SelectionId> callers_selection(const AdviseFlags& flags) {
 
 /// Seconds a value, measured; by hand the same for all.
 Result<peer::SelectionSpeeds> selection_speeds_of(const AdviseFlags& flags, const peer::SumShape& shape) {
-  const Result<SelectionId> callers = callers_selection(flags);
+  const Result<SelectionId> callers = callers_selection(flags.select);
   if (!callers) return std::unexpected(callers.error());
   if (*callers == SelectionId::kNone) return peer::SelectionSpeeds{};
   if (flags.select_ns) {
@@ -112,20 +112,20 @@ Result<peer::CodingSpeeds> codings_of(const AdviseFlags& flags, const std::optio
 }
 
 /// Nothing for "raw": entries travel as pairs. Errors  the text's.
-Result<std::optional<CodecSpec>> codec_of(const AdviseFlags& flags) {
-  if (flags.codec == "raw") return std::optional<CodecSpec>();
-  const Result<CodecSpec> codec = codec_from_text(flags.codec);
+Result<std::optional<CodecSpec>> codec_named(const std::string& name) {
+  if (name == "raw") return std::optional<CodecSpec>();
+  const Result<CodecSpec> codec = codec_from_text(name);
   if (!codec) return std::unexpected(codec.error());
   if (codec->automatic) {
     return fail(ErrorCode::kInvalidArgument,
-                "--codec auto chooses by the gradient at run time (millrace train); name one here, as gap+raw");
+                "auto chooses by the gradient at run time (millrace train); name one here, as gap+raw");
   }
   return std::optional<CodecSpec>(*codec);
 }
 
 Result<peer::MachineSpeeds> speeds_of(const AdviseFlags& flags, const peer::SumShape& shape,
                                       const peer::KernelSpeeds& kernels) {
-  const Result<std::optional<CodecSpec>> codec = codec_of(flags);
+  const Result<std::optional<CodecSpec>> codec = codec_named(flags.codec);
   if (!codec) return std::unexpected(codec.error());
   const auto select = selection_speeds_of(flags, shape);
   if (!select) return std::unexpected(select.error());
@@ -194,10 +194,10 @@ void print_advice(const AdviseFlags& flags, const Advice& advice) {
   std::vector<std::vector<std::string>> table = {
       {"algorithm", "result", "time", "selecting", "coding", "messages", "bytes", "adding", "re-evaluating"}};
   for (const peer::PlannedCost& one : advice.ranking) {
-    table.push_back({std::string(one.info.name), result_name(one.info.result), duration_text(one.total_s()),
-                     duration_text(one.select_s), duration_text(one.encode_s + one.decode_s),
-                     duration_text(one.latency_s), duration_text(one.transfer_s), duration_text(one.add_s),
-                     duration_text(one.reevaluate_s)});
+    table.push_back({std::string(one.info.name), result_name(one.info.result), rounded_duration_text(one.total_s()),
+                     rounded_duration_text(one.select_s), rounded_duration_text(one.encode_s + one.decode_s),
+                     rounded_duration_text(one.latency_s), rounded_duration_text(one.transfer_s),
+                     rounded_duration_text(one.add_s), rounded_duration_text(one.reevaluate_s)});
   }
   const peer::MachineSpeeds& speeds = advice.speeds;
   fmt::print("{}\n{}\nAdding: {:.2f} ns a sparse entry, {:.2f} ns a dense value.\n", program::aligned_table(table),
@@ -292,16 +292,16 @@ void print_layers(const LayersAdvice& all) {
   for (const LayersAdvice::Layer& layer : all.layers) {
     const auto& [dense, sparse] = layer.best;
     table.push_back({program::grouped(layer.shape.dimension), program::grouped(layer.shape.k),
-                     std::string(dense.info.name), duration_text(dense.total_s()), std::string(sparse.info.name),
-                     duration_text(sparse.total_s()), form_name(layer)});
+                     std::string(dense.info.name), rounded_duration_text(dense.total_s()),
+                     std::string(sparse.info.name), rounded_duration_text(sparse.total_s()), form_name(layer)});
   }
   const auto dense = std::ranges::count_if(all.layers, [](const auto& layer) { return layer.best.dense_wins(); });
   fmt::print(
       "{}\nAll dense {}, all sparse {}; each as it is faster {}: {} of {} layers dense.\nA layer that is faster dense "
       "takes select none (TensorOptions::select, for that tensor alone). Speeds that were not given are measured "
       "here.\n",
-      program::aligned_table(table), duration_text(all.dense_s), duration_text(all.sparse_s),
-      duration_text(all.chosen_s), dense, all.layers.size());
+      program::aligned_table(table), rounded_duration_text(all.dense_s), rounded_duration_text(all.sparse_s),
+      rounded_duration_text(all.chosen_s), dense, all.layers.size());
 }
 
 program::Outcome advise_layers(const AdviseFlags& flags) {
@@ -337,8 +337,8 @@ void add_fraction(CLI::App& app, const std::string& flag, std::optional<double>&
   const auto set = [flag, &ns](const std::string& text) {
     constexpr double kMost = 1e6;
     const double time = monitoring::value_or_refuse(flag, nanoseconds_from_text(text));
-    const auto text_of = [](double limit) { return millrace::duration_text(static_cast<TimeNs>(limit)); };
-    monitoring::refuse_outside(flag, text, time, 0.0, kMost, text_of);
+    const auto text_of = [](double limit) { return duration_text(static_cast<TimeNs>(limit)); };
+    monitoring::refuse_failed(flag, check_limits(text, time, 0.0, kMost, text_of));
     ns = time;
   };
   app.add_option_function<std::string>(flag, set, description + "; default: measured here")->type_name("DURATION");
@@ -349,10 +349,12 @@ void add_speed_flags(CLI::App& app, AdviseFlags& flags) {
   app.add_option("--select", flags.select,
                  "what selects --density of a dense gradient before an exact sum (topk, trimmed, radix, by_size ...); "
                  "none: gradients are sparse already, and nothing selects")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(program::checked(callers_selection));
   app.add_option("--codec", flags.codec,
                  "of what ranks contribute, INDEX+VALUE; sums have its index codec, losslessly (raw: none)")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(program::checked(codec_named));
   app.option_defaults()->group("Speeds");
   add_fraction(app, "--select-time", flags.select_ns, "for each value that any selection looks at");
   app.add_option("--entry-bytes", flags.entry_bytes, "of a coded entry; default: measured on drawn entries")

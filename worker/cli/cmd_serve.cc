@@ -198,13 +198,14 @@ Outcome run_serve(const ServeFlags& flags) {
 program::Command add_serve_command(CLI::App& root) {
   auto flags = std::make_shared<ServeFlags>();
   CLI::App* app = program::add_command(root, "serve", "runs all shards of a small cluster on this machine");
+  const auto address = program::checked([](const std::string& text) { return protocol::parse_host_port(text); });
   app->option_defaults()->group("Cluster");
   app->add_option("--shards", flags->shards, "server processes")->capture_default_str()->check(in_range(1, 64));
   app->add_option("--listen", flags->listen,
                   "where shard 0 listens; the ports of the next ones count up; port 0: free ones")
       ->type_name("HOST:PORT")
       ->capture_default_str()
-      ->check(not_empty());
+      ->check(address);
   app->add_option("--table", flags->table, "membership table, kept between runs (default: a temporary one)")
       ->type_name("FILE")
       ->check(not_empty());
@@ -234,14 +235,14 @@ program::Command add_serve_command(CLI::App& root) {
          "with --job-keys: the UDP address where shard 0 does; port 0: a free one (default: a free port of the "
          "host of --listen)")
       ->type_name("HOST:PORT")
-      ->check(not_empty());
+      ->check(address);
   app->option_defaults()->group("Output");
   app->add_option(
          "--http", flags->http,
          "status page of shard 0; the ports of the next ones count up; port 0: free ones (default: port 7700 of "
          "the host of --listen)")
       ->type_name("HOST:PORT")
-      ->check(not_empty());
+      ->check(address);
   app->add_flag("--json", flags->json, "the addresses as one JSON object, once all shards listen");
   app->footer(
       "Each shard is a millrace-server process; run those yourself, on several machines, for a larger cluster. SIGINT "

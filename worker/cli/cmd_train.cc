@@ -56,8 +56,8 @@ Outcome set_threshold_period(TrainFlags& flags) {
                      "--threshold-period belongs to --reselect: without it workers get the whole sum, and there is no "
                      "threshold");
   }
-  const std::string of_reselect = given_period(flags.given);
-  if (asked != 0 && !of_reselect.empty()) {
+  const bool is_of_reselect = !flags.draft.period_chosen;
+  if (asked != 0 && is_of_reselect) {
     return fail_with(ExitCode::kUsage, fmt::format("--threshold-period {} and --reselect {}: give one period", asked,
                                                    flags.given["reselect"]));
   }
@@ -65,7 +65,7 @@ Outcome set_threshold_period(TrainFlags& flags) {
     if (asked != 0) job.reselect.threshold_period = asked;
     return {};
   }
-  if (asked > 1 || (!of_reselect.empty() && job.reselect.threshold_period != 1)) {
+  if (asked > 1 || (is_of_reselect && job.reselect.threshold_period != 1)) {
     return fail_with(ExitCode::kUsage,
                      fmt::format("{}: a switch and --reproducible cut every step by the counts of the step before; "
                                  "leave the period out",
@@ -79,15 +79,9 @@ Outcome set_threshold_period(TrainFlags& flags) {
 Outcome check_flags(const TrainFlags& flags) {
   const TrainOptions& options = flags.options;
   const protocol::JobSpec& job = flags.draft.spec;
-  if (options.me.worker >= job.workers) {
-    return fail_with(ExitCode::kUsage,
-                     fmt::format("--worker {} of --workers {}: workers count from 0", options.me.worker, job.workers));
-  }
   if (options.learning_rate * options.l2 >= 1) {
     return fail_with(ExitCode::kUsage, "--lr times --l2 must be below 1: one step would shrink the weights to nothing");
   }
-  if (!job.has_store() && job.store.begin != StoreBegin::kZeros)
-    return fail_with(ExitCode::kUsage, "--store-begin belongs to --store: without it the servers hold no weights");
   if (job.store.begin == StoreBegin::kWorker) {
     return fail_with(ExitCode::kUsage, "--store-begin worker: this command places no weights; give zeros or saved");
   }
@@ -120,7 +114,7 @@ Outcome set_compression(TrainFlags& flags) {
   if (flags.threshold_period != 0) flags.given["threshold_period"] = fmt::format("{}", flags.threshold_period);
   if (!flags.codec_error.empty()) flags.given["codec_error"] = flags.codec_error;
   if (!flags.method.empty()) {
-    if (Outcome set = apply_method(flags.method, flags.density, flags.given, flags.job); !set) return set;
+    if (Outcome set = apply_method(flags.method, flags.density, flags.given, flags.draft); !set) return set;
     flags.density = 0;
   }
   if (flags.dense && (flags.density > 0 || job.select.selection != SelectionId::kNone)) {

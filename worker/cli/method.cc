@@ -2,7 +2,6 @@
 
 #include <fmt/core.h>
 
-#include <algorithm>
 #include <functional>
 #include <vector>
 
@@ -15,21 +14,15 @@ namespace millrace::cli {
 using program::ExitCode;
 using program::fail_with;
 
-std::string given_period(const worker::GivenTexts& given) {
-  const auto at = given.find("reselect");
-  if (at == given.end()) return {};
-  const std::vector<std::string_view> words = split(at->second, ':');
-  return words.size() == 3 ? std::string(words[2]) : std::string();
-}
-
 program::Outcome apply_method(const std::string& name, double density, const worker::GivenTexts& given,
-                              std::vector<worker::Option>& job) {
+                              worker::JobDraft& draft) {
   const Method* method = find_method(name);
   if (method == nullptr) {
     const std::vector<std::string> known = texts_of(methods(), std::mem_fn(&Method::name));
     return fail_with(ExitCode::kUsage, fmt::format("--method: there is no '{}'; there are {}{}", name, method_names(),
                                                    did_you_mean(name, known)));
   }
+  std::vector<worker::Option> job = worker::options_of(draft);
   const auto option = [&](std::string_view which) -> worker::Option& { return worker::option_named(job, which); };
   // The method's own texts are valid: a test reads them.
   const auto set = [&](const char* which, std::string_view text) {
@@ -47,11 +40,9 @@ program::Outcome apply_method(const std::string& name, double density, const wor
     return fail_with(ExitCode::kUsage, "--method: " + holds.error().message);
   }
   set("reselect", method->reselect);
-  const bool has_period = given.contains("threshold_period") || !given_period(given).empty();
-  if (const std::string cut = option("reselect").text();
-      method->threshold_period != 1 && std::ranges::count(cut, ':') == 1 && !has_period) {
-    (void)option("reselect").set(fmt::format("{}:{}", cut, method->threshold_period));
-  }
+  protocol::ReselectSpec& reselect = draft.spec.reselect;
+  const bool takes_period = draft.period_chosen && reselect.reselect != protocol::Reselect::kNone;
+  if (takes_period && !given.contains("threshold_period")) reselect.threshold_period = method->threshold_period;
   set("codec_error", method->codec_error);
   set("momentum", method->momentum);
   if (method->clip > 0) set("clip", fmt::format("{}", method->clip));

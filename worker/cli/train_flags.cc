@@ -8,6 +8,7 @@
 #include "kernels/base/clock.h"
 #include "kernels/methods/methods.h"
 #include "monitoring/command_line/quantity_flags.h"
+#include "protocol/address/host_port.h"
 #include "worker/program/flag_range.h"
 #include "worker/program/option_flags.h"
 #include "worker/training/model/model_flags.h"
@@ -51,6 +52,7 @@ void add_job_flags(CLI::App& app, TrainFlags& flags) {
   app.add_option("--servers", flags.servers, "host:port,host:port: one shard each, the same list at all workers")
       ->required()
       ->type_name("LIST")
+      ->check(program::checked([](const std::string& text) { return protocol::parse_server_addresses(text); }))
       ->group("Job");
   app.add_option(
          "--workers-min", options.workers_min,
@@ -61,7 +63,7 @@ void add_job_flags(CLI::App& app, TrainFlags& flags) {
       ->group("Job");
   app.add_option("--http", flags.http, "this worker's /metrics, /healthz and /status; port 0 takes a free one")
       ->type_name("HOST:PORT")
-      ->check(not_empty())
+      ->check(program::checked([](const std::string& text) { return protocol::parse_host_port(text); }))
       ->group("Output");
   app.add_option("--state", options.state_path,
                  "file of this worker's state: begun with if it is there, saved while it trains and when the run ends "
@@ -115,13 +117,13 @@ void add_descent_flags(CLI::App& app, TrainFlags& flags) {
       ->each(given)
       ->check(in_range(1e-12, 1e6));
   training::add_schedule_flag(app, flags.schedule, "t whole epochs on")->each(given);
-  app.add_option(
-         "--optimizer", options.optimizer,
-         "sgd; or svrg (mode synchronous): every --snapshot-every steps the workers sum the gradient of all rows "
-         "exactly, in a second job JOB.snapshots; a step sends how much its rows' gradient differs from theirs at "
-         "that snapshot")
-      ->capture_default_str()
-      ->check(one_of({"sgd", "svrg"}));
+  using training::TrainOptimizer;
+  program::add_choice(
+      app, "--optimizer", options.optimizer,
+      program::choices_of({TrainOptimizer::kSgd, TrainOptimizer::kSvrg}, training::train_optimizer_name),
+      "sgd; or svrg (mode synchronous): every --snapshot-every steps the workers sum the gradient of all rows "
+      "exactly, in a second job JOB.snapshots; a step sends how much its rows' gradient differs from theirs at "
+      "that snapshot");
   app.add_option("--snapshot-every", options.snapshot_every, "svrg: steps between two snapshots (default: an epoch's)")
       ->check(in_range(uint64_t{1}, std::numeric_limits<uint64_t>::max()));
   app.add_option("--epochs", options.epochs, "passes over the rows")

@@ -7,11 +7,15 @@
 #include <string>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "protocol/job/enum_words.h"
 #include "protocol/job/job_spec_fields.h"
+#include "protocol/job/job_spec_mode.h"
 #include "protocol/job/job_spec_reproducible.h"
 #include "worker/config/option_access.h"
+#include "worker/config/option_table.h"
+#include "worker/config/option_text.h"
 #include "worker/config/worker_fields.h"
 
 namespace millrace::worker {
@@ -119,33 +123,46 @@ protocol::JobSpec resolved(JobDraft draft) {
   return std::move(spec);
 }
 
-std::unexpected<Error> not_of(std::string_view option, std::string_view owner, std::string_view present) {
-  return fail(ErrorCode::kInvalidArgument,
-              fmt::format("{} belongs to {}, and this job has {}: change that option, or leave {} out", option, owner,
-                          present, option));
+/// Refuses an option without its owner.
+///
+/// present  the job's own, in the owner's place.
+/// change   the change that gives the job the owner.
+std::unexpected<Error> not_of(std::string_view option, std::string_view owner, std::string_view present,
+                              std::string_view change) {
+  return fail(
+      ErrorCode::kInvalidArgument,
+      fmt::format("{0} belongs to {1}, and this job has {2}: {3}, or leave {0} out", option, owner, present, change));
 }
 
 Result<Consistency> consistency_of(const protocol::JobSpec& spec) {
-  const std::string mode = fmt::format("mode {}", protocol::enum_word(spec.mode));
-  const bool leaves_out = spec.mode == Mode::kBoundedStaleness || spec.mode == Mode::kPartial;
-  constexpr std::string_view kOwners = "modes partial and bounded_staleness";
-  if (spec.quorum != 0 && !leaves_out) return not_of("quorum", kOwners, mode);
-  if (spec.deadline.count() != 0 && !leaves_out) return not_of("deadline", kOwners, mode);
-  if (spec.participants != 0 && spec.mode != Mode::kPartial) return not_of("participants", "mode partial", mode);
+  if (const Status owns = protocol::check_mode_owns(spec); !owns) return std::unexpected(owns.error());
   switch (spec.mode) {
     case Mode::kSynchronous: return Synchronous{spec.staleness};
     case Mode::kBoundedStaleness: return BoundedStaleness{spec.staleness, spec.quorum, spec.deadline};
     case Mode::kPartial: return Partial{spec.quorum, spec.deadline, spec.participants, spec.staleness};
     case Mode::kAsynchronous: return Asynchronous{spec.staleness};
   }
-  return not_of("mode", "no version that this library knows", mode);
+  return fail(ErrorCode::kUnsupported,
+              fmt::format("mode {}: this version does not know the number", static_cast<unsigned>(spec.mode)));
+}
+
+/// Returns the name of the first option of the switch that is not as by default; empty: there is none.
+std::string given_switch_option(const JobDraft& draft) {
+  JobDraft given = draft;
+  JobDraft untouched = draft_of(JobConfig{});
+  const std::vector<Option> options = options_of(given);
+  const std::vector<Option> defaults = options_of(untouched);
+  for (size_t at = 0; at < options.size(); ++at) {
+    if (options[at].name.starts_with("switch_") && options[at].text() != defaults[at].text()) return options[at].name;
+  }
+  return {};
 }
 
 Result<Path> path_of(const JobDraft& draft) {
   const protocol::SwitchSpec& at = draft.spec.switch_path;
   if (draft.spec.path == protocol::Path::kServer) {
-    if (!(at == protocol::SwitchSpec{}) || !draft.switch_codec_chosen) {
-      return not_of("a switch_ option", "path switch", "path server");
+    if (const std::string given = given_switch_option(draft); !given.empty()) {
+      return not_of(given, "path switch", "path server", "set path switch");
     }
     return ServerPath{};
   }
@@ -159,6 +176,12 @@ Result<Path> path_of(const JobDraft& draft) {
     path.codec = {static_cast<SwitchIndex>(at.index), static_cast<SwitchValue>(at.value)};
   }
   return path;
+}
+
+Status check_grid_owner(const JobDraft& draft) {
+  const bool has_grid = draft.spec.reproducible || draft.spec.path == protocol::Path::kSwitch;
+  if (draft.grid_chosen || has_grid) return {};
+  return not_of("grid", "path switch and reproducible jobs", "neither", "choose one of them");
 }
 
 template <typename To, typename From>
@@ -190,17 +213,17 @@ struct WorkerLimits {
   Status valid;
 
   void option(const protocol::OptionInfo& info, std::chrono::milliseconds value) {
-    check(info, static_cast<double>(value.count()), " ms");
+    take(info, check_option_limits(info, fmt::format("{}ms", value.count()), value));
   }
-  void option(const protocol::OptionInfo& info, double value) { check(info, value, ""); }
+  void option(const protocol::OptionInfo& info, double value) {
+    take(info, check_option_limits(info, fmt::format("{}", value), value));
+  }
   template <typename T>
   void option(const protocol::OptionInfo&, const T&) {}
 
  private:
-  void check(const protocol::OptionInfo& info, double value, std::string_view unit) {
-    if (!valid || (value >= info.least && value <= info.most)) return;  // NaN is in no limits
-    valid = fail(ErrorCode::kInvalidArgument,
-                 fmt::format("{} is {}{}: it takes {} to {}", info.name, value, unit, info.least, info.most));
+  void take(const protocol::OptionInfo& info, const Status& check) {
+    if (valid && !check) valid = fail(check.error().code, fmt::format("{}: {}", info.name, check.error().message));
   }
 };
 
@@ -208,7 +231,7 @@ struct WorkerLimits {
 Status check_worker(const JobConfig& job, const WorkerConfig& worker) {
   if (worker.worker >= job.workers) {
     return fail(ErrorCode::kInvalidArgument,
-                fmt::format("worker {} of {} workers: identities are 0 .. workers - 1", worker.worker, job.workers));
+                fmt::format("worker {} of {} workers: workers count from 0", worker.worker, job.workers));
   }
   const bool by_server = std::holds_alternative<ServerPath>(job.path);
   if (job.guarantees.reproducible && by_server && (worker.returns || !worker.load_path.empty())) {
@@ -248,6 +271,7 @@ JobDraft draft_of(const JobConfig& job) {
   set_consistency(job.consistency, spec);
   spec.select = OptionAccess::spec_of(job.select);
   spec.reselect = OptionAccess::spec_of(job.reselect);
+  draft.period_chosen = spec.reselect.threshold_period == 1;
   spec.codec_up = OptionAccess::spec_of(job.codec_up);
   spec.codec_down = OptionAccess::spec_of(job.codec_down);
   spec.momentum = OptionAccess::spec_of(job.momentum);
@@ -264,8 +288,9 @@ Result<JobConfig> config_of(const JobDraft& draft) {
   if (!consistency) return std::unexpected(consistency.error());
   auto path = path_of(draft);
   if (!path) return std::unexpected(path.error());
+  if (const Status fits = check_grid_owner(draft); !fits) return std::unexpected(fits.error());
   auto store = store_of(spec.store);
-  if (!store && spec.store.begin != StoreBegin::kZeros) return not_of("store_begin", "a store", "none");
+  if (!store && spec.store.begin != StoreBegin::kZeros) return not_of("store_begin", "a store", "none", "set store");
   return JobConfig{.name = spec.name,
                    .workers = spec.workers,
                    .workers_min = spec.workers_min,
@@ -296,7 +321,9 @@ std::string_view consistency_name(const Consistency& consistency) {
 Result<protocol::JobSpec> job_spec_of(const JobConfig& job, const WorkerConfig& worker,
                                       std::span<const TensorOptions> tensors) {
   if (auto valid = check_worker(job, worker); !valid) return std::unexpected(valid.error());
-  protocol::JobSpec spec = resolved(draft_of(job));
+  JobDraft draft = draft_of(job);
+  if (const Status fits = check_grid_owner(draft); !fits) return std::unexpected(fits.error());
+  protocol::JobSpec spec = resolved(std::move(draft));
   for (const TensorOptions& options : tensors) {
     protocol::TensorSpec tensor = tensor_of(options);
     if (options.output_layer) keep_values(spec, tensor);

@@ -15,6 +15,7 @@ struct JobDraft {
   protocol::JobSpec spec;           ///< without tensors
   bool grid_chosen = true;          ///< spec.grid follows from the other options
   bool switch_codec_chosen = true;  ///< so do the codecs of spec.switch_path
+  bool period_chosen = true;        ///< spec.reselect has no period of its own: a method may set it
 };
 
 /// Returns the options of `job`, flat.

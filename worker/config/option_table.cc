@@ -5,13 +5,15 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
+#include <functional>
 #include <type_traits>
 #include <utility>
 
 #include "kernels/base/check.h"
+#include "kernels/base/registry.h"
 #include "kernels/base/units.h"
 #include "kernels/base/words.h"
+#include "protocol/address/host_port.h"
 #include "protocol/job/enum_words.h"
 #include "protocol/job/job_spec_fields.h"
 #include "worker/config/option_text.h"
@@ -78,18 +80,6 @@ std::string plain_text(E value) {
   return std::string(protocol::enum_word(value));
 }
 
-std::string number_text(double value) { return fmt::format("{}", value); }
-std::string milliseconds_text(double value) { return duration_text(static_cast<TimeNs>(value) * kNsPerMs); }
-
-/// Refuses a value outside the limits, and NaN. `text_of` writes a limit as the user would.
-Status in_limits(const OptionInfo& info, std::string_view text, double value,
-                 std::string (*text_of)(double) = number_text) {
-  if (value >= info.least && value <= info.most) return {};
-  return bad_value(text, std::isinf(info.most)
-                             ? fmt::format("it takes {} or more", text_of(info.least))
-                             : fmt::format("it takes {} to {}", text_of(info.least), text_of(info.most)));
-}
-
 Status set_plain(const OptionInfo&, std::string_view text, bool& value) {
   if (text != "on" && text != "off" && text != "true" && text != "false") {
     return bad_value(text, "known are 'on', 'off'");
@@ -101,13 +91,13 @@ Status set_plain(const OptionInfo& info, std::string_view text, double& value) {
   if (info.quantity == OptionQuantity::kRate) {
     const auto rate = rate_from_text(text);
     if (!rate) return std::unexpected(rate.error());
-    if (auto fits = in_limits(info, text, *rate, rate_text); !fits) return fits;
+    if (auto fits = check_option_limits(info, text, *rate); !fits) return fits;
     value = *rate;
     return {};
   }
   const auto number = number_from_text<double>(text);
   if (!number) return bad_value(text, "it takes a number");
-  if (auto fits = in_limits(info, text, *number); !fits) return fits;
+  if (auto fits = check_option_limits(info, text, *number); !fits) return fits;
   value = *number;
   return {};
 }
@@ -116,12 +106,15 @@ Status set_plain(const OptionInfo& info, std::string_view text, milliseconds& va
   if (!duration) return std::unexpected(duration.error());
   if (*duration % kNsPerMs != 0) return bad_value(text, "it takes whole milliseconds");
   const TimeNs whole = *duration / kNsPerMs;
-  if (auto fits = in_limits(info, text, static_cast<double>(whole), milliseconds_text); !fits) return fits;
+  if (auto fits = check_option_limits(info, text, milliseconds(whole)); !fits) return fits;
   value = milliseconds(whole);
   return {};
 }
 Status set_plain(const OptionInfo& info, std::string_view text, std::string& value) {
   if (static_cast<double>(text.size()) < info.least) return bad_value(text, "it is empty");
+  if (info.quantity == OptionQuantity::kAddress && !text.empty()) {  // empty: there is none
+    if (const auto address = protocol::parse_host_port(text); !address) return std::unexpected(address.error());
+  }
   value = text;
   return {};
 }
@@ -136,7 +129,7 @@ template <typename T>
 Status set_plain(const OptionInfo& info, std::string_view text, T& value) {
   const auto number = number_from_text<T>(text);
   if (!number) return bad_value(text, "it takes a whole number");
-  if (auto fits = in_limits(info, text, static_cast<double>(*number)); !fits) return fits;
+  if (auto fits = check_option_limits(info, text, static_cast<double>(*number)); !fits) return fits;
   value = *number;
   return {};
 }
@@ -165,9 +158,6 @@ struct TextPair {
 constexpr TextPair<SelectionSpec> pair_of(const SelectionSpec*) { return {selection_from_text, selection_text}; }
 constexpr TextPair<CodecSpec> pair_of(const CodecSpec*) { return {codec_from_text, codec_text}; }
 constexpr TextPair<OptimizerSpec> pair_of(const OptimizerSpec*) { return {optimizer_from_text, optimizer_text}; }
-constexpr TextPair<protocol::ReselectSpec> pair_of(const protocol::ReselectSpec*) {
-  return {reselect_from_text, reselect_text};
-}
 constexpr TextPair<protocol::MomentumSpec> pair_of(const protocol::MomentumSpec*) {
   return {momentum_from_text, momentum_text};
 }
@@ -183,11 +173,7 @@ std::string forms_of(const SelectionSpec&) {
 std::string forms_of(const CodecSpec&) {
   return "auto[+VALUE], or INDEX+VALUE of " + index_codec_names() + " and " + value_codec_names();
 }
-std::string forms_of(const OptimizerSpec&) {
-  std::vector<std::string_view> forms;
-  for (const OptimizerInfo& info : optimizers()) forms.push_back(info.form);
-  return fmt::format("{}", fmt::join(forms, ", "));
-}
+std::string forms_of(const OptimizerSpec&) { return listed_texts(optimizers(), std::mem_fn(&OptimizerInfo::form)); }
 template <typename T>
 std::string forms_of(const T&) {
   return {};
@@ -224,6 +210,18 @@ class Tabler {
       auto parsed = kPair.from(text);
       if (parsed) value = *parsed;
       return parsed ? Status{} : std::unexpected(parsed.error());
+    };
+  }
+  template <typename Visit>
+  void text(const OptionInfo& info, protocol::ReselectSpec& value, Visit) {
+    Option& made = add(info, "TEXT");
+    made.text = [&value] { return reselect_text(value); };
+    made.assign = [draft = draft_, &value](const OptionInfo&, std::string_view text) -> Status {
+      const auto parsed = reselect_from_text(text);
+      if (!parsed) return std::unexpected(parsed.error());
+      value = parsed->spec;
+      draft->period_chosen = parsed->period_chosen;
+      return {};
     };
   }
   template <typename T, typename Visit>
@@ -324,7 +322,13 @@ Option& option_named(std::vector<Option>& options, std::string_view name) {
 Status set_option(JobConfig& job, std::string_view name, std::string_view text) {
   JobDraft draft = draft_of(job);
   std::vector<Option> options = options_of(draft);
-  if (Status set = option_named(options, name).set(text); !set) return set;
+  const auto at = std::ranges::find(options, name, &Option::name);
+  if (at == options.end()) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("there is no option '{}'{}", name,
+                            did_you_mean(name, texts_of(options, std::mem_fn(&Option::name)))));
+  }
+  if (Status set = at->set(text); !set) return set;
   auto changed = config_of(draft);
   if (!changed) return std::unexpected(changed.error());
   job = std::move(*changed);

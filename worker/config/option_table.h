@@ -45,7 +45,8 @@ Option& option_named(std::vector<Option>& options, std::string_view name);
 
 /// Sets one option of a job by its name and text, as a file or a flag does.
 ///
-/// Errors  invalid_argument, with the option's name; nothing is changed.
+/// Errors  invalid_argument, and nothing is changed. No option has the name: the sentence has the nearest one. The
+///         option does not take the text, or does not belong to the job: the sentence has the option's name.
 Status set_option(JobConfig& job, std::string_view name, std::string_view text);
 
 /// Returns the heading of a group: "Compression".

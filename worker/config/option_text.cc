@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/base/clock.h"
+#include "kernels/base/units.h"
 #include "kernels/base/words.h"
 #include "kernels/select/select.h"
 #include "protocol/job/enum_words.h"
@@ -73,9 +75,9 @@ std::string momentum_text(const protocol::MomentumSpec& spec) {
   return fmt::format("{}:{}{}", protocol::enum_word(spec.momentum), spec.factor, spec.masked ? "" : ":unmasked");
 }
 
-Result<protocol::ReselectSpec> reselect_from_text(std::string_view text) {
+Result<ReselectText> reselect_from_text(std::string_view text) {
   protocol::ReselectSpec spec;
-  if (text == "none") return spec;
+  if (text == "none") return ReselectText{};
   const std::vector<std::string_view> words = split(text, ':');
   const auto wanted = [&] {
     return not_a(text, "a re-selection: 'none' or 'topk:DENSITY|COUNT[:PERIOD]'",
@@ -90,7 +92,7 @@ Result<protocol::ReselectSpec> reselect_from_text(std::string_view text) {
   if (spec.threshold_period > protocol::kThresholdPeriodMax) {
     return not_a(words[2], fmt::format("a period of 1 to {} steps", protocol::kThresholdPeriodMax));
   }
-  return spec;
+  return ReselectText{.spec = spec, .period_chosen = words.size() == 2};
 }
 
 std::string reselect_text(const protocol::ReselectSpec& spec) {
@@ -131,6 +133,18 @@ Result<protocol::SwitchCodecs> switch_codecs_from_text(std::string_view text) {
 
 std::string switch_codecs_text(const protocol::SwitchCodecs& codecs) {
   return fmt::format("{}+{}", protocol::enum_word(codecs.index), protocol::enum_word(codecs.value));
+}
+
+Status check_option_limits(const protocol::OptionInfo& info, std::string_view text, double value) {
+  if (info.quantity == protocol::OptionQuantity::kRate) {
+    return check_limits(text, value, info.least, info.most, rate_text);
+  }
+  return check_limits(text, value, info.least, info.most, [](double limit) { return fmt::format("{}", limit); });
+}
+
+Status check_option_limits(const protocol::OptionInfo& info, std::string_view text, std::chrono::milliseconds value) {
+  const auto text_of = [](double limit_ms) { return duration_text(static_cast<TimeNs>(limit_ms) * kNsPerMs); };
+  return check_limits(text, static_cast<double>(value.count()), info.least, info.most, text_of);
 }
 
 }  // namespace millrace::worker

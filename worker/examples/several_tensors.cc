@@ -21,46 +21,40 @@ std::vector<float> gradient_of(uint32_t worker, uint32_t workers, const std::vec
   return gradient;
 }
 
-float largest_error(const std::vector<float>& weights, float target) {
+float target_of(size_t tensor) { return static_cast<float>(tensor + 1); }
+
+double largest_error(const std::vector<float>& weights, float target) {
   float largest = 0;
   for (const float weight : weights) largest = std::fmax(largest, std::fabs(weight - target));
-  return largest;
+  return static_cast<double>(largest);
 }
 
 // README: begin
 void train(millrace::JobConfig job, millrace::WorkerConfig me) {
   job.name = "several_tensors";
   job.select = millrace::Selection::top_k(0.1);
-  std::array<std::vector<float>, 3> weights = {std::vector<float>(50'000), std::vector<float>(20'000),
-                                               std::vector<float>(10)};
-  constexpr float kRate = -0.05f;
-  auto session = millrace::Session::connect(
-      job, me,
-      {{.name = "layer 1", .dimension = weights[0].size(), .weights = millrace::Weights(weights[0], kRate)},
-       // A larger priority is sent first; this one's values travel in 8 bits.
-       {.name = "layer 2",
-        .dimension = weights[1].size(),
-        .priority = 1,
-        .codec_up = millrace::Codec(millrace::index::gap, millrace::value::qsgd(8)),
-        .weights = millrace::Weights(weights[1], kRate)},
-       // A small tensor goes whole.
-       {.name = "bias",
-        .dimension = weights[2].size(),
-        .select = millrace::Selection::all(),
-        .weights = millrace::Weights(weights[2], kRate)}});
+  std::array weights = {std::vector<float>(50'000), std::vector<float>(20'000), std::vector<float>(10)};
+  std::vector<millrace::TensorOptions> tensors;
+  for (std::vector<float>& array : weights)
+    tensors.push_back({.dimension = array.size(), .weights = millrace::Weights(array, -0.05f)});
+  tensors[0].name = "layer 1";  // with the job's options
+  tensors[1].name = "layer 2";
+  tensors[1].priority = 1;                                                                // a larger one is sent first
+  tensors[1].codec_up = millrace::Codec(millrace::index::gap, millrace::value::qsgd(8));  // values in 8 bits
+  tensors[2].name = "bias";
+  tensors[2].select = millrace::Selection::all();  // a small tensor goes whole
+  auto session = millrace::Session::connect(job, me, tensors);
   for (int i = 0; i < 400; ++i) {
     std::array<uint64_t, 3> steps = {};
     // Push all tensors before one is awaited: the last layer's gradient is ready first.
     for (size_t tensor = 3; tensor-- > 0;)
-      steps[tensor] =
-          session->push(tensor, gradient_of(me.worker, job.workers, weights[tensor], static_cast<float>(tensor + 1)));
+      steps[tensor] = session->push(tensor, gradient_of(me.worker, job.workers, weights[tensor], target_of(tensor)));
     for (size_t tensor = 0; tensor < 3; ++tensor) session->await(tensor, steps[tensor]);
   }
   session->finish();
-  for (size_t tensor = 0; tensor < 3; ++tensor) {
-    const float error = largest_error(weights[tensor], static_cast<float>(tensor + 1));
-    std::printf("%s: largest error %.6f\n", session->stats().tensors[tensor].name.c_str(), static_cast<double>(error));
-  }
+  for (size_t tensor = 0; tensor < 3; ++tensor)
+    std::printf("%s: largest error %.6f\n", session->stats().tensors[tensor].name.c_str(),
+                largest_error(weights[tensor], target_of(tensor)));
 }
 // README: end
 

@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <exception>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace {
@@ -52,23 +53,23 @@ double gradient_of(const std::vector<Row>& rows, const std::vector<float>& weigh
   return loss / static_cast<double>(rows.size());
 }
 
-void train(const char* shard, uint32_t worker, uint32_t workers, int steps, const char* http) {
-  millrace::JobConfig job;
-  millrace::WorkerConfig me;
+std::vector<Row> rows_of(uint32_t worker) {
+  std::vector<Row> rows;
+  for (size_t i = 0; i < kRows; ++i) rows.push_back(make_row(worker * kRows + i + 1));
+  return rows;
+}
+
+void print_line(millrace::LogLevel, std::string_view line) {
+  std::printf("%.*s\n", static_cast<int>(line.size()), line.data());
+}
+
+void train(millrace::JobConfig job, const millrace::WorkerConfig& me, int steps) {
   job.name = "example";
-  me.worker = worker;
-  job.workers = workers;
-  me.shards = {shard};
   job.select = millrace::Selection::top_k(0.05);  // a twentieth of the entries travels; the rest waits in the residual
   job.updates.combine = millrace::Combine::kMean;
   // All workers must do this alike, and no other option says it: a shard refuses a worker with another recipe.
   job.recipe = "program=example scale=-0.02 rows=" + std::to_string(kRows) + " steps=" + std::to_string(steps);
-  me.http = http;
-  me.log = [](millrace::LogLevel, std::string_view line) {
-    std::printf("%.*s\n", static_cast<int>(line.size()), line.data());
-  };
-  std::vector<Row> rows;
-  for (size_t i = 0; i < kRows; ++i) rows.push_back(make_row(worker * kRows + i + 1));
+  const std::vector<Row> rows = rows_of(me.worker);
   std::vector<float> weights(kDimension, 0.0f);
   std::vector<float> gradient;
   // The weights go with the tensor: so this worker can rejoin after it was removed, or join a job that runs.
@@ -98,8 +99,14 @@ int main(int argc, char** argv) {
     return 2;
   }
   try {
-    train(argv[1], static_cast<uint32_t>(std::atoi(argv[2])), static_cast<uint32_t>(std::atoi(argv[3])),
-          argc > 4 ? std::atoi(argv[4]) : 100, argc > 5 ? argv[5] : "");
+    millrace::JobConfig job;
+    millrace::WorkerConfig me;
+    me.shards = {argv[1]};
+    me.worker = static_cast<uint32_t>(std::atoi(argv[2]));
+    job.workers = static_cast<uint32_t>(std::atoi(argv[3]));
+    if (argc > 5) me.http = argv[5];
+    me.log = print_line;
+    train(job, me, argc > 4 ? std::atoi(argv[4]) : 100);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 1;

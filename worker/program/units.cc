@@ -14,7 +14,7 @@ struct Unit {
 
 }  // namespace
 
-std::string duration_text(double seconds) {
+std::string rounded_duration_text(double seconds) {
   constexpr Unit kUnits[] = {{"s", 1}, {"ms", 1e-3}, {"us", 1e-6}, {"ns", 1e-9}};
   for (const Unit& unit : kUnits) {
     if (seconds >= unit.factor) return fmt::format("{:.3g} {}", seconds / unit.factor, unit.name);

@@ -36,7 +36,7 @@ Stream mean_of_pieces(const TensorUpdate& update, uint64_t dimension) {
 
 program::Outcome check_snapshots(const TrainOptions& options) {
   const auto refuse = [](std::string why) { return program::fail_with(program::ExitCode::kUsage, std::move(why)); };
-  if (options.optimizer != "svrg") {
+  if (options.optimizer != TrainOptimizer::kSvrg) {
     if (options.snapshot_every == 0) return {};
     return refuse("--snapshot-every is of --optimizer svrg: sgd takes no snapshots");
   }

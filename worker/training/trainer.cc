@@ -122,7 +122,7 @@ class Run {
     WorkerConfig me = worker_of(options_);
     me.give_up = [this] { return stop_.load(); };
     TensorOptions tensor = tensor_options(model_.tensor_dimension());
-    const bool svrg = options_.optimizer == "svrg";
+    const bool svrg = options_.optimizer == TrainOptimizer::kSvrg;
     const bool attaches = !pulls() && !svrg;
     if (attaches) tensor.weights = attached_weights();
     session_ = Session::connect(job, me, {tensor});
@@ -508,7 +508,7 @@ Outcome check_job(const TrainOptions& options, uint64_t features) {
       path->lanes = 1;
     }
     Session::check(job, me, {tensor_options(features + 1)});
-    if (options.optimizer == "svrg") {
+    if (options.optimizer == TrainOptimizer::kSvrg) {
       Session::check(snapshot_job_config(job), snapshot_worker_config(me), {snapshot_tensor(features + 1)});
     }
     return {};

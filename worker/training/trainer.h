@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "millrace/millrace.h"
@@ -21,6 +22,19 @@ enum class GradientForm : uint8_t {
   kDense = 2,   ///< the whole array, every entry on the wire: the cost of a dense exchange
 };
 
+/// Names the rule of the pushes of `millrace train`.
+enum class TrainOptimizer : uint8_t {
+  kSgd = 1,  ///< the gradient of its rows
+  /// The difference of its rows' gradient to their gradient at a snapshot of the model. Every worker adds the gradient
+  /// of all rows at the snapshot (variance_reduction.h).
+  kSvrg = 2,
+};
+
+/// Returns the command line's word: "sgd" or "svrg".
+constexpr std::string_view train_optimizer_name(TrainOptimizer optimizer) {
+  return optimizer == TrainOptimizer::kSvrg ? "svrg" : "sgd";
+}
+
 /// Returns the options of a training job by default: workers send all entries, and the update is a mean.
 inline JobConfig train_job() {
   return {.name = "train", .select = Selection::all(), .updates = {.combine = Combine::kMean}};
@@ -37,9 +51,7 @@ struct TrainOptions {
   uint32_t workers_min = 0;
   Loss loss = Loss::kLogistic;
   GradientForm form = GradientForm::kSparse;
-  /// "sgd" or "svrg". With svrg, a step pushes the difference of its rows' gradient to their gradient at a snapshot of
-  /// the model. Every worker adds the gradient of all rows at the snapshot (variance_reduction.h).
-  std::string optimizer = "sgd";
+  TrainOptimizer optimizer = TrainOptimizer::kSgd;
   uint64_t snapshot_every = 0;  ///< svrg: steps between two snapshots; 0: as many as an epoch has
   uint32_t batch_rows = 64;     ///< a worker and step
   uint32_t epochs = 3;

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <cstdint>
+#include <limits>
 #include <string>
 
 namespace millrace {
@@ -145,6 +148,20 @@ TEST(Units, SizesAreBytes) {
     EXPECT_EQ(parsed.error().code, ErrorCode::kInvalidArgument);
     EXPECT_NE(parsed.error().message.find("as 64MiB"), std::string::npos) << parsed.error().message;
   }
+}
+
+TEST(Limits, AValueOutsideIsRefusedWithTheLimitsAsTheUserWritesThem) {
+  EXPECT_TRUE(check_limits("1ms", kNsPerMs, kNsPerMs, kNsPerS, duration_text));
+  EXPECT_TRUE(check_limits("1s", kNsPerS, kNsPerMs, kNsPerS, duration_text));
+  const Status late = check_limits("2s", 2 * kNsPerS, kNsPerMs, kNsPerS, duration_text);
+  ASSERT_FALSE(late);
+  EXPECT_EQ(late.error().message, "'2s': it takes 1ms to 1s");
+  EXPECT_EQ(late.error().code, ErrorCode::kInvalidArgument);
+  const double unlimited = std::numeric_limits<double>::infinity();
+  EXPECT_EQ(check_limits("-1bit", -1.0, 0.0, unlimited, rate_text).error().message, "'-1bit': it takes 0bit or more");
+  EXPECT_FALSE(check_limits("nan", std::nan(""), 0.0, unlimited, rate_text));
+  EXPECT_EQ(check_limits("9", uint64_t{9}, uint64_t{1}, uint64_t{8}, size_text).error().message,
+            "'9': it takes 1B to 8B");
 }
 
 }  // namespace

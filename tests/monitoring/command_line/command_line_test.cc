@@ -81,13 +81,12 @@ TEST(QuantityFlags, AWrongValueIsRefusedWithTheFlag) {
   for (const Case& one :
        {Case{"--drain", "10", "'10' is not a duration"}, Case{"--drain", "", "'' is not a duration"},
         Case{"--drain", "-1s", "is not a duration"}, Case{"--drain", "nan", "is not a duration"},
-        Case{"--drain", "0s", "'0s' is not from 1ms to 1m"}, Case{"--drain", "61s", "'61s' is not from 1ms to 1m"},
-        Case{"--drain", "0.5ms", "is not from"}, Case{"--drain", "1.5ms", "'1.5ms' is not a multiple of 1ms"},
+        Case{"--drain", "0s", "'0s': it takes 1ms to 1m"}, Case{"--drain", "61s", "'61s': it takes 1ms to 1m"},
+        Case{"--drain", "0.5ms", "it takes 1ms to 1m"}, Case{"--drain", "1.5ms", "'1.5ms' is not a multiple of 1ms"},
         Case{"--save-every", "1500ms", "is not a multiple of 1s"}, Case{"--drain", "99999999999h", "is not a duration"},
-        Case{"--link-rate", "1e9", "is not a rate"}, Case{"--link-rate", "999bit", "'999bit' is not from 1kbit"},
-        Case{"--memory", "1.5GiB", "is not a size"}, Case{"--memory", "0", "'0' is not from 1B"},
-        Case{"--packet", "575", "'575' is not from 576B to 8972B"},
-        Case{"--packet", "4294967872", "is not from 576B"}}) {
+        Case{"--link-rate", "1e9", "is not a rate"}, Case{"--link-rate", "999bit", "'999bit': it takes 1kbit"},
+        Case{"--memory", "1.5GiB", "is not a size"}, Case{"--memory", "0", "'0': it takes 1B"},
+        Case{"--packet", "575", "'575': it takes 576B to 8972B"}, Case{"--packet", "4294967872", "it takes 576B"}}) {
     Quantities flags;
     const std::string refusal = parse_words(flags.app, {one.flag, one.text});
     EXPECT_THAT(refusal, HasSubstr(one.sentence)) << one.flag << ' ' << one.text;

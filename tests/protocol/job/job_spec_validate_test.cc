@@ -32,13 +32,13 @@ JobSpec without_reselection(JobSpec spec) {
 
 std::vector<Refused> refused_asynchronous() {
   return {
-      {"asynchronous", kImpossible, "quorum belongs to mode partial: in mode asynchronous",
+      {"asynchronous", kImpossible, "quorum belongs to modes partial and bounded_staleness",
        [](JobSpec& s) {
          s = without_reselection(s);
          s.mode = Mode::kAsynchronous;
          s.quorum = 1;
        }},
-      {"asynchronous", kImpossible, "in mode asynchronous no step blocks on a worker",
+      {"asynchronous", kImpossible, "bounded_staleness, and this job has mode asynchronous",
        [](JobSpec& s) {
          s = without_reselection(s);
          s.mode = Mode::kAsynchronous;
@@ -207,7 +207,7 @@ std::vector<Refused> refused_modes_and_numbers() {
       {"unknown-number", kReserved, "does not know",
        [](JobSpec& s) { s.codec_up.value = static_cast<ValueCodecId>(200); }},
       {"staleness-limit", kImpossible, "staleness 64", [](JobSpec& s) { s.staleness = 64; }},
-      {"quorum", kImpossible, "quorum", [](JobSpec& s) { s.quorum = 1; }},
+      {"quorum", kImpossible, "quorum belongs to", [](JobSpec& s) { s.quorum = 1; }},
       {"quorum", kImpossible, "quorum 5 is over the 4 workers",
        [](JobSpec& s) {
          s.mode = Mode::kPartial;
@@ -219,7 +219,7 @@ std::vector<Refused> refused_modes_and_numbers() {
          s.participants = 2;
          s.quorum = 3;
        }},
-      {"deadline", kImpossible, "deadline", [](JobSpec& s) { s.deadline = 100ms; }},
+      {"deadline", kImpossible, "deadline belongs to", [](JobSpec& s) { s.deadline = 100ms; }},
       {"participants", kImpossible, "belongs to mode partial", [](JobSpec& s) { s.participants = 2; }},
       {"participants", kImpossible, "participants with staleness",
        [](JobSpec& s) {

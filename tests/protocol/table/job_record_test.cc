@@ -23,6 +23,7 @@ JobRecord job_record_example() {
   record.spec = {5, 6};
   record.last_incarnations = {{1, 2}};
   record.workers_rejoin = true;
+  record.end_reason = "worker 1 went silent";
   return record;
 }
 
@@ -34,6 +35,7 @@ TEST(JobRecordBytes, GoRoundTrip) {
   EXPECT_EQ(decoded->spec, job_record_example().spec);
   EXPECT_EQ(decoded->last_incarnations, job_record_example().last_incarnations);
   EXPECT_EQ(decoded->workers_rejoin, job_record_example().workers_rejoin);
+  EXPECT_EQ(decoded->end_reason, job_record_example().end_reason);
 }
 
 TEST(JobRecordBytes, AreThoseOfTheirVersion) {

@@ -118,7 +118,7 @@ TEST(OptionTable, EveryOptionOfAJobReachesTheTypedOptionsAndComesBackFromThem) {
     SCOPED_TRACE(name);
     // Its owner.
     if (name == "quorum" || name == "deadline" || name == "participants") set("mode", "partial");
-    if (name.starts_with("switch_")) set("path", "switch");
+    if (name.starts_with("switch_") || name == "grid") set("path", "switch");
     if (name == "store_begin") set("store", "sgd:0.1");
     set(name, kOtherTexts.at(name));
     const auto config = config_of(tables.draft);
@@ -140,13 +140,34 @@ TEST(OptionTable, WhatDoesNotBelongTogetherIsRefusedWithTheOptionToChange) {
     return config ? std::string("taken") : config.error().message;
   };
   EXPECT_EQ(refusal({}), "taken");
-  EXPECT_EQ(refusal({{"quorum", "2"}}),
-            "quorum belongs to modes partial and bounded_staleness, and this job has mode synchronous: change that "
-            "option, or leave quorum out");
+  EXPECT_EQ(
+      refusal({{"quorum", "2"}}),
+      "quorum belongs to modes partial and bounded_staleness, and this job has mode synchronous: change the mode, "
+      "or leave quorum out");
   EXPECT_EQ(refusal({{"mode", "asynchronous"}, {"deadline", "1s"}}).substr(0, 16), "deadline belongs");
   EXPECT_EQ(refusal({{"mode", "bounded_staleness"}, {"participants", "2"}}).substr(0, 20), "participants belongs");
-  EXPECT_EQ(refusal({{"switch_job", "2"}}).substr(0, 24), "a switch_ option belongs");
-  EXPECT_EQ(refusal({{"store_begin", "saved"}}).substr(0, 19), "store_begin belongs");
+  for (const auto& [name, text] : kOtherTexts) {
+    if (!name.starts_with("switch_") || name == "switch_key_file") continue;
+    EXPECT_EQ(refusal({{name, text}}), name +
+                                           " belongs to path switch, and this job has path server: set path switch, "
+                                           "or leave " +
+                                           name + " out");
+  }
+  EXPECT_EQ(refusal({{"grid", "4096:-9"}}),
+            "grid belongs to path switch and reproducible jobs, and this job has neither: choose one of them, or leave "
+            "grid out");
+  EXPECT_EQ(refusal({{"grid", "4096:-9"}, {"reproducible", "on"}}), "taken");
+  EXPECT_EQ(refusal({{"store_begin", "saved"}}),
+            "store_begin belongs to a store, and this job has none: set store, or leave store_begin out");
+}
+
+TEST(OptionTable, AnUnknownNameIsRefusedWithTheNearestOne) {
+  JobConfig job;
+  const Status set = set_option(job, "codec_pu", "gap+raw");
+  ASSERT_FALSE(set);
+  EXPECT_EQ(set.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(set.error().message, "there is no option 'codec_pu'; did you mean 'codec_up'?");
+  EXPECT_EQ(job, JobConfig{});
 }
 
 TEST(OptionTable, AMistypedWordIsRefusedWithTheNearestOne) {

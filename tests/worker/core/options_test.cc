@@ -1,9 +1,12 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <utility>
+#include <vector>
 
 #include "tests/worker/session_options.h"
 #include "worker/config/job_config.h"
+#include "worker/config/option_table.h"
 #include "worker/config/option_text.h"
 
 namespace millrace::worker {
@@ -48,14 +51,27 @@ TEST(Options, SelectionsAreWrittenAsTextWithADensityOrACount) {
 }
 
 TEST(Options, ReselectionsToo) {
-  EXPECT_EQ(reselect_from_text("none"), protocol::ReselectSpec{});
+  EXPECT_EQ(reselect_from_text("none").value().spec, protocol::ReselectSpec{});
   const auto parsed = reselect_from_text("topk:0.02:4");
   ASSERT_TRUE(parsed.has_value());
-  EXPECT_EQ(parsed->reselect, protocol::Reselect::kTopK);
-  EXPECT_EQ(parsed->density, 0.02);
-  EXPECT_EQ(parsed->threshold_period, 4u);
+  EXPECT_EQ(parsed->spec.reselect, protocol::Reselect::kTopK);
+  EXPECT_EQ(parsed->spec.density, 0.02);
+  EXPECT_EQ(parsed->spec.threshold_period, 4u);
   for (const char* bad : {"", "topk", "threshold:1", "topk:0", "topk:0.1:0", "topk:0.1:2:3"})
     EXPECT_FALSE(reselect_from_text(bad).has_value()) << bad;
+}
+
+TEST(Options, APeriodThatTheTextLeavesOutIsMarked) {
+  JobDraft draft = draft_of(JobConfig{});
+  std::vector<Option> options = options_of(draft);
+  Option& reselect = option_named(options, "reselect");
+  EXPECT_TRUE(draft.period_chosen);
+  const std::pair<const char*, bool> cases[] = {
+      {"topk:0.02:4", false}, {"topk:0.02", true}, {"topk:0.02:1", false}, {"none", true}};
+  for (const auto& [text, chosen] : cases) {
+    ASSERT_TRUE(reselect.set(text)) << text;
+    EXPECT_EQ(draft.period_chosen, chosen) << text;
+  }
 }
 
 TEST(Options, MomentumIsWrittenAsTextWithItsFactor) {
@@ -189,23 +205,34 @@ TEST(Options, WhatIsWrongIsSaidWithTheOptionsName) {
   EXPECT_NE(options_refusal(job).find("dead_after is -1 ms"), std::string::npos) << options_refusal(job);
   job = good_job();
   job.reconnect_after_max = std::chrono::milliseconds(0);
-  EXPECT_NE(options_refusal(job).find("reconnect_after_max is 0 ms: it takes 1 to"), std::string::npos);
+  EXPECT_NE(options_refusal(job).find("reconnect_after_max: '0ms': it takes 1ms to"), std::string::npos);
   job = good_job();
   job.resend_after = std::chrono::milliseconds(0);
-  EXPECT_NE(options_refusal(job).find("resend_after is 0 ms: it takes 1 to"), std::string::npos);
+  EXPECT_NE(options_refusal(job).find("resend_after: '0ms': it takes 1ms to"), std::string::npos);
   job = good_job();
   job.link_rate = -1;
-  EXPECT_NE(options_refusal(job).find("link_rate is -1: it takes 0 to"), std::string::npos) << options_refusal(job);
+  EXPECT_NE(options_refusal(job).find("link_rate: '-1': it takes 0bit to"), std::string::npos) << options_refusal(job);
   job.link_rate = std::nan("");
-  EXPECT_NE(options_refusal(job).find("link_rate is nan: it takes 0 to"), std::string::npos) << options_refusal(job);
+  EXPECT_NE(options_refusal(job).find("link_rate: 'nan': it takes 0bit to"), std::string::npos) << options_refusal(job);
   job = good_job();
   job.resend_after = std::chrono::hours(24 * 365);
-  EXPECT_NE(options_refusal(job).find("resend_after is 31536000000 ms"), std::string::npos) << options_refusal(job);
+  EXPECT_NE(options_refusal(job).find("resend_after: '31536000000ms': it takes 1ms to 24h"), std::string::npos)
+      << options_refusal(job);
   EXPECT_NE(options_refusal(good_job(), {{.name = "v", .dimension = 5, .select = Selection::top_k(2.0)}})
                 .find("tensor 'v': select"),
             std::string::npos);
   EXPECT_FALSE(options_refusal(good_job(), {}).empty()) << "a job without tensors";
   EXPECT_FALSE(options_refusal(good_job(), {{.name = "v", .dimension = 0}}).empty());
+}
+
+TEST(Options, AGridOfAJobThatHasNoneIsRefused) {
+  testing::SessionOptions job = good_job();
+  job.grid = Grid{4096, -9};
+  EXPECT_NE(options_refusal(job).find("grid belongs to path switch and reproducible jobs"), std::string::npos);
+  job.guarantees.reproducible = true;
+  const auto spec = job_spec_of(job, job, kOptionsTensors);
+  ASSERT_TRUE(spec.has_value()) << spec.error().message;
+  EXPECT_EQ(spec->grid, (Grid{4096, -9}));
 }
 
 TEST(Options, ThePathIsASwitchsAddressWithWhatItWasToldOfTheJob) {

@@ -6,10 +6,10 @@ namespace millrace::program {
 namespace {
 
 TEST(Units, DurationsForAPerson) {
-  EXPECT_EQ(duration_text(0), "0");
-  EXPECT_EQ(duration_text(1.5e-9), "1.5 ns");
-  EXPECT_EQ(duration_text(0.00123), "1.23 ms");
-  EXPECT_EQ(duration_text(12.345), "12.3 s");
+  EXPECT_EQ(rounded_duration_text(0), "0");
+  EXPECT_EQ(rounded_duration_text(1.5e-9), "1.5 ns");
+  EXPECT_EQ(rounded_duration_text(0.00123), "1.23 ms");
+  EXPECT_EQ(rounded_duration_text(12.345), "12.3 s");
 }
 
 }  // namespace

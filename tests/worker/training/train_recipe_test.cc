@@ -41,7 +41,8 @@ TEST(TrainRecipe, EveryOptionThatChangesWhatAWorkerDoesIsInItAndIsNamed) {
   const std::vector<Changed> all = {
       {"recipe: model=lr here, model=svm there", [](TrainOptions& o) { o.loss = Loss::kHinge; }},
       {"recipe: gradient=sparse here, gradient=dense there", [](TrainOptions& o) { o.form = GradientForm::kDense; }},
-      {"recipe: optimizer=sgd here, optimizer=svrg there", [](TrainOptions& o) { o.optimizer = "svrg"; }},
+      {"recipe: optimizer=sgd here, optimizer=svrg there",
+       [](TrainOptions& o) { o.optimizer = TrainOptimizer::kSvrg; }},
       {"recipe: snapshot-every=0 here, snapshot-every=5 there", [](TrainOptions& o) { o.snapshot_every = 5; }},
       {"recipe: lr=1 here, lr=0.01 there", [](TrainOptions& o) { o.learning_rate = 0.01; }},
       {"recipe: lr-schedule=constant here, lr-schedule=inverse:2 there",

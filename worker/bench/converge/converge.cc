@@ -6,8 +6,10 @@
 #include <charconv>
 #include <cmath>
 #include <filesystem>
+#include <functional>
 #include <utility>
 
+#include "kernels/base/registry.h"
 #include "worker/bench/converge/converge_data.h"
 #include "worker/bench/converge/svg_plot.h"
 #include "worker/config/option_table.h"
@@ -56,7 +58,8 @@ program::Outcome check(const ConvergeOptions& options) {
   const std::vector<ConvergeRow> rows = converge_rows(options);
   for (const std::string& name : options.rows) {
     if (std::ranges::find(rows, name, &ConvergeRow::name) == rows.end())
-      return fail_with(ExitCode::kUsage, "--only: there is no row '" + name + "'");
+      return fail_with(ExitCode::kUsage, fmt::format("--only: there is no row '{}'; there are {}", name,
+                                                     listed_texts(rows, std::mem_fn(&ConvergeRow::name))));
   }
   training::TrainOptions train;
   train.job.workers = options.workers;

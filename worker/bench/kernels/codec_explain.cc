@@ -157,9 +157,9 @@ Result<nlohmann::json> explain_codec(const CodecExplainOptions& options) {
   MILLRACE_CHECK(options.density > 0 && options.density <= 1 && options.link_bits_per_s > 0, options.density);
   const tbb::global_control one_thread(tbb::global_control::max_allowed_parallelism, 1);
   const auto spec = codec_from_text(options.codec);
-  if (!spec) return std::unexpected(spec.error());
+  if (!spec) return fail(spec.error().code, "--codec: " + spec.error().message);
   if (!spec->automatic) {
-    return fail(ErrorCode::kInvalidArgument, "codec '" + options.codec + "' leaves nothing to choose: auto[+VALUE]");
+    return fail(ErrorCode::kInvalidArgument, "--codec: '" + options.codec + "' leaves nothing to choose: auto[+VALUE]");
   }
   const Result<Stream> stream = options.trace.empty()
                                     ? drawn_stream(options.n, options.density, options.clustering, options.seed)

@@ -288,7 +288,8 @@ Result<std::vector<peer::AlgorithmId>> algorithms_of(const PeerBenchOptions& opt
     if (info == nullptr) {
       std::string names;
       for (const peer::AlgorithmInfo& one : peer::algorithms()) names.append(" ").append(one.name);
-      return fail(ErrorCode::kInvalidArgument, fmt::format("there is no algorithm '{}'; there are{}", name, names));
+      return fail(ErrorCode::kInvalidArgument,
+                  fmt::format("--algorithm: there is no algorithm '{}'; there are{}", name, names));
     }
     ids.push_back(info->id);
   }

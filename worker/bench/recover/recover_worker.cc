@@ -118,7 +118,7 @@ std::vector<std::pair<uint64_t, uint64_t>> recover_parts(const RecoverSetup& set
 }
 
 Status check_recover_job(const RecoverSetup& setup) {
-  if (const auto codec = codec_from_text(setup.codec); !codec) return std::unexpected(codec.error());
+  if (const Status known = check_codec(setup.codec); !known) return known;
   if (Status valid = check_bench_job(recover_worker_job(setup), recover_worker_config(setup, 0), {bare_tensor(setup)});
       !valid)
     return valid;

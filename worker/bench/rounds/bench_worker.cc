@@ -43,9 +43,14 @@ Status check_bench_job(const JobConfig& job, const WorkerConfig& me, const std::
   return {};
 }
 
-Status check_lossless(const std::string& codec, const std::string& checked) {
+Status check_codec(const std::string& codec) {
   const Result<CodecSpec> spec = codec_from_text(codec);
-  if (!spec) return std::unexpected(spec.error());
+  return spec ? Status() : fail(spec.error().code, "--codec: " + spec.error().message);
+}
+
+Status check_lossless(const std::string& codec, const std::string& checked) {
+  if (const Status known = check_codec(codec); !known) return known;
+  const Result<CodecSpec> spec = codec_from_text(codec);
   if (find_index_codec(spec->index)->lossless() && find_value_codec(spec->value)->lossless(*spec)) return {};
   return fail(ErrorCode::kInvalidArgument, "--codec: '" + codec + "' loses something, and " + checked +
                                                " is checked to the bit; give gap+raw, raw+raw or bitmap+raw");

@@ -27,8 +27,11 @@ int run_bench_worker(std::span<char> failure, const std::function<std::function<
 /// Returns the result of Session::check() for the job.
 Status check_bench_job(const JobConfig& job, const WorkerConfig& me, const std::vector<TensorOptions>& tensors);
 
+/// Refuses a codec that is none, with the flag --codec.
+Status check_codec(const std::string& codec);
+
 /// Returns whether the codec returns values unchanged.
-/// Errors  those of codec_from_text(). invalid_argument: the codec changes values, and `checked` is compared to the
+/// Errors  those of check_codec(). invalid_argument: the codec changes values, and `checked` is compared to the
 ///         bit.
 Status check_lossless(const std::string& codec, const std::string& checked);
 

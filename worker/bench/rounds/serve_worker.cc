@@ -193,7 +193,7 @@ class ServeWorker {
 }  // namespace
 
 Status check_serve_job(const ServeWorkerSetup& setup) {
-  if (const auto codec = codec_from_text(setup.codec); !codec) return std::unexpected(codec.error());
+  if (const Status known = check_codec(setup.codec); !known) return known;
   if (Status valid = check_bench_job(serve_worker_job(setup), serve_worker_config(setup, 0),
                                      {{.name = "w", .dimension = setup.n}});
       !valid)

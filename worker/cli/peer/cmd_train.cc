@@ -53,8 +53,8 @@ IndexBase index_base_of(const PeerTrainFlags& flags) {
 /// Returns the text on which ranks must agree before they read.
 std::string description_of(const PeerTrainFlags& flags, const PeerTrainOptions& run) {
   return fmt::format("{}; --path {} --train {} --test {} --dimension {} --index-base {} --epochs {} --steps {}",
-                     training::description_of(*run.optimizer, run.options), flags.path, flags.train_path,
-                     flags.test_path, flags.dimension, flags.index_base, run.epochs, run.steps_max);
+                     training::description_of(*run.optimizer, run.options), path_flag_name(flags.path),
+                     flags.train_path, flags.test_path, flags.dimension, flags.index_base, run.epochs, run.steps_max);
 }
 
 Result<Dataset> read_file(peer::PeerGroup& group, const std::string& path, const training::LibsvmOptions& how) {
@@ -208,7 +208,8 @@ class TrainCommand {
                  training::label_pair_text(data_.label_pair));
       if (held_out_ && held_out_->entries_left_out > 0)
         fmt::print("{}", training::left_out_text(flags_.test_path, *held_out_));
-      if (flags_.path == "auto") fmt::print("path {}: {}\n", training::path_name(run_.options.path), run_.path_reason);
+      if (flags_.path == PathFlag::kAuto)
+        fmt::print("path {}: {}\n", training::path_name(run_.options.path), run_.path_reason);
       print_peer_head(held_out_.has_value());
     }
     observer_.on_epoch = [this, prints](const PeerEpoch& epoch) {
@@ -260,7 +261,7 @@ class TrainCommand {
                           {"models_identical", true}};  // else it is an error
     if (options.path == ExchangePath::kPeers) all["algorithm"] = peer::algorithm_info(options.algorithm).name;
     if (options.path == ExchangePath::kServers) all["servers"] = options.me.shards.size();
-    if (flags_.path == "auto") all["path_choice"] = choice_json();
+    if (flags_.path == PathFlag::kAuto) all["path_choice"] = choice_json();
     all["epochs"] = nlohmann::json::array();
     for (const PeerEpoch& epoch : result.epochs) all["epochs"].push_back(cli::json_of(epoch, held_out_.has_value()));
     return all;

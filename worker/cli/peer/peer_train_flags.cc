@@ -30,11 +30,7 @@ using training::PeerTrainOptions;
 
 namespace {
 
-std::string names_of_algorithms() {
-  std::string names;
-  for (const peer::AlgorithmInfo& one : peer::algorithms()) names.append(names.empty() ? "" : ", ").append(one.name);
-  return names;
-}
+std::string names_of_algorithms() { return listed_texts(peer::algorithms(), std::mem_fn(&peer::AlgorithmInfo::name)); }
 
 /// Options of a job, and of a worker, that this command has. The exchange, or another flag, sets the others.
 constexpr std::array<std::string_view, 11> kPeerJobOptions = {"name",     "staleness",    "select",   "reselect",
@@ -44,12 +40,19 @@ constexpr std::array<std::string_view, 1> kPeerWorkerOptions = {"connect_timeout
 /// Of these, the ones that an optimizer has defaults for.
 constexpr std::array<std::string_view, 3> kOptimizersOwn = {"select", "codec_up", "momentum"};
 
-Status read_quantizer(const std::string& text, std::optional<CodecSpec>& into) {
-  if (text.empty() || text == "raw") return {};
+Result<peer::AlgorithmId> algorithm_from_text(const std::string& text) {
+  if (const peer::AlgorithmInfo* algorithm = peer::find_algorithm(text); algorithm != nullptr) return algorithm->id;
+  return fail(ErrorCode::kInvalidArgument,
+              fmt::format("there is no algorithm '{}'; there are {}{}", text, names_of_algorithms(),
+                          did_you_mean(text, texts_of(peer::algorithms(), std::mem_fn(&peer::AlgorithmInfo::name)))));
+}
+
+/// Returns the codec of a text; empty for "raw" and for no text: there is none.
+Result<std::optional<CodecSpec>> quantizer_from_text(const std::string& text) {
+  if (text.empty() || text == "raw") return std::optional<CodecSpec>();
   const Result<CodecSpec> spec = codec_from_text(text);
   if (!spec) return std::unexpected(spec.error());
-  into = *spec;
-  return {};
+  return std::optional<CodecSpec>(*spec);
 }
 
 /// Makes the job of the options that were given; the others are the optimizer's.
@@ -72,11 +75,12 @@ Status read_job(const PeerTrainFlags& flags, const OptimizerOptions& defaults, J
 
 /// Errors  invalid_argument: an option that the path does not have.
 Status read_path(const PeerTrainFlags& flags, OptimizerOptions& options) {
-  const bool by_peers = flags.path == "peers";
-  options.path = flags.path == "server" ? ExchangePath::kServers : ExchangePath::kPeers;
+  const bool by_peers = flags.path == PathFlag::kPeers;
+  options.path = flags.path == PathFlag::kServers ? ExchangePath::kServers : ExchangePath::kPeers;
   if (by_peers != flags.servers.empty()) {
-    return fail(ErrorCode::kInvalidArgument, by_peers ? "--servers is of --path server or auto: give both, or none"
-                                                      : "--path " + flags.path + " needs --servers HOST:PORT,...");
+    return fail(ErrorCode::kInvalidArgument,
+                by_peers ? "--servers is of --path server or auto: give both, or none"
+                         : fmt::format("--path {} needs --servers HOST:PORT,...", path_flag_name(flags.path)));
   }
   if (by_peers) return {};
   if (options.path == ExchangePath::kServers && !flags.algorithm.empty()) {
@@ -93,7 +97,7 @@ Status read_path(const PeerTrainFlags& flags, OptimizerOptions& options) {
 /// Errors   invalid_argument: the path cannot, or neither can; nor can peers by the --algorithm that was given.
 Status check_paths(const PeerTrainFlags& flags, PeerTrainOptions& run) {
   OptimizerOptions& options = run.options;
-  if (flags.path != "auto") return run.optimizer->check(options);
+  if (flags.path != PathFlag::kAuto) return run.optimizer->check(options);
   const auto check = [&](ExchangePath path) {
     options.path = path;
     return run.optimizer->check(options);
@@ -116,7 +120,7 @@ Status check_paths(const PeerTrainFlags& flags, PeerTrainOptions& run) {
 peer::AlgorithmId default_algorithm(const PeerTrainFlags& flags, const OptimizerOptions& defaults) {
   const bool keeps_largest = peer::algorithm_info(defaults.algorithm).result == peer::ResultKind::kGlobalTopk;
   const bool is_exact = !keeps_largest || flags.job.draft.spec.unbiased;
-  if (is_exact && flags.path == "auto") return peer::AlgorithmId::kAuto;
+  if (is_exact && flags.path == PathFlag::kAuto) return peer::AlgorithmId::kAuto;
   return is_exact && keeps_largest ? peer::AlgorithmId::kSsarSplitAllgather : defaults.algorithm;
 }
 
@@ -128,17 +132,14 @@ Status read_exchange(const PeerTrainFlags& flags, const OptimizerOptions& defaul
   options.boundaries = peer::boundaries_of(flags.boundaries);
   options.codec_error = defaults.codec_error;
   if (!flags.algorithm.empty()) {
-    const peer::AlgorithmInfo* algorithm = peer::find_algorithm(flags.algorithm);
-    if (algorithm == nullptr) {
-      return fail(ErrorCode::kInvalidArgument,
-                  fmt::format("there is no algorithm '{}'; there are {}{}", flags.algorithm, names_of_algorithms(),
-                              did_you_mean(flags.algorithm,
-                                           texts_of(peer::algorithms(), std::mem_fn(&peer::AlgorithmInfo::name)))));
-    }
-    options.algorithm = algorithm->id;
+    const Result<peer::AlgorithmId> algorithm = algorithm_from_text(flags.algorithm);
+    if (!algorithm) return std::unexpected(algorithm.error());
+    options.algorithm = *algorithm;
   }
   if (Status status = read_job(flags, defaults, options.job); !status) return status;
-  if (Status status = read_quantizer(flags.quantizer, options.quantizer); !status) return status;
+  const auto quantizer = quantizer_from_text(flags.quantizer);
+  if (!quantizer) return std::unexpected(quantizer.error());
+  options.quantizer = *quantizer;
   return read_path(flags, options);
 }
 
@@ -156,13 +157,8 @@ void add_peer_data_flags(CLI::App& app, PeerTrainFlags& flags) {
 
 void add_peer_descent_flags(CLI::App& app, PeerTrainFlags& flags) {
   OptimizerOptions& options = flags.options.options;
-  std::vector<std::string> names;
-  std::string words;
-  for (const training::OptimizerInfo& one : training::optimizers()) {
-    names.emplace_back(one.name);
-    words += fmt::format("{}{}", words.empty() ? "" : ", ", one.name);
-  }
-  app.add_option("--optimizer", flags.optimizer, words + "; the list is below")
+  const std::vector<std::string> names = texts_of(training::optimizers(), std::mem_fn(&training::OptimizerInfo::name));
+  app.add_option("--optimizer", flags.optimizer, listed_texts(names, std::identity()) + "; the list is below")
       ->capture_default_str()
       ->check(one_of(names));
   app.add_option("--lr", flags.rate,
@@ -214,14 +210,14 @@ void add_peer_descent_flags(CLI::App& app, PeerTrainFlags& flags) {
 
 void add_path_flags(CLI::App& app, PeerTrainFlags& flags) {
   app.option_defaults()->group("Job");
-  app.add_option("--path", flags.path,
-                 "what sums the gradients: peers, the ranks by an allreduce; server, sharded servers, whose workers "
-                 "the ranks are; auto, the one that takes less time by the cost models (below). All else is the same")
-      ->capture_default_str()
-      ->check(one_of({"peers", "server", "auto"}));
+  program::add_choice(
+      app, "--path", flags.path,
+      program::choices_of({PathFlag::kPeers, PathFlag::kServers, PathFlag::kAuto}, path_flag_name),
+      "what sums the gradients: peers, the ranks by an allreduce; server, sharded servers, whose workers "
+      "the ranks are; auto, the one that takes less time by the cost models (below). All else is the same");
   app.add_option("--servers", flags.servers, "path server, auto: host:port,host:port, one shard each (millrace serve)")
       ->type_name("LIST")
-      ->check(not_empty());
+      ->check(program::checked([](const std::string& text) { return protocol::parse_server_addresses(text); }));
 }
 
 void add_exchange_flags(CLI::App& app, PeerTrainFlags& flags) {
@@ -229,7 +225,8 @@ void add_exchange_flags(CLI::App& app, PeerTrainFlags& flags) {
   app.option_defaults()->group("Collectives");
   app.add_option("--algorithm", flags.algorithm,
                  "path peers: that sums the gradients: " + names_of_algorithms() +
-                     " (default: the optimizer's; with --path auto and exact sums: auto)");
+                     " (default: the optimizer's; with --path auto and exact sums: auto)")
+      ->check(program::checked(algorithm_from_text));
   app.add_option("--threshold-period", options.thresholds_period,
                  "oktopk: steps between exact thresholds, each rank's own and the global one (Ok-Topk's tau')")
       ->capture_default_str()
@@ -242,7 +239,8 @@ void add_exchange_flags(CLI::App& app, PeerTrainFlags& flags) {
                  "oktopk, path peers: steps between two searches for the regions (the paper's tau)")
       ->capture_default_str()
       ->check(in_range(1u, 1u << 20));
-  app.add_option("--quantizer", flags.quantizer, "path peers: of dense phases (dsar_split_allgather): raw+qsgd4");
+  app.add_option("--quantizer", flags.quantizer, "path peers: of dense phases (dsar_split_allgather): raw+qsgd4")
+      ->check(program::checked(quantizer_from_text));
   app.option_defaults()->group("Timing");
   monitoring::add_duration(app, "--rank-silence", monitoring::in_ms(flags.silence_ms_max),
                            "a rank that does not answer for this time counts as dead; longer than a step computes",
@@ -285,7 +283,7 @@ void add_peer_train_flags(CLI::App& app, PeerTrainFlags& flags) {
                  "metrics (Prometheus), health and numbers: rank r listens on PORT + r; port 0 takes any, "
                  "which is printed")
       ->type_name("HOST:PORT")
-      ->check(not_empty());
+      ->check(program::checked([](const std::string& text) { return protocol::parse_host_port(text); }));
   app.add_flag("--json", flags.json, "one JSON object as the last line, of rank 0");
 }
 

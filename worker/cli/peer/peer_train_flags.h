@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kernels/base/result.h"
@@ -10,6 +11,23 @@
 #include "worker/training/peers/train_over_peers.h"
 
 namespace millrace::cli {
+
+/// Says what sums the gradients, as --path has it.
+enum class PathFlag : uint8_t {
+  kPeers = 1,
+  kServers = 2,
+  kAuto = 3,  ///< what takes less time
+};
+
+/// Returns the command line's word.
+constexpr std::string_view path_flag_name(PathFlag path) {
+  switch (path) {
+    case PathFlag::kPeers: return "peers";
+    case PathFlag::kServers: return "server";
+    case PathFlag::kAuto: break;
+  }
+  return "auto";
+}
 
 /// Holds the flags of `millrace-peer train`, as the command line has them.
 struct PeerTrainFlags {
@@ -29,7 +47,7 @@ struct PeerTrainFlags {
   std::string schedule = "constant";
   std::string order = "shuffled";
   std::string allgather = "sparse";
-  std::string path = "peers";
+  PathFlag path = PathFlag::kPeers;
   std::string servers;
   // Empty: the optimizer's own.
   std::string algorithm;

@@ -8,7 +8,7 @@
 
 namespace millrace::training {
 
-using program::duration_text;
+using program::rounded_duration_text;
 
 namespace {
 
@@ -40,9 +40,10 @@ std::string path_choice_text(const PathChoice& choice) {
   return fmt::format(
       "by the cost models a step's sum takes peers {} ({}), servers {} ({} {}); {} of {} entries a rank, a message "
       "{} among ranks, {} to servers, {:.3g} GB/s",
-      duration_text(choice.peers.total_s()), choice.peers.info.name, duration_text(choice.servers.total_s()),
-      asked.shards, asked.shards == 1 ? "shard" : "shards", asked.shape.k, asked.shape.dimension,
-      duration_text(asked.speeds.latency_s), duration_text(asked.server_latency_s), 1e-9 / asked.speeds.byte_s);
+      rounded_duration_text(choice.peers.total_s()), choice.peers.info.name,
+      rounded_duration_text(choice.servers.total_s()), asked.shards, asked.shards == 1 ? "shard" : "shards",
+      asked.shape.k, asked.shape.dimension, rounded_duration_text(asked.speeds.latency_s),
+      rounded_duration_text(asked.server_latency_s), 1e-9 / asked.speeds.byte_s);
 }
 
 }  // namespace millrace::training

@@ -12,7 +12,6 @@
 #include "kernels/reduce/reduce.h"
 #include "millrace/millrace.h"
 #include "worker/config/option_access.h"
-#include "worker/config/option_text.h"
 #include "worker/config/selection_text.h"
 #include "worker/peer/channel/stream_wire.h"
 #include "worker/training/exchange/exchange.h"
@@ -49,12 +48,20 @@ SelectionSpec local_selection(const OptimizerOptions& options) {
   return spec;
 }
 
+/// Errors  invalid_argument: oktopk with a selection that no sum has.
 Result<protocol::ReselectSpec> sum_selection(const OptimizerOptions& options) {
   if (options.job.guarantees.reproducible) return reselect_of(options);
   if (options.algorithm != peer::AlgorithmId::kOktopk) return protocol::ReselectSpec{};
-  // As text, so that the options are refused that no sum is selected by.
-  return worker::reselect_from_text(
-      fmt::format("{}:{}", worker::selection_text(select_of(options)), options.thresholds_period));
+  const SelectionSpec select = select_of(options);
+  if (select.selection != SelectionId::kTopK || select.alternate_signs || select.warm_up != WarmUp::kNone) {
+    return fail(ErrorCode::kInvalidArgument, fmt::format("oktopk keeps the largest entries of a sum: it takes --select "
+                                                         "topk:DENSITY or topk:COUNT, and not {}",
+                                                         worker::selection_text(select)));
+  }
+  return protocol::ReselectSpec{.reselect = protocol::Reselect::kTopK,
+                                .density = select.k != 0 ? 0 : select.density,
+                                .k = select.k,
+                                .threshold_period = options.thresholds_period};
 }
 
 /// The codecs of contributions and updates.

@@ -6,6 +6,7 @@
 
 #include "kernels/stream/stream.h"
 #include "worker/program/flag_range.h"
+#include "worker/training/model/rate_schedule.h"
 
 namespace millrace::training {
 
@@ -31,7 +32,8 @@ inline CLI::Option* add_schedule_flag(CLI::App& app, std::string& schedule, cons
                   "of --lr, " + passed +
                       ": constant; inverse[:E], rate / (1 + t/E); inverse_sqrt[:E], rate / sqrt(1 + t/E); "
                       "step[:FACTOR[:E]], times FACTOR (0.5) every E (1) epochs")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(program::checked([](const std::string& text) { return rate_schedule_from_text(text, 1); }));
 }
 
 }  // namespace millrace::training

@@ -570,6 +570,8 @@ TEST(Exchange, WhatAPathCannotDoIsRefusedByName) {
   EXPECT_THAT(refusal("sgd", [](Options o) { set_option(o.job, "select", "uniform:0.1"); }), HasSubstr("unbiased"));
   EXPECT_THAT(refusal("sgd", [](Options o) { set_option(o.job, "momentum", "correction:0.9"); }), HasSubstr("rgc has"));
   EXPECT_THAT(refusal("oktopk_sgd", [](Options o) { o.job.contributions.clip = 1; }), HasSubstr("no --clip"));
+  EXPECT_THAT(refusal("oktopk_sgd", [](Options o) { set_option(o.job, "select", "trimmed:0.1"); }),
+              HasSubstr("it takes --select topk:DENSITY or topk:COUNT, and not trimmed:0.1"));
   EXPECT_THAT(refusal("rgc", [](Options o) { o.job.momentum = Momentum::correction(1.5); }), HasSubstr("momentum"));
   EXPECT_THAT(refusal("adam", [](Options o) { o.beta2 = 1; }), HasSubstr("beta 2 must be in [0, 1)"));
   EXPECT_EQ(refusal("sgd", [](Options o) { set_option(o.job, "codec_up", "auto"); }), "taken");

@@ -33,7 +33,7 @@ TrainOptions svrg_job(const std::vector<std::string>& servers, uint32_t workers)
   options.job.name = "svrg job " + std::to_string(++jobs);
   options.job.workers = workers;
   options.me.shards = servers;
-  options.optimizer = "svrg";
+  options.optimizer = TrainOptimizer::kSvrg;
   options.batch_rows = 4;
   options.learning_rate = 0.3;
   options.l2 = 0.01;
@@ -166,13 +166,14 @@ TEST(SvrgJob, JobsWithoutACommonSnapshotAreRefused) {
   EXPECT_THAT(refusal([](Options options) { options.job.guarantees.reproducible = true; }),
               ::testing::HasSubstr("grid"));
   EXPECT_THAT(refusal([](Options options) {
-                options.optimizer = "sgd";
+                options.optimizer = TrainOptimizer::kSgd;
                 options.snapshot_every = 3;
               }),
               ::testing::HasSubstr("is of --optimizer svrg"));
   // Refused before any data are read, also settings that only the snapshots' job would refuse.
   const std::string longest(protocol::kNameBytesMax, 'j');
-  EXPECT_EQ(refusal([&](Options options) { options.job.name = longest, options.optimizer = "sgd"; }), "taken");
+  EXPECT_EQ(refusal([&](Options options) { options.job.name = longest, options.optimizer = TrainOptimizer::kSgd; }),
+            "taken");
   EXPECT_THAT(refusal([&](Options options) { options.job.name = longest; }), ::testing::HasSubstr("name"));
 }
 
