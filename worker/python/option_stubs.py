@@ -11,10 +11,13 @@ import argparse
 import sys
 from pathlib import Path
 
-import millrace
-from millrace import configs
+HERE = Path(__file__).resolve().parent
+STUB = HERE / "millrace" / "configs.pyi"
+sys.path[:] = [path for path in sys.path if Path(path or ".").resolve() != HERE]  # the sources lack the module
 
-STUB = Path(__file__).resolve().parent / "millrace" / "configs.pyi"
+import millrace  # noqa: E402
+from millrace import configs  # noqa: E402
+
 KEPT = {"DURATION": "float", "RATE": "float", "on|off": "bool", "LIST": "List[str]"}
 
 HEAD = '''# Written by option_stubs.py.

@@ -18,13 +18,13 @@ from shards import ENVIRONMENT, PACKAGE, ROOT, millrace
 import numpy as np
 
 SOURCE = ROOT / "worker/python"
-sys.path.insert(0, str(SOURCE))
+sys.path.append(str(SOURCE))
 
 import option_stubs  # noqa: E402
 
 # Values that no rule of their form gives.
 OTHER_VALUES = {"select": "topk:0.5", "reselect": "topk:0.25", "codec_up": "gap+qsgd4", "codec_down": "bitmap", "momentum": "nesterov:0.5",
-                "grid": "1024:-10", "store": "adam:0.001", "switch_codec": "gap+qsgd8", "recipe": "lr=0.1 batch=32"}
+                "grid": "1024:-10", "store": "adam:0.001:0.9:0.999:1e-08", "switch_codec": "gap+qsgd8", "recipe": "lr=0.1 batch=32"}
 
 
 def other_value(info):
@@ -40,7 +40,8 @@ def other_value(info):
     if info.form == "LIST":
         return ["tcp://a:1", "tcp://b:2"]
     if info.form == "NUMBER":
-        return 64 if info.whole else 0.5
+        numbers = (64, 2, 8_972, 300) if info.whole else (0.5,)
+        return next(number for number in numbers if info.least <= number <= info.most and str(number) != info.default)
     return info.form.split("|")[-1] if "|" in info.form else "word"
 
 

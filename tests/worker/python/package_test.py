@@ -65,7 +65,7 @@ class Package(unittest.TestCase):
         self.uses(unpacked)
 
     def test_Version_IsTheLibrarys(self):
-        sys.path.insert(0, str(SOURCE))
+        sys.path.append(str(SOURCE))
         import make_wheel
         import millrace
         self.assertEqual(make_wheel.version_of(make_wheel.PROJECT), millrace.__version__)

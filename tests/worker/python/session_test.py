@@ -166,7 +166,15 @@ class Waits(WithShards):
         step = first.push("w", np.ones(N, np.float32))
         counted = []
         thread = threading.Thread(target=lambda: counted.extend(range(100_000)))
-        waiting = threading.Thread(target=lambda: first.try_wait("w", step, timeout=5))
+
+        def wait():
+            try:
+                first.wait("w", step, timeout=5)
+            except millrace.JobError as error:
+                ended.append(error.code)
+
+        ended = []
+        waiting = threading.Thread(target=wait)
         waiting.start()
         thread.start()
         thread.join(2)
@@ -174,7 +182,7 @@ class Waits(WithShards):
         self.assertTrue(waiting.is_alive())
         first.close()
         waiting.join(2)
-        self.assertFalse(waiting.is_alive())
+        self.assertEqual((waiting.is_alive(), ended), (False, ["invalid_argument"]))
 
     def test_StartTimeout_EndsConnect(self):
         me = self.me(start_timeout=0.3)

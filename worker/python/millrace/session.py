@@ -104,8 +104,8 @@ class Session:
         record = self._session.wait(self._place(tensor), step, _seconds(timeout))
         if record is None:
             return None
-        *head, pieces = record
-        return Update(*head, tuple(Piece(*piece) for piece in pieces))
+        place, number, applied, replaced, pieces = record
+        return Update(place, number, applied, replaced, tuple(Piece(*piece) for piece in pieces))
 
     def wait_into(self, tensor: TensorKey, step: int, out: Any, timeout: Optional[float] = DEFAULT_TIMEOUT_S,
                   scale: float = 1.0) -> Filled:

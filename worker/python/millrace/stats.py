@@ -1,13 +1,13 @@
 """Statistics of a session. Names and meanings are those of the C++ header `millrace/stats.h`."""
 
 from dataclasses import asdict, dataclass
-from typing import Any, Dict, List
+from typing import Any, Dict, List, cast
 
 
 class _Record:
     def as_dict(self) -> Dict[str, Any]:
         """Returns the fields as a dictionary, which json.dumps() takes."""
-        return asdict(self)  # type: ignore[call-overload, no-any-return]
+        return asdict(cast(Any, self))
 
 
 @dataclass(frozen=True)
