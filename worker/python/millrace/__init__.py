@@ -32,8 +32,9 @@ _OF_TORCH = ("State", "hook")
 
 def __getattr__(name: str) -> Any:
     """Imports millrace.torch for its names, and torch with it."""
-    if name in _OF_TORCH:
-        return getattr(importlib.import_module(".torch", __name__), name)
+    if name == "torch" or name in _OF_TORCH:
+        package = importlib.import_module(".torch", __name__)
+        return package if name == "torch" else getattr(package, name)
     raise AttributeError(f"module 'millrace' has no attribute '{name}'")
 
 
