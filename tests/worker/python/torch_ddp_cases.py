@@ -1,4 +1,4 @@
-"""What each rank of torch_ddp_test.py does: a case trains with Millrace's hook and without it, and compares.
+"""The cases that each rank of torch_ddp_test.py runs: a case trains with Millrace's hook and without it, and compares.
 
 A case is a function of a Ranks; it raises AssertionError where the hook is wrong. Cases of REAL need real shards.
 """
@@ -396,7 +396,7 @@ def copies_and_metrics(ranks):
 
 
 def forked_loaders(ranks):
-    """DataLoader forks processes while a session runs: they end, and training goes on."""
+    """DataLoader forks processes while a session runs: they end, and training continues."""
     loader = torch.utils.data.DataLoader(list(range(8)), batch_size=2, num_workers=2)
     with ranks.state() as state:
         ddp = wrapped(Deep, state)

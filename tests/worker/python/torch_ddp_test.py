@@ -31,7 +31,7 @@ def python(script, *arguments, **environment):
 
 
 def run_cases(servers):
-    """Runs all cases with two ranks. Returns ({case: [error of each rank]}, what the ranks printed)."""
+    """Runs all cases with two ranks. Returns ({case: [error of each rank]}, the text that each rank printed)."""
     with tempfile.TemporaryDirectory() as folder:
         ranks = [python("torch_ddp_ranks.py", rank, 2, folder, servers) for rank in range(2)]
         texts = []

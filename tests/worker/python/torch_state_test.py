@@ -327,7 +327,7 @@ class Errors(unittest.TestCase):
 class Plans(unittest.TestCase):
     SIZES = {"a.weight": 50_000, "a.bias": 100, "b.weight": 20_000, "b.bias": 10, "empty": 0}
 
-    def test_SmallParameters_AreNeighboursWithoutOptionsBehindTheOthers(self):
+    def test_SmallParameters_AreNeighboursBehindTheOthers(self):
         plan = plan_tensors(self.SIZES, {"select": "topk:0.01", "codec_up": "gap+qsgd4"})
         self.assertEqual([tensor.name for tensor in plan.tensors], ["b.weight", "a.weight", "b.bias", "a.bias"])
         self.assertEqual([tensor.late for tensor in plan.tensors], [False, False, True, True])

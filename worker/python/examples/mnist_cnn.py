@@ -71,7 +71,7 @@ def main():
     began = time.monotonic()
     rows = torch.Generator().manual_seed(rank)
     for step in range(1, args.steps + 1):
-        batch = torch.randint(rank, train // ranks * ranks, (args.batch,), generator=rows)
+        batch = rank + ranks * torch.randint(0, train // ranks, (args.batch,), generator=rows)
         optimizer.zero_grad()
         loss = cross_entropy(ddp(images[batch]), labels[batch])
         loss.backward()

@@ -25,7 +25,7 @@ class LossScale:
     def __init__(self, scaler):
         self._scaler = scaler
         self._scale = 1.0
-        self._own = {}  # name: the gradient that entered last, without what was withdrawn
+        self._own = {}  # name: the gradient of the last push
         self._pushed_before = {}  # name: the gradient that the present step withdraws
         self._withdraws = False  # the step before was skipped
         self._overflow = False  # this rank has met an infinite gradient in the present step

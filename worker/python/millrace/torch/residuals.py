@@ -65,7 +65,7 @@ class Residuals:
 
 
 def share_of(states, rank, workers):
-    """Returns what one worker of a job begins with, from the states of all workers of an earlier job.
+    """Returns one worker's first residual, from the states of all workers of an earlier job.
 
     states   one state, of this rank in a job of as many workers; or one of each worker of the earlier job.
     Returns  (step, residual, deferred).

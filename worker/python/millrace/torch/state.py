@@ -40,7 +40,7 @@ class State:
     servers           "tcp://a:7600,tcp://b:7600" or a list: the shards, the same list at all ranks.
     job               name of the job at the shards.
     select            entries that a rank sends of each parameter, "topk:0.01"; "none": all.
-    codec             of what this rank sends, "gap+qsgd4"; None: without loss. Updates return without loss (codec_down).
+    codec             of contributions, "gap+qsgd4"; None: without loss. Updates return without loss (codec_down).
     rank, world_size  None: those of torch.distributed, or of the environment.
     model             the model or its DistributedDataParallel; named_parameters: pairs (name, parameter). With either
                       the State connects at once. Without them the first backward pass finds the
