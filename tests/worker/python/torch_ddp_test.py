@@ -17,6 +17,7 @@ from pathlib import Path
 import torch_required  # first: skips where PyTorch is absent
 
 import torch_ddp_cases
+from torch_shards import Shards
 
 HERE = Path(__file__).parent
 TIMEOUT_S = 240
@@ -69,21 +70,6 @@ class OverGloo(Cases, unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.results, cls.texts = run_cases("fake")
-
-
-class Shards:
-    """Two shards on free ports."""
-
-    def __init__(self):
-        self.process = subprocess.Popen([str(torch_required.PROGRAMS / "millrace"), "serve", "--shards", "2", "--listen", "127.0.0.1:0",
-                                         "--http", "127.0.0.1:0", "--json"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        servers = json.loads(self.process.stdout.readline())["servers"]
-        self.servers = servers if isinstance(servers, str) else ",".join(servers)
-
-    def stop(self):
-        self.process.send_signal(signal.SIGTERM)
-        self.process.stdout.close()
-        return self.process.wait(timeout=60)
 
 
 @unittest.skipUnless(torch_required.BUILT, "the package millrace is not built")
