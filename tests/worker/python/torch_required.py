@@ -15,6 +15,7 @@ PACKAGE = Path(sys.argv.pop(1) if len(sys.argv) > 1 and not sys.argv[1].startswi
 if importlib.util.find_spec("torch") is None:
     print("skipped: this Python has no PyTorch (Debian's package python3-torch)", file=sys.stderr)
     sys.exit(77)
+sys.dont_write_bytecode = True  # the package of a build has links to the sources
 sys.path.insert(0, str(PACKAGE))
 
 BUILT = (PACKAGE / "millrace/__init__.py").exists()

@@ -1,24 +1,32 @@
 """Two shards on free ports, for tests of whole programs."""
 
 import json
-import signal
 import subprocess
+import tempfile
+from pathlib import Path
 
 import torch_required
 
+SHARDS = 2
+
 
 class Shards:
-    """Runs `millrace serve`; `servers` has the addresses as one text."""
+    """Runs two shards; `servers` has their addresses as one text."""
 
     def __init__(self):
-        command = [str(torch_required.PROGRAMS / "millrace"), "serve", "--shards", "2", "--listen", "127.0.0.1:0", "--http",
-                   "127.0.0.1:0", "--json"]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        servers = json.loads(self.process.stdout.readline())["servers"]
-        self.servers = servers if isinstance(servers, str) else ",".join(servers)
+        self._folder = tempfile.TemporaryDirectory()
+        self._processes = []
+        for shard in range(SHARDS):
+            command = [torch_required.PROGRAMS / "millrace-server", "--shard", shard, "--shards", SHARDS, "--listen", "127.0.0.1:0",
+                       "--table", Path(self._folder.name) / "table.db", "--drain", "0s", "--json"]
+            self._processes.append(subprocess.Popen([*map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                                                    text=True))
+        self.servers = ",".join(json.loads(process.stdout.readline())["address"] for process in self._processes)
 
     def stop(self):
-        """Ends the shards and returns their exit code."""
-        self.process.send_signal(signal.SIGTERM)
-        self.process.stdout.close()
-        return self.process.wait(timeout=60)
+        for process in self._processes:
+            process.terminate()
+        for process in self._processes:
+            process.wait(timeout=60)
+            process.stdout.close()
+        self._folder.cleanup()
