@@ -9,8 +9,15 @@ import types
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
-PROGRAMS = Path(sys.argv.pop(1) if len(sys.argv) > 1 and not sys.argv[1].startswith("-") else ROOT / "build/dev/bin").resolve()
-PACKAGE = Path(sys.argv.pop(1) if len(sys.argv) > 1 and not sys.argv[1].startswith("-") else ROOT / "build/dev/python").resolve()
+
+
+def _folder(default):
+    given = sys.argv.pop(1) if len(sys.argv) > 1 and "/" in sys.argv[1] else ROOT / default
+    return Path(given).resolve()
+
+
+PROGRAMS = _folder("build/dev/bin")
+PACKAGE = _folder("build/dev/python")
 
 if importlib.util.find_spec("torch") is None:
     print("skipped: this Python has no PyTorch (Debian's package python3-torch)", file=sys.stderr)

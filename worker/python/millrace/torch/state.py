@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 import weakref
+from typing import Any, Dict, Mapping, Optional, Sequence, Union
 
 import torch
 import torch.distributed as dist
@@ -15,7 +16,7 @@ from .loss_scale import FLAG, LossScale
 from .options import http_of_rank, rank_and_world_size, shard_list, split_options
 from .parameters import find_owner, named_mapping, names_of, trained_names
 from .plan import COMPRESSION, DENSE_BELOW, FUSE_BELOW, check_rules, plan_tensors
-from .report import Report
+from .report import Report, Stats
 from .residuals import FORMAT, Residuals, share_of
 
 _log = logging.getLogger("millrace.torch")
@@ -62,9 +63,12 @@ class State:
              an exception ends it.
     """
 
-    def __init__(self, servers, *, job, select="topk:0.01", codec=None, rank=None, world_size=None, model=None,
-                 named_parameters=None, dense_below=DENSE_BELOW, rules=None, grad_scaler=None, summary_every=100,
-                 tensorboard=None, http=None, timeout=600.0, _library=None, **options):
+    def __init__(self, servers: Union[str, Sequence[str]], *, job: str, select: str = "topk:0.01",
+                 codec: Optional[str] = None, rank: Optional[int] = None, world_size: Optional[int] = None,
+                 model: Optional[torch.nn.Module] = None, named_parameters: Any = None, dense_below: int = DENSE_BELOW,
+                 rules: Optional[Mapping[str, Mapping[str, Any]]] = None, grad_scaler: Any = None,
+                 summary_every: int = 100, tensorboard: Any = None, http: Union[str, int, None] = None,
+                 timeout: float = 600.0, _library: Any = None, **options: Any) -> None:
         self._library = _library or importlib.import_module("millrace")
         self.rank, self.world_size = rank_and_world_size(rank, world_size)
         of_job, of_worker = split_options(self._library, options)
@@ -96,7 +100,7 @@ class State:
         if self._names is not None:
             self._connect({name: parameter.numel() for parameter, name in self._names.items()})
 
-    def exchange(self, bucket):
+    def exchange(self, bucket: Any) -> "torch.futures.Future[torch.Tensor]":
         """Pushes a bucket of DDP and returns the future of its mean. hook() calls it."""
         buffer, parameters = bucket.buffer(), bucket.parameters()
         self._check_buffer(buffer)
@@ -120,16 +124,16 @@ class State:
         return future.then(lambda done: done.wait())
 
     @property
-    def session(self):
+    def session(self) -> Any:
         """The Session, or None before the first backward pass."""
         return self._session
 
     @property
-    def http_port(self):
+    def http_port(self) -> int:
         """The port of /metrics of this rank; 0: none."""
         return self._session.http_port if self._session is not None else 0
 
-    def stats(self):
+    def stats(self) -> Stats:
         """Returns the figures of this rank up to now (report.Stats).
 
         Raises  RuntimeError: before the State is connected.
@@ -137,7 +141,7 @@ class State:
         self._require_session()
         return self._report.stats()
 
-    def state_dict(self):
+    def state_dict(self) -> Dict[str, Any]:
         """Returns the residual of this rank, by parameter name, for torch.save() and torch.distributed.checkpoint.
 
         Call it between steps: not while a backward pass runs. Training continues to the same bits.
@@ -158,7 +162,7 @@ class State:
         return {"format": FORMAT, "step": self._first_step + self._report.steps, "workers": self.world_size,
                 "combine": self._job["combine"], "residual": {str(self.rank): residual}, "deferred": deferred}
 
-    def load_state_dict(self, state):
+    def load_state_dict(self, state: Union[Dict[str, Any], Sequence[Dict[str, Any]]]) -> None:
         """Begins with a saved residual in the place of the present one.
 
         state   the state_dict() of this rank, in a job of as many workers; or a list with the state of every worker of the
@@ -170,7 +174,7 @@ class State:
         if self._session is not None:
             self._apply_loaded()
 
-    def save(self, path):
+    def save(self, path: Union[str, "os.PathLike[str]"]) -> None:
         """Writes the session's state to a file, for option load_path of a job of as many workers (Session.save())."""
         self._require_session()
         if self._residuals.names():
@@ -178,7 +182,7 @@ class State:
                                "load_state_dict() holds. Call save() after that step")
         self._session.save(path)
 
-    def finish(self, timeout=600.0):
+    def finish(self, timeout: float = 600.0) -> None:
         """Leaves the job as finished, when the shards have acknowledged everything."""
         if self._end is not None and self._end.alive:
             _live.discard(self._end)
@@ -187,7 +191,7 @@ class State:
             self._session.finish(timeout=timeout)
             self._session.close()
 
-    def close(self):
+    def close(self) -> None:
         """Leaves the job at once, as failed."""
         if self._end is not None and self._end.alive:
             _live.discard(self._end)
@@ -195,10 +199,10 @@ class State:
             self._exchange.close()
             self._session.close()
 
-    def __enter__(self):
+    def __enter__(self) -> "State":
         return self
 
-    def __exit__(self, kind, error, traceback):
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
         self.finish() if kind is None else self.close()
 
     def _require_session(self):
