@@ -29,7 +29,8 @@ class CharTransformer(nn.Module):
         super().__init__()
         self.embedding = nn.Embedding(symbols, width)
         self.position = nn.Parameter(torch.zeros(context, width))
-        layer = nn.TransformerEncoderLayer(width, max(1, width // 32), 4 * width, dropout=0.0, batch_first=True, norm_first=True)
+        layer = nn.TransformerEncoderLayer(width, max(1, width // 32), 4 * width, dropout=0.0, batch_first=True,
+                                           norm_first=True)
         self.blocks = nn.TransformerEncoder(layer, layers, norm=nn.LayerNorm(width))
         self.output = nn.Linear(width, symbols, bias=False)
         self.output.weight = self.embedding.weight

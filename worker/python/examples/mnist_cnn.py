@@ -3,8 +3,8 @@
     millrace serve --shards 2 --listen 127.0.0.1:7600
     torchrun --nproc-per-node 2 mnist_cnn.py --data FOLDER --servers tcp://127.0.0.1:7600,tcp://127.0.0.1:7601
 
-FOLDER has mnist-t10k-images-idx3-ubyte.gz and mnist-t10k-labels-idx1-ubyte.gz (of MNIST, or files of that format): 80 % of
-the images are for training, the others for the accuracy. --dense trains with DDP over gloo alone, to compare.
+FOLDER has mnist-t10k-images-idx3-ubyte.gz and mnist-t10k-labels-idx1-ubyte.gz: of MNIST, or other files of that format.
+80 % of the images are for training, the others for the accuracy. --dense trains with DDP over gloo alone, to compare.
 """
 
 import argparse
@@ -36,8 +36,8 @@ def digits(folder):
 
 
 def network():
-    return nn.Sequential(nn.Conv2d(1, 16, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(16, 32, 3), nn.ReLU(), nn.MaxPool2d(2),
-                         nn.Flatten(), nn.Linear(32 * 25, 128), nn.ReLU(), nn.Linear(128, 10))
+    return nn.Sequential(nn.Conv2d(1, 16, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(16, 32, 3), nn.ReLU(),
+                         nn.MaxPool2d(2), nn.Flatten(), nn.Linear(32 * 25, 128), nn.ReLU(), nn.Linear(128, 10))
 
 
 def options():

@@ -38,6 +38,10 @@ def advice_of(ratio):
             'a lower density, or select="none", is faster')
 
 
+def _ratio(both_ways, dense_one_way):
+    return both_ways / (2 * dense_one_way) if dense_one_way else 0.0
+
+
 class Report:
     """Counts steps and times, and reports them every `every` steps.
 
@@ -66,7 +70,7 @@ class Report:
         """Returns the figures up to now. Cost: a message to the session's thread."""
         of_session = self._session.stats()
         both = of_session.bytes_up + of_session.bytes_down
-        ratio = both / (2 * of_session.dense_bytes) if of_session.dense_bytes else 0.0
+        ratio = _ratio(both, of_session.dense_bytes)
         entries = sum(tensor.entries_sent_last for tensor in of_session.tensors)
         return Stats(
             steps=self.steps, steps_skipped=self._loss_scale.skipped if self._loss_scale else 0,
@@ -81,10 +85,11 @@ class Report:
         steps = stats.steps - (before.steps if before else 0)
         a_step = {name: (getattr(stats, name) - (getattr(before, name) if before else 0)) / steps
                   for name in ("bytes_up", "bytes_down", "bytes_dense", "seconds_waited", "seconds_hidden")}
-        ratio = (a_step["bytes_up"] + a_step["bytes_down"]) / (2 * a_step["bytes_dense"]) if a_step["bytes_dense"] else 0.0
-        _log.info("step %d: %.1f kB up and %.1f kB down a step, %.4f of dense; %d entries (%.3g %%), residual norm %.4g; "
-                  "waited %.1f ms a step, hidden %.1f ms", stats.steps, a_step["bytes_up"] / 1e3, a_step["bytes_down"] / 1e3,
-                  ratio, stats.entries, 100 * stats.density, stats.residual_norm,
+        ratio = _ratio(a_step["bytes_up"] + a_step["bytes_down"], a_step["bytes_dense"])
+        _log.info("step %d: %.1f kB up and %.1f kB down a step, %.4f of dense; %d entries (%.3g %%), "
+                  "residual norm %.4g; waited %.1f ms a step, hidden %.1f ms", stats.steps,
+                  a_step["bytes_up"] / 1e3, a_step["bytes_down"] / 1e3, ratio, stats.entries, 100 * stats.density,
+                  stats.residual_norm,
                   1e3 * a_step["seconds_waited"], 1e3 * a_step["seconds_hidden"])
         if stats.advice and not self._advised:
             self._advised = True

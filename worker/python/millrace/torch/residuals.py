@@ -69,8 +69,8 @@ def share_of(states, rank, workers):
 
     states   one state, of this rank in a job of as many workers; or one of each worker of the earlier job.
     Returns  (step, residual, deferred).
-    Law      the sum of all workers' residuals, over the divisor of the job's mean, stays the same. So with another number
-             of workers each begins with the mean of the residuals (combine mean), or with an equal share of their sum.
+    Law      the sum of all workers' residuals, over the divisor of the job's mean, stays the same. With another number
+             of workers each begins with the mean of the residuals (combine mean), or an equal share of their sum.
     Raises   ValueError: a state is missing, or states of several jobs are mixed.
     """
     states = [states] if isinstance(states, dict) else list(states)
@@ -79,15 +79,15 @@ def share_of(states, rank, workers):
     first = states[0]
     for state in states:
         if (state["workers"], state["step"], state["combine"]) != (first["workers"], first["step"], first["combine"]):
-            raise ValueError("the states are of several jobs or of several steps: "
-                             f"{first['workers']} workers at step {first['step']}, and {state['workers']} at {state['step']}")
+            raise ValueError("the states are of several jobs or of several steps: step "
+                             f"{first['step']} of {first['workers']} workers, {state['step']} of {state['workers']}")
     by_rank = {int(number): residual for state in states for number, residual in state["residual"].items()}
     if first["workers"] == workers and rank in by_rank:
         return first["step"], by_rank[rank], first["deferred"]
     missing = [number for number in range(first["workers"]) if number not in by_rank]
     if missing:
-        raise ValueError(f"the residuals of workers {missing} of {first['workers']} are missing. Load a list with the state "
-                         "of every worker: each of the new workers begins with a share of all residuals")
+        raise ValueError(f"the residuals of workers {missing} of {first['workers']} are missing. Load a list with the "
+                         "state of every worker: each of the new workers begins with a share of all residuals")
     divisor = workers if first["combine"] == "sum" else first["workers"]
     shares = {name: sum(by_rank[number][name].double() for number in sorted(by_rank)) / divisor
               for name in by_rank[0]}

@@ -47,8 +47,8 @@ class State:
                       the State connects at once. Without them the first backward pass finds the
                       DistributedDataParallel among the live objects, and connects at its last bucket.
     dense_below       smaller parameters are sent dense and without loss; 0: none are.
-    rules             {pattern: {"select": ..., "codec_up": ...}}: options of the parameters whose name matches (fnmatch);
-                      the first pattern that matches counts.
+    rules             {pattern: {"select": ..., "codec_up": ...}}: options of the parameters whose name matches
+                      (fnmatch); the first pattern that matches counts.
     grad_scaler       the GradScaler of the training loop: residuals hold true gradients, and all ranks skip the same
                       steps.
     summary_every     steps between two lines in the log "millrace.torch"; 0: no lines.
@@ -82,7 +82,7 @@ class State:
         self._worker = {"worker": self.rank, "shards": shard_list(servers), "http": http_of_rank(http, self.rank),
                         **of_worker}
         if grad_scaler is not None and of_job.get("non_finite", "refuse") != "refuse":
-            raise ValueError('non_finite="drop" hides infinite gradients from the grad_scaler: leave one of the two out')
+            raise ValueError('non_finite="drop" hides infinite gradients from the grad_scaler: leave out one of both')
         self._loss_scale = None if grad_scaler is None else LossScale(grad_scaler)
         self._summary_every, self._tensorboard, self._timeout = summary_every, tensorboard, timeout
         self._residuals = Residuals()
@@ -165,8 +165,8 @@ class State:
     def load_state_dict(self, state: Union[Dict[str, Any], Sequence[Dict[str, Any]]]) -> None:
         """Begins with a saved residual in the place of the present one.
 
-        state   the state_dict() of this rank, in a job of as many workers; or a list with the state of every worker of the
-                earlier job, for any number of workers: the residuals are shared out, and nothing is lost.
+        state   the state_dict() of this rank, in a job of as many workers. Or a list with the state of every worker of
+                the earlier job, for any number of workers: the residuals are shared out, and nothing is lost.
         Raises  ValueError: a state is missing, or a parameter has another name or size.
         """
         step, residual, deferred = share_of(state, self.rank, self.world_size)
@@ -207,13 +207,12 @@ class State:
 
     def _require_session(self):
         if self._session is None:
-            raise RuntimeError("the State is not connected before the first backward pass; give it model= to connect at "
-                               "once")
+            raise RuntimeError("the State connects in the first backward pass; give it model= to connect at once")
 
     def _check_buffer(self, buffer):
         if buffer.layout != torch.strided or buffer.device.type != "cpu" or buffer.dtype not in _TYPES:
-            raise TypeError(f"a bucket of {buffer.dtype} on {buffer.device} with layout {buffer.layout}: Millrace's hook "
-                            "takes dense CPU gradients of float32, float64, float16 and bfloat16")
+            raise TypeError(f"a bucket of {buffer.dtype} on {buffer.device} with layout {buffer.layout}: the hook takes "
+                            "dense CPU gradients of float32, float64, float16 and bfloat16")
 
     def _name(self, parameters):
         """Finds the names of a bucket's parameters.
@@ -235,8 +234,8 @@ class State:
             return
         silent = [name for name in self._places if name != FLAG and name not in seen]
         if silent:
-            error = ValueError(f"DDP does not exchange {', '.join(silent)}: leave them out of named_parameters=, or set "
-                               "requires_grad before the State is made")
+            error = ValueError(f"DDP does not exchange {', '.join(silent)}: leave them out of named_parameters=, or "
+                               "set requires_grad before the State is made")
             self.close()
             raise error
 
@@ -250,8 +249,8 @@ class State:
             # A dense job sends it together with the small parameters.
             exact = {"select": "none", "reselect": "none", "codec_up": "raw+raw", "codec_down": "raw+raw"}
             tensors.append(library.Tensor(FLAG, 1, **({} if plan.job == {"select": "none"} else exact)))
-        self._session = library.Session(library.JobConfig(**self._job, **plan.job), library.WorkerConfig(**self._worker),
-                                        tensors)
+        self._session = library.Session(library.JobConfig(**self._job, **plan.job),
+                                        library.WorkerConfig(**self._worker), tensors)
         entries = sum(tensor.dimension for tensor in plan.tensors)
         self._report = Report(self._session, entries, self._summary_every, self._tensorboard, self._loss_scale)
         self._exchange = Exchange(self._session, self._places, self._residuals, self._loss_scale, self._report,
@@ -283,7 +282,8 @@ class State:
         self._first_step = step - self._report.steps
 
     def _raise_at_the_end_of_backward(self, step):
-        """Has the backward pass wait for the step before DDP does: so an error keeps its type, and Ctrl-C ends the wait."""
+        """Has the backward pass wait for the step before DDP does: an error keeps its type, and Ctrl-C ends the wait.
+        """
         exchange = self._exchange
         try:
             torch.autograd.Variable._execution_engine.queue_callback(lambda: exchange.await_step(step))
