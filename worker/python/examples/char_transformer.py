@@ -31,7 +31,7 @@ class CharTransformer(nn.Module):
         self.position = nn.Parameter(torch.zeros(context, width))
         layer = nn.TransformerEncoderLayer(width, max(1, width // 32), 4 * width, dropout=0.0, batch_first=True,
                                            norm_first=True)
-        self.blocks = nn.TransformerEncoder(layer, layers, norm=nn.LayerNorm(width))
+        self.blocks = nn.TransformerEncoder(layer, layers, norm=nn.LayerNorm(width), enable_nested_tensor=False)
         self.output = nn.Linear(width, symbols, bias=False)
         self.output.weight = self.embedding.weight
         self.register_buffer("future", torch.triu(torch.full((context, context), float("-inf")), diagonal=1))
