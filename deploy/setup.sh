@@ -44,6 +44,8 @@ readonly BUILD_PACKAGES=(
   liblzma-dev          # LIBSVM files in .xz
   libopenmpi-dev       # peers over MPI (left out where there is none)
   openmpi-bin          # mpirun
+  pybind11-dev         # the binding for Python (left out where there is none)
+  python3-dev          # the binding for Python
   libdpdk-dev          # millrace-switch on DPDK (left out where there is none)
   libgtest-dev         # unit tests (the dev preset builds them)
   libgmock-dev         # unit tests
@@ -58,6 +60,8 @@ readonly TEST_PACKAGES=(
   clang-tidy-19        # lint
   clang-format-19      # format check
   python3              # tests/lint
+  python3-numpy        # tests of the binding for Python
+  mypy                 # its types
   nftables             # packet loss in netlab tests
   dpdk-dev             # dpdk-testpmd, beside which tests/bench/switch_veth.sh measures
   ethtool              # checksums of veth pairs

@@ -113,6 +113,77 @@ void values_all(const Format& format, const uint16_t* HWY_RESTRICT codes, size_t
   for (size_t lane = 0; i + lane < count; ++lane) values[i + lane] = last_values[lane];
 }
 
+/// The value's bits without its sign, as signed lanes: they compare as the magnitudes do, NaN above infinity.
+VU magnitude_bits(VF value) { return hn::And(hn::BitCast(DU(), value), hn::Set(DU(), 0x7FFFFFFFu)); }
+
+hn::Mask<DU> is_at_least(VU bits, uint32_t least) {
+  return hn::RebindMask(DU(), hn::Gt(hn::BitCast(DI(), bits), hn::Set(DI(), static_cast<int32_t>(least - 1))));
+}
+
+struct Bf16Nearest {
+  VU code(VF value) const {
+    const DU du;
+    const VU bits = hn::BitCast(du, value);
+    const VU is_odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1u));
+    const VU rounded = hn::ShiftRight<16>(hn::Add(bits, hn::Add(is_odd, hn::Set(du, 0x7FFFu))));
+    // Rounding would carry a NaN's payload into its sign.
+    const VU nan = hn::Or(hn::ShiftRight<16>(bits), hn::Set(du, 0x40u));
+    return hn::IfThenElse(is_at_least(magnitude_bits(value), 0x7F800001u), nan, rounded);
+  }
+};
+
+struct F16Nearest {
+  VU code(VF value) const {
+    const DU du;
+    const VU magnitude = magnitude_bits(value);
+    const VU is_odd = hn::And(hn::ShiftRight<13>(magnitude), hn::Set(du, 1u));
+    const VU rounding = hn::Add(is_odd, hn::Set(du, 0xFFFu - ((127u - 15u) << 23)));
+    const VU normal = hn::ShiftRight<13>(hn::Add(magnitude, rounding));
+    // Below 2^-14: the last bit of a sum with 0.5 counts multiples of 2^-24, and the addition rounds.
+    const VU sum = hn::BitCast(du, hn::Add(hn::BitCast(D(), magnitude), hn::Set(D(), 0.5F)));
+    const VU counted = hn::Sub(sum, hn::Set(du, 0x3F000000u));
+    const VU below = hn::IfThenElse(is_at_least(magnitude, 0x38800000u), normal, counted);
+    const VU above = hn::IfThenElse(is_at_least(magnitude, 0x7F800001u), hn::Set(du, 0x7E00u), hn::Set(du, 0x7C00u));
+    const VU code = hn::IfThenElse(is_at_least(magnitude, 0x47800000u), above, below);
+    return hn::Or(code, hn::And(hn::ShiftRight<16>(hn::BitCast(du, value)), hn::Set(du, 0x8000u)));
+  }
+};
+
+/// f16 with the infinities and NaN, whose exponent is f32's largest.
+struct F16Any {
+  VF value_of(VU code) const {
+    const DU du;
+    const VU rest = hn::And(code, hn::Set(du, 0x7FFFu));
+    const VU step = hn::Set(du, (127u - 15u) << 23);
+    const VU finite = hn::Add(hn::ShiftLeft<13>(rest), step);
+    const VU normal = hn::IfThenElse(is_at_least(rest, 0x7C00u), hn::Add(finite, step), finite);
+    const VU counted = hn::BitCast(du, hn::Mul(hn::ConvertTo(D(), hn::BitCast(DI(), rest)), hn::Set(D(), 0x1p-24F)));
+    const VU magnitude = hn::IfThenElse(is_at_least(rest, 0x400u), normal, counted);
+    return hn::BitCast(D(), hn::Or(magnitude, hn::ShiftLeft<16>(hn::And(code, hn::Set(du, 0x8000u)))));
+  }
+};
+
+template <class Format>
+void nearest_all(const Format& format, const float* HWY_RESTRICT values, size_t count, uint16_t* HWY_RESTRICT codes) {
+  const size_t lanes = hn::Lanes(D());
+  size_t i = 0;
+  for (; i + lanes <= count; i += lanes) store_codes(format.code(hn::LoadU(D(), values + i)), codes + i);
+  if (i == count) return;
+  HWY_ALIGN float last_values[HWY_MAX_BYTES / sizeof(float)] = {};
+  HWY_ALIGN uint16_t last_codes[HWY_MAX_BYTES / sizeof(float)] = {};
+  for (size_t lane = 0; i + lane < count; ++lane) last_values[lane] = values[i + lane];
+  store_codes(format.code(hn::Load(D(), last_values)), last_codes);
+  for (size_t lane = 0; i + lane < count; ++lane) codes[i + lane] = last_codes[lane];
+}
+
+void bf16_nearest(const float* values, size_t count, uint16_t* codes) {
+  nearest_all(Bf16Nearest(), values, count, codes);
+}
+void f16_nearest(const float* values, size_t count, uint16_t* codes) {
+  nearest_all(F16Nearest(), values, count, codes);
+}
+void f16_any_values(const uint16_t* codes, size_t count, float* values) { values_all(F16Any(), codes, count, values); }
+
 void bf16_round(const float* values, const uint32_t* words, size_t count, uint16_t* codes, float* decoded) {
   round_all(Bf16(), values, words, count, codes, decoded);
 }
@@ -154,6 +225,9 @@ HWY_EXPORT(bf16_values);
 HWY_EXPORT(f16_round);
 HWY_EXPORT(f16_values);
 HWY_EXPORT(all_below);
+HWY_EXPORT(bf16_nearest);
+HWY_EXPORT(f16_nearest);
+HWY_EXPORT(f16_any_values);
 
 void bf16_round(const float* values, const uint32_t* words, size_t count, uint16_t* codes, float* decoded) {
   HWY_DYNAMIC_DISPATCH(bf16_round)(values, words, count, codes, decoded);
@@ -170,6 +244,18 @@ void f16_round(const float* values, const uint32_t* words, int exponent, size_t 
 
 void f16_values(const uint16_t* codes, int exponent, size_t count, float* values) {
   HWY_DYNAMIC_DISPATCH(f16_values)(codes, exponent, count, values);
+}
+
+void bf16_nearest(const float* values, size_t count, uint16_t* codes) {
+  HWY_DYNAMIC_DISPATCH(bf16_nearest)(values, count, codes);
+}
+
+void f16_nearest(const float* values, size_t count, uint16_t* codes) {
+  HWY_DYNAMIC_DISPATCH(f16_nearest)(values, count, codes);
+}
+
+void f16_any_values(const uint16_t* codes, size_t count, float* values) {
+  HWY_DYNAMIC_DISPATCH(f16_any_values)(codes, count, values);
 }
 
 bool bf16_all_finite(const uint16_t* codes, size_t count) {

@@ -24,6 +24,16 @@ inline constexpr int kF16ExponentMax = 112;   // 2^15, f16's highest power, is 2
 void f16_round(const float* values, const uint32_t* words, int exponent, size_t count, uint16_t* codes, float* decoded);
 void f16_values(const uint16_t* codes, int exponent, size_t count, float* values);
 
+/// Round to the nearest code, and between two equally near ones to the even one. A NaN stays NaN. A value beyond the
+/// largest code becomes an infinity, as in IEEE 754.
+///
+/// values, codes   [count], apart from each other. Same bits on every instruction set.
+void bf16_nearest(const float* values, size_t count, uint16_t* codes);
+void f16_nearest(const float* values, size_t count, uint16_t* codes);
+
+/// Returns the exact values of all f16 codes, infinities and NaN included: those of f16_values() are finite.
+void f16_any_values(const uint16_t* codes, size_t count, float* values);
+
 /// Returns whether none of the codes is NaN or infinity.
 bool bf16_all_finite(const uint16_t* codes, size_t count);
 bool f16_all_finite(const uint16_t* codes, size_t count);

@@ -20,7 +20,7 @@ FOLDER_README_BYTES_MAX = 4_000  # one page
 DESIGN_BYTES_MAX = 12_000
 OTHER_BYTES_MAX = 60_000
 # READMEs that are manuals, and their sizes.
-MANUALS = {"worker/README.md": 32_000, "server/README.md": 12_000, "switch_agg/README.md": 12_000, "worker/peer/README.md": 10_000,
+MANUALS = {"worker/README.md": 32_000, "server/README.md": 12_000, "switch_agg/README.md": 12_000, "worker/peer/README.md": 10_000, "worker/python/README.md": 12_000,
            "kernels/README.md": 12_000, "tests/bench/papers/README.md": 20_000, "protocol/wire/README.md": 20_000}
 
 SOURCE_SUFFIXES = (".h", ".cc", ".py", ".sh", ".md", ".cmake", ".capnp", ".yml", ".svg", ".txt")
@@ -32,7 +32,7 @@ PATH_TOKEN = re.compile(r"\.{0,2}/?[\w*.{},-]+(/[\w*.{},-]+)*/?")
 HEADING = re.compile(r"^#{1,6} +(.*?) *#*$")
 ANCHOR = re.compile(r"<a +(?:id|name)=\"([^\"]+)\"")
 EXAMPLE = re.compile(r"^<!-- example: (\S+) -->\n```\w*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-EXCERPT = re.compile(r"^ *// README: begin\n(.*?)^ *// README: end$", re.MULTILINE | re.DOTALL)
+EXCERPT = re.compile(r"^ *(?://|#) README: begin\n(.*?)^ *(?://|#) README: end$", re.MULTILINE | re.DOTALL)
 
 RULES = {
     "document-size": f"README.md has at most {README_BYTES_MAX} bytes, a folder's README.md {FOLDER_README_BYTES_MAX}, "
@@ -244,7 +244,8 @@ def ratchet_text(head, ratchet):
 def with_examples(text, sources):
     def block(match):
         source = sources.get(match.group(1))
-        return match.group(0) if source is None else f"<!-- example: {match.group(1)} -->\n```cpp\n{excerpt(source)}```"
+        language = "python" if match.group(1).endswith(".py") else "cpp"
+        return match.group(0) if source is None else f"<!-- example: {match.group(1)} -->\n```{language}\n{excerpt(source)}```"
     return EXAMPLE.sub(block, text)
 
 

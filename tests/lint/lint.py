@@ -63,6 +63,7 @@ THIRD_PARTY = (
     (r"fmt/.*", ("monitoring/", "server/", "protocol/", "switch_agg/", "kernels/", "worker/", "tests/")),
     (r"(zlib|zstd)\.h", ("worker/training/data/", "worker/bench/kernels/", "tests/worker/", "tests/kernels/")),
     (r"(bzlib|lzma)\.h", ("worker/training/data/", "tests/worker/")),
+    (r"pybind11/.*", ("worker/python/",)),
     (r"mpi\.h", ("worker/peer/transport/", "tests/worker/peer/")),
     (r"rte_.*", ("switch_agg/packet_io/dpdk/",)),
     (r"cuda.*|cub/.*|thrust/.*", ("kernels/cuda/",)),

@@ -1,0 +1,262 @@
+#!/usr/bin/env python3
+"""Sessions of the binding against real shards: sums, waits, residuals, stores, saves, errors.
+
+    session_test.py FOLDER_OF_PROGRAMS FOLDER_OF_PACKAGE [unittest arguments]
+"""
+
+import gc
+import logging
+import pickle
+import sys
+import threading
+import time
+import unittest
+
+from shards import WithShards, in_threads, millrace
+
+import numpy as np
+
+N = 1_000
+
+
+def gradient_of(worker, step, count=N):
+    """Whole numbers, so that sums are exact in any order."""
+    return np.random.default_rng([worker, step]).integers(-50, 50, count).astype(np.float32)
+
+
+class Sums(WithShards):
+    def test_DenseSteps_GiveTheSumOfAllWorkers(self):
+        sessions = self.connect([millrace.Tensor("w", N)], workers=2, select="none")
+
+        def train(worker):
+            for step in range(4):
+                gradient = gradient_of(worker, step)
+                self.assertEqual(sessions[worker].push("w", gradient), step)
+                filled = sessions[worker].wait_into("w", step, gradient)
+                self.assertEqual((filled.step, filled.contributors), (step, 2))
+                np.testing.assert_array_equal(gradient, gradient_of(0, step) + gradient_of(1, step))
+            sessions[worker].finish()
+
+        in_threads(train, 2)
+
+    def test_Pieces_CoverTheTensorAndHaveTheSum(self):
+        sessions = self.connect([millrace.Tensor("w", N)], workers=2, select="topk:0.2", combine="mean", parts_per_shard=2)
+
+        def train(worker):
+            gradient = gradient_of(worker, 0)
+            update = sessions[worker].wait(0, sessions[worker].push(0, gradient))
+            total = np.zeros(N, np.float32)
+            at = 0
+            for piece in update.pieces:
+                self.assertEqual(piece.begin, at)
+                at += piece.dimension
+                self.assertEqual(piece.denominator, 2)
+                places = slice(0, piece.dimension) if piece.dense else np.asarray(piece.indices)
+                total[piece.begin:piece.begin + piece.dimension][places] = np.asarray(piece.values)
+            self.assertEqual(at, N)
+            results[worker] = total
+
+        results = {}
+        in_threads(train, 2)
+        np.testing.assert_array_equal(results[0], results[1])
+        residuals = [session.take_residual("w") for session in sessions]
+        for entries in residuals:
+            results[0][np.asarray(entries.indices)] += np.asarray(entries.values)
+        np.testing.assert_array_equal(results[0], gradient_of(0, 0) + gradient_of(1, 0))
+
+    def test_WaitInto_WritesZeroWhereTheUpdateHasNoEntry(self):
+        session, = self.connect([millrace.Tensor("w", N)], select="topk:10")
+        out = np.full(N, 7, np.float32)
+        filled = session.wait_into("w", session.push("w", np.arange(N, dtype=np.float32)), out, scale=0.5)
+        self.assertEqual(filled.entries, 10)
+        wanted = np.zeros(N, np.float32)
+        wanted[-10:] = np.arange(N - 10, N) / 2
+        np.testing.assert_array_equal(out, wanted)
+
+    def test_SparsePush_TakesIndicesOfEveryType(self):
+        session, = self.connect([millrace.Tensor("w", N)], select="none")
+        for kind in (np.uint32, np.int32, np.uint64, np.int64):
+            step = session.push_sparse("w", np.array([7, 3, 7], kind), np.array([1, 2, 4], np.float32))
+            out = np.empty(N, np.float32)
+            session.wait_into("w", step, out)
+            self.assertEqual((out[3], out[7], np.count_nonzero(out)), (2, 5, 2))
+        self.refused("invalid_argument", "0 or more", session.push_sparse, "w", np.array([-1]), np.ones(1, np.float32))
+
+    def test_ResidualOfOneWorker_PushedByAnotherIsNotLost(self):
+        first, second = self.connect([millrace.Tensor("w", N)], workers=2, select="topk:5", fuse_below=0)
+        for session in (first, second):
+            session.push("w", np.arange(N, dtype=np.float32))
+        for session in (first, second):
+            session.wait("w", 0)
+        moved = first.take_residual("w")
+        self.assertEqual(len(moved.indices), N - 5 - 1)  # the entry 0 is no entry
+        first.push("w", np.zeros(N, np.float32))
+        second.push_sparse("w", moved.indices, moved.values)
+        for session in (first, second):
+            session.wait("w", 1)
+        total = np.zeros(N)
+        for entries in (first.take_residual("w"), second.take_residual("w")):
+            np.add.at(total, np.asarray(entries.indices), np.asarray(entries.values))
+        self.assertEqual(total.sum(), 2 * np.arange(N - 5).sum() - 2 * np.arange(N - 10, N - 5).sum())
+
+    def test_AttachedWeights_FollowTheUpdates(self):
+        weights = np.zeros(N, np.float32)
+        session, = self.connect([millrace.Tensor("w", N, weights=weights, scale=-0.5)], select="none")
+        update = session.wait("w", session.push("w", np.ones(N, np.float32)))
+        self.assertTrue(update.applied)
+        np.testing.assert_array_equal(weights, np.full(N, -0.5, np.float32))
+        self.assertEqual(session.steps_applied("w"), 1)
+
+    def test_Schedule_GivesTheScaleOfEachStep(self):
+        weights = np.zeros(N, np.float32)
+        tensor = millrace.Tensor("w", N, weights=weights, schedule=lambda step: -1.0 / (step + 1))
+        session, = self.connect([tensor], select="none")
+        for _ in range(2):
+            session.wait("w", session.push("w", np.ones(N, np.float32)))
+        np.testing.assert_array_equal(weights, np.full(N, -1.5, np.float32))
+
+    def test_Update_LivesLongerThanItsSession(self):
+        session, = self.connect([millrace.Tensor("w", N)], select="none")
+        update = session.wait("w", session.push("w", np.ones(N, np.float32)))
+        values = [np.asarray(piece.values) for piece in update.pieces]
+        session.close()
+        del session, update
+        gc.collect()
+        self.assertEqual(sum(array.sum() for array in values), N)
+        self.assertFalse(values[0].flags.writeable)
+
+    def test_Store_IsPulledWholeInRangesAndByIndex(self):
+        session, = self.connect([millrace.Tensor("w", N)], select="none", store="sgd:0.5")
+        session.wait("w", session.push("w", np.arange(N, dtype=np.float32)))
+        whole, part, rows = np.empty(N, np.float32), np.empty(10), np.empty(2, np.float16)
+        self.assertEqual(session.pull("w", whole, at_least_step=1).least, 1)
+        session.pull_range("w", 20, part, at_least_step=1)
+        session.pull_indices("w", np.array([4, 8]), rows, at_least_step=1)
+        np.testing.assert_array_equal(whole, np.arange(N) / -2)
+        np.testing.assert_array_equal(part, np.arange(20, 30) / -2)
+        np.testing.assert_array_equal(rows, [-2, -4])
+
+    def test_SavedState_HasTheResidual(self):
+        session, = self.connect([millrace.Tensor("w", N)], select="topk:5")
+        session.wait("w", session.push("w", np.ones(N, np.float32)))
+        session.save(self.path("state"))
+        session.close()
+        me = self.me(load_path=str(self.path("state")))
+        with millrace.Session(self.job(select="topk:5"), me, [millrace.Tensor("w", N)]) as again:
+            entries = again.take_residual("w")
+        self.assertEqual(np.asarray(entries.values).sum(), N - 5)
+
+
+class Waits(WithShards):
+    def test_Timeout_NamesTheMissingWorker(self):
+        first, _ = self.connect([millrace.Tensor("w", N)], workers=2, select="none")
+        step = first.push("w", np.ones(N, np.float32))
+        self.assertIsNone(first.try_wait("w", step))
+        self.assertFalse(first.ready("w", step))
+        begin = time.monotonic()
+        raised = self.refused("timeout", "no update of step 0 within 0.3 s", first.wait, "w", step, timeout=0.3)
+        self.assertLess(time.monotonic() - begin, 2)
+        self.assertEqual(raised.origin, "job")
+        self.assertIsNone(first.try_push("w", np.ones(N, np.float32)))
+        self.refused("timeout", "could not be pushed", first.push, "w", np.ones(N, np.float32), timeout=0.05)
+        self.refused("timeout", "within 0.05 s", first.wait_into, "w", step, np.empty(N, np.float32), timeout=0.05)
+
+    def test_OtherThreads_RunDuringAWait(self):
+        first, _ = self.connect([millrace.Tensor("w", N)], workers=2, select="none")
+        step = first.push("w", np.ones(N, np.float32))
+        counted = []
+        thread = threading.Thread(target=lambda: counted.extend(range(100_000)))
+
+        def wait():
+            try:
+                first.wait("w", step, timeout=5)
+            except millrace.JobError as error:
+                ended.append(error.code)
+
+        ended = []
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        thread.start()
+        thread.join(2)
+        self.assertEqual(len(counted), 100_000)
+        self.assertTrue(waiting.is_alive())
+        first.close()
+        waiting.join(2)
+        self.assertEqual((waiting.is_alive(), ended), (False, ["invalid_argument"]))
+
+    def test_StartTimeout_EndsConnect(self):
+        me = self.me(start_timeout=0.3)
+        self.refused("timeout", "has not started within 300 ms", millrace.Session, self.job(2), me, [millrace.Tensor("w", N)])
+
+    def test_UnreachableShard_IsNamed(self):
+        me = millrace.WorkerConfig(worker=0, shards="tcp://127.0.0.1:9", connect_timeout=0.3)
+        self.refused("unavailable", "127.0.0.1:9", millrace.Session, self.job(), me, [millrace.Tensor("w", N)])
+
+    def test_ClosedSession_RefusesEveryCall(self):
+        session, = self.connect([millrace.Tensor("w", N)])
+        session.close()
+        session.close()
+        self.refused("invalid_argument", "closed", session.push, "w", np.ones(N, np.float32))
+        self.refused("invalid_argument", "closed", session.stats)
+
+    def test_Block_FinishesOrLeaves(self):
+        session, = self.connect([millrace.Tensor("w", N)], select="none")
+        with session:
+            step = session.push("w", np.ones(N, np.float32))
+            session.wait("w", step)
+        self.refused("invalid_argument", "closed", session.finish)
+        with self.assertRaises(KeyError):
+            with self.connect([millrace.Tensor("w", N)], name="left", select="none")[0] as session:
+                session.push("w", np.ones(N, np.float32))
+                raise KeyError("of the block")
+        self.refused("invalid_argument", "closed", session.status)
+
+
+class Reports(WithShards):
+    def test_Stats_HaveTheNamesOfTheLibrary(self):
+        session, = self.connect([millrace.Tensor("w", N)], select="topk:5")
+        session.wait("w", session.push("w", np.ones(N, np.float32)))
+        stats = session.stats()
+        self.assertEqual((stats.rounds, stats.tensors[0].name, stats.tensors[0].entries_sent_last), (1, "w", 5))
+        self.assertGreater(stats.bytes_up, 0)
+        self.assertEqual(stats.as_dict()["tensors"][0]["steps_pushed"], 1)
+        self.assertFalse(stats.audit.audits or stats.by_switch.used)
+        self.assertEqual(session.status().workers_missing, 0)
+        self.assertEqual(session.http_port, 0)
+
+    def test_Errors_HaveCodesAndArePickled(self):
+        session, = self.connect([millrace.Tensor("w", N)])
+        raised = self.refused("invalid_argument", "no tensor 'v'", session.push, "v", np.ones(N, np.float32))
+        self.assertIsInstance(raised, RuntimeError)
+        self.assertEqual(raised.origin, "worker")
+        copied = pickle.loads(pickle.dumps(raised))
+        self.assertEqual((str(copied), copied.code, copied.origin), (str(raised), raised.code, raised.origin))
+        self.refused("invalid_argument", "tensor 3 of a job", session.wait, 3, 0)
+        self.refused("invalid_argument", "", session.wait, "w", 0)
+
+    def test_ScheduleThatRaises_EndsTheSessionAndIsLogged(self):
+        lines = []
+        handler = logging.Handler()
+        handler.emit = lambda record: lines.append((record.levelno, record.getMessage(), threading.current_thread().name))
+        logger = logging.getLogger("millrace")
+        logger.addHandler(handler)
+        logger.setLevel(logging.DEBUG)
+        self.addCleanup(logger.removeHandler, handler)
+        raised = []
+        hook, sys.unraisablehook = sys.unraisablehook, lambda unraisable: raised.append(unraisable.exc_type)
+        self.addCleanup(setattr, sys, "unraisablehook", hook)
+        tensor = millrace.Tensor("w", N, weights=np.zeros(N, np.float32), schedule=lambda step: {}[step])
+        session = millrace.Session(self.job(select="none"), self.me(save_path=str(self.path("end"))), [tensor])
+        self.addCleanup(session.close)
+        step = session.push("w", np.ones(N, np.float32))
+        self.refused("non_finite", "schedule", session.wait, "w", step)
+        self.assertEqual(raised, [KeyError])
+        deadline = time.monotonic() + 5
+        while not lines and time.monotonic() < deadline:
+            time.sleep(0.01)
+        self.assertTrue(lines)
+        self.assertEqual({name for _, _, name in lines}, {"millrace-log"})
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,42 @@
+"""Millrace: sums of sparse gradients over the workers of a job.
+
+    job = millrace.JobConfig(name="demo", workers=2, select="topk:0.01")
+    me = millrace.WorkerConfig(worker=0, servers="tcp://10.0.0.1:7400")
+    with millrace.Session(job, me, [millrace.Tensor("w", gradient.size)]) as session:
+        step = session.push("w", gradient)
+        session.wait_into("w", step, gradient)
+
+This part needs neither NumPy nor torch. State, hook and what else millrace.torch has are imported when they are used.
+"""
+
+import importlib
+from typing import Any, List
+
+from .errors import JobError
+from . import _millrace
+from .configs import JobConfig, OptionInfo, WorkerConfig, options
+from .session import Session, check
+from .stats import AuditStats, SessionStatus, Stats, SwitchStats, TensorStats
+from .tensor import Tensor
+from .updates import Copies, Entries, Filled, Piece, PulledSteps, Update, copies
+
+Array = _millrace.Array
+__version__ = _millrace.version()
+
+__all__ = ["Array", "AuditStats", "Copies", "Entries", "Filled", "JobConfig", "JobError", "OptionInfo", "Piece",
+           "PulledSteps", "Session", "SessionStatus", "Stats", "SwitchStats", "Tensor", "TensorStats", "Update",
+           "WorkerConfig", "check", "copies", "options"]
+
+_OF_TORCH = ("State", "hook")
+
+
+def __getattr__(name: str) -> Any:
+    """Imports millrace.torch for its names, and torch with it."""
+    if name == "torch" or name in _OF_TORCH:
+        package = importlib.import_module(".torch", __name__)
+        return package if name == "torch" else getattr(package, name)
+    raise AttributeError(f"module 'millrace' has no attribute '{name}'")
+
+
+def __dir__() -> List[str]:
+    return [*globals(), *_OF_TORCH]

@@ -1,0 +1,252 @@
+"""A worker's membership in one running job."""
+
+import atexit
+import os
+import time
+import weakref
+from types import TracebackType
+from typing import Any, List, Optional, Sequence, Type, TypeVar, Union
+
+from . import _millrace, logs
+from .configs import JobConfig, WorkerConfig
+from .errors import JobError
+from .stats import SessionStatus, Stats, stats_of
+from .tensor import Tensor
+from .updates import Entries, Filled, Piece, PulledSteps, Update
+
+DEFAULT_TIMEOUT_S = 600.0
+_FOREVER = float("inf")
+_END_S = 2.0
+
+TensorKey = Union[int, str]
+_Result = TypeVar("_Result")
+
+
+def check(job: JobConfig, me: WorkerConfig, tensors: Sequence[Tensor]) -> None:
+    """Raises the errors that Session() would raise by itself, without asking a shard."""
+    _millrace.Session.check(job._set, me._set, [tensor.row() for tensor in tensors])
+
+
+class Session:
+    """Membership in a running job. Making one joins the job, or creates it, and blocks until all workers have joined.
+
+    with millrace.Session(job, me, [millrace.Tensor("w", 1000)]) as session:
+        step = session.push("w", gradient)
+        session.wait_into("w", step, gradient)
+
+    Arrays    any array in C order and in the CPU's memory with the buffer protocol or __dlpack__: of NumPy, torch, JAX.
+              f32 is read and written in place; f64, f16 and bf16 are converted in C++. Shapes have no meaning.
+    tensor    a tensor's name, or its place in the list.
+    timeout   in seconds; None: no limit; 0: no wait. A call that timed out has taken nothing and may be repeated.
+    Errors    JobError. TypeError and ValueError for arrays that cannot be used.
+    Signals   Ctrl-C ends every wait within about 0.1 s. A pull looks for it each time that its duration has doubled.
+    Threads   any; one tensor is pushed by one thread at a time. Calls release the interpreter's lock.
+    fork()    a session belongs to its process: in a child every call raises JobError.
+    The block's end calls finish(), or leaves the job at once where the block raised.
+    """
+
+    def __init__(self, job: JobConfig, me: WorkerConfig, tensors: Sequence[Tensor]) -> None:
+        rows = [tensor.row() for tensor in tensors]
+        self._places = {row[0]: place for place, row in enumerate(rows)}
+        self._session = _millrace.Session(job._set, me._set, rows, logs.queue())
+        _live.add(self)
+
+    def tensor(self, name: str) -> int:
+        """Returns the place of the tensor of that name."""
+        return self._session.tensor(name)
+
+    def push(self, tensor: TensorKey, gradient: Any, weight: float = 1.0,
+             timeout: Optional[float] = DEFAULT_TIMEOUT_S) -> int:
+        """Adds a gradient to the tensor's residual and sends the selected part of it. Returns the step's number.
+
+        gradient  [dimension]; read before the call returns, and not kept.
+        weight    share in a weighted mean (option combine = weighted_mean), finite and positive.
+        Blocks    only until the step may be pushed: until update step - 1 - staleness is there.
+        Errors    non_finite: NaN or infinity, where option `non_finite` refuses them. invalid_argument: a wrong size.
+        """
+        step = self.try_push(tensor, gradient, weight, timeout)
+        return self._in_time(step, "the next step could not be pushed", timeout)
+
+    def try_push(self, tensor: TensorKey, gradient: Any, weight: float = 1.0,
+                 timeout: Optional[float] = 0) -> Optional[int]:
+        """Does the same, and returns None where the time has passed."""
+        return self._session.push(self._place(tensor), gradient, weight, _seconds(timeout))
+
+    def push_sparse(self, tensor: TensorKey, indices: Any, values: Any, weight: float = 1.0,
+                    timeout: Optional[float] = DEFAULT_TIMEOUT_S) -> int:
+        """Does the same for a gradient of a few entries.
+
+        indices  [n] integers of 32 or 64 bits, in any order; values of equal indices are added up. u32 is not copied.
+        values   [n].
+        """
+        step = self.try_push_sparse(tensor, indices, values, weight, timeout)
+        return self._in_time(step, "the next step could not be pushed", timeout)
+
+    def try_push_sparse(self, tensor: TensorKey, indices: Any, values: Any, weight: float = 1.0,
+                        timeout: Optional[float] = 0) -> Optional[int]:
+        """Does the same, and returns None where the time has passed."""
+        return self._session.push_sparse(self._place(tensor), indices, values, weight, _seconds(timeout))
+
+    def ready(self, tensor: TensorKey, step: int) -> bool:
+        """Returns True where wait() would not wait. Takes nothing."""
+        return self._session.ready(self._place(tensor), step)
+
+    def wait(self, tensor: TensorKey, step: int, timeout: Optional[float] = DEFAULT_TIMEOUT_S) -> Update:
+        """Blocks until the step's update arrives and hands it out, once.
+
+        Errors  timeout: names the workers or shards that the job is blocked on. invalid_argument: a step that was not
+                pushed, or was handed out before.
+        """
+        return self._in_time(self.try_wait(tensor, step, timeout), f"no update of step {step}", timeout)
+
+    def try_wait(self, tensor: TensorKey, step: int, timeout: Optional[float] = 0) -> Optional[Update]:
+        """Does the same, and returns None where the time has passed."""
+        record = self._session.wait(self._place(tensor), step, _seconds(timeout))
+        if record is None:
+            return None
+        place, number, applied, replaced, pieces = record
+        return Update(place, number, applied, replaced, tuple(Piece(*piece) for piece in pieces))
+
+    def wait_into(self, tensor: TensorKey, step: int, out: Any, timeout: Optional[float] = DEFAULT_TIMEOUT_S,
+                  scale: float = 1.0) -> Filled:
+        """Blocks until the step's update arrives and writes it densely: out[i] = sum[i] / denominator * scale.
+
+        out  [dimension] writable; entries that the update lacks become 0. It may be the array that was pushed.
+        """
+        filled = self.try_wait_into(tensor, step, out, timeout, scale)
+        return self._in_time(filled, f"no update of step {step}", timeout)
+
+    def try_wait_into(self, tensor: TensorKey, step: int, out: Any, timeout: Optional[float] = 0,
+                      scale: float = 1.0) -> Optional[Filled]:
+        """Does the same, and returns None where the time has passed."""
+        record = self._session.wait_into(self._place(tensor), step, out, _seconds(timeout), scale)
+        return None if record is None else Filled(*record)
+
+    def attach_weights(self, tensor: TensorKey, weights: Any, scale: float, apply: str = "on_await") -> None:
+        """Attaches weights: from the next update on, weights[i] += scale * sum[i] / denominator.
+
+        For workers that need neither joiners nor rejoins; the others give their weights to Tensor.
+
+        weights  [dimension] writable f32. The session keeps the array alive.
+        """
+        self._session.attach_weights(self._place(tensor), weights, scale, apply)
+
+    def set_scale(self, tensor: TensorKey, scale: float) -> None:
+        """Changes the scale of weights that attach_weights() has attached."""
+        self._session.set_scale(self._place(tensor), scale)
+
+    def steps_applied(self, tensor: TensorKey) -> int:
+        """Returns the number of the job's steps in the attached weights: the least over the tensor's parts."""
+        return self._session.steps_applied(self._place(tensor))
+
+    def take_residual(self, tensor: TensorKey) -> Entries:
+        """Hands out the tensor's residual and sets it to zero. push_sparse() gives it back, to any worker.
+
+        Errors  invalid_argument: a step of the tensor, or of one that travels with it, is pushed and not answered.
+        """
+        return Entries(*self._session.take_residual(self._place(tensor)))
+
+    def pull(self, tensor: TensorKey, out: Any, at_least_step: int = 0,
+             timeout: Optional[float] = DEFAULT_TIMEOUT_S) -> PulledSteps:
+        """Writes the weights that the shards hold, of a job with a store.
+
+        out            [dimension] writable.
+        at_least_step  the weights include the updates of all steps below it.
+        """
+        record = self._session.pull(self._place(tensor), None, out, at_least_step, _seconds(timeout))
+        return PulledSteps(*self._in_time(record, "the weights were not there", timeout))
+
+    def pull_range(self, tensor: TensorKey, begin: int, out: Any, at_least_step: int = 0,
+                   timeout: Optional[float] = DEFAULT_TIMEOUT_S) -> PulledSteps:
+        """Does the same for weights [begin, begin + len(out)) of the tensor."""
+        record = self._session.pull(self._place(tensor), begin, out, at_least_step, _seconds(timeout))
+        return PulledSteps(*self._in_time(record, "the weights were not there", timeout))
+
+    def pull_indices(self, tensor: TensorKey, indices: Any, out: Any, at_least_step: int = 0,
+                     timeout: Optional[float] = DEFAULT_TIMEOUT_S) -> PulledSteps:
+        """Does the same for the weights of a list of indices.
+
+        indices  [n] integers, strictly increasing.
+        out      [n] writable.
+        """
+        place = self._place(tensor)
+        record = self._session.pull_indices(place, indices, out, at_least_step, _seconds(timeout))
+        return PulledSteps(*self._in_time(record, "the weights were not there", timeout))
+
+    def place_weights(self, weights: Sequence[Any], timeout: Optional[float] = DEFAULT_TIMEOUT_S) -> None:
+        """Gives the store its first weights, of all tensors at once (option store_begin = worker).
+
+        weights  by tensor, [dimension] each, finite. Those of the worker with the lowest number count.
+        """
+        placed = self._session.place_weights(list(weights), _seconds(timeout))
+        self._in_time(placed or None, "the store has no first weights", timeout)
+
+    def status(self) -> SessionStatus:
+        """Returns the present state, for displays."""
+        return SessionStatus(**self._session.status())
+
+    def stats(self) -> Stats:
+        """Returns the sums since the session connected."""
+        return stats_of(self._session.stats())
+
+    @property
+    def http_port(self) -> int:
+        """The port of option `http`; 0: none."""
+        return self._session.http_port()
+
+    def save(self, path: Union[str, "os.PathLike[str]"]) -> None:
+        """Writes this worker's state atomically: residual, weights, positions. Option load_path begins with it."""
+        self._session.save(os.fspath(path))
+
+    def finish(self, timeout: Optional[float] = DEFAULT_TIMEOUT_S) -> None:
+        """Waits until every push is answered, then leaves the job as finished. wait() still hands out updates."""
+        self._in_time(self._session.finish(_seconds(timeout)) or None, "the job has not answered everything", timeout)
+
+    def close(self) -> None:
+        """Leaves the job at once. Calls of other threads that wait end with an error. Does nothing twice."""
+        self._session.close()
+
+    def __enter__(self) -> "Session":
+        return self
+
+    def __exit__(self, kind: Optional[Type[BaseException]], error: Optional[BaseException],
+                 trace: Optional[TracebackType]) -> None:
+        try:
+            if kind is None:
+                self.finish()
+        finally:
+            self.close()
+
+    def _place(self, tensor: TensorKey) -> int:
+        if isinstance(tensor, str):
+            place = self._places.get(tensor)
+            return self.tensor(tensor) if place is None else place
+        return tensor
+
+    def _in_time(self, result: Optional[_Result], missed: str, timeout: Optional[float]) -> _Result:
+        if result is None:
+            raise JobError(f"{missed} within {timeout} s: {self.status().waiting_for}", "timeout", "job")
+        return result
+
+
+def _seconds(timeout: Optional[float]) -> float:
+    return _FOREVER if timeout is None else timeout
+
+
+_live: "weakref.WeakSet[Session]" = weakref.WeakSet()
+
+
+def _close_all() -> None:
+    """Ends sessions and the calls of other threads while the interpreter still runs.
+
+    A schedule needs it, and at its end the interpreter unwinds threads that return to Python.
+    """
+    sessions: List[Session] = list(_live)
+    for session in sessions:
+        session.close()
+    deadline = time.monotonic() + _END_S
+    while any(session._session.calls() for session in sessions) and time.monotonic() < deadline:
+        time.sleep(0.002)
+
+
+atexit.register(_close_all)

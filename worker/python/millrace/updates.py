@@ -1,0 +1,76 @@
+"""Results of a session's calls."""
+
+from typing import NamedTuple, Optional, Tuple
+
+from . import _millrace
+
+
+class Piece(NamedTuple):
+    """A run of one tensor's update: the entries that one part of the tensor received.
+
+    begin, dimension  the run covers [begin, begin + dimension) of the tensor.
+    dense             entry j belongs to index begin + j; else to begin + indices[j].
+    indices           [entries] u32, strictly increasing; None where dense.
+    values            [entries] f32: the sum over the contributors. Read-only, without a copy.
+    denominator       1, the number of contributors, or the sum of their weights: as option `combine` says.
+    contributors      contributions in the sum.
+    """
+
+    begin: int
+    dimension: int
+    dense: bool
+    indices: Optional[_millrace.Array]
+    values: _millrace.Array
+    denominator: float
+    contributors: int
+
+
+class Update(NamedTuple):
+    """One step's update of one tensor. Its arrays live as long as any of them is used, also after the session.
+
+    applied   attached weights have it already.
+    replaced  another worker's weights replaced this worker's since the last wait.
+    pieces    by begin; empty where weights are attached with apply="on_arrival".
+    """
+
+    tensor: int
+    step: int
+    applied: bool
+    replaced: bool
+    pieces: Tuple[Piece, ...]
+
+
+class Filled(NamedTuple):
+    """What Session.wait_into() wrote: number of entries, and the least number of contributors of an entry's sum."""
+
+    step: int
+    applied: bool
+    replaced: bool
+    entries: int
+    contributors: int
+
+
+class Entries(NamedTuple):
+    """Entries of a tensor: indices [n] u32, strictly increasing, and values [n] f32."""
+
+    indices: _millrace.Array
+    values: _millrace.Array
+
+
+class PulledSteps(NamedTuple):
+    """Steps in pulled weights: of the part with the fewest and of the part with the most."""
+
+    least: int
+    most: int
+
+
+class Copies(NamedTuple):
+    """Bytes that the binding wrote to memory of its own: 0 for contiguous f32 arrays."""
+
+    bytes_in: int
+    bytes_out: int
+
+
+def copies() -> Copies:
+    """Returns the counters of this process."""
+    return Copies(*_millrace.copies())
