@@ -69,6 +69,11 @@ class Job:
                 begin += entries
         return results
 
+    def bucket(self, rank):
+        """Returns a bucket of all parameters of one rank, which is a whole step."""
+        names = list(reversed(SIZES))
+        return FakeBucket([self.parameters[rank][name] for name in names], [torch.ones(SIZES[name]) for name in names])
+
     def residual_sum(self, name):
         return sum(state.session.residual(name) for state in self.states)
 
@@ -140,7 +145,7 @@ class SkippedSteps(unittest.TestCase):
         were applied, by step; None: skipped."""
         applied = []
         for given, scale, bad in steps:
-            self.scaler.scale = scale
+            job.scaler.scale = scale
             scaled = [{name: values * scale for name, values in part.items()} for part in given]
             if bad:
                 scaled[bad[0]][bad[1]].view(-1)[3] = float("inf")
@@ -156,8 +161,10 @@ class SkippedSteps(unittest.TestCase):
         return applied
 
     def job(self, **options):
-        self.scaler = Scaler(self.SCALE)
-        return Job(grad_scaler=self.scaler, **options)
+        scaler = Scaler(self.SCALE)
+        job = Job(grad_scaler=scaler, **options)
+        job.scaler = scaler
+        return job
 
     def test_LosslessJob_AppliesTheKeptGradients(self):
         with self.job(select="none") as job:
@@ -277,8 +284,7 @@ class Errors(unittest.TestCase):
 
     def test_EndOfTheSession_EndsFuturesAndLaterHooks(self):
         job = Job(select="none")
-        state, parameters = job.states[0], job.parameters[0]
-        bucket = FakeBucket([parameters["second.bias"]], [torch.ones(7)], last=False)
+        state, bucket = job.states[0], job.bucket(0)
         future = hook(state, bucket)  # the other rank pushes nothing
         self.assertFalse(future.done())
         state.session.close()
@@ -292,7 +298,7 @@ class Errors(unittest.TestCase):
 
     def test_TimeoutOfAStep_IsAnError(self):
         with Job(select="none", timeout=0.4) as job:
-            future = hook(job.states[0], FakeBucket([job.parameters[0]["second.bias"]], [torch.ones(7)], last=False))
+            future = hook(job.states[0], job.bucket(0))
             with self.assertRaisesRegex(RuntimeError, "blocked on another worker"):
                 future.wait()
 

@@ -102,9 +102,25 @@ class State:
 
     def exchange(self, bucket: Any) -> "torch.futures.Future[torch.Tensor]":
         """Pushes a bucket of DDP and returns the future of its mean. hook() calls it."""
+        future = torch.futures.Future()
+        try:
+            self._send(bucket, future)
+        except BaseException as error:
+            # torch would turn it into a RuntimeError.
+            if not self._at_the_end_of_backward(lambda: _raise(error)):
+                raise
+            of_futures = error if isinstance(error, Exception) else RuntimeError(repr(error))
+            for waiting in [*(bucket.future for bucket in self._collected), future]:
+                if not waiting.done():
+                    waiting.set_exception(of_futures)
+            self._collected = []
+        # An error of the callback reaches DDP as an error; set_exception() alone would reach it as a value.
+        return future.then(lambda done: done.wait())
+
+    def _send(self, bucket, future):
+        """Sends the bucket, or collects it until the State is connected."""
         buffer, parameters = bucket.buffer(), bucket.parameters()
         self._check_buffer(buffer)
-        future = torch.futures.Future()
         self._name(parameters)
         names = [self._names[parameter] for parameter in parameters]
         sizes = [parameter.numel() for parameter in parameters]
@@ -119,9 +135,8 @@ class State:
             for waiting in collected:
                 step = self._exchange.send(waiting)
                 if step is not None:
-                    self._raise_at_the_end_of_backward(step)
-        # An error of the callback reaches DDP as an error; set_exception() alone would reach it as a value.
-        return future.then(lambda done: done.wait())
+                    exchange = self._exchange
+                    self._at_the_end_of_backward(lambda: exchange.await_step(step))
 
     @property
     def session(self) -> Any:
@@ -281,14 +296,20 @@ class State:
             self._loss_scale.load(deferred)
         self._first_step = step - self._report.steps
 
-    def _raise_at_the_end_of_backward(self, step):
-        """Has the backward pass wait for the step before DDP does: an error keeps its type, and Ctrl-C ends the wait.
+    def _at_the_end_of_backward(self, call):
+        """Has the backward pass call a function before DDP waits: an error keeps its type, and Ctrl-C ends a wait.
+
+        Returns  False where no backward pass runs.
         """
-        exchange = self._exchange
         try:
-            torch.autograd.Variable._execution_engine.queue_callback(lambda: exchange.await_step(step))
+            torch.autograd.Variable._execution_engine.queue_callback(call)
         except RuntimeError:
-            _log.debug("no backward pass runs: the bucket's futures alone carry an error")
+            return False
+        return True
+
+
+def _raise(error):
+    raise error
 
 
 def _leave(pid, session, exchange):
@@ -308,7 +329,9 @@ def _leave(pid, session, exchange):
 
 def _leave_all():
     for end in list(_live):
-        end()
+        # A finalizer's own call does nothing at the end of the process.
+        if (alive := end.detach()) is not None:
+            _leave(*alive[2])
 
 
 atexit.register(_leave_all)
