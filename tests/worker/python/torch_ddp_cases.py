@@ -22,10 +22,14 @@ class Ranks:
         self.rank, self.world_size, self.library, self.servers = rank, world_size, library, servers
         self._jobs = itertools.count()
 
-    def state(self, **options):
+    def job_name(self):
+        """Returns the name of a new job: the same at all ranks, which call it equally often."""
+        return f"ddp{next(self._jobs)}"
+
+    def state(self, job=None, **options):
         """Returns a State of a new job."""
         options = {"rank": self.rank, "world_size": self.world_size, "select": "none", **options}
-        return State(self.servers, job=f"ddp{next(self._jobs)}", _library=self.library, **options)
+        return State(self.servers, job=job or self.job_name(), _library=self.library, **options)
 
     def gather(self, value):
         """Returns the value of every rank."""
@@ -370,10 +374,10 @@ def other_number_of_workers(ranks):
         train(ranks, wrapped(Deep, state), steps=3)
         saved = ranks.gather(state.state_dict())
     alone = dist.new_group([0])
+    job = ranks.job_name()
     if ranks.rank != 0:
         return
-    options = {"rank": 0, "world_size": 1}
-    with ranks.state(**options) as state:
+    with ranks.state(job=job, world_size=1) as state:
         state.load_state_dict(saved)
         ddp = wrapped(Deep, state, process_group=alone)
         (0 * loss_of(ddp, ranks, 0)).backward()

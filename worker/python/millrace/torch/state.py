@@ -1,6 +1,7 @@
 """millrace.State and millrace.hook: DistributedDataParallel exchanges its gradients through a Millrace job."""
 
 import atexit
+import functools
 import importlib
 import logging
 import os
@@ -107,7 +108,7 @@ class State:
             self._send(bucket, future)
         except BaseException as error:
             # torch would turn it into a RuntimeError.
-            if not self._at_the_end_of_backward(lambda: _raise(error)):
+            if not self._at_the_end_of_backward(functools.partial(_raise, error)):
                 raise
             of_futures = error if isinstance(error, Exception) else RuntimeError(repr(error))
             for waiting in [*(bucket.future for bucket in self._collected), future]:
