@@ -400,13 +400,13 @@ def copies_and_metrics(ranks):
 
 
 def forked_loaders(ranks):
-    """DataLoader forks processes while a session runs: they end, and training continues."""
-    loader = torch.utils.data.DataLoader(list(range(8)), batch_size=2, num_workers=2)
+    """DataLoader forks a process while a session runs: it ends, and training continues."""
+    loader = torch.utils.data.DataLoader(list(range(8)), batch_size=4, num_workers=1)
     with ranks.state() as state:
         ddp = wrapped(Deep, state)
         optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
         for at, rows in enumerate(loader):
-            assert len(rows) == 2
+            assert len(rows) == 4
             plain_step(ranks, ddp, optimizer, at)
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""DistributedDataParallel through Millrace's hook, two ranks: with real shards, and with sums over gloo.
+"""DistributedDataParallel through Millrace's hook, two ranks: with real shards, or where they are not built over gloo.
 
     torch_ddp_test.py FOLDER_OF_PROGRAMS FOLDER_OF_PACKAGE [unittest arguments]
 """
@@ -66,6 +66,7 @@ def add_tests(target, cases):
         setattr(target, f"test_{words}", lambda self, case=case: self.check(case))
 
 
+@unittest.skipIf(torch_required.BUILT, "real shards are there: the class OverShards has the same cases")
 class OverGloo(Cases, unittest.TestCase):
     @classmethod
     def setUpClass(cls):

@@ -49,8 +49,9 @@ class Examples(unittest.TestCase):
         cls.folder.cleanup()
 
     def run_example(self, name, *arguments):
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", str(EXAMPLES / name),
-                   "--data", self.folder.name, "--servers", self.shards.servers, *map(str, arguments)]
+        # torch 1.13 has no default of these two on Python 3.11.
+        command = [sys.executable, "-m", "torch.distributed.run", "--redirects", "1", "--tee", "1", "--standalone",
+                   "--nproc_per_node", "2", str(EXAMPLES / name), "--data", self.folder.name, "--servers", self.shards.servers, *map(str, arguments)]
         environment = {**os.environ, "PYTHONPATH": str(torch_required.PACKAGE), "OMP_NUM_THREADS": "1", "USE_LIBUV": "0"}
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
