@@ -1,0 +1,416 @@
+"""The cases that each rank of torch_ddp_test.py runs: a case trains with Millrace's hook and without it, and compares.
+
+A case is a function of a Ranks; it raises AssertionError where the hook is wrong. Cases of REAL need real shards.
+"""
+
+import contextlib
+import itertools
+import time
+import urllib.request
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from millrace.torch import State, hook
+
+
+class Ranks:
+    """One rank's view of the test: its number, the library, the shards."""
+
+    def __init__(self, rank, world_size, library, servers):
+        self.rank, self.world_size, self.library, self.servers = rank, world_size, library, servers
+        self._jobs = itertools.count()
+
+    def job_name(self):
+        """Returns the name of a new job: the same at all ranks, which call it equally often."""
+        return f"ddp{next(self._jobs)}"
+
+    def state(self, job=None, **options):
+        """Returns a State of a new job."""
+        options = {"rank": self.rank, "world_size": self.world_size, "select": "none", **options}
+        return State(self.servers, job=job or self.job_name(), _library=self.library, **options)
+
+    def gather(self, value):
+        """Returns the value of every rank."""
+        values = [None] * self.world_size
+        dist.all_gather_object(values, value)
+        return values
+
+
+class Deep(torch.nn.Module):
+    """Three layers of 400,000 parameters, in more than one bucket of DDP; four of them are small."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.third = torch.nn.Linear(64, 700), torch.nn.Linear(700, 500), torch.nn.Linear(500, 10)
+
+    def forward(self, inputs):
+        return self.third(torch.relu(self.second(torch.relu(self.first(inputs)))))
+
+
+class Branches(torch.nn.Module):
+    """Two layers, of which a step uses one; the third is never used."""
+
+    def __init__(self):
+        super().__init__()
+        self.left, self.right, self.never = torch.nn.Linear(64, 10), torch.nn.Linear(64, 10), torch.nn.Linear(64, 10)
+        self.turn = 0
+
+    def forward(self, inputs):
+        self.turn += 1
+        return (self.left if self.turn % 2 else self.right)(inputs)
+
+
+class Tied(torch.nn.Module):
+    """A language model's shape: the output layer has the weights of the embedding."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = torch.nn.Embedding(64, 32)
+        self.output = torch.nn.Linear(32, 64, bias=False)
+        self.output.weight = self.embedding.weight
+
+    def forward(self, inputs):
+        return self.output(self.embedding(inputs.abs().mul(10).long().clamp(max=63)).mean(1))[:, :10]
+
+
+def batch(rank, at):
+    """Returns the inputs and labels of one step of one rank."""
+    draw = torch.Generator().manual_seed(1_000 * at + rank)
+    return torch.randn(8, 64, generator=draw), torch.randint(0, 10, (8,), generator=draw)
+
+
+def loss_of(ddp, ranks, at):
+    inputs, labels = batch(ranks.rank, at)
+    return torch.nn.functional.cross_entropy(ddp(inputs), labels)
+
+
+def plain_step(ranks, ddp, optimizer, at):
+    optimizer.zero_grad()
+    loss_of(ddp, ranks, at).backward()
+    optimizer.step()
+
+
+def wrapped(make, state=None, **options):
+    torch.manual_seed(5)
+    ddp = DistributedDataParallel(make(), bucket_cap_mb=0.1, **options)
+    if state is not None:
+        ddp.register_comm_hook(state, hook)
+    return ddp
+
+
+def train(ranks, ddp, step=plain_step, steps=4):
+    """Trains and returns the parameters."""
+    optimizer = torch.optim.SGD([parameter for parameter in ddp.parameters() if parameter.requires_grad], lr=0.1, momentum=0.9)
+    for at in range(steps):
+        step(ranks, ddp, optimizer, at)
+    return [parameter.detach().clone() for parameter in ddp.module.parameters()]
+
+
+def assert_near(found, expected, bound=2e-6):
+    for one, other in zip(found, expected):
+        error = float((one - other).abs().max() / other.abs().max().clamp(min=1e-9))
+        assert error <= bound, f"a parameter of shape {list(one.shape)} differs by {error} of its largest value"
+
+
+def assert_ranks_agree(ranks, parameters):
+    for one, other in zip(*ranks.gather(parameters)[:2]):
+        assert torch.equal(one, other), "the ranks have different parameters"
+
+
+def compare(ranks, make=Deep, step=plain_step, **options):
+    """Trains with DDP alone and with the hook; parameters must be equal but for the order of sums."""
+    expected = train(ranks, wrapped(make, **options), step)
+    with ranks.state() as state:
+        found = train(ranks, wrapped(make, state, **options), step)
+    assert_near(found, expected)
+    assert_ranks_agree(ranks, found)
+
+
+def lossless(ranks):
+    compare(ranks)
+
+
+def bucket_views(ranks):
+    compare(ranks, gradient_as_bucket_view=True)
+
+
+def static_graph(ranks):
+    compare(ranks, static_graph=True)
+
+
+def unused_parameters(ranks):
+    compare(ranks, make=Branches, find_unused_parameters=True)
+
+
+def tied_weights(ranks):
+    compare(ranks, make=Tied)
+
+
+def double_precision(ranks):
+    def step(ranks, ddp, optimizer, at):
+        optimizer.zero_grad()
+        inputs, labels = batch(ranks.rank, at)
+        torch.nn.functional.cross_entropy(ddp(inputs.double()), labels).backward()
+        optimizer.step()
+
+    compare(ranks, make=lambda: Deep().double(), step=step)
+
+
+def accumulation(ranks):
+    def step(ranks, ddp, optimizer, at):
+        optimizer.zero_grad()
+        for part in range(3):
+            with ddp.no_sync() if part < 2 else contextlib.nullcontext():
+                (loss_of(ddp, ranks, 3 * at + part) / 3).backward()
+        optimizer.step()
+
+    compare(ranks, step=step)
+
+
+def frozen_parameters(ranks):
+    def make():
+        model = Deep()
+        for parameter in model.second.parameters():
+            parameter.requires_grad = False
+        return model
+
+    compare(ranks, make=make)
+
+
+def groups_and_clipping(ranks):
+    def run(ddp):
+        layers = ddp.module
+        optimizer = torch.optim.SGD([{"params": layers.first.parameters(), "lr": 0.5}, {"params": layers.second.parameters()},
+                                     {"params": layers.third.parameters(), "weight_decay": 0.1}], lr=0.1)
+        for at in range(4):
+            optimizer.zero_grad()
+            loss_of(ddp, ranks, at).backward()
+            norm = torch.nn.utils.clip_grad_norm_(ddp.parameters(), 0.2)
+            assert norm > 0.2, "the test clips nothing"
+            optimizer.step()
+        return [parameter.detach().clone() for parameter in ddp.module.parameters()]
+
+    expected = run(wrapped(Deep))
+    with ranks.state() as state:
+        assert_near(run(wrapped(Deep, state)), expected)
+
+
+class CpuScaler:
+    """torch's GradScaler for gradients on the CPU, which torch 1.13 lacks: only the parts that a loop uses."""
+
+    def __init__(self):
+        self.scale_now, self.skipped = 2.0**12, 0
+
+    def get_scale(self):
+        return self.scale_now
+
+    def step(self, optimizer):
+        gradients = [parameter.grad for group in optimizer.param_groups for parameter in group["params"]]
+        self.infinite = not all(bool(torch.isfinite(gradient).all()) for gradient in gradients)
+        if self.infinite:
+            self.skipped += 1
+            return
+        for gradient in gradients:
+            gradient.mul_(1 / self.scale_now)
+        optimizer.step()
+
+    def update(self):
+        if self.infinite:
+            self.scale_now /= 2
+
+
+def scaled_step(scaler, bad_steps):
+    def step(ranks, ddp, optimizer, at):
+        optimizer.zero_grad()
+        loss = loss_of(ddp, ranks, at)
+        if at in bad_steps and ranks.rank == 1:
+            loss = loss * float("inf")
+        (loss * scaler.get_scale()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+    return step
+
+
+def infinite_gradients(ranks):
+    plain, scaler = CpuScaler(), CpuScaler()
+    expected = train(ranks, wrapped(Deep), scaled_step(plain, (1, 2)), steps=6)
+    with ranks.state(grad_scaler=scaler) as state:
+        found = train(ranks, wrapped(Deep, state), scaled_step(scaler, (1, 2)), steps=6)
+        assert state.stats().steps_skipped == 2
+    assert (scaler.skipped, scaler.scale_now) == (plain.skipped, plain.scale_now) == (2, 2.0**10)
+    assert_near(found, expected, bound=1e-5)
+    assert_ranks_agree(ranks, found)
+
+
+def infinite_gradients_under_topk(ranks):
+    """Plain SGD with a small rate moves the weights by the sum of the applied means: with the residuals it must be the
+    sum of the kept gradients. They are made up, so that they do not depend on the weights."""
+    scaler = CpuScaler()
+    with ranks.state(grad_scaler=scaler, select="topk:0.05", dense_below=300) as state:
+        ddp = wrapped(lambda: torch.nn.Linear(64, 40), state)
+        start = ddp.module.weight.detach().double().clone()
+        optimizer = torch.optim.SGD(ddp.parameters(), lr=1.0)
+        kept = torch.zeros(40, 64, dtype=torch.float64)
+        for at in range(6):
+            draw = torch.Generator().manual_seed(10 * at + ranks.rank)
+            direction = torch.randn(40, 64, generator=draw)
+            optimizer.zero_grad()
+            loss = (ddp(torch.eye(64)).t() * direction).sum()
+            bad = at in (1, 4)
+            (loss * scaler.get_scale() * (float("inf") if bad and ranks.rank == at % 2 else 1)).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            kept += 0 if bad else direction.double()
+        moved = start - ddp.module.weight.detach().double()
+        state_of = state.state_dict()
+        residual = state_of["residual"][str(ranks.rank)]["weight"].view(40, 64).double()
+        deferred = state_of["deferred"]["weight"].view(40, 64).double()
+        sums = ranks.gather((residual, kept))
+        error = 2 * moved + sum(part[0] for part in sums) + 2 * deferred - sum(part[1] for part in sums)
+        assert float(error.abs().max()) < 1e-4, f"{float(error.abs().max())} lost"
+        assert float(residual.norm()) > 1 and scaler.skipped == 2
+
+
+def topk_trains(ranks):
+    losses = []
+
+    def step(ranks, ddp, optimizer, at):
+        optimizer.zero_grad()
+        loss = loss_of(ddp, ranks, at % 4)
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss))
+
+    with ranks.state(select="topk:0.01", rules={"third.*": {"select": "none"}}, summary_every=10) as state:
+        found = train(ranks, wrapped(Deep, state), step, steps=40)
+        stats = state.stats()
+    assert_ranks_agree(ranks, found)
+    assert sum(losses[-4:]) < 0.5 * sum(losses[:4]), losses
+    assert stats.steps == 40 and 0 < stats.ratio < 0.2, stats.ratio
+    assert 0.01 <= stats.density < 0.04, stats.density
+    names = [tensor.name for tensor in stats.session.tensors]
+    assert names == ["third.bias", "third.weight", "second.weight", "first.weight", "second.bias", "first.bias"], names
+
+
+def names_by_hand(ranks):
+    """A State that knows the model connects at once, and its parameters have the model's names."""
+    torch.manual_seed(5)
+    expected = train(ranks, wrapped(Deep))
+    model = Deep()
+    with ranks.state(model=model, dense_below=0) as state:
+        assert state.session is not None
+        found = train(ranks, wrapped(lambda: seeded(model), state))
+    assert_near(found, expected)
+
+
+def seeded(model):
+    """Gives a model the parameters that Deep() would have now."""
+    model.load_state_dict(Deep().state_dict())
+    return model
+
+
+def saved_and_resumed(ranks):
+    """Save, end, resume equals no interruption, bit for bit."""
+    def run(interrupted):
+        options = {"select": "topk:0.01", "dense_below": 600}
+        state = ranks.state(**options)
+        ddp = wrapped(Deep, state)
+        optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1, momentum=0.9)
+        for at in range(6):
+            if at == 3 and interrupted:
+                saved = {"mill": state.state_dict(), "model": ddp.module.state_dict(), "optimizer": optimizer.state_dict()}
+                state.finish()
+                state = ranks.state(**options)
+                state.load_state_dict(saved["mill"])
+                ddp = wrapped(Deep, state)
+                ddp.module.load_state_dict(saved["model"])
+                optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1, momentum=0.9)
+                optimizer.load_state_dict(saved["optimizer"])
+            plain_step(ranks, ddp, optimizer, at)
+        assert state.state_dict()["step"] == 6
+        state.finish()
+        return [parameter.detach().clone() for parameter in ddp.module.parameters()]
+
+    for one, other in zip(run(interrupted=False), run(interrupted=True)):
+        assert torch.equal(one, other), "an interruption changed the parameters"
+
+
+def error_in_the_hook(ranks):
+    state = ranks.state()
+    ddp = wrapped(Deep, state)
+    loss_of(ddp, ranks, 0).backward()
+    state.session.close()
+    try:
+        loss_of(ddp, ranks, 1).backward()
+        raise AssertionError("training continued without a session")
+    except ranks.library.JobError as error:
+        assert error.code
+    state.close()
+
+
+def timeout_is_a_job_error(ranks):
+    """A rank that pushes nothing: backward() of the other one raises JobError within the time limit."""
+    model = Deep()
+    state = ranks.state(model=model, timeout=1.0)
+    ddp = wrapped(lambda: model, state)
+    if ranks.rank == 0:
+        began = time.monotonic()
+        try:
+            loss_of(ddp, ranks, 0).backward()
+            raise AssertionError("the update of one rank alone was complete")
+        except ranks.library.JobError as error:
+            assert error.code == "timeout", error
+        assert time.monotonic() - began < 10
+    dist.barrier()
+    state.close()
+
+
+def other_number_of_workers(ranks):
+    """The residuals of two workers, loaded by one: an empty gradient without selection applies their mean."""
+    with ranks.state(select="topk:0.01", dense_below=0) as state:
+        train(ranks, wrapped(Deep, state), steps=3)
+        saved = ranks.gather(state.state_dict())
+    alone = dist.new_group([0])
+    job = ranks.job_name()
+    if ranks.rank != 0:
+        return
+    with ranks.state(job=job, world_size=1) as state:
+        state.load_state_dict(saved)
+        ddp = wrapped(Deep, state, process_group=alone)
+        (0 * loss_of(ddp, ranks, 0)).backward()
+        for name, parameter in ddp.module.named_parameters():
+            kept = sum(saved[rank]["residual"][str(rank)][name] for rank in (0, 1)) / 2
+            assert float(kept.norm()) > 0
+            assert float((parameter.grad.flatten() - kept).abs().max()) < 1e-7, name
+
+
+def copies_and_metrics(ranks):
+    """f32 buckets go in and out without a copy, and /metrics answers on the port of the rank."""
+    with ranks.state(select="topk:0.01", http="127.0.0.1:0") as state:
+        ddp = wrapped(Deep, state)
+        plain_step(ranks, ddp, torch.optim.SGD(ddp.parameters(), lr=0.1), 0)
+        before = ranks.library.copies()
+        train(ranks, ddp, steps=2)
+        assert ranks.library.copies() == before, (before, ranks.library.copies())
+        with urllib.request.urlopen(f"http://127.0.0.1:{state.http_port}/metrics", timeout=10) as page:
+            assert b"millrace_worker_" in page.read()
+
+
+def forked_loaders(ranks):
+    """DataLoader forks a process while a session runs: it ends, and training continues."""
+    loader = torch.utils.data.DataLoader(list(range(8)), batch_size=4, num_workers=1)
+    with ranks.state() as state:
+        ddp = wrapped(Deep, state)
+        optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+        for at, rows in enumerate(loader):
+            assert len(rows) == 4
+            plain_step(ranks, ddp, optimizer, at)
+
+
+ALL = (lossless, bucket_views, static_graph, unused_parameters, tied_weights, double_precision, accumulation,
+       frozen_parameters, groups_and_clipping, infinite_gradients, infinite_gradients_under_topk, topk_trains, names_by_hand,
+       saved_and_resumed, error_in_the_hook)
+REAL = (timeout_is_a_job_error, other_number_of_workers, copies_and_metrics, forked_loaders)

@@ -1,0 +1,49 @@
+"""One rank of torch_ddp_test.py: runs all cases and writes {case: "" or the error} to a file.
+
+    torch_ddp_ranks.py PROGRAMS PACKAGE RANK WORLD_SIZE FOLDER SERVERS   (SERVERS "fake": sums over gloo, without shards)
+"""
+
+import json
+import logging
+import sys
+import time
+import traceback
+from pathlib import Path
+
+import torch_required  # first: finds the package
+
+import torch
+import torch.distributed as dist
+
+import torch_ddp_cases
+import torch_fakes
+
+
+def main():
+    rank, world_size, folder, servers = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4]
+    torch.set_num_threads(1)
+    logging.basicConfig(level=logging.INFO)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world_size)
+    if servers == "fake":
+        library, cases = torch_fakes.FakeLibrary(torch_fakes.SumsOverGloo()), torch_ddp_cases.ALL
+    else:
+        import millrace as library  # built
+        cases = torch_ddp_cases.ALL + torch_ddp_cases.REAL
+    ranks = torch_ddp_cases.Ranks(rank, world_size, library, servers)
+    results = {}
+    for case in cases:
+        began = time.monotonic()
+        try:
+            case(ranks)
+            results[case.__name__] = ""
+        except Exception:
+            results[case.__name__] = traceback.format_exc()
+        print(f"{case.__name__}: {time.monotonic() - began:.2f} s", flush=True)
+        (folder / f"rank{rank}.json").write_text(json.dumps(results), encoding="utf-8")
+        # A case that fails at one rank alone may leave the other one in a collective.
+        if any(ranks.gather(bool(results[case.__name__]))):
+            break
+
+
+if __name__ == "__main__":
+    main()

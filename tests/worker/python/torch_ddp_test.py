@@ -1,0 +1,155 @@
+#!/usr/bin/env python3
+"""DistributedDataParallel through Millrace's hook, two ranks: with real shards, or where they are not built over gloo.
+
+    torch_ddp_test.py FOLDER_OF_PROGRAMS FOLDER_OF_PACKAGE [unittest arguments]
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+import torch_required  # first: skips where PyTorch is absent
+
+import torch_ddp_cases
+from torch_shards import Shards
+
+HERE = Path(__file__).parent
+TIMEOUT_S = 240
+
+
+def python(script, *arguments, **environment):
+    """Starts a Python program of this folder, or a text of one."""
+    words = [str(HERE / script)] if script.endswith(".py") else ["-c", script]
+    return subprocess.Popen([sys.executable, *words, str(torch_required.PROGRAMS), str(torch_required.PACKAGE), *map(str, arguments)],
+                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                            env={**os.environ, "PYTHONPATH": str(HERE), **environment})
+
+
+def run_cases(servers):
+    """Runs all cases with two ranks. Returns ({case: [error of each rank]}, the text that each rank printed)."""
+    with tempfile.TemporaryDirectory() as folder:
+        ranks = [python("torch_ddp_ranks.py", rank, 2, folder, servers) for rank in range(2)]
+        texts = []
+        try:
+            texts = [process.communicate(timeout=TIMEOUT_S)[0] for process in ranks]
+        finally:
+            for process in ranks:
+                process.kill()
+                process.wait()
+        results = []
+        for rank in range(2):
+            path = Path(folder) / f"rank{rank}.json"
+            results.append(json.loads(path.read_text(encoding="utf-8")) if path.exists() else {})
+    return {case: [result[case] for result in results if case in result] for result in results for case in result}, texts
+
+
+class Cases:
+    """One test a case: all of them run in one pair of processes, before the first test."""
+
+    results, texts = {}, []
+
+    def check(self, case):
+        errors = self.results.get(case.__name__)
+        self.assertIsNotNone(errors, "the ranks ended before this case:\n" + "\n".join(self.texts))
+        self.assertEqual(errors, ["", ""], "\n".join(errors))
+
+
+def add_tests(target, cases):
+    for case in cases:
+        words = "".join(word.capitalize() for word in case.__name__.split("_"))
+        setattr(target, f"test_{words}", lambda self, case=case: self.check(case))
+
+
+@unittest.skipIf(torch_required.BUILT, "real shards are there: the class OverShards has the same cases")
+class OverGloo(Cases, unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.results, cls.texts = run_cases("fake")
+
+
+@unittest.skipUnless(torch_required.BUILT, "the package millrace is not built")
+class OverShards(Cases, unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.shards = Shards()
+        cls.results, cls.texts = run_cases(cls.shards.servers)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.shards.stop()
+
+
+add_tests(OverGloo, torch_ddp_cases.ALL)
+add_tests(OverShards, torch_ddp_cases.ALL + torch_ddp_cases.REAL)
+
+# Three lines, torchrun's environment, and no call of finish(). Rank 1 of "blocked" never pushes.
+PROGRAM = """
+import sys, time
+import torch_required
+import torch, torch.distributed as dist
+import millrace
+rank, kind, servers = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+dist.init_process_group("gloo", init_method=f"file://{sys.argv[4]}/{kind}", rank=rank, world_size=2)
+ddp = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
+mill = millrace.State(servers, job=kind, select="topk:0.01", model=ddp)
+ddp.register_comm_hook(mill, millrace.hook)
+for step in range(3):
+    if kind == "blocked":
+        print("blocked", flush=True)
+        if rank == 1:
+            time.sleep(60)
+    ddp(torch.ones(1, 64)).sum().backward()
+print("trained", flush=True)
+"""
+
+
+@unittest.skipUnless(torch_required.BUILT, "the package millrace is not built")
+class Programs(unittest.TestCase):
+    """Whole programs: the end of the process, and Ctrl-C."""
+
+    def setUp(self):
+        self.shards = Shards()
+        self.folder = tempfile.TemporaryDirectory()
+
+    def tearDown(self):
+        self.shards.stop()
+        self.folder.cleanup()
+
+    def start(self, kind):
+        return [python(PROGRAM, rank, kind, self.shards.servers, self.folder.name) for rank in range(2)]
+
+    def test_EndWithoutFinish_LeavesTheJobAsFinished(self):
+        ranks = self.start("ends")
+        began = time.monotonic()
+        for process in ranks:
+            text = process.communicate(timeout=60)[0]
+            self.assertEqual(process.returncode, 0, text)
+            self.assertIn("trained\n", text)
+            self.assertNotIn("not left as finished", text)
+        self.assertLess(time.monotonic() - began, 30)
+
+    def test_ControlC_EndsABackwardPassThatWaits(self):
+        ranks = self.start("blocked")
+        try:
+            for process in ranks:
+                self.assertIn("blocked\n", iter(process.stdout.readline, ""))
+            time.sleep(1)  # rank 0 is in its backward pass, and blocked on rank 1
+            began = time.monotonic()
+            ranks[0].send_signal(signal.SIGINT)
+            text = ranks[0].communicate(timeout=30)[0]
+            self.assertLess(time.monotonic() - began, 5)
+            self.assertIn("KeyboardInterrupt", text)
+        finally:
+            for process in ranks:
+                process.kill()
+                process.communicate()
+
+
+if __name__ == "__main__":
+    unittest.main()

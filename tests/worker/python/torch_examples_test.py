@@ -1,0 +1,72 @@
+#!/usr/bin/env python3
+"""The training examples under torchrun, with made-up data: they train, and print the bytes that they moved.
+
+    torch_examples_test.py FOLDER_OF_PROGRAMS FOLDER_OF_PACKAGE [unittest arguments]
+"""
+
+import gzip
+import os
+import random
+import re
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+import torch_required  # first: skips where PyTorch is absent
+
+from torch_shards import Shards
+
+EXAMPLES = torch_required.ROOT / "worker/python/examples"
+
+
+def write_digits(folder):
+    """Writes 500 images of one bright row each: the row is the label."""
+    draw = random.Random(1)
+    labels = bytes(draw.randrange(10) for _ in range(500))
+    images = bytes(200 if row == 2 * label else draw.randrange(20) for label in labels for row in range(28) for _ in range(28))
+    with gzip.open(folder / "mnist-t10k-images-idx3-ubyte.gz", "wb") as file:
+        file.write(struct.pack(">4I", 0x803, len(labels), 28, 28) + images)
+    with gzip.open(folder / "mnist-t10k-labels-idx1-ubyte.gz", "wb") as file:
+        file.write(struct.pack(">2I", 0x801, len(labels)) + labels)
+
+
+@unittest.skipUnless(torch_required.BUILT, "the package millrace is not built")
+class Examples(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.shards = Shards()
+        cls.folder = tempfile.TemporaryDirectory()
+        write_digits(Path(cls.folder.name))
+        with gzip.open(Path(cls.folder.name) / "tinyshakespeare.txt.gz", "wt", encoding="utf-8") as file:
+            file.write("to be, or not to be: that is the question.\n" * 200)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.shards.stop()
+        cls.folder.cleanup()
+
+    def run_example(self, name, *arguments):
+        # torch 1.13 has no default of these two on Python 3.11.
+        command = [sys.executable, "-m", "torch.distributed.run", "--redirects", "1", "--tee", "1", "--standalone",
+                   "--nproc_per_node", "2", str(EXAMPLES / name), "--data", self.folder.name, "--servers", self.shards.servers, *map(str, arguments)]
+        environment = {**os.environ, "PYTHONPATH": str(torch_required.PACKAGE), "OMP_NUM_THREADS": "1", "USE_LIBUV": "0"}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        return done.stdout
+
+    def test_MnistCnn_LearnsTheDigits(self):
+        text = self.run_example("mnist_cnn.py", "--steps", 50, "--select", "topk:0.05")
+        self.assertGreater(float(re.search(r"accuracy ([\d.]+)", text).group(1)), 0.5, text)
+        self.assertLess(float(re.search(r": ([\d.]+) of dense", text).group(1)), 0.2, text)
+
+    def test_CharTransformer_LearnsTheText(self):
+        text = self.run_example("char_transformer.py", "--steps", 50, "--width", 32, "--layers", 1, "--context", 16,
+                                "--codec", "gap+qsgd8", "--select", "topk:0.1")
+        self.assertLess(float(re.search(r"held-out loss ([\d.]+)", text).group(1)), 2.6, text)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,202 @@
+"""Doubles of the module `millrace`: jobs whose sums are dense, in one process or over gloo, and buckets without DDP.
+
+A FakeLibrary has the names of `millrace` that millrace.torch uses. Its sessions keep a residual and select the largest
+entries, as the library does.
+"""
+
+import array
+import math
+import threading
+import time
+from types import SimpleNamespace
+
+import torch
+import torch.distributed as dist
+
+JOB_OPTIONS = ("name", "workers", "combine", "select", "reselect", "codec_up", "codec_down", "momentum", "unbiased",
+               "non_finite", "fuse_below", "mode")
+WORKER_OPTIONS = ("worker", "shards", "http", "returns")
+
+
+class JobError(RuntimeError):
+    def __init__(self, sentence, code):
+        super().__init__(sentence)
+        self.code = code
+
+
+class _Options:
+    names = ()
+
+    def __init__(self, **options):
+        for name in self.names:
+            setattr(self, name, None)
+        for name, value in options.items():
+            if name not in self.names:
+                raise TypeError(name)
+            setattr(self, name, value)
+
+
+class JobConfig(_Options):
+    names = JOB_OPTIONS
+
+
+class WorkerConfig(_Options):
+    names = WORKER_OPTIONS
+
+
+class Tensor:
+    def __init__(self, name, dimension, *, select=None, reselect=None, codec_up=None, codec_down=None, priority=0,
+                 output_layer=False):
+        self.name, self.dimension, self.select = name, dimension, select
+        self.options = (reselect, codec_up, codec_down, priority, output_layer)
+
+
+class SumsInProcess:
+    """Adds the contributions of the sessions of one process."""
+
+    def __init__(self):
+        self._arrived = threading.Condition()
+        self._contributions = {}  # (job, tensor, step): {worker: values}
+
+    def contribute(self, key, worker, values):
+        with self._arrived:
+            self._contributions.setdefault(key, {})[worker] = values
+            self._arrived.notify_all()
+
+    def sum(self, key, workers, timeout):
+        """Returns the sum once all workers have contributed, or None after the time-out."""
+        with self._arrived:
+            if not self._arrived.wait_for(lambda: len(self._contributions.get(key, ())) == workers, timeout):
+                return None
+            parts = self._contributions[key]
+            return sum(parts[worker] for worker in sorted(parts))
+
+
+class SumsOverGloo:
+    """Adds the contributions of the ranks of a group of its own: all ranks ask for sums in one order."""
+
+    def __init__(self):
+        self._group = dist.new_group(backend="gloo")
+        self._contributions = {}
+
+    def contribute(self, key, worker, values):
+        self._contributions[key] = values
+
+    def sum(self, key, workers, timeout):
+        values = self._contributions.pop(key)
+        dist.all_reduce(values, group=self._group)
+        return values
+
+
+def selected(values, select):
+    """Returns the entries that a selection sends, with zeros elsewhere."""
+    if select == "none":
+        return values.clone()
+    keep = max(1, math.ceil(float(select.split(":")[1]) * values.numel()))
+    sent = torch.zeros_like(values)
+    at = values.abs().topk(keep).indices
+    sent[at] = values[at]
+    return sent
+
+
+class Session:
+    """A worker of a fake job."""
+
+    def __init__(self, sums, job, me, tensors):
+        self.job, self.me, self.tensors = job, me, tensors
+        self.sums = sums
+        self.state = "running"
+        self._steps = [0] * len(tensors)
+        self._residuals = [torch.zeros(tensor.dimension) for tensor in tensors]
+        self._sent = [0] * len(tensors)
+
+    def _check(self):
+        if self.state != "running":
+            raise JobError(f"the session is {self.state}", "unavailable")
+
+    def push(self, tensor, gradient, weight=1.0, timeout=600.0):
+        self._check()
+        assert gradient.is_contiguous() and gradient.numel() == self.tensors[tensor].dimension
+        if not bool(torch.isfinite(gradient).all()):
+            raise JobError("a gradient has NaN or infinity", "non_finite")
+        accumulated = self._residuals[tensor] + gradient.float()
+        sent = selected(accumulated, self.tensors[tensor].select or self.job.select)
+        self._residuals[tensor] = accumulated - sent
+        self._sent[tensor] = int(sent.count_nonzero())
+        step = self._steps[tensor]
+        self._steps[tensor] += 1
+        self.sums.contribute((self.job.name, tensor, step), self.me.worker, sent)
+        return step
+
+    def wait_into(self, tensor, step, out, timeout=600.0, scale=1.0):
+        self._check()
+        total = self.sums.sum((self.job.name, tensor, step), self.job.workers, timeout)
+        if total is None:
+            raise JobError("blocked on another worker", "timeout")
+        divisor = self.job.workers if self.job.combine == "mean" else 1
+        out.copy_(total / divisor * scale)
+
+    def take_residual(self, tensor):
+        taken, self._residuals[tensor] = self._residuals[tensor], torch.zeros_like(self._residuals[tensor])
+        at = taken.nonzero().flatten()
+        return array.array("I", at.tolist()), array.array("f", taken[at].tolist())
+
+    def residual(self, name):
+        """Returns a copy of a tensor's residual, for tests."""
+        at = [tensor.name for tensor in self.tensors].index(name)
+        return self._residuals[at].clone()
+
+    def stats(self):
+        tensors = [SimpleNamespace(name=tensor.name, entries_sent_last=sent, residual_norm=float(residual.norm()))
+                   for tensor, sent, residual in zip(self.tensors, self._sent, self._residuals)]
+        dense = 4 * sum(step * tensor.dimension for step, tensor in zip(self._steps, self.tensors))
+        return SimpleNamespace(bytes_up=dense // 10, bytes_down=dense // 10, dense_bytes=dense, tensors=tensors)
+
+    @property
+    def http_port(self):
+        return 0
+
+    def finish(self, timeout=600.0):
+        self.state = "finished"
+
+    def close(self):
+        self.state = "closed"
+
+
+class FakeLibrary:
+    """Replaces the module `millrace`; `sums` adds what its sessions push."""
+
+    JobConfig, WorkerConfig, Tensor, JobError = JobConfig, WorkerConfig, Tensor, JobError
+
+    def __init__(self, sums):
+        self._sums = sums
+
+    def Session(self, job, me, tensors):  # the name is that of millrace
+        return Session(self._sums, job, me, tensors)
+
+
+class FakeBucket:
+    """A bucket of gradients, as DDP hands it to a hook. Gradients are copied into a flat buffer."""
+
+    def __init__(self, parameters, gradients, last=True, dtype=torch.float32):
+        self._parameters, self._last = parameters, last
+        self._buffer = torch.cat([gradient.flatten() for gradient in gradients]).to(dtype)
+
+    def buffer(self):
+        return self._buffer
+
+    def parameters(self):
+        return self._parameters
+
+    def is_last(self):
+        return self._last
+
+
+def wait_until(condition, seconds=10.0):
+    """Returns whether the condition holds before the time has passed."""
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.005)
+    return True

@@ -1,0 +1,32 @@
+"""Two shards on free ports, for tests of whole programs."""
+
+import json
+import subprocess
+import tempfile
+from pathlib import Path
+
+import torch_required
+
+SHARDS = 2
+
+
+class Shards:
+    """Runs two shards; `servers` has their addresses as one text."""
+
+    def __init__(self):
+        self._folder = tempfile.TemporaryDirectory()
+        self._processes = []
+        for shard in range(SHARDS):
+            command = [torch_required.PROGRAMS / "millrace-server", "--shard", shard, "--shards", SHARDS, "--listen", "127.0.0.1:0",
+                       "--table", Path(self._folder.name) / "table.db", "--drain", "0s", "--json"]
+            self._processes.append(subprocess.Popen([*map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                                                    text=True))
+        self.servers = ",".join(json.loads(process.stdout.readline())["address"] for process in self._processes)
+
+    def stop(self):
+        for process in self._processes:
+            process.terminate()
+        for process in self._processes:
+            process.wait(timeout=60)
+            process.stdout.close()
+        self._folder.cleanup()

@@ -1,0 +1,456 @@
+#!/usr/bin/env python3
+"""millrace.State with fake sessions and made-up buckets: the law, skipped steps, saved states, errors.
+
+    torch_state_test.py [FOLDER_OF_PROGRAMS FOLDER_OF_PACKAGE] [unittest arguments]
+"""
+
+import itertools
+import os
+import subprocess
+import sys
+import unittest
+from pathlib import Path
+
+import torch_required  # first: skips where PyTorch is absent
+
+import torch
+
+from millrace.torch import State, hook
+from millrace.torch.options import http_of_rank, rank_and_world_size
+from millrace.torch.plan import plan_tensors
+from torch_fakes import FakeBucket, FakeLibrary, JobError, SumsInProcess, wait_until
+
+NAMES = itertools.count()
+SIZES = {"first.weight": (40, 30), "first.bias": (40,), "second.weight": (7, 40), "second.bias": (7,)}
+
+
+class Scaler:
+    """The part of GradScaler that a State uses."""
+
+    def __init__(self, scale):
+        self.scale = scale
+
+    def get_scale(self):
+        return self.scale
+
+
+class Job:
+    """All ranks of a job in one process: each has a State, and the same parameters under other objects."""
+
+    def __init__(self, workers=2, name=None, **options):
+        self.library = FakeLibrary(SumsInProcess())
+        self.name = name or f"job{next(NAMES)}"
+        self.parameters = [{key: torch.nn.Parameter(torch.zeros(size)) for key, size in SIZES.items()}
+                           for _ in range(workers)]
+        self.states = [State("tcp://a:1,tcp://b:2", job=self.name, rank=rank, world_size=workers, _library=self.library,
+                             named_parameters=self.parameters[rank].items(), **options) for rank in range(workers)]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for state in self.states:
+            state.close()
+
+    def step(self, gradients):
+        """One step: gradients[rank] is {name: values}. Returns {name: values} of each rank, as DDP would see them."""
+        order = list(reversed(SIZES))
+        futures = []
+        for first, last in ((order[:2], False), (order[2:], True)):
+            for rank, state in enumerate(self.states):
+                bucket = FakeBucket([self.parameters[rank][name] for name in first], [gradients[rank][name] for name in first], last)
+                futures.append((rank, first, hook(state, bucket)))
+        results = [{} for _ in self.states]
+        for rank, names, future in futures:
+            flat, begin = future.wait(), 0
+            for name in names:
+                entries = self.parameters[rank][name].numel()
+                results[rank][name] = flat[begin:begin + entries].view(SIZES[name]).clone()
+                begin += entries
+        return results
+
+    def bucket(self, rank):
+        """Returns a bucket of all parameters of one rank, which is a whole step."""
+        names = list(reversed(SIZES))
+        return FakeBucket([self.parameters[rank][name] for name in names], [torch.ones(SIZES[name]) for name in names])
+
+    def residual_sum(self, name):
+        return sum(state.session.residual(name) for state in self.states)
+
+
+def gradients(seed, workers=2, scale=1.0):
+    draw = torch.Generator().manual_seed(seed)
+    return [{name: scale * torch.randn(size, generator=draw) for name, size in SIZES.items()} for _ in range(workers)]
+
+
+def mean(parts, name):
+    return sum(part[name].double() for part in parts) / len(parts)
+
+
+class Sums(unittest.TestCase):
+    def assertNear(self, found, expected, bound=1e-5):
+        self.assertLessEqual(float((found.double() - expected.double()).abs().max()), bound)
+
+    def test_DenseSelection_GivesTheMeanOfTheRanks(self):
+        with Job(select="none") as job:
+            for seed in range(3):
+                given = gradients(seed)
+                for result in job.step(given):
+                    for name in SIZES:
+                        self.assertNear(result[name], mean(given, name))
+
+    def test_TopK_AppliedPlusResidualIsWhatEntered(self):
+        with Job(select="topk:0.05", dense_below=0) as job:
+            applied = {name: torch.zeros(size, dtype=torch.float64) for name, size in SIZES.items()}
+            entered = {name: torch.zeros(size, dtype=torch.float64) for name, size in SIZES.items()}
+            for seed in range(6):
+                given = gradients(seed)
+                first, second = job.step(given)
+                for name in SIZES:
+                    self.assertTrue(torch.equal(first[name], second[name]))
+                    applied[name] += 2 * first[name].double()
+                    entered[name] += 2 * mean(given, name)
+            for name, size in SIZES.items():
+                self.assertNear(applied[name] + job.residual_sum(name).view(size), entered[name])
+            self.assertGreater(float(job.residual_sum("first.weight").norm()), 1)
+
+    def test_SmallParameters_ArriveWhole(self):
+        with Job(select="topk:0.01", dense_below=300) as job:
+            given = gradients(1)
+            result = job.step(given)[0]
+            for name in ("first.bias", "second.weight", "second.bias"):
+                self.assertNear(result[name], mean(given, name))
+            self.assertLessEqual(int(result["first.weight"].count_nonzero()), 24)
+
+    def test_WorldOfOne_ReturnsItsOwnGradient(self):
+        with Job(workers=1, select="none") as job:
+            given = gradients(1, workers=1)
+            self.assertNear(job.step(given)[0]["first.weight"], given[0]["first.weight"])
+
+    def test_HalfPrecisionBuckets_KeepTheirType(self):
+        with Job(workers=1, select="none") as job:
+            names = list(SIZES)
+            bucket = FakeBucket([job.parameters[0][name] for name in names], [torch.ones(SIZES[name]) for name in names],
+                                dtype=torch.bfloat16)
+            self.assertEqual(hook(job.states[0], bucket).wait().dtype, torch.bfloat16)
+
+
+class SkippedSteps(unittest.TestCase):
+    """Under a GradScaler gradients arrive scaled, and a step with an infinite gradient is skipped by all ranks."""
+
+    SCALE = 1024.0
+
+    def train(self, job, steps):
+        """Steps are (gradients, scale, rank and name of an infinite gradient or None). Returns the true gradients that
+        were applied, by step; None: skipped."""
+        applied = []
+        for given, scale, bad in steps:
+            job.scaler.scale = scale
+            scaled = [{name: values * scale for name, values in part.items()} for part in given]
+            if bad:
+                scaled[bad[0]][bad[1]].view(-1)[3] = float("inf")
+            results = job.step(scaled)
+            finite = [all(bool(torch.isfinite(values).all()) for values in result.values()) for result in results]
+            self.assertEqual(len(set(finite)), 1, "the ranks disagree on the step")
+            for name in SIZES:
+                self.assertTrue(torch.equal(results[0][name], results[1][name]))
+            applied.append({name: values.double() / scale for name, values in results[0].items()} if finite[0] else None)
+            if not finite[0]:
+                for values in results[0].values():
+                    self.assertTrue(bool(torch.isinf(values).all()))
+        return applied
+
+    def job(self, **options):
+        scaler = Scaler(self.SCALE)
+        job = Job(grad_scaler=scaler, **options)
+        job.scaler = scaler
+        return job
+
+    def test_LosslessJob_AppliesTheKeptGradients(self):
+        with self.job(select="none") as job:
+            given = [gradients(seed) for seed in range(5)]
+            applied = self.train(job, [(given[0], 1024.0, None), (given[1], 1024.0, (1, "second.weight")),
+                                       (given[2], 512.0, (0, "first.bias")), (given[3], 256.0, None), (given[4], 256.0, None)])
+            self.assertEqual([step is None for step in applied], [False, True, True, False, False])
+            for at in (0, 3, 4):
+                for name in SIZES:
+                    error = (applied[at][name] - mean(given[at], name)).abs().max()
+                    self.assertLessEqual(float(error), 1e-5, f"step {at}, {name}")
+            self.assertEqual(job.states[0].stats().steps_skipped, 2)
+
+    def test_TopKJob_LosesNothing(self):
+        with self.job(select="topk:0.1", dense_below=50) as job:
+            given = [gradients(seed) for seed in range(6)]
+            bad = [None, (1, "first.weight"), None, (0, "second.weight"), (1, "second.weight"), None]
+            scales = [1024.0, 1024.0, 512.0, 512.0, 256.0, 128.0]
+            applied = self.train(job, list(zip(given, scales, bad)))
+            for name, size in SIZES.items():
+                total = sum(2 * step[name] for step in applied if step is not None)
+                kept = sum(2 * mean(given[at], name) for at in (0, 2, 5))
+                error = (total + job.residual_sum(name).view(size).double() - kept).abs().max()
+                self.assertLessEqual(float(error), 1e-4, name)
+
+    def test_StateBetweenASkippedStepAndTheNext_IsWhole(self):
+        with self.job(select="topk:0.1", dense_below=0) as job, self.job(select="topk:0.1", dense_below=0) as later:
+            given = [gradients(seed) for seed in range(3)]
+            steps = [(given[0], 512.0, None), (given[1], 512.0, (1, "first.weight"))]
+            applied = self.train(job, steps)[0]
+            saved = [state.state_dict() for state in job.states]
+            for state, old in zip(later.states, saved):
+                state.load_state_dict(old)
+            applied_later = self.train(later, [(given[2], 256.0, None)])[0]
+            for name, size in SIZES.items():
+                total = 2 * applied[name] + 2 * applied_later[name] + later.residual_sum(name).view(size).double()
+                kept = 2 * mean(given[0], name) + 2 * mean(given[2], name)
+                self.assertLessEqual(float((total - kept).abs().max()), 1e-4, name)
+
+    def test_DroppedInfinities_AreRefusedWithAScaler(self):
+        with self.assertRaisesRegex(ValueError, "non_finite"):
+            self.job(non_finite="drop")
+
+
+class SavedStates(unittest.TestCase):
+    OPTIONS = {"select": "topk:0.05", "dense_below": 0}
+
+    def test_SaveAndLoad_ContinuesToTheSameBits(self):
+        with Job(**self.OPTIONS) as whole, Job(**self.OPTIONS) as before, Job(**self.OPTIONS) as after:
+            for seed in range(3):
+                whole.step(gradients(seed))
+                before.step(gradients(seed))
+            for old, new in zip(before.states, after.states):
+                new.load_state_dict(old.state_dict())
+            for seed in range(3, 6):
+                expected, found = whole.step(gradients(seed))[0], after.step(gradients(seed))[0]
+                for name in SIZES:
+                    self.assertTrue(torch.equal(expected[name], found[name]), f"step {seed}, {name}")
+            self.assertEqual(after.states[0].state_dict()["step"], 6)
+
+    def test_SavingTwice_ChangesNothing(self):
+        with Job(**self.OPTIONS) as saved, Job(**self.OPTIONS) as other:
+            saved.step(gradients(0))
+            other.step(gradients(0))
+            first, second = saved.states[0].state_dict(), saved.states[0].state_dict()
+            for name in SIZES:
+                self.assertTrue(torch.equal(first["residual"]["0"][name], second["residual"]["0"][name]))
+            saved.states[1].state_dict()
+            expected, found = other.step(gradients(1))[0], saved.step(gradients(1))[0]
+            for name in SIZES:
+                self.assertTrue(torch.equal(expected[name], found[name]))
+
+    def test_OtherNumberOfWorkers_KeepsTheMeanOfTheResiduals(self):
+        for workers in (1, 2, 4):
+            with Job(workers=3, **self.OPTIONS) as old, Job(workers=workers, select="none") as new:
+                for seed in range(3):
+                    old.step(gradients(seed, workers=3))
+                kept = {name: old.residual_sum(name) / 3 for name in SIZES}
+                states = [state.state_dict() for state in old.states]
+                for state in new.states:
+                    state.load_state_dict(states)
+                nothing = [{name: torch.zeros(size) for name, size in SIZES.items()} for _ in range(workers)]
+                applied = new.step(nothing)[0]
+                for name, size in SIZES.items():
+                    self.assertGreater(float(kept[name].norm()), 0)
+                    self.assertLessEqual(float((applied[name] - kept[name].view(size)).abs().max()), 1e-6)
+
+    def test_MissingWorkers_AreNamed(self):
+        with Job(workers=2, **self.OPTIONS) as old, Job(workers=1, **self.OPTIONS) as new:
+            old.step(gradients(0))
+            with self.assertRaisesRegex(ValueError, r"workers \[1\] of 2 are missing"):
+                new.states[0].load_state_dict(old.states[0].state_dict())
+
+    def test_AnotherModel_IsRefused(self):
+        with Job(**self.OPTIONS) as old, Job(**self.OPTIONS) as new:
+            old.step(gradients(0))
+            state = old.states[0].state_dict()
+            state["residual"]["0"]["third.bias"] = state["residual"]["0"].pop("first.bias")
+            with self.assertRaisesRegex(ValueError, "another model.*first.bias, third.bias"):
+                new.states[0].load_state_dict(state)
+
+    def test_Momentum_IsSavedByTheSessionAlone(self):
+        with Job(momentum="correction:0.9", **self.OPTIONS) as job:
+            job.step(gradients(0))
+            with self.assertRaisesRegex(RuntimeError, r"use save\(\)"):
+                job.states[0].state_dict()
+
+
+class Errors(unittest.TestCase):
+    def test_InfiniteGradientWithoutAScaler_RaisesInTheHook(self):
+        with Job(select="none") as job:
+            given = gradients(0)
+            given[0]["second.bias"][0] = float("nan")
+            with self.assertRaises(JobError) as raised:
+                job.step(given)
+            self.assertEqual(raised.exception.code, "non_finite")
+
+    def test_EndOfTheSession_EndsFuturesAndLaterHooks(self):
+        job = Job(select="none")
+        state, bucket = job.states[0], job.bucket(0)
+        future = hook(state, bucket)  # the other rank pushes nothing
+        self.assertFalse(future.done())
+        state.session.close()
+        self.assertTrue(wait_until(future.done), "the future waits on")
+        with self.assertRaisesRegex(RuntimeError, "the session is closed"):
+            future.wait()
+        with self.assertRaisesRegex(JobError, "the session is closed"):
+            hook(state, bucket)
+        for each in job.states:
+            each.close()
+
+    def test_TimeoutOfAStep_IsAnError(self):
+        with Job(select="none", timeout=0.4) as job:
+            future = hook(job.states[0], job.bucket(0))
+            with self.assertRaisesRegex(RuntimeError, "blocked on another worker"):
+                future.wait()
+
+    def test_ParameterThatDdpLacks_IsNamedInTheFirstStep(self):
+        with Job(select="none", workers=1) as job:
+            bucket = FakeBucket([job.parameters[0]["second.bias"]], [torch.ones(7)])
+            with self.assertRaisesRegex(ValueError, "does not exchange.*first.weight"):
+                hook(job.states[0], bucket)
+
+    def test_UnknownOption_NamesTheNearest(self):
+        with self.assertRaisesRegex(TypeError, "no option 'momentun'; did you mean 'momentum'"):
+            Job(momentun="correction:0.9")
+
+    def test_UnknownParameter_IsRefused(self):
+        with Job(workers=1) as job:
+            with self.assertRaisesRegex(LookupError, r"shape \[3\]"):
+                hook(job.states[0], FakeBucket([torch.nn.Parameter(torch.zeros(3))], [torch.ones(3)]))
+
+    def test_BucketWithoutDdp_AsksForNames(self):
+        state = State("tcp://a:1", job="j", rank=0, world_size=1, _library=FakeLibrary(SumsInProcess()))
+        with self.assertRaisesRegex(LookupError, "named_parameters="):
+            hook(state, FakeBucket([torch.nn.Parameter(torch.zeros(3))], [torch.ones(3)]))
+
+    def test_SparseBucket_IsRefused(self):
+        with Job(workers=1) as job:
+            bucket = FakeBucket([job.parameters[0]["second.bias"]], [torch.ones(7)])
+            bucket._buffer = bucket._buffer.to_sparse()
+            with self.assertRaisesRegex(TypeError, "dense CPU gradients"):
+                hook(job.states[0], bucket)
+
+
+class Plans(unittest.TestCase):
+    SIZES = {"a.weight": 50_000, "a.bias": 100, "b.weight": 20_000, "b.bias": 10, "empty": 0}
+
+    def test_SmallParameters_AreNeighboursBehindTheOthers(self):
+        plan = plan_tensors(self.SIZES, {"select": "topk:0.01", "codec_up": "gap+qsgd4"})
+        self.assertEqual([tensor.name for tensor in plan.tensors], ["b.weight", "a.weight", "b.bias", "a.bias"])
+        self.assertEqual([tensor.late for tensor in plan.tensors], [False, False, True, True])
+        self.assertEqual(plan.tensors[0].options, {"select": "topk:0.01", "codec_up": "gap+qsgd4"})
+        self.assertEqual(plan.tensors[2].options, {})
+        self.assertEqual(plan.job, {"select": "none"})
+
+    def test_NoSmallParameters_LeaveTheOptionsToTheJob(self):
+        plan = plan_tensors(self.SIZES, {"select": "topk:0.01"}, dense_below=0)
+        self.assertEqual(plan.job, {"select": "topk:0.01"})
+        self.assertTrue(all(not tensor.options for tensor in plan.tensors))
+
+    def test_FirstRuleThatMatches_Counts(self):
+        rules = {"b.*": {"codec_up": "gap+qsgd8"}, "*.weight": {"select": "topk:0.1"}}
+        plan = plan_tensors(self.SIZES, {"select": "topk:0.01"}, rules=rules)
+        options = {tensor.name: tensor.options for tensor in plan.tensors}
+        self.assertEqual(options["b.weight"], {"select": "topk:0.01", "codec_up": "gap+qsgd8"})
+        self.assertEqual(options["a.weight"], {"select": "topk:0.1"})
+        self.assertEqual(options["b.bias"], {"select": "topk:0.01", "codec_up": "gap+qsgd8"})
+        self.assertEqual(options["a.bias"], {})
+
+    def test_WrongRules_AreRefused(self):
+        with self.assertRaisesRegex(ValueError, "no parameter matches 'c.*'"):
+            plan_tensors(self.SIZES, {"select": "none"}, rules={"c.*": {"select": "none"}})
+        with self.assertRaisesRegex(TypeError, "'selekt'"):
+            plan_tensors(self.SIZES, {"select": "none"}, rules={"a.*": {"selekt": "none"}})
+
+
+class OptionsOfAState(unittest.TestCase):
+    def test_HttpPort_IsThatOfTheRank(self):
+        self.assertEqual(http_of_rank("127.0.0.1:9200", 3), "127.0.0.1:9203")
+        self.assertEqual(http_of_rank(9200, 1), "127.0.0.1:9201")
+        self.assertEqual(http_of_rank("0.0.0.0:0", 3), "0.0.0.0:0")
+        self.assertEqual(http_of_rank(None, 3), "")
+        with self.assertRaisesRegex(ValueError, "no port"):
+            http_of_rank("localhost", 0)
+
+    def test_RankAndWorldSize_ComeFromTheEnvironment(self):
+        os.environ.update(RANK="2", WORLD_SIZE="4")
+        try:
+            self.assertEqual(rank_and_world_size(None, None), (2, 4))
+            self.assertEqual(rank_and_world_size(0, 2), (0, 2))
+        finally:
+            del os.environ["RANK"], os.environ["WORLD_SIZE"]
+        with self.assertRaisesRegex(ValueError, "torchrun"):
+            rank_and_world_size(None, None)
+
+
+class Reports(unittest.TestCase):
+    def test_EveryNthStep_WritesALineAndScalars(self):
+        scalars = []
+
+        class Writer:
+            def add_scalar(self, name, value, step):
+                scalars.append((name, step))
+
+        with self.assertLogs("millrace.torch", "INFO") as logs, Job(select="topk:0.05", dense_below=0, summary_every=2,
+                                                                    tensorboard=Writer()) as job:
+            for seed in range(4):
+                job.step(gradients(seed))
+            self.assertTrue(wait_until(lambda: sum(step == 4 for _, step in scalars) >= 16))
+            stats = job.states[0].stats()
+        lines = [line for line in logs.output if "bytes" not in line and "step 4:" in line]
+        self.assertEqual(len(lines), 2)
+        self.assertIn(("millrace/residual_norm", 2), scalars)
+        self.assertEqual(stats.steps, 4)
+        self.assertEqual(stats.entries, 60 + 2 + 14 + 1)
+        self.assertAlmostEqual(stats.ratio, 0.1, places=2)
+        self.assertGreater(stats.residual_norm, 0)
+        self.assertEqual(stats.advice, "")
+        self.assertNotIn("session", stats.as_dict())
+
+    def test_BrokenWriter_DoesNotEndTraining(self):
+        class Writer:
+            def add_scalar(self, name, value, step):
+                raise OSError("disk full")
+
+        with self.assertLogs("millrace.torch", "ERROR"), Job(select="none", workers=1, summary_every=1,
+                                                             tensorboard=Writer()) as job:
+            for seed in range(2):
+                job.step(gradients(seed, workers=1))
+            self.assertTrue(wait_until(lambda: job.states[0].stats().steps == 2))
+
+
+class EndOfTheProcess(unittest.TestCase):
+    """A program that ends without finish() must end, and say how it left the job."""
+
+    def run_script(self, ending):
+        script = "\n".join([
+            "import sys", f"sys.argv = [sys.argv[0], {str(torch_required.PROGRAMS)!r}, {str(torch_required.PACKAGE)!r}]",
+            f"sys.path.insert(0, {str(Path(__file__).parent)!r})", "import torch_required, torch, torch_fakes",
+            "from millrace.torch import State, hook",
+            "class Told(torch_fakes.Session):",
+            "    done = False",
+            "    def finish(self, timeout=0): self.done = True; print('finished')",
+            "    def close(self): self.done or print('left')",
+            "torch_fakes.Session = Told",
+            "library = torch_fakes.FakeLibrary(torch_fakes.SumsInProcess())",
+            "weight = torch.nn.Parameter(torch.zeros(8))",
+            "def state(workers):",
+            "    return State('tcp://a:1', job='j', rank=0, world_size=workers, _library=library,",
+            "                 named_parameters=[('w', weight)], select='none')",
+            ending])
+        return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+
+    def test_EndOfTheScript_FinishesTheJob(self):
+        done = self.run_script("mill = state(1)\nhook(mill, torch_fakes.FakeBucket([weight], [torch.ones(8)])).wait()")
+        self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "finished\n", ""))
+
+    def test_StepUnderWay_DoesNotKeepTheProcess(self):
+        done = self.run_script("mill = state(2)\nhook(mill, torch_fakes.FakeBucket([weight], [torch.ones(8)]))")
+        self.assertEqual((done.returncode, done.stdout), (0, "left\n"))
+
+    def test_ExceptionOfTheProgram_LeavesTheJobAsFailed(self):
+        done = self.run_script("mill = state(1)\nraise ValueError('own fault')")
+        self.assertEqual((done.returncode, done.stdout), (1, "left\n"))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,64 @@
+"""Options of a State: which belong to the job and which to the worker, this process's rank, and its HTTP port."""
+
+import difflib
+import os
+
+import torch.distributed
+
+
+def rank_and_world_size(rank, world_size):
+    """Returns this process's rank and the number of processes: the given ones, torch.distributed's, or those of the
+    environment (RANK, WORLD_SIZE).
+
+    Raises  ValueError: neither knows them.
+    """
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        rank = torch.distributed.get_rank() if rank is None else rank
+        world_size = torch.distributed.get_world_size() if world_size is None else world_size
+    rank = os.environ.get("RANK") if rank is None else rank
+    world_size = os.environ.get("WORLD_SIZE") if world_size is None else world_size
+    if rank is None or world_size is None:
+        raise ValueError("the rank and the number of processes are unknown. Start with torchrun, call "
+                         "torch.distributed.init_process_group() first, or give rank= and world_size=")
+    rank, world_size = int(rank), int(world_size)
+    if not 0 <= rank < world_size:
+        raise ValueError(f"rank {rank} is not one of {world_size} processes: give 0 to {world_size - 1}")
+    return rank, world_size
+
+
+def shard_list(servers):
+    """Returns the addresses of "tcp://a:7600,tcp://b:7600", or of a list of them."""
+    addresses = servers.split(",") if isinstance(servers, str) else list(servers)
+    addresses = [address.strip() for address in addresses if address.strip()]
+    if not addresses:
+        raise ValueError('servers is empty: give the addresses of the shards, as "tcp://a:7600,tcp://b:7600"')
+    return addresses
+
+
+def http_of_rank(http, rank):
+    """Returns the HTTP address of one rank: the given port + rank, on loopback where only a port is given. Port 0 stays
+    0, any free port."""
+    if http is None or http == "":
+        return ""
+    host, _, port = str(http).rpartition(":")
+    if not port.isdigit():
+        raise ValueError(f"http: '{http}' has no port: give HOST:PORT, as 127.0.0.1:9201; rank r listens on PORT + r")
+    number = int(port)
+    return f"{host or '127.0.0.1'}:{number + rank if number else 0}"
+
+
+def split_options(library, options):
+    """Returns the options of the job and those of the worker, as two dicts.
+
+    library  the module with JobConfig and WorkerConfig.
+    Raises   TypeError: neither has an option of that name; the message names the nearest one.
+    """
+    job, worker = library.JobConfig(), library.WorkerConfig()
+    of_job, of_worker = {}, {}
+    for name, value in options.items():
+        if name.startswith("_") or not (hasattr(job, name) or hasattr(worker, name)):
+            known = [word for config in (job, worker) for word in dir(config) if not word.startswith("_")]
+            near = difflib.get_close_matches(name, known, n=1)
+            raise TypeError(f"no option '{name}'" + (f"; did you mean '{near[0]}'?" if near else ""))
+        (of_job if hasattr(job, name) else of_worker)[name] = value
+    return of_job, of_worker

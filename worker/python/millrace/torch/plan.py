@@ -1,0 +1,89 @@
+"""The plan of a job: which parameters travel dense, the options of each, and their order."""
+
+import fnmatch
+from dataclasses import dataclass, field
+
+# A smaller parameter travels whole: RedSync's limit [RedSync19, 3.3], which selection by_size has as well.
+DENSE_BELOW = 4096
+# The library's default of option fuse_below: neighbours below it travel together.
+FUSE_BELOW = 16384
+RULE_OPTIONS = ("select", "reselect", "codec_up", "codec_down", "priority", "output_layer")
+# Options of the job that a tensor may override.
+COMPRESSION = ("select", "reselect", "codec_up", "codec_down")
+
+
+@dataclass(frozen=True)
+class PlannedTensor:
+    """Describes a tensor of the job.
+
+    late  it travels with its neighbours, so its update arrives after the last of them is pushed.
+    """
+
+    name: str
+    dimension: int
+    options: dict = field(default_factory=dict)
+    late: bool = False
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Holds the tensors in the order of the job, and the compression options of the job itself."""
+
+    tensors: list
+    job: dict
+
+
+def check_rules(rules):
+    """Raises  TypeError: a rule has an option that no tensor has."""
+    for pattern, options in rules.items():
+        for name in options:
+            if name not in RULE_OPTIONS:
+                raise TypeError(f"rules: '{pattern}' has '{name}'; a rule may have {', '.join(RULE_OPTIONS)}")
+
+
+def rule_of(rules, name):
+    """Returns the options of the first pattern that the name matches (fnmatch, case counts), or None."""
+    for pattern, options in rules.items():
+        if fnmatch.fnmatchcase(name, pattern):
+            return dict(options)
+    return None
+
+
+def unmatched_patterns(rules, names):
+    """Returns the patterns that match no name."""
+    return [pattern for pattern in rules if not any(fnmatch.fnmatchcase(name, pattern) for name in names)]
+
+
+def plan_tensors(sizes, compression, dense_below=DENSE_BELOW, rules=None, fuse_below=FUSE_BELOW):
+    """Plans a job of parameters.
+
+    sizes        {name: entries} in the order of the model; parameters without entries are left out.
+    compression  those of COMPRESSION that the caller gave; "select" is among them.
+    dense_below  a parameter with fewer entries, and without a rule, is sent dense. 0: none is.
+    Returns      the Plan. The last parameters of the model come first, as the backward pass computes them. Small dense
+                 parameters come behind the others: they are neighbours, so the library sends them together.
+    Raises       ValueError: a pattern matches no parameter.
+
+    Where some parameters are dense, the job itself is dense and without loss, and each other parameter has the
+    compression as its own. The library fuses tensors without options of their own alone.
+    """
+    rules = rules or {}
+    check_rules(rules)
+    if unmatched := unmatched_patterns(rules, sizes):
+        raise ValueError(f"rules: no parameter matches {', '.join(map(repr, unmatched))}; the parameters are "
+                         f"{', '.join(sizes)}")
+    ruled = {name: rule_of(rules, name) for name in sizes}
+    small = {name for name, size in sizes.items() if size < dense_below and ruled[name] is None}
+    if compression["select"] == "none":
+        small = set()
+    first, last = [], []
+    for name, size in reversed(sizes.items()):
+        if size == 0:
+            continue
+        options = dict(ruled[name] or {})
+        if small and name not in small:
+            options = {**compression, **options}
+        fused = not any(key in options for key in COMPRESSION) and size < fuse_below
+        tensor = PlannedTensor(name, size, options, late=fused)
+        (last if name in small else first).append(tensor)
+    return Plan(first + last, {"select": "none"} if small else dict(compression))

@@ -1,0 +1,338 @@
+"""millrace.State and millrace.hook: DistributedDataParallel exchanges its gradients through a Millrace job."""
+
+import atexit
+import functools
+import importlib
+import logging
+import os
+import sys
+import weakref
+from typing import Any, Dict, Mapping, Optional, Sequence, Union
+
+import torch
+import torch.distributed as dist
+
+from .exchange import Bucket, Exchange, Place, slices_of
+from .loss_scale import FLAG, LossScale
+from .options import http_of_rank, rank_and_world_size, shard_list, split_options
+from .parameters import find_owner, named_mapping, names_of, trained_names
+from .plan import COMPRESSION, DENSE_BELOW, FUSE_BELOW, check_rules, plan_tensors
+from .report import Report, Stats
+from .residuals import FORMAT, Residuals, share_of
+
+_log = logging.getLogger("millrace.torch")
+_TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+_FINISH_AT_EXIT_S = 60.0
+_live = set()  # what ends each State that is in a job
+
+
+def hook(state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """Exchanges a bucket of gradients: the hook for DistributedDataParallel.register_comm_hook().
+
+    state    a State.
+    Returns  a future of the bucket's flat tensor with the mean of all ranks' gradients, of the entries that the update
+             has; 0 elsewhere.
+    """
+    return state.exchange(bucket)
+
+
+class State:
+    """Is one rank's membership in a job that exchanges the gradients of a DistributedDataParallel model.
+
+    servers           "tcp://a:7600,tcp://b:7600" or a list: the shards, the same list at all ranks.
+    job               name of the job at the shards.
+    select            entries that a rank sends of each parameter, "topk:0.01"; "none": all.
+    codec             of contributions, "gap+qsgd4"; None: without loss. Updates return without loss (codec_down).
+    rank, world_size  None: those of torch.distributed, or of the environment.
+    model             the model or its DistributedDataParallel; named_parameters: pairs (name, parameter). With either
+                      the State connects at once. Without them the first backward pass finds the
+                      DistributedDataParallel among the live objects, and connects at its last bucket.
+    dense_below       smaller parameters are sent dense and without loss; 0: none are.
+    rules             {pattern: {"select": ..., "codec_up": ...}}: options of the parameters whose name matches
+                      (fnmatch); the first pattern that matches counts.
+    grad_scaler       the GradScaler of the training loop: residuals hold true gradients, and all ranks skip the same
+                      steps.
+    summary_every     steps between two lines in the log "millrace.torch"; 0: no lines.
+    tensorboard       a SummaryWriter, for scalars every summary_every steps.
+    http              HOST:PORT of /metrics; rank r listens on PORT + r.
+    timeout           seconds that a step may take.
+    options           any option of a job or a worker by its name (worker/OPTIONS.md), as mode="partial".
+
+    Errors   JobError from backward(), of the session. It ends the exchange: the process must restart.
+    Threads  the thread of the backward pass; a waiter thread of the State awaits the updates.
+    Ends     finish(), the end of a `with` block, or the end of the process. The process leaves the job as failed where
+             an exception ends it.
+    """
+
+    def __init__(self, servers: Union[str, Sequence[str]], *, job: str, select: str = "topk:0.01",
+                 codec: Optional[str] = None, rank: Optional[int] = None, world_size: Optional[int] = None,
+                 model: Optional[torch.nn.Module] = None, named_parameters: Any = None, dense_below: int = DENSE_BELOW,
+                 rules: Optional[Mapping[str, Mapping[str, Any]]] = None, grad_scaler: Any = None,
+                 summary_every: int = 100, tensorboard: Any = None, http: Union[str, int, None] = None,
+                 timeout: float = 600.0, _library: Any = None, **options: Any) -> None:
+        self._library = _library or importlib.import_module("millrace")
+        self.rank, self.world_size = rank_and_world_size(rank, world_size)
+        of_job, of_worker = split_options(self._library, options)
+        self._compression = {"select": select} | ({} if codec is None else {"codec_up": codec})
+        self._compression |= {name: of_job.pop(name) for name in COMPRESSION if name in of_job}
+        self._dense_below = 0 if of_job.get("unbiased") in (True, "on") else dense_below
+        self._fuse_below = int(of_job.get("fuse_below", FUSE_BELOW))
+        self._rules = dict(rules or {})
+        check_rules(self._rules)
+        self._job = {"name": job, "workers": self.world_size, "combine": "mean", **of_job}
+        self._worker = {"worker": self.rank, "shards": shard_list(servers), "http": http_of_rank(http, self.rank),
+                        **of_worker}
+        if grad_scaler is not None and of_job.get("non_finite", "refuse") != "refuse":
+            raise ValueError('non_finite="drop" hides infinite gradients from the grad_scaler: leave out one of both')
+        self._loss_scale = None if grad_scaler is None else LossScale(grad_scaler)
+        self._summary_every, self._tensorboard, self._timeout = summary_every, tensorboard, timeout
+        self._residuals = Residuals()
+        self._first_step = 0  # of a loaded state
+        self._loaded = None
+        self._names = None  # {parameter: name}
+        self._places = {}
+        self._session = self._exchange = self._report = self._end = None
+        self._collected = []  # the first step's buckets, until the State is connected
+        self._seen = set()  # names in the first step's buckets; None: checked
+        if named_parameters is not None:
+            self._names = named_mapping(named_parameters)
+        elif model is not None:
+            self._names = trained_names(model)
+        if self._names is not None:
+            self._connect({name: parameter.numel() for parameter, name in self._names.items()})
+
+    def exchange(self, bucket: Any) -> "torch.futures.Future[torch.Tensor]":
+        """Pushes a bucket of DDP and returns the future of its mean. hook() calls it."""
+        future = torch.futures.Future()
+        try:
+            self._send(bucket, future)
+        except BaseException as error:
+            # torch would turn it into a RuntimeError.
+            if not self._at_the_end_of_backward(functools.partial(_raise, error)):
+                raise
+            of_futures = error if isinstance(error, Exception) else RuntimeError(repr(error))
+            for waiting in [*(bucket.future for bucket in self._collected), future]:
+                if not waiting.done():
+                    waiting.set_exception(of_futures)
+            self._collected = []
+        # An error of the callback reaches DDP as an error; set_exception() alone would reach it as a value.
+        return future.then(lambda done: done.wait())
+
+    def _send(self, bucket, future):
+        """Sends the bucket, or collects it until the State is connected."""
+        buffer, parameters = bucket.buffer(), bucket.parameters()
+        self._check_buffer(buffer)
+        self._name(parameters)
+        names = [self._names[parameter] for parameter in parameters]
+        sizes = [parameter.numel() for parameter in parameters]
+        slices = slices_of(buffer.detach(), list(zip(names, sizes)))
+        self._collected.append(Bucket(buffer, slices, bucket.is_last(), future))
+        if self._seen is not None:
+            self._seen.update(names)
+            if bucket.is_last():
+                self._begin()
+        if self._exchange is not None:
+            collected, self._collected = self._collected, []
+            for waiting in collected:
+                step = self._exchange.send(waiting)
+                if step is not None:
+                    exchange = self._exchange
+                    self._at_the_end_of_backward(lambda: exchange.await_step(step))
+
+    @property
+    def session(self) -> Any:
+        """The Session, or None before the first backward pass."""
+        return self._session
+
+    @property
+    def http_port(self) -> int:
+        """The port of /metrics of this rank; 0: none."""
+        return self._session.http_port if self._session is not None else 0
+
+    def stats(self) -> Stats:
+        """Returns the figures of this rank up to now (report.Stats).
+
+        Raises  RuntimeError: before the State is connected.
+        """
+        self._require_session()
+        return self._report.stats()
+
+    def state_dict(self) -> Dict[str, Any]:
+        """Returns the residual of this rank, by parameter name, for torch.save() and torch.distributed.checkpoint.
+
+        Call it between steps: not while a backward pass runs. Training continues to the same bits.
+        Raises  RuntimeError: before the State is connected; with option momentum, whose velocity it lacks: use save().
+        """
+        self._require_session()
+        if str(self._job.get("momentum", "none")) != "none":
+            raise RuntimeError("state_dict() lacks the velocity of option momentum: use save() and load_path=")
+        residual = self._residuals.take(self._session, {name: (place.tensor, place.entries)
+                                                        for name, place in self._places.items() if name != FLAG})
+        deferred = {}
+        if self._loss_scale is not None:
+            for name, values in residual.items():
+                withdrawn = self._loss_scale.withdrawn(name)
+                if withdrawn is not None:
+                    values.sub_(withdrawn)
+                deferred[name] = self._loss_scale.deferred.get(name, torch.zeros_like(values)).clone()
+        return {"format": FORMAT, "step": self._first_step + self._report.steps, "workers": self.world_size,
+                "combine": self._job["combine"], "residual": {str(self.rank): residual}, "deferred": deferred}
+
+    def load_state_dict(self, state: Union[Dict[str, Any], Sequence[Dict[str, Any]]]) -> None:
+        """Begins with a saved residual in the place of the present one.
+
+        state   the state_dict() of this rank, in a job of as many workers. Or a list with the state of every worker of
+                the earlier job, for any number of workers: the residuals are shared out, and nothing is lost.
+        Raises  ValueError: a state is missing, or a parameter has another name or size.
+        """
+        step, residual, deferred = share_of(state, self.rank, self.world_size)
+        self._loaded = (step, residual, deferred)
+        if self._session is not None:
+            self._apply_loaded()
+
+    def save(self, path: Union[str, "os.PathLike[str]"]) -> None:
+        """Writes the session's state to a file, for option load_path of a job of as many workers (Session.save())."""
+        self._require_session()
+        if self._residuals.names():
+            raise RuntimeError("save() comes too early: the next step returns a residual that state_dict() or "
+                               "load_state_dict() holds. Call save() after that step")
+        self._session.save(path)
+
+    def finish(self, timeout: float = 600.0) -> None:
+        """Leaves the job as finished, when the shards have acknowledged everything."""
+        if self._end is not None and self._end.alive:
+            _live.discard(self._end)
+            self._end.detach()
+            self._exchange.close()
+            self._session.finish(timeout=timeout)
+            self._session.close()
+
+    def close(self) -> None:
+        """Leaves the job at once, as failed."""
+        if self._end is not None and self._end.alive:
+            _live.discard(self._end)
+            self._end.detach()
+            self._exchange.close()
+            self._session.close()
+
+    def __enter__(self) -> "State":
+        return self
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        self.finish() if kind is None else self.close()
+
+    def _require_session(self):
+        if self._session is None:
+            raise RuntimeError("the State connects in the first backward pass; give it model= to connect at once")
+
+    def _check_buffer(self, buffer):
+        if buffer.layout != torch.strided or buffer.device.type != "cpu" or buffer.dtype not in _TYPES:
+            raise TypeError(f"a bucket of {buffer.dtype} on {buffer.device} with layout {buffer.layout}: the hook takes "
+                            "dense CPU gradients of float32, float64, float16 and bfloat16")
+
+    def _name(self, parameters):
+        """Finds the names of a bucket's parameters.
+
+        Raises  LookupError: no model has them, or the given one lacks them.
+        """
+        if self._names is None:
+            self._names = names_of(find_owner(parameters))
+        unknown = [parameter for parameter in parameters if parameter not in self._names]
+        if unknown:
+            raise LookupError(f"a parameter of shape {list(unknown[0].shape)} in DDP's bucket is not in model= or "
+                              "named_parameters= (or needs no gradient there): one State serves one model")
+
+    def _begin(self):
+        """Connects with the parameters of the first step, or compares them with those that are connected."""
+        seen, self._seen = self._seen, None
+        if self._exchange is None:
+            self._connect({name: parameter.numel() for parameter, name in self._names.items() if name in seen})
+            return
+        silent = [name for name in self._places if name != FLAG and name not in seen]
+        if silent:
+            error = ValueError(f"DDP does not exchange {', '.join(silent)}: leave them out of named_parameters=, or "
+                               "set requires_grad before the State is made")
+            self.close()
+            raise error
+
+    def _connect(self, sizes):
+        plan = plan_tensors(sizes, self._compression, self._dense_below, self._rules, self._fuse_below)
+        library = self._library
+        tensors = [library.Tensor(tensor.name, tensor.dimension, **tensor.options) for tensor in plan.tensors]
+        self._places = {tensor.name: Place(at, tensor.dimension, tensor.late) for at, tensor in enumerate(plan.tensors)}
+        if self._loss_scale is not None:
+            self._places[FLAG] = Place(len(tensors), 1, True)
+            # A dense job sends it together with the small parameters.
+            exact = {"select": "none", "reselect": "none", "codec_up": "raw+raw", "codec_down": "raw+raw"}
+            tensors.append(library.Tensor(FLAG, 1, **({} if plan.job == {"select": "none"} else exact)))
+        self._session = library.Session(library.JobConfig(**self._job, **plan.job),
+                                        library.WorkerConfig(**self._worker), tensors)
+        entries = sum(tensor.dimension for tensor in plan.tensors)
+        self._report = Report(self._session, entries, self._summary_every, self._tensorboard, self._loss_scale)
+        self._exchange = Exchange(self._session, self._places, self._residuals, self._loss_scale, self._report,
+                                  self._timeout)
+        self._end = weakref.finalize(self, _leave, os.getpid(), self._session, self._exchange)
+        self._end.atexit = False  # _leave_all(), which runs before the package closes its sessions
+        _live.add(self._end)
+        dense = [tensor for tensor in plan.tensors if not tensor.options.get("select") and plan.job["select"] == "none"]
+        _log.info("job %s: rank %d of %d, %d parameters with %d entries; %d of them with %d entries travel dense",
+                  self._job["name"], self.rank, self.world_size, len(plan.tensors), entries, len(dense),
+                  sum(tensor.dimension for tensor in dense))
+        if self._loaded is not None:
+            self._apply_loaded()
+
+    def _apply_loaded(self):
+        (step, residual, deferred), self._loaded = self._loaded, None
+        places = {name: place for name, place in self._places.items() if name != FLAG}
+        wrong = [name for name in {**places, **residual}
+                 if name not in places or name not in residual or residual[name].numel() != places[name].entries]
+        if wrong:
+            raise ValueError(f"the saved state is of another model: it differs in {', '.join(sorted(wrong))}")
+        if any(bool(values.any()) for values in deferred.values()) and self._loss_scale is None:
+            raise ValueError("the state has the update of a skipped step: give the State grad_scaler=, as before")
+        for place in places.values():
+            self._session.take_residual(place.tensor)
+        self._residuals.replace(residual)
+        if self._loss_scale is not None:
+            self._loss_scale.load(deferred)
+        self._first_step = step - self._report.steps
+
+    def _at_the_end_of_backward(self, call):
+        """Has the backward pass call a function before DDP waits: an error keeps its type, and Ctrl-C ends a wait.
+
+        Returns  False where no backward pass runs.
+        """
+        try:
+            torch.autograd.Variable._execution_engine.queue_callback(call)
+        except RuntimeError:
+            return False
+        return True
+
+
+def _raise(error):
+    raise error
+
+
+def _leave(pid, session, exchange):
+    """Ends a State that the program neither finished nor closed, at the end of the process or of the State."""
+    _live.difference_update([end for end in _live if not end.alive])
+    if os.getpid() != pid:
+        return  # a fork of the process: the job is not its own
+    failed = exchange.failed() or any(getattr(sys, name, None) is not None for name in ("last_exc", "last_value"))
+    exchange.close()
+    try:
+        if not failed:
+            session.finish(timeout=_FINISH_AT_EXIT_S)
+        session.close()
+    except Exception as error:
+        _log.warning("the job was not left as finished: %s", error)
+
+
+def _leave_all():
+    for end in list(_live):
+        # A finalizer's own call does nothing at the end of the process.
+        if (alive := end.detach()) is not None:
+            _leave(*alive[2])
+
+
+atexit.register(_leave_all)
