@@ -13,6 +13,7 @@ import unittest
 from pathlib import Path
 
 from commands import PROGRAMS, TIMEOUT_S, WithServers
+from peers_example import check_example_of_peers
 
 WORKERS = 2
 SWITCH_JOB = 7
@@ -108,6 +109,24 @@ class Examples(WithServers):
             self.assertIn("by the switch: yes", text)
         switch.send_signal(signal.SIGTERM)
         self.assertEqual(switch.wait(timeout=TIMEOUT_S), 0)
+
+
+class ExamplesWithoutServers(unittest.TestCase):
+    def run_peers(self, *arguments):
+        return subprocess.run([PROGRAMS / "millrace_example_peers", *arguments], capture_output=True, text=True,
+                              timeout=TIMEOUT_S, check=False)
+
+    def test_Peers_EndWithTheSameWeights(self):
+        for ranks in (1, 3):
+            with self.subTest(ranks=ranks):
+                ended = self.run_peers(str(ranks))
+                self.assertEqual(ended.returncode, 0, ended.stderr)
+                check_example_of_peers(self, ended.stdout, ranks)
+
+    def test_Peers_RefuseNoRanks(self):
+        ended = self.run_peers("0")
+        self.assertEqual(ended.returncode, 1)
+        self.assertIn("0 ranks", ended.stderr)
 
 
 if __name__ == "__main__":

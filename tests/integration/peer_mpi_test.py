@@ -15,6 +15,7 @@ import unittest
 
 import mpi_ranks
 from mpi_ranks import BENCH, pids_of_ranks, run, start
+from peers_example import check_example_of_peers
 
 SMALL = ["peers", "--dimension", "20000", "--density", "0.01", "--repeats", "3", "--warmup", "1", "--json"]
 ENDLESS = ["peers", "--dimension", "20000", "--density", "0.01", "--repeats", "1000000", "--without-dense"]
@@ -142,6 +143,17 @@ class Sums(unittest.TestCase):
         self.assertEqual(buckets["layers"], 32)
         self.assertGreater(buckets["buckets"], 1)
         self.assertGreater(buckets["step_over_at_end"], 0)
+
+
+class Library(unittest.TestCase):
+    def test_TheExampleOfTheLibraryEndsWithTheSameWeightsOnAllRanks(self):
+        example = mpi_ranks.PROGRAMS / "millrace_example_peers_mpi"
+        for ranks in (1, 3):
+            with self.subTest(ranks=ranks):
+                ended = subprocess.run([*mpi_ranks.MPIRUN, "-n", str(ranks), str(example)], env=mpi_ranks.ENVIRONMENT,
+                                       capture_output=True, text=True, timeout=120, check=False)
+                self.assertEqual(ended.returncode, 0, ended.stderr)
+                check_example_of_peers(self, ended.stdout, ranks)
 
 
 class Failures(unittest.TestCase):

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""The binary interface of libmillrace: layout of the public types and exported symbols, as recorded for its number.
+"""The binary interface of an installed library: layout of the public types and exported symbols, as recorded for its number.
 
     abi_test.py LIBRARY LAYOUT_PROGRAM [--write]
 
-The record of SONAME libmillrace.so.0.1 is libmillrace.so.0.1.txt in this folder. A change needs a new number (VERSION
+LAYOUT_PROGRAM is - for a library without types of its own. The record of SONAME libmillrace.so.0.1 is
+libmillrace.so.0.1.txt in this folder. A change needs a new number (VERSION
 in the top CMakeLists.txt) and a record of its own, which --write makes. The record is of x86-64 with libstdc++.
 """
 import difflib
@@ -36,7 +37,7 @@ def main():
     library, layout = sys.argv[1:3]
     soname = soname_of(library)
     record = pathlib.Path(__file__).parent / f"{soname}.txt"
-    found = output_of(layout).splitlines() + symbols_of(library)
+    found = ([] if layout == "-" else output_of(layout).splitlines()) + symbols_of(library)
     if "--write" in sys.argv[3:]:
         record.write_text("\n".join(found) + "\n")
         return 0

@@ -7,9 +7,9 @@
 #include <numeric>
 #include <thread>
 
-#include "tests/support/thread_network.h"
 #include "tests/worker/peer/cases.h"
 #include "worker/peer/simulation/simulation.h"
+#include "worker/peer/transport/thread_network.h"
 
 namespace millrace::peer::testing {
 namespace {

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "tests/support/oracles/stream_oracle.h"
-#include "tests/support/thread_network.h"
 #include "tests/worker/peer/cases.h"
+#include "worker/peer/transport/thread_network.h"
 
 /// Groups over threads: blocking and not, several in flight, with a thread of their own, and with a rank that dies.
 namespace millrace::peer::testing {

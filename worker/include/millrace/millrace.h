@@ -1,5 +1,6 @@
 #pragma once
 
+#include "millrace/entries.h"
 #include "millrace/errors.h"
 #include "millrace/options.h"
 #include "millrace/session.h"

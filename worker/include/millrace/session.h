@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "millrace/entries.h"
 #include "millrace/errors.h"
 #include "millrace/options.h"
 #include "millrace/stats.h"
@@ -46,12 +47,6 @@ struct TensorUpdate {
   bool replaced = false;
   std::vector<UpdatePiece> pieces;  ///< by begin; empty where weights are attached with kOnArrival
   std::shared_ptr<const void> owner;
-};
-
-/// Holds entries of a tensor; indices strictly increasing.
-struct SparseEntries {
-  std::vector<uint32_t> indices;
-  std::vector<float> values;
 };
 
 /// The time limit of every call that waits, where the caller gives none.

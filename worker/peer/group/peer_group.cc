@@ -1,6 +1,7 @@
 #include "worker/peer/group/peer_group.h"
 
 #include <algorithm>
+#include <chrono>
 #include <exception>
 #include <iterator>
 #include <string>
@@ -73,6 +74,25 @@ bool PeerGroup::test_core(uint32_t collective) {
   return core_.ended(collective);
 }
 
+bool PeerGroup::wait_core_for(uint32_t collective, TimeNs at_most) {
+  std::unique_lock lock(mutex_);
+  if (progress_ == Progress::kByThread) {
+    ++waiting_;
+    const bool ended =
+        changed_.wait_for(lock, std::chrono::nanoseconds(at_most), [&] { return core_.ended(collective); });
+    --waiting_;
+    return ended;
+  }
+  const TimeNs begin = communicator_.now();
+  for (;;) {
+    run_pass();
+    if (core_.ended(collective)) return true;
+    const TimeNs waited = communicator_.now() - begin;
+    if (waited >= at_most) return false;
+    wait_for_messages(lock, at_most - waited);
+  }
+}
+
 Status PeerGroup::wait_core(uint32_t collective) {
   std::unique_lock lock(mutex_);
   if (progress_ == Progress::kByThread) {
@@ -84,7 +104,7 @@ Status PeerGroup::wait_core(uint32_t collective) {
   for (;;) {
     run_pass();
     if (core_.ended(collective)) return core_.take_status(collective);
-    wait_for_messages(lock);
+    wait_for_messages(lock, kWaitMax);
   }
 }
 
@@ -115,7 +135,7 @@ void PeerGroup::take_in() {
   execute_actions(std::move(actions));
 }
 
-void PeerGroup::wait_for_messages(std::unique_lock<std::mutex>& lock) {
+void PeerGroup::wait_for_messages(std::unique_lock<std::mutex>& lock, TimeNs at_most) {
   const TimeNs left = core_.next_deadline() - communicator_.now();
   // While no caller waits for the group's thread, a thread that calls the group computes. A caller whose collective has
   // ended may still be counted as waiting.
@@ -128,7 +148,7 @@ void PeerGroup::wait_for_messages(std::unique_lock<std::mutex>& lock) {
     }
   }
   lock.unlock();
-  communicator_.wait(std::clamp<TimeNs>(left, 0, kWaitMax), as);
+  communicator_.wait(std::clamp<TimeNs>(left, 0, std::min(at_most, kWaitMax)), as);
   lock.lock();
 }
 
@@ -149,7 +169,7 @@ void PeerGroup::run_thread() {
   std::unique_lock lock(mutex_);
   while (!closing_) {
     run_pass();
-    wait_for_messages(lock);
+    wait_for_messages(lock, kWaitMax);
   }
 }
 

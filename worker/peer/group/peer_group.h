@@ -31,6 +31,8 @@ class Pending {
 
   /// Moves the group along; true where the result is there.
   bool test();
+  /// Waits for it, at most this long; true where the result is there.
+  bool wait_for(TimeNs at_most);
   /// Waits for it. Errors  the collective's; and where the group ended: timeout, unavailable, job_mismatch, each naming
   ///                       the rank.
   Result<R> wait();
@@ -94,10 +96,11 @@ class PeerGroup {
 
   Result<uint32_t> start_core(Collective collective);
   bool test_core(uint32_t collective);
+  bool wait_core_for(uint32_t collective, TimeNs at_most);
   Status wait_core(uint32_t collective);
   void run_pass();
   void take_in();
-  void wait_for_messages(std::unique_lock<std::mutex>& lock);
+  void wait_for_messages(std::unique_lock<std::mutex>& lock, TimeNs at_most);
   void execute_actions(Actions&& actions);
   void run_thread();
 
@@ -114,6 +117,11 @@ class PeerGroup {
 template <typename R>
 bool Pending<R>::test() {
   return group_->test_core(collective_);
+}
+
+template <typename R>
+bool Pending<R>::wait_for(TimeNs at_most) {
+  return group_->wait_core_for(collective_, at_most);
 }
 
 template <typename R>

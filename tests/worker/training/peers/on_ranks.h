@@ -4,8 +4,8 @@
 #include <thread>
 #include <vector>
 
-#include "tests/support/thread_network.h"
 #include "worker/peer/group/peer_group.h"
+#include "worker/peer/transport/thread_network.h"
 
 namespace millrace::training::testing {
 

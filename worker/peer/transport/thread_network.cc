@@ -1,4 +1,4 @@
-#include "tests/support/thread_network.h"
+#include "worker/peer/transport/thread_network.h"
 
 #include <atomic>
 #include <chrono>
