@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/base/units.h"
+#include "millrace/millrace.h"
 #include "protocol/job/job_spec_fields.h"
 #include "worker/config/worker_fields.h"
 

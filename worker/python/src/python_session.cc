@@ -85,7 +85,7 @@ PythonSession::PythonSession(const JobOptions& job, const WorkerOptions& me, con
     : process_(getpid()) {
   const std::vector<TensorOptions> options = tensors_of(tensors, weights_);
   for (const TensorOptions& tensor : options) dimensions_.push_back(tensor.dimension);
-  session_ = connect(job.config(), me.config(), options, log);
+  session_ = std::make_unique<std::shared_ptr<Session>>(connect(job.config(), me.config(), options, log));
 }
 
 PythonSession::~PythonSession() {
@@ -94,7 +94,7 @@ PythonSession::~PythonSession() {
     return;
   }
   // The session's threads are the parent's: it can be neither used nor destroyed here.
-  (void)new std::shared_ptr<Session>(std::move(session_));
+  (void)session_.release();
 }
 
 void PythonSession::check(const JobOptions& job, const WorkerOptions& me, const py::list& tensors) {
@@ -107,8 +107,8 @@ std::shared_ptr<Session> PythonSession::alive() const {
     refuse("the session belongs to process " + std::to_string(process_) +
            ", which forked this one: connect a session of this process before its first use");
   }
-  if (!session_) refuse("the session is closed: connect another one");
-  return session_;
+  if (!*session_) refuse("the session is closed: connect another one");
+  return *session_;
 }
 
 template <typename Body>
@@ -269,8 +269,8 @@ bool PythonSession::finish(double timeout_s) {
 }
 
 void PythonSession::close() {
-  if (getpid() != process_ || !session_) return;
-  std::shared_ptr<Session> last = std::move(session_);
+  if (getpid() != process_) return;
+  std::shared_ptr<Session> last = std::move(*session_);
   without_lock([&] { last.reset(); });
 }
 

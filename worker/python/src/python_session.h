@@ -87,8 +87,8 @@ class PythonSession {
   pid_t process_;
   int calls_ = 0;  ///< under the interpreter's lock
   std::vector<uint64_t> dimensions_;
-  std::vector<BorrowedArray> weights_;  ///< before session_, which uses them
-  std::shared_ptr<Session> session_;
+  std::vector<BorrowedArray> weights_;                 ///< before session_, which uses them
+  std::unique_ptr<std::shared_ptr<Session>> session_;  ///< apart: a forked child abandons it. Empty: closed
 };
 
 /// Adds the class Session to the module.

@@ -90,6 +90,7 @@ class Exchange:
     def __init__(self, session, places, residuals, loss_scale, report, timeout=600.0):
         self._session, self._places, self._residuals = session, places, residuals
         self._loss_scale, self._report, self._timeout = loss_scale, report, timeout
+        self.steps = 0  # whose last bucket is sent; the caller's thread counts
         self._queue = queue.SimpleQueue()
         self._lock = threading.Lock()  # of the futures and of the error
         self._steps = []  # begun, and not finished
@@ -163,6 +164,7 @@ class Exchange:
         for wait in step.late:
             self._queue.put(wait)
         self._open = None
+        self.steps += 1
         self._queue.put(step)
         return step
 

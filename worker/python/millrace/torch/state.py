@@ -175,7 +175,7 @@ class State:
                 if withdrawn is not None:
                     values.sub_(withdrawn)
                 deferred[name] = self._loss_scale.deferred.get(name, torch.zeros_like(values)).clone()
-        return {"format": FORMAT, "step": self._first_step + self._report.steps, "workers": self.world_size,
+        return {"format": FORMAT, "step": self._first_step + self._exchange.steps, "workers": self.world_size,
                 "combine": self._job["combine"], "residual": {str(self.rank): residual}, "deferred": deferred}
 
     def load_state_dict(self, state: Union[Dict[str, Any], Sequence[Dict[str, Any]]]) -> None:
@@ -295,7 +295,7 @@ class State:
         self._residuals.replace(residual)
         if self._loss_scale is not None:
             self._loss_scale.load(deferred)
-        self._first_step = step - self._report.steps
+        self._first_step = step - self._exchange.steps
 
     def _at_the_end_of_backward(self, call):
         """Has the backward pass call a function before DDP waits: an error keeps its type, and Ctrl-C ends a wait.
