@@ -25,7 +25,7 @@ if importlib.util.find_spec("torch") is None:
 sys.dont_write_bytecode = True  # the package of a build has links to the sources
 sys.path.insert(0, str(PACKAGE))
 
-BUILT = (PACKAGE / "millrace/__init__.py").exists()
+BUILT = any(PACKAGE.glob("millrace/_millrace*.so"))
 if not BUILT:
     # millrace.torch is Python alone: tests with a fake session run from the sources.
     package = types.ModuleType("millrace")
