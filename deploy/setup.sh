@@ -62,6 +62,7 @@ readonly TEST_PACKAGES=(
   python3              # tests/lint
   python3-numpy        # tests of the binding for Python
   mypy                 # its types
+  python3-torch        # tests of its package for PyTorch
   nftables             # packet loss in netlab tests
   dpdk-dev             # dpdk-testpmd, beside which tests/bench/switch_veth.sh measures
   ethtool              # checksums of veth pairs

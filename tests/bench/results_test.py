@@ -183,6 +183,12 @@ class Measuring(WithFolder):
         self.assertIn("[1/1] speed: repetition 2 of 2", self.said[-1])
         self.assertIn("| a, ms | ≤ 2.5 | 2 | 2 to 2 | 2 |", self.page())
 
+    def test_ARunFileHasNoFolderOfTheMachine(self):
+        self.settings.environment["MILLRACE_SHARED"] = "/made/up"
+        self.measure("echo '{\"rows\": [{\"algorithm\": \"a\", \"ms\": 2.0}], \"trace\": \"/made/up/trace.npz\"}'")
+        fields = results.load(self.folder / "speed.json")
+        self.assertEqual([report["trace"] for report in fields["repetitions"]], 2 * ["$MILLRACE_SHARED/trace.npz"])
+
     def test_OtherWorkOnTheMachineMarksARunAsShared(self):
         self.busy = 0.5
         self.measure()

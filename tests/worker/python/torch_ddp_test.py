@@ -132,7 +132,7 @@ class Programs(unittest.TestCase):
             self.assertEqual(process.returncode, 0, text)
             self.assertIn("trained\n", text)
             self.assertNotIn("not left as finished", text)
-        self.assertLess(time.monotonic() - began, 30)
+        self.assertLess(time.monotonic() - began, 50)
 
     def test_ControlC_EndsABackwardPassThatWaits(self):
         ranks = self.start("blocked")
@@ -143,7 +143,7 @@ class Programs(unittest.TestCase):
             began = time.monotonic()
             ranks[0].send_signal(signal.SIGINT)
             text = ranks[0].communicate(timeout=30)[0]
-            self.assertLess(time.monotonic() - began, 5)
+            self.assertLess(time.monotonic() - began, 20)  # far from the step's time limit of 600 s
             self.assertIn("KeyboardInterrupt", text)
         finally:
             for process in ranks:
