@@ -73,7 +73,7 @@ TensorOptions tensor_of_row(const py::tuple& row, std::vector<BorrowedArray>& we
                                    [](const SelectionSpec& spec) { return OptionAccess::selection_of(spec); });
   tensor.reselect =
       override_of_text(row[4], tensor.name, "reselect", worker::reselect_from_text,
-                       [](const protocol::ReselectSpec& spec) { return OptionAccess::reselect_of(spec); });
+                       [](const worker::ReselectText& text) { return OptionAccess::reselect_of(text.spec); });
   tensor.codec_up = override_of_text(row[5], tensor.name, "codec_up", codec_from_text, codec);
   tensor.codec_down = override_of_text(row[6], tensor.name, "codec_down", codec_from_text, codec);
   const py::object array = row[8];
