@@ -35,6 +35,8 @@ def other_value(info):
         return info.default == "off"
     if info.form == "DURATION":
         return 1.25
+    if info.form == "HOST:PORT":
+        return "127.0.0.1:9100"
     if info.form == "RATE":
         return 2.5e9
     if info.form == "LIST":
