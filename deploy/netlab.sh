@@ -109,7 +109,7 @@ namespaces_of() {
 # down PREFIX: removes all in a session of its own, which Ctrl-C does not reach: a half-removed lab would stay for ever.
 # (An ignored SIGINT is no way. bash 5.2 restores it around every wait, and may then send itself one without end.)
 down() {
-  local tries=3
+  local tries=30
   # The new process may meet a signal before it has its session.
   while ((tries-- > 0)); do
     setsid --wait "$BASH" "$0" remove "$1" && return 0

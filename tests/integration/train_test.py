@@ -431,7 +431,7 @@ class Refusals(WithServers):
                                     ("leaves no port for shard 1", ["serve", "--listen", "127.0.0.1:65535"]), ("leaves no port", ["serve", "--http", "127.0.0.1:65535"]),
                                     ("--drain", ["serve", "--drain", "-5s"]), ("--only", ["bench", "serve", "--only", "none"]),
                                     ("--output: it is empty", ["train", *data, "-o", ""]), ("--state: it is empty", ["train", *data, "--state", ""]),
-                                    ("--train: it is empty", ["train", "--train", "", *data[2:]]), ("--http: it is empty", ["train", *data, "--http", ""]),
+                                    ("--train: it is empty", ["train", "--train", "", *data[2:]]), ("--http: '' is not an address", ["train", *data, "--http", ""]),
                                     ("--model-file: it is empty", ["eval", "--model-file", "", "--test", "a"]), ("--input: it is empty", ["data", "debian", "-o", "a", "--input", ""]),
                                     ("--table: it is empty", ["serve", "--table", ""]), ("--codec: it is empty", ["bench", "serve", "--codec", ""]),
                                     ("'a b:1' is not an address", ["train", *data[:3], "a b:1"]),
@@ -447,7 +447,7 @@ class Refusals(WithServers):
                                 ("give HOST:PORT", [*table, "--listen", "ipc:///tmp/x"]), ("--advertise", [*table, "--advertise", "here"]),
                                 *[("is not a size", [*table, "--message-bytes-max", size]) for size in ("-1", "1" + 30 * "0", "16E", "10QB", "1.5GiB", "64M", "", "x")],
                                 ("it takes 1B", [*table, "--message-bytes-max", 0]), ("is not a duration", [*table, "--drain", 10]), ("is not a rate", [*table, "--link-rate", 1]),
-                                ("--shard: Value -1", [*table, "--shard", -1]), ("--table: ''", ["--table", ""]), ("':memory:' is not the name", ["--table", ":memory:"]),
+                                ("--shard: '-1' is not a number", [*table, "--shard", -1]), ("--table: it is empty", ["--table", ""]), ("':memory:' is not the name", ["--table", ":memory:"]),
                                 ("--http: ''", [*table, "--http", ""]), ("was not readable", [*table, "--config", self.folder.name]),
                                 ("nonsense", [*table, "--config", self.path("typing-error.ini", "nonsense=3\n")]),
                                 ("--jobs-max", [*table, "--jobs-max", 0]), ("--http", [*table, "--listen", "tcp://127.0.0.1:0", "--http", "x"])):
