@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Options of the binding, its stub, and its types.
+"""Tests of the binding's options, of their stub file and of the types.
 
     configs_test.py FOLDER_OF_PROGRAMS FOLDER_OF_PACKAGE [unittest arguments]
 """

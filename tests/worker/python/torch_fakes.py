@@ -16,6 +16,8 @@ import torch.distributed as dist
 JOB_OPTIONS = ("name", "workers", "combine", "select", "reselect", "codec_up", "codec_down", "momentum", "unbiased",
                "non_finite", "fuse_below", "mode")
 WORKER_OPTIONS = ("worker", "shards", "http", "returns")
+FUSE_BELOW = 16384
+DEFAULTS = {"fuse_below": FUSE_BELOW}
 
 
 class JobError(RuntimeError):
@@ -29,7 +31,7 @@ class _Options:
 
     def __init__(self, **options):
         for name in self.names:
-            setattr(self, name, None)
+            setattr(self, name, DEFAULTS.get(name))
         for name, value in options.items():
             if name not in self.names:
                 raise TypeError(name)
@@ -129,12 +131,19 @@ class Session:
         return step
 
     def wait_into(self, tensor, step, out, timeout=600.0, scale=1.0):
+        filled = self.try_wait_into(tensor, step, out, timeout, scale)
+        if filled is None:
+            raise JobError("blocked on another worker", "timeout")
+        return filled
+
+    def try_wait_into(self, tensor, step, out, timeout=0, scale=1.0):
         self._check()
         total = self.sums.sum((self.job.name, tensor, step), self.job.workers, timeout)
         if total is None:
-            raise JobError("blocked on another worker", "timeout")
+            return None
         divisor = self.job.workers if self.job.combine == "mean" else 1
         out.copy_(total / divisor * scale)
+        return SimpleNamespace(step=step)
 
     def take_residual(self, tensor):
         taken, self._residuals[tensor] = self._residuals[tensor], torch.zeros_like(self._residuals[tensor])

@@ -18,7 +18,7 @@ import torch
 from millrace.torch import State, hook
 from millrace.torch.options import http_of_rank, rank_and_world_size
 from millrace.torch.plan import plan_tensors
-from torch_fakes import FakeBucket, FakeLibrary, JobError, SumsInProcess, wait_until
+from torch_fakes import FUSE_BELOW, FakeBucket, FakeLibrary, JobError, SumsInProcess, wait_until
 
 NAMES = itertools.count()
 SIZES = {"first.weight": (40, 30), "first.bias": (40,), "second.weight": (7, 40), "second.bias": (7,)}
@@ -334,7 +334,7 @@ class Plans(unittest.TestCase):
     SIZES = {"a.weight": 50_000, "a.bias": 100, "b.weight": 20_000, "b.bias": 10, "empty": 0}
 
     def test_SmallParameters_AreNeighboursBehindTheOthers(self):
-        plan = plan_tensors(self.SIZES, {"select": "topk:0.01", "codec_up": "gap+qsgd4"})
+        plan = plan_tensors(self.SIZES, {"select": "topk:0.01", "codec_up": "gap+qsgd4"}, FUSE_BELOW)
         self.assertEqual([tensor.name for tensor in plan.tensors], ["b.weight", "a.weight", "b.bias", "a.bias"])
         self.assertEqual([tensor.late for tensor in plan.tensors], [False, False, True, True])
         self.assertEqual(plan.tensors[0].options, {"select": "topk:0.01", "codec_up": "gap+qsgd4"})
@@ -342,13 +342,13 @@ class Plans(unittest.TestCase):
         self.assertEqual(plan.job, {"select": "none"})
 
     def test_NoSmallParameters_LeaveTheOptionsToTheJob(self):
-        plan = plan_tensors(self.SIZES, {"select": "topk:0.01"}, dense_below=0)
+        plan = plan_tensors(self.SIZES, {"select": "topk:0.01"}, FUSE_BELOW, dense_below=0)
         self.assertEqual(plan.job, {"select": "topk:0.01"})
         self.assertTrue(all(not tensor.options for tensor in plan.tensors))
 
     def test_FirstRuleThatMatches_Counts(self):
         rules = {"b.*": {"codec_up": "gap+qsgd8"}, "*.weight": {"select": "topk:0.1"}}
-        plan = plan_tensors(self.SIZES, {"select": "topk:0.01"}, rules=rules)
+        plan = plan_tensors(self.SIZES, {"select": "topk:0.01"}, FUSE_BELOW, rules=rules)
         options = {tensor.name: tensor.options for tensor in plan.tensors}
         self.assertEqual(options["b.weight"], {"select": "topk:0.01", "codec_up": "gap+qsgd8"})
         self.assertEqual(options["a.weight"], {"select": "topk:0.1"})
@@ -357,9 +357,9 @@ class Plans(unittest.TestCase):
 
     def test_WrongRules_AreRefused(self):
         with self.assertRaisesRegex(ValueError, "no parameter matches 'c.*'"):
-            plan_tensors(self.SIZES, {"select": "none"}, rules={"c.*": {"select": "none"}})
+            plan_tensors(self.SIZES, {"select": "none"}, FUSE_BELOW, rules={"c.*": {"select": "none"}})
         with self.assertRaisesRegex(TypeError, "'selekt'"):
-            plan_tensors(self.SIZES, {"select": "none"}, rules={"a.*": {"selekt": "none"}})
+            plan_tensors(self.SIZES, {"select": "none"}, FUSE_BELOW, rules={"a.*": {"selekt": "none"}})
 
 
 class OptionsOfAState(unittest.TestCase):

@@ -14,7 +14,8 @@ from typing import Any, List
 
 from .errors import JobError
 from . import _millrace
-from .configs import JobConfig, OptionInfo, WorkerConfig, options
+from .configs import JobConfig, WorkerConfig, options
+from .option_info import OptionInfo
 from .session import Session, check
 from .stats import AuditStats, SessionStatus, Stats, SwitchStats, TensorStats
 from .tensor import Tensor

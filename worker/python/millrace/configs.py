@@ -6,29 +6,10 @@ a second. None sets the default. The stub file beside this one is generated from
 
 import difflib
 import numbers
-from typing import Any, Dict, List, NamedTuple, Type, Union
+from typing import Any, Dict, List, Type, Union
 
 from . import _millrace
-
-
-class OptionInfo(NamedTuple):
-    """One option: its name, its heading, its form ("NUMBER", "DURATION", "on|off" ...), its default's text, its help.
-
-    alias  another name that is accepted: the flag's, as "servers" of option "shards".
-    forms  of a TEXT: the texts that it takes, where the library lists them.
-    whole  of a NUMBER: it has no fraction.
-    """
-
-    name: str
-    group: str
-    form: str
-    default: str
-    help: str
-    alias: str
-    forms: str
-    least: float
-    most: float
-    whole: bool
+from .option_info import OptionInfo
 
 
 def _table(kind: str) -> Dict[str, OptionInfo]:
@@ -76,7 +57,6 @@ def value_of(info: OptionInfo, text: str) -> Union[str, bool, int, float, List[s
 class _Config:
     """The common part: attributes by the names of the list, in any order."""
 
-    _kind: str
     _options: Dict[str, OptionInfo]
     _aliases: Dict[str, str]
     _make: Type[Any]
@@ -158,7 +138,6 @@ class JobConfig(_Config):
     """Options of a job: equal at all workers. The first worker's create the job, and the shards compare the others'.
     """
 
-    _kind = "job"
     _options = _table("job")
     _aliases = {info.alias: name for name, info in _options.items()}
     _make = _millrace.JobOptions
@@ -168,7 +147,6 @@ class JobConfig(_Config):
 class WorkerConfig(_Config):
     """Options of this worker's process: its number, the addresses of the shards, time-outs, files."""
 
-    _kind = "worker"
     _options = _table("worker")
     _aliases = {info.alias: name for name, info in _options.items()}
     _make = _millrace.WorkerOptions

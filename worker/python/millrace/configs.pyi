@@ -1,19 +1,8 @@
 # Written by option_stubs.py.
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Union
+from typing import Any, Dict, List, Optional, Sequence, Union
 
 from . import _millrace
-
-class OptionInfo(NamedTuple):
-    name: str
-    group: str
-    form: str
-    default: str
-    help: str
-    alias: str
-    forms: str
-    least: float
-    most: float
-    whole: bool
+from .option_info import OptionInfo
 
 def text_of(info: OptionInfo, value: Any) -> str: ...
 def value_of(info: OptionInfo, text: str) -> Union[str, bool, int, float, List[str]]: ...

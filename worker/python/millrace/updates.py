@@ -41,7 +41,7 @@ class Update(NamedTuple):
 
 
 class Filled(NamedTuple):
-    """What Session.wait_into() wrote: number of entries, and the least number of contributors of an entry's sum."""
+    """Counts the entries that Session.wait_into() wrote, and the least number of contributors to one of them."""
 
     step: int
     applied: bool

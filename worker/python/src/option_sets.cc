@@ -86,8 +86,7 @@ void bind_set(py::module_& module, const char* name, const char* help) {
   py::class_<Options>(module, name, help)
       .def(py::init<>())
       .def("set", &Options::set, py::arg("name"), py::arg("text"))
-      .def("text", &Options::text, py::arg("name"))
-      .def("copy", [](const Options& options) { return Options(options); });
+      .def("text", &Options::text, py::arg("name"));
 }
 
 }  // namespace
@@ -108,8 +107,8 @@ void WorkerOptions::set(std::string_view name, std::string_view text) { set_text
 std::string WorkerOptions::text(std::string_view name) { return option_of(options_of(config_), name).text(); }
 
 void bind_options(py::module_& module) {
-  bind_set<JobOptions>(module, "JobOptions", "Options of a job, by name and text.");
-  bind_set<WorkerOptions>(module, "WorkerOptions", "Options of a worker, by name and text.");
+  bind_set<JobOptions>(module, "JobOptions", "Holds the options of a job by name and text.");
+  bind_set<WorkerOptions>(module, "WorkerOptions", "Holds the options of a worker by name and text.");
   module.def("option_table", &option_table, py::arg("of"),
              "Returns a row for each option of a 'job' or a 'worker': name, flag, group, form, forms, default, help, "
              "least, most, whether it is a whole number.");

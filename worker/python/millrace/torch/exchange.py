@@ -211,16 +211,11 @@ class Exchange:
     def _await_update(self, wait):
         self.raise_error()
         deadline = time.monotonic() + self._timeout
-        while True:
-            began = time.monotonic()
-            try:
-                self._session.wait_into(wait.tensor, wait.number, wait.out, timeout=POLL_S)
+        while self._session.try_wait_into(wait.tensor, wait.number, wait.out, timeout=POLL_S) is None:
+            if time.monotonic() > deadline or self._ends():
+                # Its error names the process that the job is blocked on.
+                self._session.wait_into(wait.tensor, wait.number, wait.out, timeout=0)
                 break
-            except Exception as error:
-                # The session may have ended with the same code: that error comes at once.
-                passed = getattr(error, "code", "") == "timeout" and time.monotonic() - began > POLL_S / 2
-                if not passed or time.monotonic() > deadline or self._ends():
-                    raise
         if wait.bucket is not None:
             wait.bucket.missing -= 1
             if wait.bucket.missing == 0 and self._loss_scale is None:

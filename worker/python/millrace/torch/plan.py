@@ -5,8 +5,6 @@ from dataclasses import dataclass, field
 
 # A smaller parameter travels whole: RedSync's limit [RedSync19, 3.3], which selection by_size has as well.
 DENSE_BELOW = 4096
-# The library's default of option fuse_below: neighbours below it travel together.
-FUSE_BELOW = 16384
 RULE_OPTIONS = ("select", "reselect", "codec_up", "codec_down", "priority", "output_layer")
 # Options of the job that a tensor may override.
 COMPRESSION = ("select", "reselect", "codec_up", "codec_down")
@@ -54,11 +52,12 @@ def unmatched_patterns(rules, names):
     return [pattern for pattern in rules if not any(fnmatch.fnmatchcase(name, pattern) for name in names)]
 
 
-def plan_tensors(sizes, compression, dense_below=DENSE_BELOW, rules=None, fuse_below=FUSE_BELOW):
+def plan_tensors(sizes, compression, fuse_below, dense_below=DENSE_BELOW, rules=None):
     """Plans a job of parameters.
 
     sizes        {name: entries} in the order of the model; parameters without entries are left out.
     compression  those of COMPRESSION that the caller gave; "select" is among them.
+    fuse_below   option of the job: the library sends neighbours below it together.
     dense_below  a parameter with fewer entries, and without a rule, is sent dense. 0: none is.
     Returns      the Plan. The last parameters of the model come first, as the backward pass computes them. Small dense
                  parameters come behind the others: they are neighbours, so the library sends them together.

@@ -16,7 +16,7 @@ from .exchange import Bucket, Exchange, Place, slices_of
 from .loss_scale import FLAG, LossScale
 from .options import http_of_rank, rank_and_world_size, shard_list, split_options
 from .parameters import find_owner, named_mapping, names_of, trained_names
-from .plan import COMPRESSION, DENSE_BELOW, FUSE_BELOW, check_rules, plan_tensors
+from .plan import COMPRESSION, DENSE_BELOW, check_rules, plan_tensors
 from .report import Report, Stats
 from .residuals import FORMAT, Residuals, share_of
 
@@ -76,7 +76,6 @@ class State:
         self._compression = {"select": select} | ({} if codec is None else {"codec_up": codec})
         self._compression |= {name: of_job.pop(name) for name in COMPRESSION if name in of_job}
         self._dense_below = 0 if of_job.get("unbiased") in (True, "on") else dense_below
-        self._fuse_below = int(of_job.get("fuse_below", FUSE_BELOW))
         self._rules = dict(rules or {})
         check_rules(self._rules)
         self._job = {"name": job, "workers": self.world_size, "combine": "mean", **of_job}
@@ -256,8 +255,9 @@ class State:
             raise error
 
     def _connect(self, sizes):
-        plan = plan_tensors(sizes, self._compression, self._dense_below, self._rules, self._fuse_below)
         library = self._library
+        fuse_below = library.JobConfig(**self._job).fuse_below
+        plan = plan_tensors(sizes, self._compression, fuse_below, self._dense_below, self._rules)
         tensors = [library.Tensor(tensor.name, tensor.dimension, **tensor.options) for tensor in plan.tensors]
         self._places = {tensor.name: Place(at, tensor.dimension, tensor.late) for at, tensor in enumerate(plan.tensors)}
         if self._loss_scale is not None:
