@@ -19,6 +19,7 @@ import datetime
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -208,6 +209,8 @@ def main(arguments=None):
     if by_hand := [one.name for one in wanted if one.by_hand]:
         print(f"measure: by hand only: {', '.join(by_hand)} (--list says why)", file=sys.stderr)
         return 2
+    for number in (signal.SIGINT, signal.SIGTERM):  # a shell has its background jobs ignore the first
+        signal.signal(number, signal.default_int_handler)
     try:
         failed = measure_all(wanted, settings)
     except KeyboardInterrupt:

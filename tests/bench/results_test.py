@@ -5,7 +5,11 @@ import contextlib
 import io
 import json
 import os
+import signal
+import subprocess
+import sys
 import tempfile
+import time
 import unittest
 from pathlib import Path
 from types import SimpleNamespace
@@ -229,6 +233,29 @@ class Measuring(WithFolder):
         with contextlib.redirect_stderr(io.StringIO()) as errors:
             self.assertEqual(measure.main(["speed", "--programs", str(self.folder)]), 2)
         self.assertIn("build the release preset", errors.getvalue())
+
+    @unittest.skipUnless((results.ROOT / ".git").exists(), "no repository, whose commit a run file has")
+    def test_ASignalEndsTheCommandToo(self):
+        for number in (signal.SIGINT, signal.SIGTERM):
+            with self.subTest(number):
+                program, told = self.folder / measure.PROGRAM, self.folder / "pid"
+                program.write_text(f"#!/bin/sh\necho $$ > {told}.part && mv {told}.part {told}\nexec sleep 60\n", encoding="utf-8")
+                program.chmod(0o755)
+                words = [sys.executable, measure.__file__, "select_1_percent", "--programs", self.folder, "--runs", self.folder]
+                with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+                    try:
+                        while not told.exists() and process.poll() is None:
+                            time.sleep(0.01)
+                        command = int(told.read_text(encoding="utf-8"))
+                        process.send_signal(number)
+                        output = process.communicate(timeout=30)[0]
+                    finally:
+                        process.kill()
+                self.assertEqual(process.returncode, measure.INTERRUPTED, output)
+                self.assertIn("interrupted", output)
+                with self.assertRaises(ProcessLookupError):
+                    os.kill(command, 0)
+                told.unlink()
 
 
 class Table(unittest.TestCase):
