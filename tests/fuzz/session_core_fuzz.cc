@@ -14,6 +14,7 @@
 #include "protocol/container/container.h"
 #include "protocol/messages/frame.h"
 #include "tests/fuzz/byte_source.h"
+#include "tests/support/watched_core.h"
 #include "worker/core/session_core.h"
 
 namespace millrace::testing {
@@ -45,9 +46,8 @@ class SessionFuzz {
     if (source_.one_in(3)) config.spec.mode = protocol::Mode::kAsynchronous;
     if (source_.one_in(4)) config.spec.apply_after_acks = config.spec.workers_min = 2;
     config.shard_addresses = {"tcp://fuzz:1", "tcp://fuzz:2"};
-    config.ledger = worker::LedgerMode::kPerIndex;
     MILLRACE_CHECK(protocol::validate(config.spec).has_value());
-    core_ = std::make_unique<worker::SessionCore>(config);
+    core_ = std::make_unique<WatchedCore>(config);
     for (const auto& bucket : core_->layout().buckets) counted_.emplace_back(bucket.dimension, 0.0);
     membership_.job = 1;
     membership_.epoch = 3;
@@ -262,7 +262,7 @@ class SessionFuzz {
     }
     ++config_.nonce;
     config_.returns = config_.has_weights;
-    core_ = std::make_unique<worker::SessionCore>(config_);
+    core_ = std::make_unique<WatchedCore>(config_);
     core_->start(now_, actions_);
     actions_.clear();
     if (source_.one_in(4)) return;
@@ -463,7 +463,7 @@ class SessionFuzz {
   bool exact_ = false;
   bool steady_ = true;  ///< the last step did not concern a rejoin
   bool was_synced_ = false;
-  std::unique_ptr<worker::SessionCore> core_;
+  std::unique_ptr<WatchedCore> core_;
   worker::Actions actions_;
   protocol::Membership membership_;
   std::map<uint32_t, uint64_t> replicated_;  ///< by part: the most that any shard has said

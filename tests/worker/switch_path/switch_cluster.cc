@@ -79,7 +79,6 @@ void SwitchCluster::start_core(uint32_t worker) {
   config.spec = options_.spec;
   config.has_weights = options_.has_weights;
   config.shard_addresses = {"tcp://a:1", "tcp://b:2"};
-  config.ledger = worker::LedgerMode::kPerIndex;
   config.switch_access.key = key_of_job();
   config.switch_access.sink = node.sink.get();
   config.switch_access.resolve = [](std::string_view text) -> Result<protocol::Endpoint> {
@@ -91,7 +90,7 @@ void SwitchCluster::start_core(uint32_t worker) {
     if ((options_.racks[rack] >> worker & 1) != 0)
       config.switch_access.rack = endpoint(static_cast<uint16_t>(kRackPort + rack));
   }
-  node.core = std::make_unique<worker::SessionCore>(config);
+  node.core = std::make_unique<WatchedCore>(config);
   node.weights.clear();
   node.actions.clear();
   for (const protocol::BucketLayout& bucket : node.core->layout().buckets)
@@ -299,7 +298,7 @@ std::vector<double> SwitchCluster::imbalance(uint32_t bucket) {
   bool first = true;
   for (uint32_t number = 0; number < workers(); ++number) {
     if (!nodes_[number]->alive) continue;
-    const worker::SessionCore& core = *nodes_[number]->core;
+    const WatchedCore& core = *nodes_[number]->core;
     const auto entered = core.entered(bucket);
     const auto applied = core.applied(bucket);
     const std::vector<double> ledger = core.ledger(bucket);

@@ -33,7 +33,7 @@ Stream rebased(const StreamView& stream, uint64_t base, uint64_t dimension) {
 }
 
 Bucket::Bucket(const protocol::JobSpec& spec, const protocol::BucketLayout& layout,
-               std::span<const protocol::PartLayout> parts, LedgerMode ledger)
+               std::span<const protocol::PartLayout> parts, LedgerObserver* observer)
     : spec_(spec),
       dimension_(layout.dimension),
       select_spec_(layout.select),
@@ -41,7 +41,7 @@ Bucket::Bucket(const protocol::JobSpec& spec, const protocol::BucketLayout& layo
       parts_(parts.begin(), parts.end()),
       update_(layout.reselect.reselect == protocol::Reselect::kNone ? protocol::UpdateCarries::kWholeSum
                                                                     : protocol::UpdateCarries::kReselected),
-      ledger_(ledger) {
+      ledger_(spec, parts, observer) {
   if (select_spec_.selection != SelectionId::kNone) {
     auto selector = make_selector(select_spec_, dimension_);
     MILLRACE_CHECK(selector.has_value(), selector.error().message);
@@ -52,16 +52,6 @@ Bucket::Bucket(const protocol::JobSpec& spec, const protocol::BucketLayout& layo
   residual_ = Stream::empty(dimension_);
   selected_ = Stream::empty(dimension_);
   coded_.assign(parts_.size(), 1);
-  if (ledger_ == LedgerMode::kPerIndex) {
-    entered_.assign(dimension_, 0.0);
-    lost_.assign(dimension_, 0.0);
-    opening_.assign(dimension_, 0.0);
-  }
-  if (spec_.audit) {
-    opened_.resize(parts_.size());
-    lost_books_.resize(parts_.size());
-    rounded_.resize(parts_.size());
-  }
   for (const protocol::BucketMember& member : layout.members) {
     slots_.push_back(
         std::make_unique<PushSlot>(*this, member.tensor, member.offset, spec.tensors[member.tensor].dimension));

@@ -22,27 +22,11 @@ Status Bucket::draw(const SelectContext& context) {
   }
   selected_ = {dimension_, false, std::move(indices), std::move(values)};
   // The residual now has entered - sent, entry by entry.
-  lose_stream(residual_.view());
-  lose_stream({dimension_, false, selected_.indices, beyond});
+  ledger_.lose_of_bucket(residual_.view());
+  ledger_.lose_of_bucket({dimension_, false, selected_.indices, beyond});
   Stream done = std::exchange(residual_, Stream::empty(dimension_));
   if (slots_.size() == 1) spare_ = std::move(done);
   return {};
-}
-
-void Bucket::lose_stream(const StreamView& stream) {
-  for (size_t at = 0; at < parts_.size(); ++at) {
-    const protocol::PartLayout& part = parts_[at];
-    const auto [first, last] =
-        stream.dense ? std::pair<size_t, size_t>(part.begin, part.end) : range_of(stream.indices, part.begin, part.end);
-    const Mass mass = mass_of(stream.values.subspan(first, last - first));
-    counters_.dropped_error += mass.sum;
-    counters_.dropped_magnitude += mass.magnitude;
-    book_lost(at, mass);
-  }
-  if (ledger_ != LedgerMode::kPerIndex) return;
-  for (size_t i = 0; i < stream.values.size(); ++i) {
-    lost_[stream.dense ? i : stream.indices[i]] += static_cast<double>(stream.values[i]);
-  }
 }
 
 }  // namespace millrace::worker

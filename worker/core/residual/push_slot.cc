@@ -77,7 +77,7 @@ Status PushSlot::add_dense(std::span<const float> gradient, float weight) {
   if (bucket_.slots_.size() == 1) fill.lock();
   add_whole(gradient, weight);
   // Allocates nothing from here on: a slot that ran out of memory has counted nothing.
-  if (!bucket_.enters_in_select()) index_entered(whole, weight);
+  if (!bucket_.enters_in_select()) bucket_.ledger_.enter(offset_, whole, weight);
   weight_ = weight;
   filled_ = true;
   non_finite_dropped_ += dropped;
@@ -162,7 +162,7 @@ Status PushSlot::add_sparse(IndexSpan indices, std::span<const float> values, fl
   if (joins_residual) add_to_dense(bucket_.residual_.values, stream.view(), 1);
   // Allocates nothing from here on, as in add_dense().
   if (!bucket_.enters_in_select()) {
-    index_entered(stream.view(), 1);
+    bucket_.ledger_.enter(offset_, stream.view(), 1);
     if (!joins_residual) book_entered(stream.view());
   }
   if (!joins_residual) staged_ = std::move(stream);
@@ -190,20 +190,12 @@ void PushSlot::book_entered(const StreamView& entering) {
   }
 }
 
-void PushSlot::index_entered(const StreamView& gradient, float weight) {
-  if (bucket_.ledger_ != LedgerMode::kPerIndex) return;
-  for (size_t i = 0; i < gradient.values.size(); ++i) {
-    const uint64_t index = offset_ + (gradient.dense ? i : gradient.indices[i]);
-    bucket_.entered_[index] += static_cast<double>(weight * gradient.values[i]);
-  }
-}
-
 void PushSlot::uncount_entered(const StreamView& taken) {
   Stream negated{
       taken.dimension, false, {taken.indices.begin(), taken.indices.end()}, {taken.values.begin(), taken.values.end()}};
   for (float& value : negated.values) value = -value;
   book_entered(negated.view());
-  index_entered(negated.view(), 1);
+  bucket_.ledger_.enter(offset_, negated.view(), 1);
 }
 
 }  // namespace millrace::worker
