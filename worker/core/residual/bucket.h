@@ -8,6 +8,7 @@
 #include <variant>
 #include <vector>
 
+#include "kernels/accumulate/accumulator.h"
 #include "kernels/base/buffer.h"
 #include "kernels/base/result.h"
 #include "kernels/codec/automatic/codec_choice.h"
@@ -263,9 +264,7 @@ class Bucket {
   void take_returned();
   bool staged_alone() const;
   void add_to_residual(Stream&& stream);
-  void drop_zeros();
   Status take_selection(const SelectContext& context);
-  void split_off(const IndexBuffer& positions);
   void round_to_grid();
   Stream remainder_in_flight(size_t at) const;
   Status draw(const SelectContext& context);
@@ -302,8 +301,7 @@ class Bucket {
 
   std::mutex fill_;  ///< held while a lone tensor's slot is filled into residual_
   std::unique_ptr<Quarantine> quarantine_;
-  Stream residual_;                      ///< sparse; dense from the first dense push of a lone tensor on
-  Stream merged_;                        ///< target of merging the residual; the two are swapped afterwards
+  Accumulator residual_;                 ///< sparse; dense from the first dense push of a lone tensor on
   Stream spare_;                         ///< arrays of the step before, for reuse
   std::vector<ReturnedPiece> returned_;  ///< since the last select(), in the order of their events
   size_t deferred_ = 0;                  ///< number of them that are not computed

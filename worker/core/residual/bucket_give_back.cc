@@ -5,7 +5,6 @@
 #include "kernels/base/check.h"
 #include "kernels/reduce/reduce.h"
 #include "worker/core/residual/bucket.h"
-#include "worker/core/residual/merge_pieces.h"
 
 /// Entries that leave the residual and that return to it, and the values lost on the way.
 namespace millrace::worker {
@@ -127,11 +126,11 @@ void Bucket::take_returned() {
   resolved_to_ = 0;
   if (returned.empty()) return;
   const bool any_dense = std::ranges::any_of(returned, [](const Returned& piece) { return piece.stream.dense; });
-  if (any_dense && !residual_.dense) residual_ = to_dense(residual_.view());
-  if (residual_.dense) {
+  if (any_dense) residual_.make_dense();
+  if (residual_.is_dense()) {
     for (const Returned& piece : returned) {
       const protocol::PartLayout& part = parts_[piece.at];
-      const auto there = std::span<float>(residual_.values).subspan(part.begin, part.end - part.begin);
+      const auto there = residual_.values().subspan(part.begin, part.end - part.begin);
       if (spec_.audit) {
         add_in_f32(there, piece.stream.view(), piece.at);
       } else {
@@ -144,7 +143,7 @@ void Bucket::take_returned() {
   // values and its update came since, and where steps ran ahead.
   std::ranges::stable_sort(returned, {}, &Returned::at);
   while (!returned.empty()) {
-    std::vector<Piece> pieces;
+    std::vector<PlacedStream> pieces;
     std::vector<Returned> now;
     std::vector<Returned> later;
     for (Returned& piece : returned) {
@@ -155,12 +154,10 @@ void Bucket::take_returned() {
       if (spec_.audit) book_rounding(piece.at, piece.stream.view());
     }
     for (const Returned& piece : now) pieces.push_back({parts_[piece.at].begin, piece.stream.view()});
-    merge_pieces(std::as_const(residual_).view(), pieces, merged_);
-    std::swap(residual_, merged_);
+    residual_.merge(pieces);
     returned = std::move(later);
   }
-  // Past the density where that is smaller, dense.
-  if (residual_.count() >= dense_from_count(dimension_)) residual_ = to_dense(residual_.view());
+  residual_.make_dense_where_smaller();
 }
 
 Stream Bucket::residual() const {

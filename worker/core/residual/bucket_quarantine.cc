@@ -16,7 +16,7 @@ bool Bucket::quarantine_residual() {
   while (resolve_one_deferred()) {
   }
   quarantine_ = std::make_unique<Quarantine>();
-  quarantine_->residual = std::exchange(residual_, Stream::empty(dimension_));
+  quarantine_->residual = residual_.take_all();
   quarantine_->shares.assign(parts_.size(), ShareState::kInBooks);
   for (ReturnedPiece& piece : returned_) {
     quarantine_->returned.push_back({piece.at, std::move(std::get<Stream>(piece.what))});

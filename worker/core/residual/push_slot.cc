@@ -86,18 +86,20 @@ Status PushSlot::add_dense(std::span<const float> gradient, float weight) {
 
 void PushSlot::add_whole(std::span<const float> gradient, float weight) {
   const bool lone = bucket_.enters_in_slot();
-  Stream& target = lone ? bucket_.residual_ : staged_;
-  if (lone && (target.dense || target.count() > 0)) {
-    if (!target.dense) target = to_dense(target.view());
-    add_to_dense(target.values, {dimension_, true, {}, gradient}, weight);
+  Accumulator& residual = bucket_.residual_;
+  if (lone && !residual.is_empty()) {
+    residual.make_dense();
+    add_to_dense(residual.values(), {dimension_, true, {}, gradient}, weight);
     return;
   }
   // Nothing to add to: the array of the step before, if there is one, is written over.
   Buffer<float> values = lone ? std::exchange(bucket_.spare_, {}).values : Buffer<float>{};
   values.resize(dimension_);
   for (size_t i = 0; i < gradient.size(); ++i) values[i] = weight * gradient[i];
-  target = {dimension_, true, {}, std::move(values)};
-  if (!bucket_.enters_in_select()) book_entered(target.view());
+  Stream entering{dimension_, true, {}, std::move(values)};
+  if (!bucket_.enters_in_select()) book_entered(entering.view());
+  if (lone) return residual.add(std::move(entering));
+  staged_ = std::move(entering);
 }
 
 void PushSlot::add_to_dense(std::span<float> residual, const StreamView& stream, float weight) {
@@ -158,8 +160,8 @@ Status PushSlot::add_sparse(IndexSpan indices, std::span<const float> values, fl
   const bool lone = bucket_.slots_.size() == 1;
   std::unique_lock<std::mutex> fill(bucket_.fill_, std::defer_lock);
   if (lone) fill.lock();
-  const bool joins_residual = bucket_.enters_in_slot() && bucket_.residual_.dense;
-  if (joins_residual) add_to_dense(bucket_.residual_.values, stream.view(), 1);
+  const bool joins_residual = bucket_.enters_in_slot() && bucket_.residual_.is_dense();
+  if (joins_residual) add_to_dense(bucket_.residual_.values(), stream.view(), 1);
   // Allocates nothing from here on, as in add_dense().
   if (!bucket_.enters_in_select()) {
     bucket_.ledger_.enter(offset_, stream.view(), 1);
