@@ -427,19 +427,7 @@ class SessionFuzz {
     const bool strict = steady_ && synced && was_synced_;
     was_synced_ = synced;
     for (uint32_t bucket = 0; bucket < counted_.size(); ++bucket) {
-      const auto entered = core_->entered(bucket);
-      const auto ledger = core_->ledger(bucket);
-      std::vector<double> rest(entered.begin(), entered.end());
-      const auto opening = core_->opening_residual(bucket);
-      for (size_t i = 0; i < rest.size(); ++i) rest[i] += opening[i];
-      const auto take = [&rest](const StreamView& stream, uint64_t begin) {
-        for (size_t i = 0; i < stream.values.size(); ++i)
-          rest[begin + (stream.dense ? i : stream.indices[i])] -= static_cast<double>(stream.values[i]);
-      };
-      const Stream residual = core_->residual(bucket);
-      take(residual.view(), 0);
-      for (const auto& out : core_->outstanding(bucket)) take(out.sent, out.begin);
-      for (size_t i = 0; i < rest.size(); ++i) rest[i] -= ledger[i];
+      std::vector<double> rest = core_->handed_over(bucket);
       const bool delivered = applied(bucket) != applied_before_[bucket];
       if (strict && !delivered) MILLRACE_CHECK(rest == counted_[bucket], bucket);
       counted_[bucket] = std::move(rest);

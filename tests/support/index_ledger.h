@@ -67,6 +67,14 @@ class IndexLedger : public worker::LedgerObserver {
     unreturnable_.push_back({part, step, incarnation});
   }
 
+ protected:
+  template <typename Entry>
+  static void each(uint64_t begin, const StreamView& stream, const Entry& entry) {
+    for (size_t i = 0; i < stream.values.size(); ++i) {
+      entry(begin + (stream.dense ? i : stream.indices[i]), stream.values[i]);
+    }
+  }
+
  private:
   struct Books {
     explicit Books(uint64_t dimension) : entered(dimension), applied(dimension), opened(dimension), lost(dimension) {}
@@ -85,12 +93,6 @@ class IndexLedger : public worker::LedgerObserver {
     std::vector<std::pair<uint64_t, double>> amounts;
   };
 
-  template <typename Entry>
-  static void each(uint64_t begin, const StreamView& stream, const Entry& entry) {
-    for (size_t i = 0; i < stream.values.size(); ++i) {
-      entry(begin + (stream.dense ? i : stream.indices[i]), stream.values[i]);
-    }
-  }
   static void add(uint64_t begin, const StreamView& stream, std::vector<double>& to) {
     each(begin, stream, [&to](uint64_t index, float value) { to[index] += static_cast<double>(value); });
   }

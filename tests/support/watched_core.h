@@ -26,6 +26,20 @@ class WatchedCore : public IndexLedger, public worker::SessionCore {
     return lost(bucket, [&](worker::LedgerObserver& to) { report_postponed(bucket, to); });
   }
 
+  /// Returns [dimension] of the bucket: the values that entered, or came with a loaded state, and that this worker
+  /// neither holds nor counts as lost. Updates have applied them.
+  std::vector<double> handed_over(uint32_t bucket) const {
+    std::vector<double> rest = ledger(bucket);
+    for (size_t i = 0; i < rest.size(); ++i) rest[i] = entered(bucket)[i] + opening_residual(bucket)[i] - rest[i];
+    const auto take_out = [&rest](uint64_t begin, const StreamView& held) {
+      each(begin, held, [&rest](uint64_t index, float value) { rest[index] -= static_cast<double>(value); });
+    };
+    const Stream kept = residual(bucket);
+    take_out(0, kept.view());
+    for (const worker::OutstandingView& out : outstanding(bucket)) take_out(out.begin, out.sent);
+    return rest;
+  }
+
  private:
   static protocol::JobLayout layout_of(const worker::CoreConfig& config) {
     return protocol::plan_layout(config.spec, static_cast<uint32_t>(config.shard_addresses.size()));

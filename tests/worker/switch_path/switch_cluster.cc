@@ -299,17 +299,9 @@ std::vector<double> SwitchCluster::imbalance(uint32_t bucket) {
   for (uint32_t number = 0; number < workers(); ++number) {
     if (!nodes_[number]->alive) continue;
     const WatchedCore& core = *nodes_[number]->core;
-    const auto entered = core.entered(bucket);
     const auto applied = core.applied(bucket);
-    const std::vector<double> ledger = core.ledger(bucket);
-    const Stream kept = core.residual(bucket);
-    for (size_t i = 0; i < books.size(); ++i) books[i] += entered[i] - ledger[i] - (first ? applied[i] : 0);
-    for (size_t i = 0; i < kept.values.size(); ++i)
-      books[kept.dense ? i : kept.indices[i]] -= static_cast<double>(kept.values[i]);
-    for (const worker::OutstandingView& out : core.outstanding(bucket)) {
-      for (size_t i = 0; i < out.sent.values.size(); ++i)
-        books[out.begin + out.sent.indices[i]] -= static_cast<double>(out.sent.values[i]);
-    }
+    const std::vector<double> handed_over = core.handed_over(bucket);
+    for (size_t i = 0; i < books.size(); ++i) books[i] += handed_over[i] - (first ? applied[i] : 0);
     first = false;
   }
   return books;

@@ -34,17 +34,10 @@ struct SwitchLawBooks {
 };
 
 SwitchLawBooks books_of(const WatchedCore& core, uint32_t bucket) {
-  SwitchLawBooks books;
-  const auto entered = core.entered(bucket);
-  const std::vector<double> ledger = core.ledger(bucket);
-  for (size_t i = 0; i < entered.size(); ++i) books.applied.push_back(entered[i] - ledger[i]);
-  const Stream kept = core.residual(bucket);
-  for (size_t i = 0; i < kept.values.size(); ++i)
-    books.applied[kept.dense ? i : kept.indices[i]] -= static_cast<double>(kept.values[i]);
+  SwitchLawBooks books{core.handed_over(bucket), {}};
   for (const worker::OutstandingView& out : core.outstanding(bucket)) {
     for (size_t i = 0; i < out.sent.values.size(); ++i) {
       const auto index = static_cast<uint32_t>(out.begin + out.sent.indices[i]);
-      books.applied[index] -= static_cast<double>(out.sent.values[i]);
       books.open[index] += static_cast<double>(out.sent.values[i]);
     }
   }
