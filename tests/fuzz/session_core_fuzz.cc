@@ -14,6 +14,7 @@
 #include "protocol/container/container.h"
 #include "protocol/messages/frame.h"
 #include "tests/fuzz/byte_source.h"
+#include "tests/support/watched_core.h"
 #include "worker/core/session_core.h"
 
 namespace millrace::testing {
@@ -45,9 +46,8 @@ class SessionFuzz {
     if (source_.one_in(3)) config.spec.mode = protocol::Mode::kAsynchronous;
     if (source_.one_in(4)) config.spec.apply_after_acks = config.spec.workers_min = 2;
     config.shard_addresses = {"tcp://fuzz:1", "tcp://fuzz:2"};
-    config.ledger = worker::LedgerMode::kPerIndex;
     MILLRACE_CHECK(protocol::validate(config.spec).has_value());
-    core_ = std::make_unique<worker::SessionCore>(config);
+    core_ = std::make_unique<WatchedCore>(config);
     for (const auto& bucket : core_->layout().buckets) counted_.emplace_back(bucket.dimension, 0.0);
     membership_.job = 1;
     membership_.epoch = 3;
@@ -262,7 +262,7 @@ class SessionFuzz {
     }
     ++config_.nonce;
     config_.returns = config_.has_weights;
-    core_ = std::make_unique<worker::SessionCore>(config_);
+    core_ = std::make_unique<WatchedCore>(config_);
     core_->start(now_, actions_);
     actions_.clear();
     if (source_.one_in(4)) return;
@@ -427,19 +427,7 @@ class SessionFuzz {
     const bool strict = steady_ && synced && was_synced_;
     was_synced_ = synced;
     for (uint32_t bucket = 0; bucket < counted_.size(); ++bucket) {
-      const auto entered = core_->entered(bucket);
-      const auto ledger = core_->ledger(bucket);
-      std::vector<double> rest(entered.begin(), entered.end());
-      const auto opening = core_->opening_residual(bucket);
-      for (size_t i = 0; i < rest.size(); ++i) rest[i] += opening[i];
-      const auto take = [&rest](const StreamView& stream, uint64_t begin) {
-        for (size_t i = 0; i < stream.values.size(); ++i)
-          rest[begin + (stream.dense ? i : stream.indices[i])] -= static_cast<double>(stream.values[i]);
-      };
-      const Stream residual = core_->residual(bucket);
-      take(residual.view(), 0);
-      for (const auto& out : core_->outstanding(bucket)) take(out.sent, out.begin);
-      for (size_t i = 0; i < rest.size(); ++i) rest[i] -= ledger[i];
+      std::vector<double> rest = core_->handed_over(bucket);
       const bool delivered = applied(bucket) != applied_before_[bucket];
       if (strict && !delivered) MILLRACE_CHECK(rest == counted_[bucket], bucket);
       counted_[bucket] = std::move(rest);
@@ -463,7 +451,7 @@ class SessionFuzz {
   bool exact_ = false;
   bool steady_ = true;  ///< the last step did not concern a rejoin
   bool was_synced_ = false;
-  std::unique_ptr<worker::SessionCore> core_;
+  std::unique_ptr<WatchedCore> core_;
   worker::Actions actions_;
   protocol::Membership membership_;
   std::map<uint32_t, uint64_t> replicated_;  ///< by part: the most that any shard has said

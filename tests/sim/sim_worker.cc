@@ -56,13 +56,12 @@ void SimWorker::start() {
   config.random_seed = random_.next_u64();
   config.software = "sim";
   config.history_saves_min = INT64_MIN;  // always: there is little of anything here
-  config.ledger = worker::LedgerMode::kPerIndex;
   config.link_bits_per_s = world_.scenario.link_rate;
   config.has_weights = world_.scenario.has_weights;
   config.takes_merged = world_.scenario.merged;
   config.returns = number_ != worker_;
   if (loaded_) config.saved = loaded_->state;
-  core_ = std::make_unique<worker::SessionCore>(std::move(config));
+  core_ = std::make_unique<WatchedCore>(std::move(config));
   set_alive(true);
   world_.trace(name() + " starts");
   worker::Actions actions;

@@ -10,6 +10,7 @@
 
 #include "protocol/messages/peer_id.h"
 #include "tests/sim/sim_world.h"
+#include "tests/support/watched_core.h"
 #include "worker/core/session_core.h"
 
 namespace millrace::testing {
@@ -68,7 +69,7 @@ class SimWorker : public SimProcess {
   /// The last state that it saved; empty: none.
   const std::shared_ptr<const SimSave>& save() const { return save_; }
   LogPosition at(uint32_t part) const { return at_[part]; }
-  const worker::SessionCore* core() const { return core_.get(); }
+  const WatchedCore* core() const { return core_.get(); }
 
  private:
   struct Gradient {
@@ -148,7 +149,7 @@ class SimWorker : public SimProcess {
   RandomSequence random_;
   std::shared_ptr<const SimSave> loaded_;  ///< the state with which it began
   std::shared_ptr<const SimSave> save_;
-  std::unique_ptr<worker::SessionCore> core_;
+  std::unique_ptr<WatchedCore> core_;
   std::vector<uint64_t> connection_;          ///< [shard] number of the open connection; 0: none
   std::vector<uint64_t> pushed_;              ///< [tensor]
   std::vector<std::vector<double>> entered_;  ///< [bucket][index]

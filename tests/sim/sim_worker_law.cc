@@ -137,9 +137,9 @@ void SimWorker::check_bucket(uint32_t bucket) {
 
 /// Where an update was skipped, its bytes may be gone: then all of the contribution is in the ledger, carried or not.
 void SimWorker::follow_unreturnable() {
-  const std::vector<worker::UnreturnableView>& named = core_->unreturnable();
+  const std::vector<UnreturnableContribution>& named = core_->unreturnable();
   for (; unreturnable_seen_ < named.size(); ++unreturnable_seen_) {
-    const worker::UnreturnableView& one = named[unreturnable_seen_];
+    const UnreturnableContribution& one = named[unreturnable_seen_];
     const auto skipped = std::ranges::find_if(skipped_, [&](const Skipped& other) {
       return other.part == one.part && other.at.n == one.step + 1 && other.incarnation == one.incarnation;
     });

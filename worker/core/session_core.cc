@@ -40,13 +40,12 @@ SessionCore::Impl::Impl(CoreConfig config_)
   for (const protocol::BucketLayout& planned : layout.buckets) {
     BucketRun run;
     const std::span<const protocol::PartLayout> own(layout.parts.data() + planned.first_part, planned.part_count);
-    run.bucket = std::make_unique<Bucket>(config.spec, planned, own, config.ledger);
+    run.bucket = std::make_unique<Bucket>(config.spec, planned, own, config.observer);
     run.priority = planned.priority;
     run.first_part = planned.first_part;
     run.part_count = planned.part_count;
     run.parts_behind = planned.part_count;
     run.order = coding_order(layout, planned);
-    if (config.ledger == LedgerMode::kPerIndex) run.applied.assign(planned.dimension, 0.0);
     for (size_t member = 0; member < planned.members.size(); ++member) {
       TensorRun& tensor = tensors[planned.members[member].tensor];
       tensor.bucket = static_cast<uint32_t>(buckets.size());
@@ -335,15 +334,9 @@ std::vector<OutstandingView> SessionCore::outstanding(uint32_t bucket) const {
   return views;
 }
 
-std::span<const double> SessionCore::entered(uint32_t bucket) const { return impl_->buckets[bucket].bucket->entered(); }
-std::span<const double> SessionCore::applied(uint32_t bucket) const { return impl_->buckets[bucket].applied; }
-const std::vector<UnreturnableView>& SessionCore::unreturnable() const { return impl_->unreturnable; }
-std::span<const double> SessionCore::opening_residual(uint32_t bucket) const {
-  return impl_->buckets[bucket].bucket->opening();
-}
-std::vector<double> SessionCore::ledger(uint32_t bucket) const {
+void SessionCore::report_postponed(uint32_t bucket, LedgerObserver& observer) const {
   impl_->resolve_switch_step();
-  return impl_->buckets[bucket].bucket->lost();
+  impl_->buckets[bucket].bucket->report_postponed(observer);
 }
 
 SavedState SessionCore::saved_state() const {

@@ -39,7 +39,6 @@ struct CoreConfig {
   TimeNs connect_timeout = 10 * kNsPerS;     ///< until every shard has welcomed us for the first time.
   /// Afterwards: the session ends after this time without a message from a shard.
   TimeNs shard_silence = 30 * kNsPerS;
-  LedgerMode ledger = LedgerMode::kSums;
   /// The shell can give the weights of a part, and replace them with others. So this worker may join a job that has
   /// started, and it rejoins after an eviction. Without weights, an eviction ends the session, unless the job has a
   /// store. With a store it rejoins with its log position alone.
@@ -54,7 +53,8 @@ struct CoreConfig {
   bool returns = false;
   /// State that an earlier process saved; weights are the shell's. REQUIRES: fits(*saved, worker, spec).
   std::optional<SavedState> saved;
-  SwitchAccess switch_access;  ///< path switch. REQUIRES: its sink and resolve() are set
+  SwitchAccess switch_access;          ///< path switch. REQUIRES: its sink and resolve() are set
+  LedgerObserver* observer = nullptr;  ///< tests; outlives the core
 };
 
 enum class Phase : uint8_t {
@@ -75,14 +75,6 @@ struct OutstandingView {
   uint64_t begin = 0;  ///< of the part in the bucket
   StreamView sent;     ///< as every receiver decodes it; indices local to the part
   ByteSpan payload;    ///< its container, independent of its form on the wire
-};
-
-/// Describes a contribution of which only the outcome "counted" is known. Its uncarried entries cannot return to the
-/// residual.
-struct UnreturnableView {
-  uint32_t part = 0;
-  uint64_t step = 0;
-  uint64_t incarnation = 0;
 };
 
 /// Counts since the start.
@@ -261,21 +253,8 @@ class SessionCore {
   Stream residual(uint32_t bucket) const;
   /// Returns O, in order of part and step.
   std::vector<OutstandingView> outstanding(uint32_t bucket) const;
-  /// Return [dimension] of the bucket. entered(): the values that entered. applied(): the sums delivered and applied
-  /// here. ledger(): a copy of the lost values. Those are quantization errors, dropped or rounded off, and unreturnable
-  /// values.
-  /// REQUIRES: LedgerMode::kPerIndex.
-  std::span<const double> entered(uint32_t bucket) const;
-  std::span<const double> applied(uint32_t bucket) const;
-  std::vector<double> ledger(uint32_t bucket) const;
-  /// Returns the unreturnable contributions. The ledger has all of their values, including those that the update
-  /// carried. Only the log can separate the two.
-  const std::vector<UnreturnableView>& unreturnable() const;
-  /// Returns [dimension]: the values taken over from a loaded state; entered() does not include them. A loaded residual
-  /// is in no account until its part is settled. Then it is here and in residual(), or it is dropped and only the
-  /// counters have it.
-  /// REQUIRES: LedgerMode::kPerIndex.
-  std::span<const double> opening_residual(uint32_t bucket) const;
+  /// Reports the losses of a bucket that postponed work will book (Bucket::report_postponed()).
+  void report_postponed(uint32_t bucket, LedgerObserver& observer) const;
 
   /// Checks all parts now. Selections check some, in rotation. REQUIRES: no slot is being filled.
   AuditSums audit(Actions& actions);

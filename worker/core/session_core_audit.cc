@@ -47,7 +47,7 @@ bool SessionCore::Impl::sends_what_entered(const PartRun& part) const {
 void SessionCore::Impl::open_account(PartRun& part) {
   if (!config.spec.audit) return;
   const protocol::SummaryEntry* own = counted_in(part);
-  const double opened = buckets[part.layout.bucket].bucket->opened_in(part.at).value();
+  const double opened = buckets[part.layout.bucket].bucket->ledger().opened(part.at).value();
   part.account.loaded = false;
   part.account.entered_before = (own == nullptr ? 0 : own->entered) - (loaded_of_this_job ? opened : 0);
   part.account.carried_before = own == nullptr ? 0 : own->carried;
@@ -66,9 +66,9 @@ void SessionCore::Impl::read_slots(PartRun& part) {
 void SessionCore::Impl::tell_account(PartRun& part) {
   const Bucket& bucket = *buckets[part.layout.bucket].bucket;
   PartAccount& account = part.account;
-  account.entered = account.entered_before + bucket.opened_in(part.at).value() + account.pushed;
-  account.lost =
-      account.entered_before - account.carried_before + bucket.lost_in(part.at).value() + account.rounded_in_slots;
+  account.entered = account.entered_before + bucket.ledger().opened(part.at).value() + account.pushed;
+  account.lost = account.entered_before - account.carried_before + bucket.ledger().lost(part.at).value() +
+                 account.rounded_in_slots;
 }
 
 // Accounts an applied update; `before` is the log's sum of this worker until then. A contribution of another process

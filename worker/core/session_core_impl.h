@@ -173,9 +173,8 @@ struct BucketRun {
   std::deque<Sent> sent;  ///< by step.
   /// Path switch: entries offered to the step that begins when all buckets have offered.
   SharedStream offered;
-  std::vector<double> applied;  ///< LedgerMode::kPerIndex
-  uint64_t audit_credit = 0;    ///< number of entries that the audit may check
-  uint32_t audit_next = 0;      ///< the part that is audited next
+  uint64_t audit_credit = 0;  ///< number of entries that the audit may check
+  uint32_t audit_next = 0;    ///< the part that is audited next
 };
 
 /// Holds a step of path switch whose update is delivered and whose offers are not resolved. The worker resolves the
@@ -291,7 +290,6 @@ struct SessionCore::Impl {
   uint64_t last_reported_void = 0;
   uint64_t audit_checks = 0;
   uint32_t audit_lines = 0;
-  std::vector<UnreturnableView> unreturnable;  ///< LedgerMode::kPerIndex
   uint64_t changes = 0;
 
   // session_core_links.cc

@@ -171,7 +171,7 @@ void SessionCore::Impl::account_after_settle(PartRun& part, const protocol::Sett
 void SessionCore::Impl::drop_off_log(PartRun& part, const protocol::Settle& settle) {
   Bucket& bucket = *buckets[part.layout.bucket].bucket;
   double& lost = membership.cut > synced_in ? counters.lost_cut : counters.lost_off_log;
-  for (const Outstanding& out : part.outstanding) lost += bucket.lose_all(part.at, out.sent.view);
+  for (const Outstanding& out : part.outstanding) lost += bucket.ledger().lose(part.at, out.sent.view).magnitude;
   part.outstanding.clear();
   lost += bucket.drop_quarantined(part.at);
   const bool counted = settle.counted && settle.counted->counted_mask != 0;
@@ -234,9 +234,8 @@ void SessionCore::Impl::resolve_decided(PartRun& part, Outstanding&& out, const 
 
 void SessionCore::Impl::lose_unreturnable(PartRun& part, const Outstanding& out) {
   part.account.unknown = true;
-  counters.unreturnable += buckets[part.layout.bucket].bucket->lose_all(part.at, out.sent.view);
-  if (config.ledger == LedgerMode::kPerIndex)
-    unreturnable.push_back({part.layout.part, wire_number(out), out.incarnation});
+  counters.unreturnable += buckets[part.layout.bucket].bucket->ledger().lose(part.at, out.sent.view).magnitude;
+  if (config.observer != nullptr) config.observer->unreturnable(part.layout.part, wire_number(out), out.incarnation);
 }
 
 Status SessionCore::Impl::go_on_from_cut() {

@@ -492,11 +492,7 @@ void SessionCore::Impl::apply_update(PartRun& part, const protocol::Update& upda
   run.bucket->count_received(sum.count());
   run.bucket->observe_update(part.at, sum);
   counters.raw_bytes_down += sum.count() * (sizeof(uint32_t) + sizeof(float));
-  if (!run.applied.empty()) {
-    for (size_t i = 0; i < sum.values.size(); ++i) {
-      run.applied[part.layout.begin + (sum.dense ? i : sum.indices[i])] += static_cast<double>(sum.values[i]);
-    }
-  }
+  if (config.observer != nullptr) config.observer->applied(part.layout.bucket, part.layout.begin, sum);
   const bool was_behind = part.n == run.steps_applied;
   const bool was_waited_for = part.n < part.decided_without;
   part.n = update.step + 1;

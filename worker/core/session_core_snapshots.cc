@@ -107,9 +107,7 @@ void SessionCore::Impl::take_snapshot(PartRun& part, const protocol::Settle& set
   part.decided_in = taken.decided_in;
   part.summary = std::move(taken.summary);
   part.log_digest = part.summary.log_digest;
-  BucketRun& run = buckets[part.layout.bucket];
-  if (!run.applied.empty())
-    std::fill_n(run.applied.begin() + static_cast<std::ptrdiff_t>(part.layout.begin), part.dimension(), 0.0);
+  if (config.observer != nullptr) config.observer->replaced(part.layout.bucket, part.layout.begin, part.layout.end);
   if (!config.has_weights) return;
   DeliveredUpdate weights;
   weights.bucket = part.layout.bucket;

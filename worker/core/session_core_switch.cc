@@ -290,7 +290,7 @@ SessionCore::Impl::OfferOutcome SessionCore::Impl::outcome_by_switch(PartRun& pa
   const bool masks = bucket.masks(out.step);
   const OfferPlace place{.first = part.first_offered, .part_begin = range_in(switch_path->layout(), part.layout).begin};
   OfferResolved settled = resolve_offered(out.sent.view, step, place, masks);
-  for (const OfferResolved::Lost& lost : settled.lost) bucket.lose(part.at, lost.index, lost.amount);
+  for (const OfferResolved::Lost& lost : settled.lost) bucket.ledger().lose(part.at, lost.index, lost.amount);
   part.account.carried_by_switch.add(settled.carried);
   part.account.doubt += kMassError * settled.carried.magnitude;
   part.counted.add(out.step, settled.applied);
@@ -325,10 +325,7 @@ void SessionCore::Impl::deliver_by_switch(PartRun& part, const SwitchStepDone& s
   }
   delivered.weight_sum = delivered.contributors;
   if (!delivered.counted) ++counters.not_counted;
-  if (!run.applied.empty()) {
-    for (size_t i = 0; i < sum.count(); ++i)
-      run.applied[part.layout.begin + sum.indices[i]] += static_cast<double>(sum.values[i]);
-  }
+  if (config.observer != nullptr) config.observer->applied(part.layout.bucket, part.layout.begin, sum.view());
   if (sum.count() > 0)
     delivered.denominator = protocol::denominator_of(config.spec.combine, delivered.contributors, delivered.weight_sum);
   size_t at = 0;

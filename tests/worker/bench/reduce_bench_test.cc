@@ -23,7 +23,7 @@ TEST(ReduceBenchTest, EveryRowHasItsFiguresForAwkwardSizesToo) {
       EXPECT_GT(row.at("ratio_to_memory_pass").get<double>(), 0);
     }
     EXPECT_EQ(algorithms, (std::vector<std::string>{"memory_pass", "sum_two", "sum_many", "sum_at_least", "not_carried",
-                                                    "add_scaled", "histogram", "select_by_cut"}));
+                                                    "add_scaled", "accumulate", "histogram", "select_by_cut"}));
   }
 }
 

@@ -15,7 +15,6 @@ namespace {
 using protocol::Contribution;
 using worker::AuditSums;
 using worker::Bucket;
-using worker::LedgerMode;
 using worker::PartAccounts;
 
 constexpr uint64_t kLength = 40'000;
@@ -29,7 +28,7 @@ struct AuditedBucket {
     spec.audit = true;
     change(spec);
     layout = protocol::plan_layout(spec, 1);
-    bucket = std::make_unique<Bucket>(spec, layout.buckets.at(0), layout.parts, LedgerMode::kSums);
+    bucket = std::make_unique<Bucket>(spec, layout.buckets.at(0), layout.parts);
     in_flight.resize(layout.parts.size());
   }
 
@@ -212,7 +211,7 @@ class AuditedCore : public ScriptedCore {
  protected:
   void SetUp() override {
     config_.spec.audit = true;
-    config_.ledger = LedgerMode::kSums;
+    watch_ = Watch::kNothing;
     make_running();
   }
 

@@ -168,10 +168,10 @@ TEST(Settling, AtNoMomentShowsInTheResidualTheLedgerOrWhatIsSent) {
       }
     }
     for (uint32_t worker = 0; worker < 2; ++worker) {
-      const worker::SessionCore& eager = clusters.back()->core(worker);
+      const WatchedCore& eager = clusters.back()->core(worker);
       unsettled_met += clusters.front()->core(worker).all_resolved() ? 0 : 1;
       for (const auto& cluster : clusters) {
-        const worker::SessionCore& core = cluster->core(worker);
+        const WatchedCore& core = cluster->core(worker);
         ASSERT_EQ(core.counters().payload_bytes_up, eager.counters().payload_bytes_up) << at;
         for (uint32_t bucket = 0; bucket < core.layout().buckets.size() && at % 7 == 0; ++bucket) {
           const Stream residual = core.residual(bucket);

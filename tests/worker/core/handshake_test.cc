@@ -396,7 +396,7 @@ TEST_F(Handshake, MoreDigestsThanAHeartbeatHoldsComeInTurn) {
   config_.spec = toy_spec(2, std::vector<uint64_t>(17, 20'000));
   config_.spec.fuse_below = 0;
   config_.spec.parts_per_shard = 64;
-  core_ = std::make_unique<worker::SessionCore>(config_);
+  core_ = std::make_unique<WatchedCore>(config_);
   core_->start(now_, actions_);
   for (const uint32_t shard : {0u, 1u}) {
     core_->on_connected(shard, now_, actions_);

@@ -112,7 +112,7 @@ TEST_F(Hostile, NonPositiveWeight_RefusedAndNoGradientTaken) {
 TEST_F(Hostile, NothingAShardSaysBreaksTheCore) {
   config_.spec.staleness = 2;
   config_.spec.select = {.selection = SelectionId::kTopK, .k = 3};
-  config_.ledger = worker::LedgerMode::kSums;
+  watch_ = Watch::kNothing;
   uint64_t steps_applied = 0;
   for (uint64_t seed = 0; seed < 3'000; ++seed) {
     RandomSequence random(random_key(seed, 7));

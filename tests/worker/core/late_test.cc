@@ -241,7 +241,7 @@ TEST_F(Late, WhoIsNotSyncedSaysSoAndGivesNoUpdates) {
 TEST_F(Late, WeightsAreGivenInRunsWithTheSummaryInTheLast) {
   config_.spec = toy_spec(2, {3'000'000});
   config_.spec.parts_per_shard = 1;
-  config_.ledger = worker::LedgerMode::kSums;
+  watch_ = Watch::kNothing;
   make_running();
   push({5}, {1});
   protocol::Update update = update_of(0, 0);

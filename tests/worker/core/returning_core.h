@@ -92,16 +92,7 @@ class ReturningCore : public ScriptedCore {
     EXPECT_FALSE(states.empty());
     return states.empty() ? protocol::State{} : std::get<protocol::State>(states.back().second.body);
   }
-  double unaccounted(uint32_t index) const {
-    double held = 0;
-    for (const auto& [at, value] : residual()) held += at == index ? static_cast<double>(value) : 0;
-    for (const worker::OutstandingView& out : core_->outstanding(0)) {
-      for (size_t i = 0; i < out.sent.values.size(); ++i) {
-        if (out.begin + out.sent.indices[i] == index) held += static_cast<double>(out.sent.values[i]);
-      }
-    }
-    return core_->entered(0)[index] + core_->opening_residual(0)[index] - held - core_->ledger(0)[index];
-  }
+  double unaccounted(uint32_t index) const { return core_->handed_over(0)[index]; }
 
  private:
   void remove_from_view() {

@@ -506,7 +506,7 @@ TEST_F(Rounds, FinishSaysGoodbyeOnceEverythingIsAppliedAndAcknowledged) {
 
 TEST_F(Rounds, FusedTensorsThatWerePushedUnequallyCannotBeFinished) {
   config_.spec = toy_spec(2, {10, 20});
-  core_ = std::make_unique<worker::SessionCore>(config_);
+  core_ = std::make_unique<WatchedCore>(config_);
   ASSERT_EQ(core().layout().buckets.size(), 1u);
   ASSERT_TRUE(core().push_sparse(0, {}, {}, 1, now_).has_value());
   const auto twice = core().push_sparse(0, {}, {}, 1, now_);
@@ -521,7 +521,7 @@ TEST_F(Rounds, TensorsOfHigherPriorityGoFirstAndTheShardsTakeTurns) {
   config_.spec = toy_spec(2, {100'000, 100'000});
   config_.spec.parts_per_shard = 2;
   config_.spec.tensors[1].priority = 5;
-  core_ = std::make_unique<worker::SessionCore>(config_);
+  core_ = std::make_unique<WatchedCore>(config_);
   core().start(now_, actions_);
   for (uint32_t shard = 0; shard < 2; ++shard) {
     core().on_connected(shard, now_, actions_);
@@ -577,8 +577,7 @@ TEST_F(Rounds, TheSavedStateIsTheResidualWithEverythingInFlight) {
 TEST_F(Rounds, AHugeSparseTensorCostsMemoryByItsStreamsOnly) {
   config_.spec = toy_spec(2, {kDimensionMax});
   config_.spec.tensors[0].name = "huge";
-  config_.ledger = worker::LedgerMode::kSums;
-  core_ = std::make_unique<worker::SessionCore>(config_);
+  core_ = std::make_unique<WatchedCore>(config_, Watch::kNothing);
   core().start(now_, actions_);
   for (uint32_t shard = 0; shard < 2; ++shard) {
     core().on_connected(shard, now_, actions_);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "protocol/container/container.h"
+#include "tests/support/watched_core.h"
 #include "tests/worker/toys/toy_cluster.h"
 #include "worker/core/session_core.h"
 
@@ -26,7 +27,6 @@ class ScriptedCore : public ::testing::Test {
     config_.spec = toy_spec(2, {kDimension});
     config_.spec.parts_per_shard = 1;
     config_.shard_addresses = {"tcp://a:1", "tcp://b:2"};
-    config_.ledger = worker::LedgerMode::kPerIndex;
     membership_.job = kJob;
     membership_.epoch = 3;
     membership_.started = true;
@@ -34,10 +34,10 @@ class ScriptedCore : public ::testing::Test {
     membership_.shards = {{"tcp://a:1", 1}, {"tcp://b:2", 1}};
   }
 
-  worker::SessionCore& core() { return *core_; }
+  WatchedCore& core() { return *core_; }
 
   void make() {
-    core_ = std::make_unique<worker::SessionCore>(config_);
+    core_ = std::make_unique<WatchedCore>(config_, watch_);
     ASSERT_EQ(core_->layout().parts.size(), 2u);
     ASSERT_EQ(core_->layout().parts[1].shard, 1u);
     core_->start(now_, actions_);
@@ -144,11 +144,12 @@ class ScriptedCore : public ::testing::Test {
   }
 
   worker::CoreConfig config_;
+  Watch watch_ = Watch::kLedger;
   protocol::Membership membership_;
   uint64_t incarnation_ = 1;  ///< of the worker, as the shards know it
   TimeNs now_ = kStart;
   worker::Actions actions_;
-  std::unique_ptr<worker::SessionCore> core_;
+  std::unique_ptr<WatchedCore> core_;
 };
 
 }  // namespace millrace::testing

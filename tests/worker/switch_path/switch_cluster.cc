@@ -79,7 +79,6 @@ void SwitchCluster::start_core(uint32_t worker) {
   config.spec = options_.spec;
   config.has_weights = options_.has_weights;
   config.shard_addresses = {"tcp://a:1", "tcp://b:2"};
-  config.ledger = worker::LedgerMode::kPerIndex;
   config.switch_access.key = key_of_job();
   config.switch_access.sink = node.sink.get();
   config.switch_access.resolve = [](std::string_view text) -> Result<protocol::Endpoint> {
@@ -91,7 +90,7 @@ void SwitchCluster::start_core(uint32_t worker) {
     if ((options_.racks[rack] >> worker & 1) != 0)
       config.switch_access.rack = endpoint(static_cast<uint16_t>(kRackPort + rack));
   }
-  node.core = std::make_unique<worker::SessionCore>(config);
+  node.core = std::make_unique<WatchedCore>(config);
   node.weights.clear();
   node.actions.clear();
   for (const protocol::BucketLayout& bucket : node.core->layout().buckets)
@@ -299,18 +298,10 @@ std::vector<double> SwitchCluster::imbalance(uint32_t bucket) {
   bool first = true;
   for (uint32_t number = 0; number < workers(); ++number) {
     if (!nodes_[number]->alive) continue;
-    const worker::SessionCore& core = *nodes_[number]->core;
-    const auto entered = core.entered(bucket);
+    const WatchedCore& core = *nodes_[number]->core;
     const auto applied = core.applied(bucket);
-    const std::vector<double> ledger = core.ledger(bucket);
-    const Stream kept = core.residual(bucket);
-    for (size_t i = 0; i < books.size(); ++i) books[i] += entered[i] - ledger[i] - (first ? applied[i] : 0);
-    for (size_t i = 0; i < kept.values.size(); ++i)
-      books[kept.dense ? i : kept.indices[i]] -= static_cast<double>(kept.values[i]);
-    for (const worker::OutstandingView& out : core.outstanding(bucket)) {
-      for (size_t i = 0; i < out.sent.values.size(); ++i)
-        books[out.begin + out.sent.indices[i]] -= static_cast<double>(out.sent.values[i]);
-    }
+    const std::vector<double> handed_over = core.handed_over(bucket);
+    for (size_t i = 0; i < books.size(); ++i) books[i] += handed_over[i] - (first ? applied[i] : 0);
     first = false;
   }
   return books;

@@ -11,6 +11,7 @@
 
 #include "kernels/base/random.h"
 #include "switch_agg/aggregator/aggregator.h"
+#include "tests/support/watched_core.h"
 #include "worker/core/session_core.h"
 
 namespace millrace::testing {
@@ -46,7 +47,7 @@ class SwitchCluster {
 
   uint32_t workers() const { return static_cast<uint32_t>(nodes_.size()); }
   uint16_t racks() const { return static_cast<uint16_t>(options_.racks.size()); }
-  worker::SessionCore& core(uint32_t worker) { return *nodes_[worker]->core; }
+  WatchedCore& core(uint32_t worker) { return *nodes_[worker]->core; }
   worker::Actions& actions(uint32_t worker) { return nodes_[worker]->actions; }
   protocol::Membership& membership() { return membership_; }
   TimeNs now() const { return now_; }
@@ -62,7 +63,7 @@ class SwitchCluster {
   bool is_synced(uint32_t worker) const;
   bool is_alive(uint32_t worker) const { return nodes_[worker]->alive; }
   /// Returns the cores of processes that are gone, with their last state.
-  const std::vector<std::unique_ptr<worker::SessionCore>>& gone() const { return gone_; }
+  const std::vector<std::unique_ptr<WatchedCore>>& gone() const { return gone_; }
   void join_all();
   /// Ends every process, the shards too, and lets others begin a job with the same numbers: with a fresh table. The
   /// switches are not notified. All join it. Packets under way on the network stay there.
@@ -151,7 +152,7 @@ class SwitchCluster {
     uint64_t nonce = 0;
     uint64_t starts = 0;
     std::unique_ptr<Sink> sink;
-    std::unique_ptr<worker::SessionCore> core;
+    std::unique_ptr<WatchedCore> core;
     worker::Actions actions;
     bool alive = true;
     std::vector<worker::SendAction> sent;
@@ -186,7 +187,7 @@ class SwitchCluster {
   std::map<uint16_t, Decider> aggregators_;
   std::deque<Packet> network_;
   std::deque<Word> words_;
-  std::vector<std::unique_ptr<worker::SessionCore>> gone_;
+  std::vector<std::unique_ptr<WatchedCore>> gone_;
 };
 
 }  // namespace millrace::testing

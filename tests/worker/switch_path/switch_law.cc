@@ -33,18 +33,11 @@ struct SwitchLawBooks {
   SwitchLawEntries open;
 };
 
-SwitchLawBooks books_of(const worker::SessionCore& core, uint32_t bucket) {
-  SwitchLawBooks books;
-  const auto entered = core.entered(bucket);
-  const std::vector<double> ledger = core.ledger(bucket);
-  for (size_t i = 0; i < entered.size(); ++i) books.applied.push_back(entered[i] - ledger[i]);
-  const Stream kept = core.residual(bucket);
-  for (size_t i = 0; i < kept.values.size(); ++i)
-    books.applied[kept.dense ? i : kept.indices[i]] -= static_cast<double>(kept.values[i]);
+SwitchLawBooks books_of(const WatchedCore& core, uint32_t bucket) {
+  SwitchLawBooks books{core.handed_over(bucket), {}};
   for (const worker::OutstandingView& out : core.outstanding(bucket)) {
     for (size_t i = 0; i < out.sent.values.size(); ++i) {
       const auto index = static_cast<uint32_t>(out.begin + out.sent.indices[i]);
-      books.applied[index] -= static_cast<double>(out.sent.values[i]);
       books.open[index] += static_cast<double>(out.sent.values[i]);
     }
   }
@@ -100,7 +93,7 @@ SwitchCluster::Options options_for(uint32_t workers, const std::vector<uint64_t>
 }
 
 bool may_push(SwitchCluster& cluster, uint32_t worker) {
-  const worker::SessionCore& core = cluster.core(worker);
+  const WatchedCore& core = cluster.core(worker);
   if (!cluster.is_alive(worker) || core.phase() != worker::Phase::kRunning) return false;
   for (uint32_t tensor = 0; tensor < core.spec().tensors.size(); ++tensor) {
     if (core.steps_pushed(tensor) >= core.steps_allowed(tensor)) return false;
@@ -130,7 +123,7 @@ void run_steps(SwitchCluster& cluster, uint64_t until, RandomSequence& random) {
   });
 }
 
-void Offers::note(const worker::SessionCore& core) {
+void Offers::note(const WatchedCore& core) {
   std::array<std::vector<SwitchLawEntries>, 3>& mine = offers_[&core];
   std::ranges::rotate(mine, mine.begin() + 2);
   mine[0].clear();
@@ -143,7 +136,7 @@ void Offers::note(const worker::SessionCore& core) {
   }
 }
 
-std::vector<Offers::Entries> Offers::last_done(const worker::SessionCore& core, uint32_t bucket) const {
+std::vector<Offers::Entries> Offers::last_done(const WatchedCore& core, uint32_t bucket) const {
   const auto mine = offers_.find(&core);
   if (mine == offers_.end()) return {};
   const size_t first = core.outstanding(0).empty() ? 0 : 1;
@@ -165,7 +158,7 @@ void expect_the_law(SwitchCluster& cluster, const Offers& offers) {
     }
     // More removals ago than the job remembers: the entries in flight are counted as lost, whether they were counted or
     // not.
-    const auto note_unknown = [&](const worker::SessionCore& core) {
+    const auto note_unknown = [&](const WatchedCore& core) {
       SwitchLawEntries unknown;
       const std::vector<double> ledger = core.ledger(bucket);
       for (uint32_t i = 0; i < ledger.size(); ++i) {
@@ -200,7 +193,7 @@ void expect_alike(SwitchCluster& cluster) {
   }
 }
 
-double lost_by(const worker::SessionCore& core) {
+double lost_by(const WatchedCore& core) {
   double lost = 0;
   for (uint32_t bucket = 0; bucket < core.layout().buckets.size(); ++bucket) {
     for (const double value : core.ledger(bucket)) lost += std::abs(value);

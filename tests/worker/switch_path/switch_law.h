@@ -28,18 +28,18 @@ void run_steps(SwitchCluster& cluster, uint64_t until, RandomSequence& random);
 class Offers {
  public:
   using Entries = std::map<uint32_t, double>;
-  void note(const worker::SessionCore& core);
+  void note(const WatchedCore& core);
   /// Of its last two steps that were over, as it saw it.
-  std::vector<Entries> last_done(const worker::SessionCore& core, uint32_t bucket) const;
+  std::vector<Entries> last_done(const WatchedCore& core, uint32_t bucket) const;
 
  private:
-  std::map<const worker::SessionCore*, std::array<std::vector<Entries>, 3>> offers_;
+  std::map<const WatchedCore*, std::array<std::vector<Entries>, 3>> offers_;
 };
 
 /// The law over all processes that ever were. REQUIRES: all are synced, and have the same steps.
 void expect_the_law(SwitchCluster& cluster, const Offers& offers = {});
 /// Equal weights, and books that balance.
 void expect_alike(SwitchCluster& cluster);
-double lost_by(const worker::SessionCore& core);
+double lost_by(const WatchedCore& core);
 
 }  // namespace millrace::testing

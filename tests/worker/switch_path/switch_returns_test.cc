@@ -155,7 +155,7 @@ TEST(SwitchReturns, GiverRemovedBeforeTheJoinerTakesPart_ItsReportIsRevoked) {
   EXPECT_GT(met, 0u);
 }
 
-std::map<uint32_t, float> residual_of(const worker::SessionCore& core) {
+std::map<uint32_t, float> residual_of(const WatchedCore& core) {
   const Stream kept = core.residual(0);
   std::map<uint32_t, float> entries;
   for (size_t i = 0; i < kept.values.size(); ++i) {

@@ -40,7 +40,7 @@ ToyCluster::ToyCluster(const ToyClusterOptions& options)
     nonces_.push_back(1'000 + number);
     weights_.emplace_back();
     for (const protocol::PartLayout& part : table_.layout.parts) weights_.back().emplace_back(part.end - part.begin);
-    cores_.push_back(std::make_unique<worker::SessionCore>(config_of(number)));
+    cores_.push_back(std::make_unique<WatchedCore>(config_of(number)));
   }
   for (uint32_t number = 0; number < workers(); ++number) {
     with_core(number, [&](worker::SessionCore& core, worker::Actions& actions) { core.start(now_, actions); });
@@ -53,7 +53,6 @@ worker::CoreConfig ToyCluster::config_of(uint32_t worker) const {
   config.nonce = nonces_[worker];
   config.spec = options_.spec;
   config.random_seed = options_.seed;
-  config.ledger = options_.ledger;
   config.has_weights = options_.returns;
   // Time passes in leaps here, messages one by one.
   if (options_.returns) config.shard_silence = 100'000 * kNsPerS;
@@ -233,9 +232,9 @@ double ToyCluster::in_flight(const worker::OutstandingView& out, uint32_t worker
 
 /// Adds the carried entries of unreturnable contributions. The ledger has all of such a contribution, the log only the
 /// carried entries.
-void ToyCluster::add_carried_of_unreturnable(const worker::SessionCore& core, uint32_t worker, uint32_t bucket,
+void ToyCluster::add_carried_of_unreturnable(const WatchedCore& core, uint32_t worker, uint32_t bucket,
                                              std::vector<double>& books) const {
-  for (const worker::UnreturnableView& lost : core.unreturnable()) {
+  for (const UnreturnableContribution& lost : core.unreturnable()) {
     const protocol::PartLayout& layout = table_.layout.parts[lost.part];
     const auto& log = shards_[layout.shard]->log(lost.part);
     const auto decided = log.find(lost.step);
@@ -251,7 +250,7 @@ void ToyCluster::add_carried_of_unreturnable(const worker::SessionCore& core, ui
 }
 
 /// Adds entered + opening - ledger - the values that it holds.
-void ToyCluster::take_books(const worker::SessionCore& core, uint32_t worker, uint32_t bucket,
+void ToyCluster::take_books(const WatchedCore& core, uint32_t worker, uint32_t bucket,
                             std::vector<double>& books) const {
   const auto ledger = core.ledger(bucket);
   for (uint64_t i = 0; i < ledger.size(); ++i)

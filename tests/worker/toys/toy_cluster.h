@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kernels/base/random.h"
+#include "tests/support/watched_core.h"
 #include "tests/worker/toys/toy_shard.h"
 #include "worker/core/session_core.h"
 
@@ -28,8 +29,7 @@ struct ToyClusterOptions {
   double save_rate = 0;
   double snapshot_rate = 0;  ///< of settlings that could do without one
   double settle_rate = 0;    ///< chance that a worker settles one piece; nothing else that happens depends on it
-  worker::LedgerMode ledger = worker::LedgerMode::kPerIndex;
-  bool returns = false;  ///< workers have weights, and rejoin
+  bool returns = false;      ///< workers have weights, and rejoin
 };
 
 /// How often each fault has happened.
@@ -47,7 +47,7 @@ class ToyCluster {
  public:
   explicit ToyCluster(const ToyClusterOptions& options);
 
-  worker::SessionCore& core(uint32_t worker) { return *cores_[worker]; }
+  WatchedCore& core(uint32_t worker) { return *cores_[worker]; }
   ToyShard& shard(uint32_t number) { return *shards_[number]; }
   ToyTable& table() { return table_; }
   uint32_t workers() const { return static_cast<uint32_t>(cores_.size()); }
@@ -98,9 +98,9 @@ class ToyCluster {
   bool work_one();
   void pass_time();
   double in_flight(const worker::OutstandingView& out, uint32_t worker, size_t entry) const;
-  void add_carried_of_unreturnable(const worker::SessionCore& core, uint32_t worker, uint32_t bucket,
+  void add_carried_of_unreturnable(const WatchedCore& core, uint32_t worker, uint32_t bucket,
                                    std::vector<double>& books) const;
-  void take_books(const worker::SessionCore& core, uint32_t worker, uint32_t bucket, std::vector<double>& books) const;
+  void take_books(const WatchedCore& core, uint32_t worker, uint32_t bucket, std::vector<double>& books) const;
   void deliver_to_weights(uint32_t worker, const worker::DeliveredUpdate& update);
   worker::CoreConfig config_of(uint32_t worker) const;
 
@@ -118,7 +118,7 @@ class ToyCluster {
   RandomSequence settle_random_;
   TimeNs now_ = kNsPerS;
   bool breaks_ = true;
-  std::vector<std::unique_ptr<worker::SessionCore>> cores_;
+  std::vector<std::unique_ptr<WatchedCore>> cores_;
   std::vector<std::unique_ptr<ToyShard>> shards_;
   std::vector<Wire> wires_;
   std::vector<uint64_t> adopted_;  ///< by shard: epoch
@@ -130,9 +130,9 @@ class ToyCluster {
   /// A process that ended, with its last state; and the next one of its worker.
   struct Ended {
     uint32_t worker = 0;
-    std::unique_ptr<worker::SessionCore> core;
+    std::unique_ptr<WatchedCore> core;
     std::set<uint64_t> incarnations;
-    const worker::SessionCore* next = nullptr;
+    const WatchedCore* next = nullptr;
   };
   bool faults_on_ = true;
   ToyFaults faults_;

@@ -60,7 +60,7 @@ void ToyCluster::crash_worker() {
     config.saved = saved_[worker]->state;
     weights_[worker] = saved_[worker]->weights;
   }
-  cores_[worker] = std::make_unique<worker::SessionCore>(std::move(config));
+  cores_[worker] = std::make_unique<WatchedCore>(std::move(config));
   ended.next = cores_[worker].get();
   ended_.push_back(std::move(ended));
   with_core(worker, [&](auto& core, auto& actions) { core.start(now_, actions); });
@@ -72,7 +72,7 @@ void ToyCluster::crash_worker() {
 void ToyCluster::void_step(uint32_t part, const ToyDecision& decision) {
   ++faults_.steps_voided;
   const protocol::PartLayout& layout = table_.layout.parts[part];
-  const auto holds = [&](const worker::SessionCore& core, uint64_t incarnation) {
+  const auto holds = [&](const WatchedCore& core, uint64_t incarnation) {
     const auto is_it = [&](const auto& out) {
       return out.part == part && out.step == decision.update.step && out.incarnation == incarnation;
     };

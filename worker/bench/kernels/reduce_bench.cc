@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/accumulate/accumulator.h"
 #include "kernels/base/check.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/random.h"
@@ -115,6 +116,14 @@ nlohmann::json bench_reduce(const ReduceBenchOptions& options) {
       [&] { kept += static_cast<double>(not_carried(first, input.carried.view()).count()); });
   std::vector<float> target(options.n);
   row("add_scaled", input.sum.count(), [&] { add_scaled(target, input.sum.view(), 0.5f); });
+  IndexBuffer half;
+  for (uint32_t at = 0; at < first.count(); at += 2) half.push_back(at);
+  row("accumulate", first.count() + second.count(), [&] {
+    Accumulator residual(options.n);
+    residual.add(Stream(input.streams.front()));
+    residual.add(Stream(input.streams.back()));
+    kept += static_cast<double>(residual.take_at(half).count());
+  });
   MagnitudeHistogram histogram;
   row("histogram", input.sum.count(), [&] { histogram.add(input.sum.values); });
   const HistogramThreshold cut = histogram_threshold(histogram, histogram.total() / 2);

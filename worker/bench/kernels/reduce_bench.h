@@ -21,7 +21,8 @@ struct ReduceBenchOptions {
 ///          is {"algorithm":..,"entries":..,"mentries_s":..,"ns_per_entry":..,"ratio_to_memory_pass":..}. Rows:
 ///          memory_pass; sum_two (of the first two workers); sum_many; sum_at_least (with a quarter of the sum's
 ///          entries in the result). Also not_carried (one worker's stream against half of the sum) and add_scaled (the
-///          sum into a dense array). Also histogram and select_by_histogram (of the sum's values, half of them kept).
+///          sum into a dense array). Also accumulate (two workers' streams into an Accumulator, and half of the first
+///          one's number out of it). Also histogram and select_by_histogram (of the sum's values, half of them kept).
 ///          "entries" are the input entries. Times are medians; the ratio is that of the times an entry, the median of
 ///          the repeats' ratios.
 nlohmann::json bench_reduce(const ReduceBenchOptions& options);

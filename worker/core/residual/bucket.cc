@@ -13,12 +13,6 @@ namespace {
 // Sets a selection's random numbers apart from those of the codec, whose keys are of part and step as well.
 constexpr uint64_t kDrawsOfSelection = uint64_t{1} << 63;
 
-Stream must_sum_bucket(const StreamView& a, const StreamView& b) {
-  auto sum = sum_two(a, b);
-  MILLRACE_CHECK(sum.has_value(), a.dimension, b.dimension);
-  return std::move(*sum);
-}
-
 }  // namespace
 
 Stream rebased(const StreamView& stream, uint64_t base, uint64_t dimension) {
@@ -33,7 +27,7 @@ Stream rebased(const StreamView& stream, uint64_t base, uint64_t dimension) {
 }
 
 Bucket::Bucket(const protocol::JobSpec& spec, const protocol::BucketLayout& layout,
-               std::span<const protocol::PartLayout> parts, LedgerMode ledger)
+               std::span<const protocol::PartLayout> parts, LedgerObserver* observer)
     : spec_(spec),
       dimension_(layout.dimension),
       select_spec_(layout.select),
@@ -41,7 +35,8 @@ Bucket::Bucket(const protocol::JobSpec& spec, const protocol::BucketLayout& layo
       parts_(parts.begin(), parts.end()),
       update_(layout.reselect.reselect == protocol::Reselect::kNone ? protocol::UpdateCarries::kWholeSum
                                                                     : protocol::UpdateCarries::kReselected),
-      ledger_(ledger) {
+      residual_(layout.dimension),
+      ledger_(spec, parts, observer) {
   if (select_spec_.selection != SelectionId::kNone) {
     auto selector = make_selector(select_spec_, dimension_);
     MILLRACE_CHECK(selector.has_value(), selector.error().message);
@@ -49,19 +44,8 @@ Bucket::Bucket(const protocol::JobSpec& spec, const protocol::BucketLayout& layo
   }
   if (spec_.momentum.momentum != protocol::Momentum::kNone) velocity_.emplace(spec_.momentum, dimension_);
   if (spec_.reproducible && spec_.path == protocol::Path::kServer) grid_.emplace(spec_, parts_);
-  residual_ = Stream::empty(dimension_);
   selected_ = Stream::empty(dimension_);
   coded_.assign(parts_.size(), 1);
-  if (ledger_ == LedgerMode::kPerIndex) {
-    entered_.assign(dimension_, 0.0);
-    lost_.assign(dimension_, 0.0);
-    opening_.assign(dimension_, 0.0);
-  }
-  if (spec_.audit) {
-    opened_.resize(parts_.size());
-    lost_books_.resize(parts_.size());
-    rounded_.resize(parts_.size());
-  }
   for (const protocol::BucketMember& member : layout.members) {
     slots_.push_back(
         std::make_unique<PushSlot>(*this, member.tensor, member.offset, spec.tensors[member.tensor].dimension));
@@ -71,22 +55,15 @@ Bucket::Bucket(const protocol::JobSpec& spec, const protocol::BucketLayout& layo
 Bucket::~Bucket() = default;
 
 void Bucket::add_to_residual(Stream&& stream) {
-  if (residual_.dense) {
-    if (spec_.audit) return add_all_in_f32(residual_.values, stream.view());
-    add_scaled(residual_.values, stream.view(), 1);
-  } else if (residual_.count() == 0) {
-    residual_ = std::move(stream);
-  } else if (stream.dense) {
-    if (spec_.audit) {
-      add_all_in_f32(stream.values, residual_.view());
-    } else {
-      add_scaled(stream.values, residual_.view(), 1);
-    }
-    residual_ = std::move(stream);
-  } else {
-    if (spec_.audit) book_rounding(residual_.view(), stream.view());
-    residual_ = must_sum_bucket(residual_.view(), stream.view());
+  if (!spec_.audit || residual_.is_empty()) return residual_.add(std::move(stream));
+  if (residual_.is_dense()) return add_all_in_f32(residual_.values(), stream.view());
+  if (!stream.dense) {
+    book_rounding(residual_.view(), stream.view());
+    return residual_.add(std::move(stream));
   }
+  const Stream before = residual_.take_all();
+  add_all_in_f32(stream.values, before.view());
+  residual_.add(std::move(stream));
 }
 
 void Bucket::take_staged() {
@@ -119,19 +96,7 @@ bool Bucket::staged_alone() const {
     return !piece.is_deferred() && std::get<Stream>(piece.what).count() == 0;
   };
   return slots_.size() == 1 && !enters_in_select() && slots_[0]->staged_.dimension != 0 && slots_[0]->weight_ == 1 &&
-         residual_.count() == 0 && std::ranges::all_of(returned_, nothing);
-}
-
-void Bucket::drop_zeros() {
-  if (residual_.dense) return;
-  size_t kept = 0;
-  for (size_t i = 0; i < residual_.values.size(); ++i) {
-    residual_.indices[kept] = residual_.indices[i];
-    residual_.values[kept] = residual_.values[i];
-    kept += residual_.values[i] != 0.0f;
-  }
-  residual_.indices.resize(kept);
-  residual_.values.resize(kept);
+         residual_.is_empty() && std::ranges::all_of(returned_, nothing);
 }
 
 Status Bucket::select(uint64_t step, float clip, uint64_t draws) {
@@ -145,13 +110,13 @@ Status Bucket::select(uint64_t step, float clip, uint64_t draws) {
   }
   take_returned();
   // Entries that a Bloom filter took along cancel out exactly; they must not stay stored.
-  if (!find_index_codec(codec_.index)->lossless()) drop_zeros();
+  if (!find_index_codec(codec_.index)->lossless()) residual_.drop_zeros();
   uncompressed_ = protocol::step_sends(select_spec_, dimension_, step) == protocol::StepSends::kUncompressed;
   if (selector_ == nullptr || uncompressed_) {
-    if (!known_finite && !all_finite(residual_.values)) {
+    if (!known_finite && !all_finite(residual_.view().values)) {
       return fail(ErrorCode::kNonFinite, "the gradients pushed so far add up to infinity");
     }
-    selected_ = std::exchange(residual_, Stream::empty(dimension_));
+    selected_ = residual_.take_all();
   } else {
     const uint64_t bucket = parts_.empty() ? 0 : parts_[0].bucket;
     const SelectContext context{step, random_key(spec_.seed, bucket, step, draws ^ kDrawsOfSelection)};
@@ -168,68 +133,18 @@ Status Bucket::select(uint64_t step, float clip, uint64_t draws) {
 Status Bucket::take_selection(const SelectContext& context) {
   if (spec_.unbiased) return draw(context);
   IndexBuffer positions;
-  if (residual_.count() > 0) {
+  if (!residual_.is_empty()) {
     if (auto done = selector_->select(residual_.view(), context, positions); !done) return done;
   }
-  split_off(positions);
+  selected_ = residual_.take_at(positions);
   return {};
 }
 
-void Bucket::split_off(const IndexBuffer& positions) {
-  selected_ = Stream::empty(dimension_);
-  selected_.values.resize(positions.size());
-  if (residual_.dense) {
-    selected_.indices.assign(positions.begin(), positions.end());
-    for (size_t i = 0; i < positions.size(); ++i) {
-      selected_.values[i] = std::exchange(residual_.values[positions[i]], 0.0f);
-    }
-    return;
-  }
-  selected_.indices.resize(positions.size());
-  size_t kept = 0;
-  size_t next = 0;
-  for (size_t i = 0; i < positions.size(); ++i) {
-    // What lies between two selected entries moves down as a block.
-    const size_t run = positions[i] - next;
-    std::copy_n(residual_.indices.begin() + static_cast<std::ptrdiff_t>(next), run,
-                residual_.indices.begin() + static_cast<std::ptrdiff_t>(kept));
-    std::copy_n(residual_.values.begin() + static_cast<std::ptrdiff_t>(next), run,
-                residual_.values.begin() + static_cast<std::ptrdiff_t>(kept));
-    kept += run;
-    selected_.indices[i] = residual_.indices[positions[i]];
-    selected_.values[i] = residual_.values[positions[i]];
-    next = positions[i] + 1;
-  }
-  const size_t rest = residual_.indices.size() - next;
-  std::copy_n(residual_.indices.begin() + static_cast<std::ptrdiff_t>(next), rest,
-              residual_.indices.begin() + static_cast<std::ptrdiff_t>(kept));
-  std::copy_n(residual_.values.begin() + static_cast<std::ptrdiff_t>(next), rest,
-              residual_.values.begin() + static_cast<std::ptrdiff_t>(kept));
-  residual_.indices.resize(kept + rest);
-  residual_.values.resize(kept + rest);
-}
-
 Stream Bucket::take_residual(uint64_t begin, uint64_t end) {
-  MILLRACE_CHECK(parts_left_ == 0 && begin < end && end <= dimension_, parts_left_, begin, end);
+  MILLRACE_CHECK(parts_left_ == 0, parts_left_);
   take_returned();
-  drop_zeros();
-  Stream taken;
-  if (begin == 0 && end == dimension_) {
-    taken = std::exchange(residual_, Stream::empty(dimension_));
-    if (taken.dense) taken = to_sparse(taken.view());
-  } else {
-    taken = slice_of(residual_.view(), begin, end);
-    if (taken.dense) taken = to_sparse(taken.view());
-    IndexBuffer indices;
-    Buffer<float> values;
-    const Stream kept = residual_.dense ? to_sparse(residual_.view()) : std::move(residual_);
-    for (size_t i = 0; i < kept.indices.size(); ++i) {
-      if (kept.indices[i] >= begin && kept.indices[i] < end) continue;
-      indices.push_back(kept.indices[i]);
-      values.push_back(kept.values[i]);
-    }
-    residual_ = Stream{dimension_, false, std::move(indices), std::move(values)};
-  }
+  residual_.drop_zeros();
+  Stream taken = residual_.take_range(begin, end);
   for (auto& slot : slots_) {
     if (slot->offset_ == begin) slot->uncount_entered(taken.view());
   }

@@ -8,6 +8,7 @@
 #include <variant>
 #include <vector>
 
+#include "kernels/accumulate/accumulator.h"
 #include "kernels/base/buffer.h"
 #include "kernels/base/result.h"
 #include "kernels/codec/automatic/codec_choice.h"
@@ -20,24 +21,19 @@
 #include "protocol/job/step_sends.h"
 #include "worker/core/residual/audit_account.h"
 #include "worker/core/residual/bucket_grid.h"
+#include "worker/core/residual/ledger.h"
 #include "worker/core/residual/momentum.h"
 #include "worker/core/residual/push_slot.h"
 
 namespace millrace::worker {
 
-struct BucketCounters {
+struct BucketCounters : Losses {
   uint64_t entries_sent = 0;
   uint64_t entries_sent_last = 0;  ///< of the last step whose parts are all coded
   uint64_t entries_received = 0;
   /// Sent, and omitted by the update or not counted: returned to the residual.
   uint64_t entries_returned = 0;
   uint64_t false_positives = 0;
-  /// Unbiased jobs: sent, or to be sent, into a step that was decided without them.
-  uint64_t entries_discarded = 0;
-  double discarded = 0;  ///< their sum
-  /// Sum of the lost values, with their signs: selected - decoded, entered - drawn.
-  double dropped_error = 0;
-  double dropped_magnitude = 0;  ///< the same, of their magnitudes: never falls
 };
 
 /// Returns the stream with its indices moved up by `base`, in a bucket of `dimension`; sparse.
@@ -70,8 +66,9 @@ struct BucketState {
 ///          every run with the same events.
 class Bucket {
  public:
+  /// observer  as for Ledger
   Bucket(const protocol::JobSpec& spec, const protocol::BucketLayout& layout,
-         std::span<const protocol::PartLayout> parts, LedgerMode ledger);
+         std::span<const protocol::PartLayout> parts, LedgerObserver* observer = nullptr);
   ~Bucket();
   Bucket(const Bucket&) = delete;
   Bucket& operator=(const Bucket&) = delete;
@@ -117,8 +114,6 @@ class Bucket {
   ///
   /// whole  number of entries that return as they were offered; the others are remainders of rounding to the grid.
   void resolve_offer(size_t at, Stream&& back, uint64_t whole);
-  /// Adds permanently lost mass to the ledger. Index within part `at`.
-  void lose(size_t at, uint64_t index, double amount);
 
   /// Replaces code() where the part's step is decided already: its selected entries stay in the bucket.
   void skip_part(size_t at);
@@ -188,9 +183,6 @@ class Bucket {
   /// Returns the quarantined entries that no account has, indices of the bucket.
   std::vector<Stream> loaded_quarantined() const;
 
-  /// Adds all of the stream to the ledger, indices local to part `at`. Returns the sum of |value|.
-  double lose_all(size_t at, const StreamView& stream);
-
   /// Returns the residual with everything given back and everything filled or selected and not coded yet. With momentum
   /// or clipping, filled values enter in select() and are not included before.
   Stream residual() const;
@@ -199,6 +191,12 @@ class Bucket {
   BucketState state(float clip) const;
 
   BucketCounters counters() const;
+  /// Returns the ledger without the losses that postponed work will book.
+  Ledger& ledger() { return ledger_; }
+  const Ledger& ledger() const { return ledger_; }
+  /// Reports to `observer` the losses that postponed work will book, computed for this caller alone. With them the
+  /// ledger agrees with residual() at any moment.
+  void report_postponed(LedgerObserver& observer) const;
   void count_received(uint64_t entries) { counters_.entries_received += entries; }
 
   /// Returns, for the audit, the accounts of part `at`, of all values in the bucket. Computes postponed work first.
@@ -206,17 +204,8 @@ class Bucket {
   PartAccounts audit(size_t at);
   /// Returns the sum of the values pushed into the part, and of their rounding errors. REQUIRES: as audit().
   EnteredAccount pushed_in(size_t at) const;
-  /// Return the part's values from a loaded state, and the values lost here. REQUIRES: the job audits.
-  Account opened_in(size_t at) const { return opened_[at]; }
-  Account lost_in(size_t at) const;
   /// Returns the number of entries that audit() would check.
   uint64_t residual_entries(size_t at) const;
-
-  /// Return arrays [dimension]; LedgerMode::kPerIndex only. lost() is a copy that includes the postponed work, computed
-  /// for this caller alone. So it agrees with residual() at any moment.
-  std::span<const double> entered() const { return entered_; }
-  std::vector<double> lost() const;
-  std::span<const double> opening() const { return opening_; }
 
  private:
   friend class PushSlot;
@@ -257,8 +246,6 @@ class Bucket {
 
   // bucket_audit.cc. Accounts of jobs with `audit`.
   Account residual_account(size_t at) const;
-  void book_lost(size_t at, const Mass& mass);
-  void book_opening(size_t at, const Stream& share);
   /// Adds the stream to the target, of part `at` or of all, and accounts the rounding errors.
   void add_in_f32(std::span<float> target, const StreamView& stream, size_t at);
   void add_all_in_f32(std::span<float> target, const StreamView& stream);
@@ -277,15 +264,11 @@ class Bucket {
   void take_returned();
   bool staged_alone() const;
   void add_to_residual(Stream&& stream);
-  void drop_zeros();
   Status take_selection(const SelectContext& context);
-  void split_off(const IndexBuffer& positions);
   void round_to_grid();
   Stream remainder_in_flight(size_t at) const;
   Status draw(const SelectContext& context);
   bool draws() const { return spec_.unbiased && selector_ != nullptr; }
-  /// Adds all of the stream to the ledger, indices of the bucket.
-  void lose_stream(const StreamView& stream);
   Stream take_part(size_t at);
   EncodeOptions options_of_step(EncodeOptions options) const;
   bool goes_plain(const CodecSpec& codec) const;
@@ -294,13 +277,12 @@ class Bucket {
   void part_is_coded(size_t at, uint64_t entries);
   void resolve_encoded(size_t at, const StreamView& selected, const StreamView& decoded, const StreamView& rest);
   void put_off(ReturnedPiece&& piece);
-  void discard(size_t at, const StreamView& stream);
   void merge_piece(size_t at, Stream&& stream);
   /// REQUIRES  it is put off.
   static Resolved resolve(const ReturnedPiece& piece);
-  static void count(const ReturnedPiece& piece, const Resolved& found, BucketCounters& counters);
-  void book(size_t at, const StreamView& where, std::span<const float> amounts, std::vector<double>& ledger) const;
-  void book_beyond(const ReturnedPiece& piece, const Resolved& found, std::vector<double>& ledger) const;
+  static void book(const ReturnedPiece& piece, const Resolved& found, BucketCounters& counters, Ledger& ledger);
+  /// Returns the ledger, and counts, as if all postponed work was done. Reports the additional bookings to `observer`.
+  Ledger with_postponed(BucketCounters& counters, LedgerObserver* observer) const;
   void drop_error(size_t at, const StreamView& selected, const StreamView& sent);
 
   const protocol::JobSpec& spec_;
@@ -319,8 +301,7 @@ class Bucket {
 
   std::mutex fill_;  ///< held while a lone tensor's slot is filled into residual_
   std::unique_ptr<Quarantine> quarantine_;
-  Stream residual_;                      ///< sparse; dense from the first dense push of a lone tensor on
-  Stream merged_;                        ///< target of merging the residual; the two are swapped afterwards
+  Accumulator residual_;                 ///< sparse; dense from the first dense push of a lone tensor on
   Stream spare_;                         ///< arrays of the step before, for reuse
   std::vector<ReturnedPiece> returned_;  ///< since the last select(), in the order of their events
   size_t deferred_ = 0;                  ///< number of them that are not computed
@@ -330,14 +311,8 @@ class Bucket {
   size_t parts_left_ = 0;
   uint64_t entries_in_step_ = 0;
 
-  BucketCounters counters_;
-  LedgerMode ledger_ = LedgerMode::kSums;
-  std::vector<Account> opened_;      ///< audit, by part
-  std::vector<Account> lost_books_;  ///< audit, by part: lost values
-  std::vector<Account> rounded_;     ///< audit, by part: rounding errors of f32 additions here
-  std::vector<double> entered_;
-  std::vector<double> lost_;
-  std::vector<double> opening_;
+  BucketCounters counters_;  ///< without the losses: the ledger has them
+  Ledger ledger_;
 };
 
 }  // namespace millrace::worker

@@ -51,19 +51,13 @@ EnteredAccount Bucket::pushed_in(size_t at) const {
   return pushed;
 }
 
-Account Bucket::lost_in(size_t at) const {
-  Account lost = lost_books_[at];
-  lost.add(rounded_[at]);
-  return lost;
-}
-
 PartAccounts Bucket::audit(size_t at) {
   MILLRACE_CHECK(spec_.audit);
   std::unique_lock<std::mutex> no_fill(fill_, std::defer_lock);
   if (slots_.size() == 1) no_fill.lock();
   while (resolve_one_deferred()) {
   }
-  PartAccounts books{opened_[at], residual_account(at), lost_in(at), rounded_[at]};
+  PartAccounts books{ledger_.opened(at), residual_account(at), ledger_.lost(at), ledger_.rounded_off(at)};
   const EnteredAccount pushed = pushed_in(at);
   books.entered.add(pushed.entered);
   books.lost.add(pushed.rounded_off);
@@ -100,16 +94,8 @@ Account Bucket::residual_account(size_t at) const {
   return held;
 }
 
-void Bucket::book_lost(size_t at, const Mass& mass) {
-  if (spec_.audit) lost_books_[at].add(mass);
-}
-
-void Bucket::book_opening(size_t at, const Stream& share) {
-  if (spec_.audit) opened_[at].add(mass_of(share.values));
-}
-
 void Bucket::add_in_f32(std::span<float> target, const StreamView& stream, size_t at) {
-  rounded_[at].add_rounded(accumulate(target, stream, 1).rounded);
+  ledger_.round_off(at, accumulate(target, stream, 1).rounded);
 }
 
 void Bucket::add_all_in_f32(std::span<float> target, const StreamView& stream) {
@@ -124,13 +110,13 @@ void Bucket::book_rounding(const StreamView& a, const StreamView& b) {
   for (size_t at = 0; at < parts_.size(); ++at) {
     const AuditPiece left(a, parts_[at].begin, parts_[at].end);
     const AuditPiece right(b, parts_[at].begin, parts_[at].end);
-    rounded_[at].add_rounded(rounded_off(left.view(), right.view()));
+    ledger_.round_off(at, rounded_off(left.view(), right.view()));
   }
 }
 
 void Bucket::book_rounding(size_t at, const StreamView& piece) {
   const AuditPiece here(residual_.view(), parts_[at].begin, parts_[at].end);
-  rounded_[at].add_rounded(rounded_off(here.view(), piece));
+  ledger_.round_off(at, rounded_off(here.view(), piece));
 }
 
 }  // namespace millrace::worker

@@ -186,12 +186,12 @@ void Bucket::resolve_encoded(size_t at, const StreamView& selected, const Stream
       const float back_there = stays - in_residual;
       put_back(index, back_there);
       // f32 may not hold the differences: the values that it rounds off are counted as lost.
-      lose(at, index, error - static_cast<double>(stays));
-      lose(at, index,
-           (static_cast<double>(stays) - static_cast<double>(in_residual)) - static_cast<double>(back_there));
+      ledger_.lose(at, index, error - static_cast<double>(stays));
+      ledger_.lose(at, index,
+                   (static_cast<double>(stays) - static_cast<double>(in_residual)) - static_cast<double>(back_there));
     } else {
       put_back(index, -in_residual);
-      lose(at, index, error);
+      ledger_.lose(at, index, error);
     }
     if (was_chosen) chosen.advance();
     if (was_sent) sent.advance();

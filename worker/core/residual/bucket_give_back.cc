@@ -1,14 +1,10 @@
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <functional>
-#include <numeric>
 #include <utility>
 
 #include "kernels/base/check.h"
 #include "kernels/reduce/reduce.h"
 #include "worker/core/residual/bucket.h"
-#include "worker/core/residual/merge_pieces.h"
 
 /// Entries that leave the residual and that return to it, and the values lost on the way.
 namespace millrace::worker {
@@ -34,22 +30,8 @@ void subtract_exactly(std::span<const float> had, std::span<const float> gone, B
   }
 }
 
-/// In f64, in an order that fits vectors.
-double bucket_returns_sum_of(std::span<const float> values) {
-  constexpr size_t kLanes = 8;
-  std::array<double, kLanes> sums{};
-  size_t i = 0;
-  for (; i + kLanes <= values.size(); i += kLanes) {
-    for (size_t lane = 0; lane < kLanes; ++lane) sums[lane] += static_cast<double>(values[i + lane]);
-  }
-  for (; i < values.size(); ++i) sums[0] += static_cast<double>(values[i]);
-  return std::accumulate(sums.begin(), sums.end(), 0.0);
-}
-
-double magnitude_of(std::span<const float> values) {
-  double sum = 0;
-  for (const float value : values) sum += std::abs(static_cast<double>(value));
-  return sum;
+StreamView with_values(const StreamView& where, std::span<const float> values) {
+  return {where.dimension, where.dense, where.indices, values};
 }
 
 /// `values` at the indices of `where`, without the zeros; sparse.
@@ -78,7 +60,7 @@ void Bucket::give_back(size_t at, Stream&& stream) {
     return resolve_on_grid(at, &none);
   }
   if (stream.count() == 0) return;
-  if (spec_.unbiased) return discard(at, stream.view());
+  if (spec_.unbiased) return ledger_.discard(at, stream.view());
   counters_.entries_returned += stream.count();
   returned_.push_back({at, std::move(stream)});
 }
@@ -91,15 +73,8 @@ void Bucket::resolve_offer(size_t at, Stream&& back, uint64_t whole) {
 void Bucket::return_uncarried(size_t at, SharedStream&& sent, const SharedStream& carried) {
   if (sent.view.count() == 0) return;
   // An unbiased job gets the whole sum. Entries that a shard omits all the same must not be sent a second time.
-  if (spec_.unbiased) return discard(at, not_carried(sent.view, carried.view).view());
+  if (spec_.unbiased) return ledger_.discard(at, not_carried(sent.view, carried.view).view());
   put_off({at, Uncarried{std::move(sent), carried}});
-}
-
-void Bucket::discard(size_t at, const StreamView& stream) {
-  counters_.entries_discarded += stream.count();
-  counters_.discarded += bucket_returns_sum_of(stream.values);
-  if (spec_.audit) book_lost(at, mass_of(stream.values));
-  book(at, stream, stream.values, lost_);
 }
 
 void Bucket::put_off(ReturnedPiece&& piece) {
@@ -118,23 +93,14 @@ Bucket::Resolved Bucket::resolve(const ReturnedPiece& piece) {
   return found;
 }
 
-void Bucket::count(const ReturnedPiece& piece, const Resolved& found, BucketCounters& counters) {
-  if (std::holds_alternative<Uncarried>(piece.what)) counters.entries_returned += found.back.count();
-  counters.dropped_error += bucket_returns_sum_of(found.beyond);
-  counters.dropped_magnitude += magnitude_of(found.beyond);
-}
-
-void Bucket::book(size_t at, const StreamView& where, std::span<const float> amounts,
-                  std::vector<double>& ledger) const {
-  if (ledger_ != LedgerMode::kPerIndex) return;
-  for (size_t i = 0; i < amounts.size(); ++i) {
-    ledger[parts_[at].begin + (where.dense ? i : where.indices[i])] += static_cast<double>(amounts[i]);
-  }
-}
-
-void Bucket::book_beyond(const ReturnedPiece& piece, const Resolved& found, std::vector<double>& ledger) const {
+/// Books the outcome of a postponed piece.
+void Bucket::book(const ReturnedPiece& piece, const Resolved& found, BucketCounters& counters, Ledger& ledger) {
   const auto* recoded = std::get_if<Recoded>(&piece.what);
-  if (recoded != nullptr) book(piece.at, recoded->selected.view(), found.beyond, ledger);
+  if (recoded == nullptr) {
+    counters.entries_returned += found.back.count();
+  } else {
+    ledger.lose(piece.at, with_values(recoded->selected.view(), found.beyond));
+  }
 }
 
 bool Bucket::resolve_one_deferred() {
@@ -142,9 +108,7 @@ bool Bucket::resolve_one_deferred() {
   while (!returned_[resolved_to_].is_deferred()) ++resolved_to_;
   ReturnedPiece& oldest = returned_[resolved_to_];
   Resolved found = resolve(oldest);
-  count(oldest, found, counters_);
-  if (spec_.audit) book_lost(oldest.at, mass_of(found.beyond));
-  book_beyond(oldest, found, lost_);
+  book(oldest, found, counters_, ledger_);
   oldest.what = std::move(found.back);
   --deferred_;
   return true;
@@ -162,11 +126,11 @@ void Bucket::take_returned() {
   resolved_to_ = 0;
   if (returned.empty()) return;
   const bool any_dense = std::ranges::any_of(returned, [](const Returned& piece) { return piece.stream.dense; });
-  if (any_dense && !residual_.dense) residual_ = to_dense(residual_.view());
-  if (residual_.dense) {
+  if (any_dense) residual_.make_dense();
+  if (residual_.is_dense()) {
     for (const Returned& piece : returned) {
       const protocol::PartLayout& part = parts_[piece.at];
-      const auto there = std::span<float>(residual_.values).subspan(part.begin, part.end - part.begin);
+      const auto there = residual_.values().subspan(part.begin, part.end - part.begin);
       if (spec_.audit) {
         add_in_f32(there, piece.stream.view(), piece.at);
       } else {
@@ -179,7 +143,7 @@ void Bucket::take_returned() {
   // values and its update came since, and where steps ran ahead.
   std::ranges::stable_sort(returned, {}, &Returned::at);
   while (!returned.empty()) {
-    std::vector<Piece> pieces;
+    std::vector<PlacedStream> pieces;
     std::vector<Returned> now;
     std::vector<Returned> later;
     for (Returned& piece : returned) {
@@ -190,12 +154,10 @@ void Bucket::take_returned() {
       if (spec_.audit) book_rounding(piece.at, piece.stream.view());
     }
     for (const Returned& piece : now) pieces.push_back({parts_[piece.at].begin, piece.stream.view()});
-    merge_pieces(std::as_const(residual_).view(), pieces, merged_);
-    std::swap(residual_, merged_);
+    residual_.merge(pieces);
     returned = std::move(later);
   }
-  // Past the density where that is smaller, dense.
-  if (residual_.count() >= dense_from_count(dimension_)) residual_ = to_dense(residual_.view());
+  residual_.make_dense_where_smaller();
 }
 
 Stream Bucket::residual() const {
@@ -225,40 +187,32 @@ Stream Bucket::residual() const {
   return std::move(*sum);
 }
 
+Ledger Bucket::with_postponed(BucketCounters& counters, LedgerObserver* observer) const {
+  Ledger ledger = ledger_.reporting_to(observer);
+  for (const ReturnedPiece& piece : returned_) {
+    if (piece.is_deferred()) book(piece, resolve(piece), counters, ledger);
+  }
+  return ledger;
+}
+
 BucketCounters Bucket::counters() const {
   BucketCounters all = counters_;
-  for (const ReturnedPiece& piece : returned_) {
-    if (piece.is_deferred()) count(piece, resolve(piece), all);
-  }
+  const Losses losses = deferred_ == 0 ? ledger_.losses() : with_postponed(all, nullptr).losses();
+  static_cast<Losses&>(all) = losses;
   return all;
 }
 
-std::vector<double> Bucket::lost() const {
-  std::vector<double> all = lost_;
-  for (const ReturnedPiece& piece : returned_) {
-    if (piece.is_deferred()) book_beyond(piece, resolve(piece), all);
-  }
-  return all;
-}
-
-void Bucket::lose(size_t at, uint64_t index, double amount) {
-  if (amount == 0) return;
-  counters_.dropped_error += amount;
-  counters_.dropped_magnitude += std::abs(amount);
-  book_lost(at, {amount, std::abs(amount)});
-  if (ledger_ == LedgerMode::kPerIndex) lost_[parts_[at].begin + index] += amount;
+void Bucket::report_postponed(LedgerObserver& observer) const {
+  BucketCounters all = counters_;
+  with_postponed(all, &observer);
 }
 
 void Bucket::drop_error(size_t at, const StreamView& selected, const StreamView& sent) {
   Buffer<float> error;
   Buffer<float> beyond;
   subtract_exactly(selected.values, sent.values, error, beyond);
-  for (const Buffer<float>& amounts : {std::cref(beyond), std::cref(error)}) {
-    counters_.dropped_error += bucket_returns_sum_of(amounts);
-    counters_.dropped_magnitude += magnitude_of(amounts);
-    if (spec_.audit) book_lost(at, mass_of(amounts));
-    book(at, selected, amounts, lost_);
-  }
+  ledger_.lose(at, with_values(selected, beyond));
+  ledger_.lose(at, with_values(selected, error));
 }
 
 }  // namespace millrace::worker

@@ -62,7 +62,7 @@ void Bucket::round_to_grid() {
   for (size_t at = 0; at < parts_.size(); ++at) {
     const BucketGrid::Rounded& rounded = grid_->of(at);
     for (size_t i = 0; i < rounded.beyond.size(); ++i) {
-      lose(at, rounded.index_of(i), static_cast<double>(rounded.beyond[i]));
+      ledger_.lose(at, rounded.index_of(i), static_cast<double>(rounded.beyond[i]));
     }
   }
 }
@@ -72,7 +72,7 @@ void Bucket::resolve_on_grid(size_t at, const StreamView* carried) {
   const BucketGrid::Rounded rounded = grid_->take(at);
   std::vector<size_t> lost_again;
   Stream back = grid_returns(rounded, carried, lost_again);
-  for (const size_t i : lost_again) lose(at, rounded.index_of(i), -static_cast<double>(rounded.beyond[i]));
+  for (const size_t i : lost_again) ledger_.lose(at, rounded.index_of(i), -static_cast<double>(rounded.beyond[i]));
   if (back.count() > 0) returned_.push_back({at, std::move(back)});
 }
 

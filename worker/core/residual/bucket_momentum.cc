@@ -21,11 +21,11 @@ void Bucket::let_enter(float clip) {
   Stream entering = join_staged();
   scale(entering, clip);
   if (velocity_) entering = velocity_->enter(std::move(entering));
-  if (spec_.audit || ledger_ == LedgerMode::kPerIndex) {
+  if (spec_.audit || ledger_.is_observed()) {
     for (auto& slot : slots_) {
       const Stream of_slot = slice_of(entering.view(), slot->offset_, slot->offset_ + slot->dimension_);
       slot->book_entered(of_slot.view());
-      slot->index_entered(of_slot.view(), 1);
+      ledger_.enter(slot->offset_, of_slot.view(), 1);
     }
   }
   add_to_residual(std::move(entering));

@@ -1,4 +1,3 @@
-#include <cmath>
 #include <utility>
 
 #include "kernels/base/check.h"
@@ -7,15 +6,6 @@
 /// The quarantined residual of a rejoining worker (R9): apart from values pushed meanwhile, until each of its parts is
 /// settled.
 namespace millrace::worker {
-namespace {
-
-double sum_of_magnitudes(const StreamView& stream) {
-  double sum = 0;
-  for (const float value : stream.values) sum += std::abs(static_cast<double>(value));
-  return sum;
-}
-
-}  // namespace
 
 bool Bucket::quarantine_residual() {
   if (quarantine_) return true;
@@ -26,7 +16,7 @@ bool Bucket::quarantine_residual() {
   while (resolve_one_deferred()) {
   }
   quarantine_ = std::make_unique<Quarantine>();
-  quarantine_->residual = std::exchange(residual_, Stream::empty(dimension_));
+  quarantine_->residual = residual_.take_all();
   quarantine_->shares.assign(parts_.size(), ShareState::kInBooks);
   for (ReturnedPiece& piece : returned_) {
     quarantine_->returned.push_back({piece.at, std::move(std::get<Stream>(piece.what))});
@@ -63,13 +53,7 @@ void Bucket::return_uncarried_to_quarantine(size_t at, SharedStream&& sent, cons
 void Bucket::accept_quarantined(size_t at) {
   if (!quarantine_ || quarantine_->shares[at] != ShareState::kLoaded) return;
   quarantine_->shares[at] = ShareState::kInBooks;
-  if (ledger_ != LedgerMode::kPerIndex && !spec_.audit) return;
-  const Stream share = share_of(at);
-  book_opening(at, share);
-  if (ledger_ != LedgerMode::kPerIndex) return;
-  for (size_t i = 0; i < share.values.size(); ++i) {
-    opening_[parts_[at].begin + (share.dense ? i : share.indices[i])] += static_cast<double>(share.values[i]);
-  }
+  if (ledger_.takes_openings()) ledger_.open(at, share_of(at).view());
 }
 
 double Bucket::drop_quarantined(size_t at) {
@@ -77,24 +61,16 @@ double Bucket::drop_quarantined(size_t at) {
   double sum = 0;
   if (quarantine_->shares[at] != ShareState::kGone) {
     const Stream share = share_of(at);
-    sum += sum_of_magnitudes(share.view());
-    if (quarantine_->shares[at] == ShareState::kInBooks) lose_all(at, share.view());
+    const bool in_books = quarantine_->shares[at] == ShareState::kInBooks;
+    sum += (in_books ? ledger_.lose(at, share.view()) : mass_of(share.values)).magnitude;
   }
   quarantine_->shares[at] = ShareState::kGone;
   for (const Quarantine::Piece& piece : quarantine_->returned) {
     if (piece.at != at) continue;
-    sum += sum_of_magnitudes(piece.stream.view());
-    lose_all(at, piece.stream.view());
+    sum += ledger_.lose(at, piece.stream.view()).magnitude;
   }
   std::erase_if(quarantine_->returned, [at](const Quarantine::Piece& piece) { return piece.at == at; });
   return sum;
-}
-
-double Bucket::lose_all(size_t at, const StreamView& stream) {
-  for (size_t i = 0; i < stream.values.size(); ++i) {
-    lose(at, stream.dense ? i : stream.indices[i], static_cast<double>(stream.values[i]));
-  }
-  return sum_of_magnitudes(stream);
 }
 
 void Bucket::merge_quarantined() {
@@ -111,7 +87,7 @@ void Bucket::merge_quarantined() {
 void Bucket::merge_piece(size_t at, Stream&& stream) {
   if (stream.count() == 0) return;
   // An unbiased job keeps no residual: the contributions in flight have missed their step.
-  if (spec_.unbiased) return discard(at, stream.view());
+  if (spec_.unbiased) return ledger_.discard(at, stream.view());
   returned_.push_back({at, std::move(stream)});
 }
 

@@ -77,7 +77,7 @@ Status PushSlot::add_dense(std::span<const float> gradient, float weight) {
   if (bucket_.slots_.size() == 1) fill.lock();
   add_whole(gradient, weight);
   // Allocates nothing from here on: a slot that ran out of memory has counted nothing.
-  if (!bucket_.enters_in_select()) index_entered(whole, weight);
+  if (!bucket_.enters_in_select()) bucket_.ledger_.enter(offset_, whole, weight);
   weight_ = weight;
   filled_ = true;
   non_finite_dropped_ += dropped;
@@ -86,18 +86,20 @@ Status PushSlot::add_dense(std::span<const float> gradient, float weight) {
 
 void PushSlot::add_whole(std::span<const float> gradient, float weight) {
   const bool lone = bucket_.enters_in_slot();
-  Stream& target = lone ? bucket_.residual_ : staged_;
-  if (lone && (target.dense || target.count() > 0)) {
-    if (!target.dense) target = to_dense(target.view());
-    add_to_dense(target.values, {dimension_, true, {}, gradient}, weight);
+  Accumulator& residual = bucket_.residual_;
+  if (lone && !residual.is_empty()) {
+    residual.make_dense();
+    add_to_dense(residual.values(), {dimension_, true, {}, gradient}, weight);
     return;
   }
   // Nothing to add to: the array of the step before, if there is one, is written over.
   Buffer<float> values = lone ? std::exchange(bucket_.spare_, {}).values : Buffer<float>{};
   values.resize(dimension_);
   for (size_t i = 0; i < gradient.size(); ++i) values[i] = weight * gradient[i];
-  target = {dimension_, true, {}, std::move(values)};
-  if (!bucket_.enters_in_select()) book_entered(target.view());
+  Stream entering{dimension_, true, {}, std::move(values)};
+  if (!bucket_.enters_in_select()) book_entered(entering.view());
+  if (lone) return residual.add(std::move(entering));
+  staged_ = std::move(entering);
 }
 
 void PushSlot::add_to_dense(std::span<float> residual, const StreamView& stream, float weight) {
@@ -158,11 +160,11 @@ Status PushSlot::add_sparse(IndexSpan indices, std::span<const float> values, fl
   const bool lone = bucket_.slots_.size() == 1;
   std::unique_lock<std::mutex> fill(bucket_.fill_, std::defer_lock);
   if (lone) fill.lock();
-  const bool joins_residual = bucket_.enters_in_slot() && bucket_.residual_.dense;
-  if (joins_residual) add_to_dense(bucket_.residual_.values, stream.view(), 1);
+  const bool joins_residual = bucket_.enters_in_slot() && bucket_.residual_.is_dense();
+  if (joins_residual) add_to_dense(bucket_.residual_.values(), stream.view(), 1);
   // Allocates nothing from here on, as in add_dense().
   if (!bucket_.enters_in_select()) {
-    index_entered(stream.view(), 1);
+    bucket_.ledger_.enter(offset_, stream.view(), 1);
     if (!joins_residual) book_entered(stream.view());
   }
   if (!joins_residual) staged_ = std::move(stream);
@@ -190,20 +192,12 @@ void PushSlot::book_entered(const StreamView& entering) {
   }
 }
 
-void PushSlot::index_entered(const StreamView& gradient, float weight) {
-  if (bucket_.ledger_ != LedgerMode::kPerIndex) return;
-  for (size_t i = 0; i < gradient.values.size(); ++i) {
-    const uint64_t index = offset_ + (gradient.dense ? i : gradient.indices[i]);
-    bucket_.entered_[index] += static_cast<double>(weight * gradient.values[i]);
-  }
-}
-
 void PushSlot::uncount_entered(const StreamView& taken) {
   Stream negated{
       taken.dimension, false, {taken.indices.begin(), taken.indices.end()}, {taken.values.begin(), taken.values.end()}};
   for (float& value : negated.values) value = -value;
   book_entered(negated.view());
-  index_entered(negated.view(), 1);
+  bucket_.ledger_.enter(offset_, negated.view(), 1);
 }
 
 }  // namespace millrace::worker

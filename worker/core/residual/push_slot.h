@@ -15,9 +15,6 @@ namespace millrace::worker {
 
 class Bucket;
 
-/// Chooses the detail of the law's ledger: sums only, or (tests) one f64 per index and cause.
-enum class LedgerMode : uint8_t { kSums = 1, kPerIndex = 2 };
-
 /// Holds one tensor's gradient of one step. A caller's thread fills it, then hands it to SessionCore::commit_push().
 /// Slots of different tensors may be filled at the same time, and while the core runs. The core does not touch a slot's
 /// memory until the commit.
@@ -57,9 +54,6 @@ class PushSlot {
   void add_to_dense(std::span<float> residual, const StreamView& stream, float weight);
   /// Accounts the values that enter with this push, weighted, for the audit; a stream of the slot.
   void book_entered(const StreamView& entering);
-  /// Does the same in the ledger by index: of a gradient of the slot, or (momentum, clipping) of select()'s result of
-  /// it.
-  void index_entered(const StreamView& gradient, float weight);
   void uncount_entered(const StreamView& taken);
   void measure(const StreamView& gradient);
   /// Returns the part's range, in indices of the slot.

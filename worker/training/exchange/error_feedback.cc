@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "kernels/base/random.h"
-#include "kernels/reduce/reduce.h"
 #include "protocol/job/step_sends.h"
 #include "worker/peer/collectives/local_selection.h"
 
@@ -33,16 +32,11 @@ Result<ErrorFeedback> ErrorFeedback::make(const ErrorFeedbackOptions& options) {
 
 void ErrorFeedback::add(const StreamView& stream, float sign) {
   if (stream.values.empty()) return;
-  if (residual_.empty()) residual_.assign(options_.dimension, 0.0F);
-  add_scaled(residual_, stream, sign);
+  residual_.add_to_dense(stream, sign);
 }
 
 SharedStream ErrorFeedback::take_all() {
-  Stream all;
-  all.dimension = options_.dimension;
-  all.dense = true;
-  all.values = std::move(residual_);
-  residual_ = {};
+  Stream all = residual_.take_all();
   // An algorithm that selects expects a dense contribution; for others, zeros need not travel.
   if (options_.result == peer::ResultKind::kGlobalTopk) return SharedStream::from(std::move(all));
   return SharedStream::from(to_sparse(all.view()));
@@ -54,14 +48,11 @@ SelectContext ErrorFeedback::context_of(uint64_t step) const {
 }
 
 Result<SharedStream> ErrorFeedback::take_selected(uint64_t step) {
-  const StreamView all{options_.dimension, true, {}, residual_};
   IndexBuffer positions;
-  if (Status status = selector_->select(all, context_of(step), positions); !status) {
+  if (Status status = selector_->select(residual_.view(), context_of(step), positions); !status) {
     return std::unexpected(status.error());
   }
-  Stream selected = peer::entries_at(all, positions);
-  for (const uint32_t position : positions) residual_[position] = 0;
-  return SharedStream::from(std::move(selected));
+  return SharedStream::from(residual_.take_at(positions));
 }
 
 Result<SharedStream> ErrorFeedback::draw(const StreamView& gradient, uint64_t step) {
@@ -81,23 +72,16 @@ Result<SharedStream> ErrorFeedback::contribution(Stream&& gradient, uint64_t ste
   const bool global = options_.result == peer::ResultKind::kGlobalTopk;
   const bool takes_all = selector_ == nullptr || protocol::step_sends(*options_.select, options_.dimension, step) ==
                                                      protocol::StepSends::kUncompressed;
-  if (takes_all && !global && residual_.empty()) return SharedStream::from(std::move(gradient));
+  if (takes_all && !global && residual_.is_empty()) return SharedStream::from(std::move(gradient));
   add(gradient.view());
-  if (residual_.empty()) return SharedStream::from(Stream::empty(options_.dimension));
+  if (residual_.is_empty()) return SharedStream::from(Stream::empty(options_.dimension));
   return takes_all ? take_all() : take_selected(step);
 }
 
 SharedStream ErrorFeedback::rest() const {
-  if (residual_.empty()) return {};
-  return SharedStream::from(Stream{options_.dimension, true, {}, residual_});
-}
-
-Stream ErrorFeedback::take_residual() {
-  Stream all = Stream::empty(options_.dimension);
-  if (residual_.empty()) return all;
-  all.dense = true;
-  all.values = std::exchange(residual_, {});
-  return to_sparse(all.view());
+  if (residual_.is_empty()) return {};
+  const std::span<const float> values = residual_.view().values;
+  return SharedStream::from(Stream{options_.dimension, true, {}, {values.begin(), values.end()}});
 }
 
 void ErrorFeedback::take_back(const SharedStream& own, const peer::Reduced& reduced) {
@@ -105,14 +89,15 @@ void ErrorFeedback::take_back(const SharedStream& own, const peer::Reduced& redu
   if (options_.codec_error == CodecError::kRetain) add(reduced.returned.view());
   if (options_.result != peer::ResultKind::kGlobalTopk || own.view.values.empty()) return;
   // own less the entries that were handed over, entry by entry.
-  if (residual_.empty()) residual_.assign(options_.dimension, 0.0F);
+  residual_.make_dense();
+  const std::span<float> residual = residual_.values();
   const IndexBuffer& taken = reduced.contributed;
   size_t next = 0;
   for (size_t at = 0; at < own.view.values.size(); ++at) {
     const uint32_t index = own.view.dense ? static_cast<uint32_t>(at) : own.view.indices[at];
     while (next < taken.size() && taken[next] < index) ++next;
     if (next < taken.size() && taken[next] == index) continue;
-    residual_[index] += own.view.values[at];
+    residual[index] += own.view.values[at];
   }
 }
 

@@ -4,6 +4,7 @@
 #include <optional>
 #include <vector>
 
+#include "kernels/accumulate/accumulator.h"
 #include "kernels/select/select.h"
 #include "millrace/options.h"
 #include "worker/peer/collectives/allreduce.h"
@@ -56,12 +57,12 @@ class ErrorFeedback {
   void give_back(const StreamView& stream) { add(stream); }
 
   /// Returns the residual: [dimension], or empty while nothing stayed.
-  std::span<const float> residual() const { return residual_; }
+  std::span<const float> residual() const { return residual_.view().values; }
   /// Hands it out and forgets it; sparse.
-  Stream take_residual();
+  Stream take_residual() { return to_sparse(residual_.take_all().view()); }
 
  private:
-  explicit ErrorFeedback(const ErrorFeedbackOptions& options) : options_(options) {}
+  explicit ErrorFeedback(const ErrorFeedbackOptions& options) : options_(options), residual_(options.dimension) {}
   void add(const StreamView& stream, float sign = 1.0F);
   SelectContext context_of(uint64_t step) const;
   Result<SharedStream> draw(const StreamView& gradient, uint64_t step);
@@ -70,7 +71,7 @@ class ErrorFeedback {
 
   ErrorFeedbackOptions options_;
   std::unique_ptr<Selector> selector_;
-  Buffer<float> residual_;
+  Accumulator residual_;  ///< dense while it is not empty
 };
 
 }  // namespace millrace::training

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/support/watched_core.h"
 #include "tests/worker/core/residual/momentum_oracle.h"
 #include "tests/worker/core/scripted_core.h"
 #include "tests/worker/toys/toy_cluster.h"
@@ -261,7 +262,7 @@ struct ClippedCore : testing::ScriptedCore {
     config_.spec.parts_per_shard = 1;
   }
   void make_running_two_tensors() {
-    core_ = std::make_unique<SessionCore>(config_);
+    core_ = std::make_unique<testing::WatchedCore>(config_);
     core_->start(now_, actions_);
     for (uint32_t shard = 0; shard < 2; ++shard) {
       core_->on_connected(shard, now_, actions_);

@@ -13,6 +13,7 @@
 
 #include "kernels/base/hash.h"
 #include "kernels/base/random.h"
+#include "tests/support/index_ledger.h"
 
 namespace millrace::worker {
 namespace {
@@ -29,7 +30,8 @@ struct QuantizedJob {
     spec.codec_up = codec_from_text("gap+qsgd4").value();
     spec.codec_error = codec_error;
     layout = protocol::plan_layout(spec, 1);
-    bucket = std::make_unique<Bucket>(spec, layout.buckets.at(0), layout.parts, LedgerMode::kPerIndex);
+    ledger = std::make_unique<testing::IndexLedger>(layout);
+    bucket = std::make_unique<Bucket>(spec, layout.buckets.at(0), layout.parts, ledger.get());
   }
 
   /// Pushes a stream and codes all of it; returns the entries that receivers decode.
@@ -52,6 +54,7 @@ struct QuantizedJob {
 
   protocol::JobSpec spec;
   protocol::JobLayout layout;
+  std::unique_ptr<testing::IndexLedger> ledger;
   std::unique_ptr<Bucket> bucket;
 };
 
@@ -72,7 +75,7 @@ TEST(Bucket, WhatACodeChangedIsInTheResidualBeforeAndAfterItIsSettled) {
   ASSERT_EQ(sent.size(), pushed.count());
   ASSERT_TRUE(job.bucket->unresolved());
   const Stream before = job.bucket->residual();
-  const auto lost_before = job.bucket->lost();
+  const auto lost_before = job.ledger->lost(*job.bucket);
   const double dropped_before = job.bucket->counters().dropped_error;
   while (job.bucket->resolve_one_deferred()) {
   }
@@ -80,7 +83,7 @@ TEST(Bucket, WhatACodeChangedIsInTheResidualBeforeAndAfterItIsSettled) {
   const Stream after = job.bucket->residual();
   EXPECT_EQ(before.indices, after.indices);
   EXPECT_EQ(before.values, after.values);
-  const auto lost = job.bucket->lost();
+  const auto lost = job.ledger->lost(*job.bucket);
   EXPECT_TRUE(std::ranges::equal(lost_before, lost));
   EXPECT_EQ(dropped_before, job.bucket->counters().dropped_error);
   std::map<uint32_t, float> stays;
@@ -101,7 +104,7 @@ TEST(Bucket, WhatACodeChangedIsInTheLedgerAtOnceWhereItIsDropped) {
   auto sent = job.send(pushed);
   EXPECT_FALSE(job.bucket->unresolved());
   EXPECT_EQ(job.bucket->residual().count(), 0);
-  const auto lost = job.bucket->lost();
+  const auto lost = job.ledger->lost(*job.bucket);
   double dropped = 0;
   double magnitude = 0;
   for (size_t i = 0; i < pushed.indices.size(); ++i) {
@@ -192,7 +195,7 @@ class OverlappingSteps {
     settle_(bucket());
     unsettled_met += bucket().unresolved() ? 1 : 0;
     take_down(bucket().residual());
-    const auto lost = bucket().lost();
+    const auto lost = job_.ledger->lost(bucket());
     seen.push_back(hash64(bytes_of(std::span<const double>(lost))));
     const BucketCounters counters = bucket().counters();
     seen.push_back(counters.entries_returned);

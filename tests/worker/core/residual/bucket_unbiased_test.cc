@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/base/random.h"
+#include "tests/support/index_ledger.h"
 #include "tests/worker/core/scripted_core.h"
 #include "worker/core/residual/bucket.h"
 
@@ -34,7 +35,8 @@ struct Draws {
 /// A gradient sent again and again by one bucket, each time with other random numbers.
 std::vector<Draws> draw(const protocol::JobSpec& spec, std::span<const float> gradient, uint64_t repeats) {
   const protocol::JobLayout layout = protocol::plan_layout(spec, 1);
-  Bucket bucket(spec, layout.buckets.at(0), layout.parts, LedgerMode::kPerIndex);
+  testing::IndexLedger ledger(layout);
+  Bucket bucket(spec, layout.buckets.at(0), layout.parts, &ledger);
   std::vector<double> sums(gradient.size(), 0);
   std::vector<double> squares(gradient.size(), 0);
   EncodeOptions options;
@@ -55,11 +57,11 @@ std::vector<Draws> draw(const protocol::JobSpec& spec, std::span<const float> gr
     }
     EXPECT_EQ(to_sparse(bucket.residual().view()).count(), 0u) << "something was kept back in step " << step;
   }
-  const std::vector<double> lost = bucket.lost();
+  const std::vector<double> lost = ledger.lost(bucket);
   std::vector<Draws> found;
   for (size_t i = 0; i < gradient.size(); ++i) {
     const auto count = static_cast<double>(repeats);
-    EXPECT_NEAR(bucket.entered()[i], sums[i] + lost[i], 1e-6 * count)
+    EXPECT_NEAR(ledger.entered(0)[i], sums[i] + lost[i], 1e-6 * count)
         << "the ledger has the unsent values, index " << i;
     const double variance = std::max(0.0, squares[i] / count - sums[i] / count * (sums[i] / count));
     found.push_back({sums[i] / count, std::sqrt(variance / count)});
@@ -147,7 +149,7 @@ Stream drawn_of_ones(const std::string& select, uint64_t step, uint64_t draws) {
   spec.select = selection_from_text(select).value();
   spec.parts_per_shard = 1;
   const protocol::JobLayout layout = protocol::plan_layout(spec, 1);
-  Bucket bucket(spec, layout.buckets.at(0), layout.parts, LedgerMode::kSums);
+  Bucket bucket(spec, layout.buckets.at(0), layout.parts);
   std::vector<float> gradient(4'000, 0.0f);
   for (size_t i = 0; i < gradient.size(); i += 2) gradient[i] = 1;
   EXPECT_TRUE(bucket.slot(0).add_dense(gradient, 1));
@@ -171,7 +173,7 @@ TEST(Unbiased, InJobsThatKeepAResidualRandomLeavesTheRestInIt) {
   spec.select = selection_from_text("random:100").value();
   spec.parts_per_shard = 1;
   const protocol::JobLayout layout = protocol::plan_layout(spec, 1);
-  Bucket bucket(spec, layout.buckets.at(0), layout.parts, LedgerMode::kSums);
+  Bucket bucket(spec, layout.buckets.at(0), layout.parts);
   EXPECT_TRUE(bucket.slot(0).add_dense(std::vector<float>(1'000, 2.0f), 1));
   ASSERT_TRUE(bucket.select(0));
   EncodeOptions options;
@@ -188,7 +190,7 @@ TEST(Unbiased, ADrawThatWouldOverflowIsRefusedAndNothingIsLost) {
   protocol::JobSpec spec = unbiased(testing::toy_spec(1, {8}), "gap+raw");
   spec.select = selection_from_text("uniform:0.1").value();
   const protocol::JobLayout layout = protocol::plan_layout(spec, 1);
-  Bucket bucket(spec, layout.buckets.at(0), layout.parts, LedgerMode::kSums);
+  Bucket bucket(spec, layout.buckets.at(0), layout.parts);
   EXPECT_TRUE(bucket.slot(0).add_dense(std::vector<float>(8, 1e38f), 1));
   const Status done = bucket.select(0);
   ASSERT_FALSE(done);
@@ -259,7 +261,8 @@ TEST(Unbiased, WhatAReturningWorkerHadInFlightIsDiscardedAndCounted) {
   const protocol::JobSpec spec = unbiased(testing::toy_spec(1, {8}), "gap+raw");
   const protocol::JobLayout layout = protocol::plan_layout(spec, 1);
   for (const bool from_a_save : {true, false}) {
-    Bucket bucket(spec, layout.buckets.at(0), layout.parts, LedgerMode::kPerIndex);
+    testing::IndexLedger ledger(layout);
+    Bucket bucket(spec, layout.buckets.at(0), layout.parts, &ledger);
     Stream in_flight{8, false, {2, 5}, {1, 4}};
     if (from_a_save) {
       bucket.quarantine_loaded(std::move(in_flight));
@@ -272,8 +275,8 @@ TEST(Unbiased, WhatAReturningWorkerHadInFlightIsDiscardedAndCounted) {
     EXPECT_EQ(bucket.residual().count(), 0u);
     EXPECT_EQ(bucket.counters().entries_discarded, 2u);
     EXPECT_EQ(bucket.counters().discarded, 5.0);
-    EXPECT_EQ(bucket.lost()[2], 1.0);
-    EXPECT_EQ(bucket.lost()[5], 4.0);
+    EXPECT_EQ(ledger.lost(bucket)[2], 1.0);
+    EXPECT_EQ(ledger.lost(bucket)[5], 4.0);
   }
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "protocol/job/layout.h"
+#include "tests/support/index_ledger.h"
 #include "tests/support/replaced_new.h"
 #include "worker/core/residual/bucket.h"
 
@@ -36,12 +37,13 @@ struct OneTensor {
     spec.non_finite = protocol::NonFinite::kDropAndCount;
     spec.parts_per_shard = 4;
     layout = protocol::plan_layout(spec, 1);
-    bucket = std::make_unique<Bucket>(spec, layout.buckets.at(0), layout.parts, LedgerMode::kPerIndex);
+    ledger = std::make_unique<testing::IndexLedger>(layout);
+    bucket = std::make_unique<Bucket>(spec, layout.buckets.at(0), layout.parts, ledger.get());
   }
   PushSlot& slot() { return bucket->slot(0); }
   double entered() const {
     double sum = 0;
-    for (const double value : bucket->entered()) sum += value;
+    for (const double value : ledger->entered(0)) sum += value;
     return sum;
   }
   double held() const {
@@ -71,6 +73,7 @@ struct OneTensor {
 
   protocol::JobSpec spec;
   protocol::JobLayout layout;
+  std::unique_ptr<testing::IndexLedger> ledger;
   std::unique_ptr<Bucket> bucket;
 };
 

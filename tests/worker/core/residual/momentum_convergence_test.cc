@@ -79,7 +79,7 @@ double train(const std::vector<Row>& rows, Way way, double density, double rate)
   std::vector<std::unique_ptr<Bucket>> buckets;
   std::vector<RandomSequence> draws;
   for (uint32_t worker = 0; worker < kMomentumConvergenceWorkers; ++worker) {
-    buckets.push_back(std::make_unique<Bucket>(spec, layout.buckets.at(0), layout.parts, LedgerMode::kSums));
+    buckets.push_back(std::make_unique<Bucket>(spec, layout.buckets.at(0), layout.parts));
     draws.emplace_back(random_key(worker));
   }
   std::vector<float> weights(kFeatures, 0.0f);

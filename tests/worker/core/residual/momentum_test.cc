@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kernels/base/random.h"
+#include "tests/support/index_ledger.h"
 #include "tests/worker/core/residual/momentum_oracle.h"
 #include "tests/worker/core/scripted_core.h"
 #include "worker/core/residual/bucket.h"
@@ -67,7 +68,8 @@ class Twin {
     layout_ = protocol::plan_layout(spec_, 1);
     EXPECT_EQ(layout_.buckets.size(), 1u) << "all tensors of a run travel together";
     const protocol::BucketLayout& planned = layout_.buckets.at(0);
-    bucket_ = std::make_unique<Bucket>(spec_, planned, layout_.parts, LedgerMode::kPerIndex);
+    ledger_ = std::make_unique<testing::IndexLedger>(layout_);
+    bucket_ = std::make_unique<Bucket>(spec_, planned, layout_.parts, ledger_.get());
     oracle_ = std::make_unique<Algorithm4>(planned.dimension, planned.select.k, kFactor, nesterov_of(run.momentum));
     entered_.assign(planned.dimension, 0.0);
   }
@@ -180,13 +182,14 @@ class Twin {
     ASSERT_TRUE(state.velocity.has_value());
     EXPECT_EQ(momentum_dense_of(state.velocity->view()), oracle_->velocity);
     EXPECT_EQ(momentum_dense_of(state.residual.view()), oracle_->residual);
-    EXPECT_TRUE(std::ranges::equal(bucket_->entered(), entered_)) << "what enters is the gradient after momentum";
+    EXPECT_TRUE(std::ranges::equal(ledger_->entered(0), entered_)) << "what enters is the gradient after momentum";
   }
 
   Run run_;
   RandomSequence random_;
   protocol::JobSpec spec_;
   protocol::JobLayout layout_;
+  std::unique_ptr<testing::IndexLedger> ledger_;
   std::unique_ptr<Bucket> bucket_;
   std::unique_ptr<Algorithm4> oracle_;
   std::deque<InFlight> in_flight_;
@@ -250,7 +253,7 @@ std::vector<std::vector<float>> all_sent(Momentum momentum, const char* select,
   spec.momentum = {momentum, kFactor, true};
   spec.select = selection_from_text(select).value();
   const protocol::JobLayout layout = protocol::plan_layout(spec, 1);
-  Bucket bucket(spec, layout.buckets.at(0), layout.parts, LedgerMode::kSums);
+  Bucket bucket(spec, layout.buckets.at(0), layout.parts);
   std::vector<std::vector<float>> sent;
   for (size_t step = 0; step < gradients.size(); ++step) {
     EXPECT_TRUE(bucket.slot(0).add_dense(gradients[step], 1));
@@ -286,7 +289,7 @@ TEST(Momentum, OfWhatShardsCutWhatIsAppliedIsMaskedThoughTheWorkerSendsAll) {
     spec.reselect = {.reselect = protocol::Reselect::kTopK, .k = 1};
     if (dense_steps) spec.select = selection_from_text("topk:0.5:dense=2").value();
     const protocol::JobLayout layout = protocol::plan_layout(spec, 1);
-    Bucket bucket(spec, layout.buckets.at(0), layout.parts, LedgerMode::kSums);
+    Bucket bucket(spec, layout.buckets.at(0), layout.parts);
     EXPECT_EQ(bucket.masks(0), !dense_steps) << "updates of dense first steps carry all";
     EXPECT_EQ(bucket.masks(1), !dense_steps);
     EXPECT_TRUE(bucket.masks(2));
@@ -298,7 +301,7 @@ TEST(Momentum, OfATensorPushedSparseTakesNoMemoryByItsDimension) {
   spec.select = {.selection = SelectionId::kTopK, .k = 2};
   spec.momentum = {Momentum::kCorrection, kFactor, true};
   const protocol::JobLayout layout = protocol::plan_layout(spec, 1);
-  Bucket bucket(spec, layout.buckets.at(0), layout.parts, LedgerMode::kSums);
+  Bucket bucket(spec, layout.buckets.at(0), layout.parts);
   for (uint64_t step = 0; step < 3; ++step) {
     const std::vector<uint32_t> indices = {7, 4'000'000'000u, 4'294'967'295u};
     ASSERT_TRUE(bucket.slot(0).add_sparse(indices, std::vector<float>{0.5f, 8, 4}, 1));

@@ -1,12 +1,13 @@
+#include "kernels/accumulate/merge_pieces.h"
+
 #include <gtest/gtest.h>
 
 #include <map>
 #include <utility>
 
 #include "kernels/base/random.h"
-#include "worker/core/residual/merge_pieces.h"
 
-namespace millrace::worker {
+namespace millrace {
 namespace {
 
 Stream random_stream(uint64_t dimension, double density, RandomSequence& random) {
@@ -27,7 +28,7 @@ TEST(MergePieces, IsTheSumIndexByIndexAtAnyDensityAndCut) {
     const double densities[] = {0.0, 0.1, 0.5, 1.0};
     const Stream base = random_stream(dimension, densities[random.next_below(4)], random);
     std::vector<Stream> streams;
-    std::vector<Piece> pieces;
+    std::vector<PlacedStream> pieces;
     std::map<uint32_t, float> expected;
     for (size_t i = 0; i < base.indices.size(); ++i) expected[base.indices[i]] = base.values[i];
     streams.reserve(dimension + 1);
@@ -63,4 +64,4 @@ TEST(MergePieces, TheLastIndexOfTheLargestDimensionIsKept) {
 }
 
 }  // namespace
-}  // namespace millrace::worker
+}  // namespace millrace

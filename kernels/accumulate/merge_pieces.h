@@ -5,10 +5,10 @@
 
 #include "kernels/stream/stream.h"
 
-namespace millrace::worker {
+namespace millrace {
 
 /// Holds a sparse stream of an index range of a larger one: local index 0 stands for `begin`.
-struct Piece {
+struct PlacedStream {
   uint64_t begin = 0;
   StreamView stream;
 };
@@ -18,6 +18,6 @@ struct Piece {
 /// pieces   disjoint ranges, ascending.
 /// out      written over; its arrays are reused. May not be base.
 /// Cost     one pass without branches that depend on the data; no allocation once `out` has grown.
-void merge_pieces(const StreamView& base, const std::vector<Piece>& pieces, Stream& out);
+void merge_pieces(const StreamView& base, const std::vector<PlacedStream>& pieces, Stream& out);
 
-}  // namespace millrace::worker
+}  // namespace millrace

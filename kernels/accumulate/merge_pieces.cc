@@ -1,4 +1,4 @@
-#include "worker/core/residual/merge_pieces.h"
+#include "kernels/accumulate/merge_pieces.h"
 
 #include <algorithm>
 #include <bit>
@@ -6,7 +6,7 @@
 
 #include "kernels/base/check.h"
 
-namespace millrace::worker {
+namespace millrace {
 namespace {
 
 /// Where the output stands.
@@ -34,7 +34,7 @@ float masked(float value, uint64_t taken) {
 }
 
 /// Merges base[first, last) with a piece of the same index range.
-void merge_one(const StreamView& base, size_t first, size_t last, const Piece& piece, Writer& out) {
+void merge_one(const StreamView& base, size_t first, size_t last, const PlacedStream& piece, Writer& out) {
   const uint64_t begin = piece.begin;
   const uint32_t* const left_indices = base.indices.data();
   const uint32_t* const right_indices = piece.stream.indices.data();
@@ -64,9 +64,9 @@ void merge_one(const StreamView& base, size_t first, size_t last, const Piece& p
 
 }  // namespace
 
-void merge_pieces(const StreamView& base, const std::vector<Piece>& pieces, Stream& out) {
+void merge_pieces(const StreamView& base, const std::vector<PlacedStream>& pieces, Stream& out) {
   size_t count = base.count();
-  for (const Piece& piece : pieces) {
+  for (const PlacedStream& piece : pieces) {
     MILLRACE_CHECK(!base.dense && !piece.stream.dense);
     count += piece.stream.count();
   }
@@ -76,7 +76,7 @@ void merge_pieces(const StreamView& base, const std::vector<Piece>& pieces, Stre
   out.values.resize(count);
   Writer writer{out.indices.data(), out.values.data()};
   size_t done = 0;  // entries of base
-  for (const Piece& piece : pieces) {
+  for (const PlacedStream& piece : pieces) {
     const auto [first, last] = range_of(base.indices, piece.begin, piece.begin + piece.stream.dimension);
     copy(base, done, first, writer);
     merge_one(base, first, last, piece, writer);
@@ -88,4 +88,4 @@ void merge_pieces(const StreamView& base, const std::vector<Piece>& pieces, Stre
   out.values.resize(written);
 }
 
-}  // namespace millrace::worker
+}  // namespace millrace

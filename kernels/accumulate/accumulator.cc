@@ -1,0 +1,98 @@
+#include "kernels/accumulate/accumulator.h"
+
+#include <algorithm>
+
+#include "kernels/base/check.h"
+#include "kernels/reduce/reduce.h"
+#include "kernels/stream/drop_zeros.h"
+
+namespace millrace {
+namespace {
+
+/// Moves the entries [from, from + count) to `to`, towards the front.
+void move_down(Stream& stream, size_t from, size_t count, size_t to) {
+  const auto at = [](auto& array, size_t offset) { return array.begin() + static_cast<std::ptrdiff_t>(offset); };
+  std::copy_n(at(stream.indices, from), count, at(stream.indices, to));
+  std::copy_n(at(stream.values, from), count, at(stream.values, to));
+}
+
+}  // namespace
+
+void Accumulator::add(Stream&& stream) {
+  MILLRACE_CHECK(stream.dimension == sum_.dimension, stream.dimension, sum_.dimension);
+  if (sum_.dense) {
+    add_scaled(sum_.values, stream.view(), 1);
+  } else if (is_empty()) {
+    sum_ = std::move(stream);
+  } else if (stream.dense) {
+    add_scaled(stream.values, sum_.view(), 1);
+    sum_ = std::move(stream);
+  } else {
+    auto sum = sum_two(sum_.view(), stream.view());
+    MILLRACE_CHECK(sum.has_value(), sum_.dimension);
+    sum_ = std::move(*sum);
+  }
+}
+
+void Accumulator::add_to_dense(const StreamView& stream, float factor) {
+  make_dense();
+  add_scaled(sum_.values, stream, factor);
+}
+
+void Accumulator::merge(const std::vector<PlacedStream>& pieces) {
+  merge_pieces(view(), pieces, merged_);
+  std::swap(sum_, merged_);
+}
+
+void Accumulator::make_dense() {
+  if (!sum_.dense) sum_ = to_dense(view());
+}
+
+void Accumulator::make_dense_where_smaller() {
+  if (sum_.count() >= dense_from_count(sum_.dimension)) make_dense();
+}
+
+void Accumulator::drop_zeros() { millrace::drop_zeros(sum_); }
+
+Stream Accumulator::take_at(IndexSpan positions) {
+  Stream taken = Stream::empty(sum_.dimension);
+  taken.values.resize(positions.size());
+  if (sum_.dense) {
+    taken.indices.assign(positions.begin(), positions.end());
+    for (size_t i = 0; i < positions.size(); ++i) {
+      taken.values[i] = std::exchange(sum_.values[positions[i]], 0.0f);
+    }
+    return taken;
+  }
+  taken.indices.resize(positions.size());
+  size_t kept = 0;
+  size_t next = 0;
+  for (size_t i = 0; i < positions.size(); ++i) {
+    // The entries between two taken ones move down as a block.
+    const size_t run = positions[i] - next;
+    move_down(sum_, next, run, kept);
+    kept += run;
+    taken.indices[i] = sum_.indices[positions[i]];
+    taken.values[i] = sum_.values[positions[i]];
+    next = positions[i] + 1;
+  }
+  const size_t rest = sum_.indices.size() - next;
+  move_down(sum_, next, rest, kept);
+  sum_.indices.resize(kept + rest);
+  sum_.values.resize(kept + rest);
+  return taken;
+}
+
+Stream Accumulator::take_range(uint64_t begin, uint64_t end) {
+  MILLRACE_CHECK(begin < end && end <= sum_.dimension, begin, end, sum_.dimension);
+  if (sum_.dense) sum_ = to_sparse(view());
+  Stream taken = slice_of(view(), begin, end);
+  const auto [first, last] = range_of(sum_.indices, begin, end);
+  const size_t rest = sum_.indices.size() - last;
+  move_down(sum_, last, rest, first);
+  sum_.indices.resize(first + rest);
+  sum_.values.resize(first + rest);
+  return taken;
+}
+
+}  // namespace millrace

@@ -1,0 +1,60 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "kernels/accumulate/merge_pieces.h"
+#include "kernels/stream/stream.h"
+
+namespace millrace {
+
+/// Holds the sum of the streams that were added, without the entries that were taken out: a residual's arithmetic.
+/// Sparse while the added streams are. Dense after a dense stream, or where a sum of two sparse streams is smaller so
+/// [SparCML19, 5.1]; sparse again when everything was taken out.
+///
+/// Invariant  every index is in the sum once; values add up in the order of the calls, in f32.
+/// Memory     sparse: 8 bytes an entry, twice while pieces are merged; dense: 4 bytes an index.
+/// Limits     dimension in [1, 2^32].
+/// Errors     none. Every stream must be well-formed and of this dimension (checked). Values are not looked at.
+/// Threads    one.
+class Accumulator {
+ public:
+  explicit Accumulator(uint64_t dimension) : sum_(Stream::empty(dimension)) {}
+
+  uint64_t dimension() const { return sum_.dimension; }
+  bool is_dense() const { return sum_.dense; }
+  /// Says whether nothing is stored. A dense sum of zeros is stored.
+  bool is_empty() const { return sum_.count() == 0; }
+  StreamView view() const { return sum_.view(); }
+  /// Returns the stored values, by position in view().
+  std::span<float> values() { return sum_.values; }
+
+  /// Adds the stream; its arrays become the sum's where that saves a pass.
+  /// Cost   one pass over the entries of both; a dense sum: over those of the stream.
+  void add(Stream&& stream);
+  /// Adds factor * stream to a dense form of the sum.
+  void add_to_dense(const StreamView& stream, float factor);
+  /// Adds sparse streams of disjoint ranges, ascending, in one pass. REQUIRES: the sum is sparse.
+  void merge(const std::vector<PlacedStream>& pieces);
+
+  void make_dense();
+  /// Makes a sparse sum dense that takes less memory so [SparCML19, 5.1].
+  void make_dense_where_smaller();
+  /// Takes the zeros out of a sparse sum.
+  void drop_zeros();
+
+  /// Takes all entries out, in their present form.
+  Stream take_all() { return std::exchange(sum_, Stream::empty(sum_.dimension)); }
+  /// Takes out the entries at positions of view(), increasing; sparse. A dense sum has zeros in their place.
+  Stream take_at(IndexSpan positions);
+  /// Takes out the entries in [begin, end), indices local to begin; sparse. A dense sum becomes sparse.
+  Stream take_range(uint64_t begin, uint64_t end);
+
+ private:
+  Stream sum_;
+  Stream merged_;  ///< target of merge(); the two are swapped afterwards
+};
+
+}  // namespace millrace
