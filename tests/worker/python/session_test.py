@@ -140,7 +140,7 @@ class Sums(WithShards):
         session, = self.connect([millrace.Tensor("w", N)], select="topk:5")
         session.wait("w", session.push("w", np.ones(N, np.float32)))
         session.save(self.path("state"))
-        session.close()
+        session.finish()
         me = self.me(load_path=str(self.path("state")))
         with millrace.Session(self.job(select="topk:5"), me, [millrace.Tensor("w", N)]) as again:
             entries = again.take_residual("w")
