@@ -3,8 +3,9 @@
     millrace serve --shards 2 --listen 127.0.0.1:7600
     torchrun --nproc-per-node 2 char_transformer.py --data FOLDER --servers tcp://127.0.0.1:7600,tcp://127.0.0.1:7601
 
-FOLDER has tinyshakespeare.txt.gz, any text of at least some 100 kB: the last tenth of it is for the loss that counts.
---dense trains with DDP over gloo alone, to compare.
+FOLDER has tinyshakespeare.txt.gz; any other gzipped text of at least some 100 kB is given as a file. The last tenth of
+the text is for the loss that counts.
+--dense trains with DDP over gloo alone, to compare: f32, or bf16 by DDP's own hook. Times leave out the reports.
 """
 
 import argparse
@@ -16,6 +17,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
@@ -41,9 +43,9 @@ class CharTransformer(nn.Module):
         return self.output(self.blocks(self.embedding(text) + self.position, mask=self.future))
 
 
-def read_text(folder):
+def read_text(path):
     """Returns the characters as numbers, and how many different ones there are."""
-    with gzip.open(folder / "tinyshakespeare.txt.gz", "rt", encoding="utf-8") as file:
+    with gzip.open(path / "tinyshakespeare.txt.gz" if path.is_dir() else path, "rt", encoding="utf-8") as file:
         text = file.read()
     numbers = {symbol: at for at, symbol in enumerate(sorted(set(text)))}
     return torch.tensor([numbers[symbol] for symbol in text]), len(numbers)
@@ -60,9 +62,30 @@ def loss_of(model, inputs, targets):
     return cross_entropy(model(inputs).flatten(0, 1), targets.flatten())
 
 
+def report(ddp, text, args, step, seconds):
+    """Prints the loss of rank 0's model on windows of the held-out text, always the same ones. All ranks call it: none
+    computes meanwhile."""
+    dist.barrier()
+    if dist.get_rank() == 0:
+        with torch.no_grad():
+            draw = torch.Generator().manual_seed(7)
+            loss = loss_of(ddp.module, *windows(text, args.report_windows, args.context, draw)).item()
+        print(f"step {step}: held-out loss {loss:.4f} a character, {seconds:.2f} s", flush=True)
+    dist.barrier()
+
+
+def half_precision_hook():
+    """Returns the name and DDP's hook of the 16-bit type that gloo can add: bf16, or fp16 where it lacks bf16."""
+    try:
+        dist.all_reduce(torch.zeros(1, dtype=torch.bfloat16))
+    except RuntimeError:
+        return "fp16", default_hooks.fp16_compress_hook
+    return "bf16", default_hooks.bf16_compress_hook
+
+
 def options():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, metavar="FOLDER")
+    parser.add_argument("--data", type=Path, required=True, metavar="FOLDER|FILE")
     parser.add_argument("--servers", default="tcp://127.0.0.1:7600,tcp://127.0.0.1:7601")
     parser.add_argument("--job", default="char_transformer")
     parser.add_argument("--select", default="topk:0.01", help="entries that a rank sends (%(default)s)")
@@ -72,8 +95,27 @@ def options():
     parser.add_argument("--context", type=int, default=64)
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--layers", type=int, default=2)
-    parser.add_argument("--dense", action="store_true", help="DDP over gloo, without Millrace")
+    parser.add_argument("--report-every", type=int, default=50, metavar="STEPS", help="between two reports (%(default)s)")
+    parser.add_argument("--report-windows", type=int, default=64, help="of the held-out text (%(default)s)")
+    parser.add_argument("--dense", nargs="?", const="f32", choices=("f32", "bf16"),
+                        help="DDP over gloo, without Millrace; bf16 is fp16 where gloo cannot add bf16")
     return parser.parse_args()
+
+
+def exchange_by(args, ddp):
+    """Gives DDP the hook that the options ask for. Returns the State of Millrace's, or None."""
+    if args.dense == "bf16":
+        name, dense_hook = half_precision_hook()
+        ddp.register_comm_hook(None, dense_hook)
+        if dist.get_rank() == 0:
+            print(f"gradients travel as {name}", flush=True)
+    if args.dense:
+        return None
+    # The embedding is the output layer as well: RedSync does not quantize it.
+    mill = millrace.State(args.servers, job=args.job, select=args.select, codec=args.codec,
+                          rules={"embedding.weight": {"output_layer": True}})
+    ddp.register_comm_hook(mill, millrace.hook)
+    return mill
 
 
 def main():
@@ -86,31 +128,25 @@ def main():
 
     torch.manual_seed(1)
     ddp = DistributedDataParallel(CharTransformer(symbols, args.context, args.width, args.layers))
-    if not args.dense:
-        # The embedding is the output layer as well: RedSync does not quantize it.
-        mill = millrace.State(args.servers, job=args.job, select=args.select, codec=args.codec,
-                              rules={"embedding.weight": {"output_layer": True}})
-        ddp.register_comm_hook(mill, millrace.hook)
+    mill = exchange_by(args, ddp)
     optimizer = torch.optim.Adam(ddp.parameters(), lr=1e-3)
 
-    began = time.monotonic()
+    seconds = 0.0
     draw = torch.Generator().manual_seed(rank)
-    for step in range(1, args.steps + 1):
+    for step in range(args.steps):
+        if step % args.report_every == 0:
+            report(ddp, held_out, args, step, seconds)
+        began = time.monotonic()
         optimizer.zero_grad()
-        loss = loss_of(ddp, *windows(train, args.batch, args.context, draw))
-        loss.backward()
+        loss_of(ddp, *windows(train, args.batch, args.context, draw)).backward()
         nn.utils.clip_grad_norm_(ddp.parameters(), 1.0)
         optimizer.step()
-        if rank == 0 and step % 50 == 0:
-            print(f"step {step}: loss {loss.item():.3f}, {time.monotonic() - began:.1f} s", flush=True)
+        seconds += time.monotonic() - began
+    report(ddp, held_out, args, args.steps, seconds)
 
-    if rank == 0:
-        with torch.no_grad():
-            loss = loss_of(ddp.module, *windows(held_out, 64, args.context, torch.Generator().manual_seed(7)))
-        print(f"held-out loss {loss.item():.3f} a character")
-        if not args.dense:
-            stats = mill.stats()
-            print(f"sent {stats.bytes_up} bytes and received {stats.bytes_down}: {stats.ratio:.4f} of dense")
+    if rank == 0 and mill is not None:
+        stats = mill.stats()
+        print(f"sent {stats.bytes_up} bytes and received {stats.bytes_down}: {stats.ratio:.4f} of dense")
 
 
 if __name__ == "__main__":

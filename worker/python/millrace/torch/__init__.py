@@ -3,8 +3,11 @@
     import millrace
     mill = millrace.State("tcp://a:7600,tcp://b:7600", job="run7", select="topk:0.01")
     ddp.register_comm_hook(mill, millrace.hook)
+
+Replica trains without a process group: a killed worker rejoins the running job.
 """
 
+from .replica import Replica
 from .state import State, hook
 
-__all__ = ["State", "hook"]
+__all__ = ["Replica", "State", "hook"]
