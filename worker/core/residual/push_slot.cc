@@ -198,6 +198,13 @@ void PushSlot::index_entered(const StreamView& gradient, float weight) {
   }
 }
 
+void PushSlot::restore(const StreamView& residual) {
+  bucket_.take_returned();
+  book_entered(residual);
+  index_entered(residual, 1);
+  bucket_.add_to_residual(rebased(residual, offset_, bucket_.dimension_));
+}
+
 void PushSlot::uncount_entered(const StreamView& taken) {
   Stream negated{
       taken.dimension, false, {taken.indices.begin(), taken.indices.end()}, {taken.values.begin(), taken.values.end()}};
