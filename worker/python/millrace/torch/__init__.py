@@ -3,8 +3,12 @@
     import millrace
     mill = millrace.State("tcp://a:7600,tcp://b:7600", job="run7", select="topk:0.01")
     ddp.register_comm_hook(mill, millrace.hook)
+
+StoreOptimizer and StoreEmbedding train parameters that live at the shards.
 """
 
 from .state import State, hook
+from .store import StoreOptimizer
+from .store_embedding import StoreEmbedding
 
-__all__ = ["State", "hook"]
+__all__ = ["State", "StoreEmbedding", "StoreOptimizer", "hook"]
