@@ -358,9 +358,8 @@ CallStatus SessionShell::restore(size_t tensor, const SparseEntries& residual, c
   if (!of_residual) return std::unexpected(of_residual.error());
   const auto of_velocity = coalesce(dimension_of(tensor), velocity.indices, velocity.values);
   if (!of_velocity) return std::unexpected(of_velocity.error());
-  return while_idle(tensor, [&](const IdleTensor& idle) {
-    return idle.restore(std::move(*of_residual), of_velocity->view());
-  });
+  return while_idle(tensor,
+                    [&](const IdleTensor& idle) { return idle.restore(std::move(*of_residual), of_velocity->view()); });
 }
 
 Stats SessionShell::stats() {
