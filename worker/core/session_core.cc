@@ -272,20 +272,19 @@ bool SessionCore::in_flight() const {
                              [this](const BucketRun& run) { return impl_->answers_handed(run) < run.pushed; });
 }
 
-Result<Stream> SessionCore::take_residual(uint32_t tensor) {
+Result<IdleTensor> SessionCore::idle_tensor(uint32_t tensor) {
   impl_->resolve_switch_step();
   if (impl_->error) return std::unexpected(*impl_->error);
   const TensorRun& run = impl_->tensors[tensor];
   BucketRun& bucket = impl_->buckets[run.bucket];
   if (bucket.bucket->is_quarantined() || bucket.committed_slots > 0 || impl_->answers_handed(bucket) < bucket.pushed) {
-    return fail(ErrorCode::kInvalidArgument, "the residual of tensor '" + impl_->config.spec.tensors[tensor].name +
-                                                 "' can be taken only while no step of it is in flight and this worker "
-                                                 "does not rejoin");
+    return fail(ErrorCode::kInvalidArgument,
+                "the residual of tensor '" + impl_->config.spec.tensors[tensor].name +
+                    "' can be taken or restored only while no step of it is in flight and this worker does not rejoin");
   }
   // The shards may have decided the step without this worker while it codes its contribution.
   impl_->skip_uncoded(bucket);
-  const PushSlot& slot = bucket.bucket->slot(run.member);
-  return bucket.bucket->take_residual(slot.offset(), slot.offset() + slot.dimension());
+  return IdleTensor{bucket.bucket.get(), &bucket.bucket->slot(run.member)};
 }
 
 uint64_t SessionCore::steps_pushed(uint32_t tensor) const { return impl_->tensors[tensor].pushed; }

@@ -18,6 +18,7 @@
 #include "worker/core/actions.h"
 #include "worker/core/rejoin/saved_state.h"
 #include "worker/core/residual/bucket.h"
+#include "worker/core/residual/idle_tensor.h"
 #include "worker/switch/switch_path.h"
 
 namespace millrace::worker {
@@ -212,11 +213,10 @@ class SessionCore {
   Result<uint64_t> push_sparse(uint32_t tensor, IndexSpan indices, std::span<const float> values, float weight,
                                TimeNs now);
 
-  /// Hands out the tensor's residual and sets it to zero: from now on the values are the caller's, as if they had never
-  /// entered.
+  /// Returns the tensor, to take and restore its residual and velocity.
   /// Errors  invalid_argument: a step of the tensor's bucket is pushed and not applied yet. The error that ended the
   ///         session.
-  Result<Stream> take_residual(uint32_t tensor);
+  Result<IdleTensor> idle_tensor(uint32_t tensor);
 
   // --- inspection
   // ---------------------------------------------------------------------------------------------------------

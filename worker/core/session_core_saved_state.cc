@@ -28,7 +28,8 @@ void SessionCore::Impl::load(SavedState& saved) {
       std::optional<Stream> velocity = std::exchange(saved.tensors[member.tensor].momentum, std::nullopt);
       if (velocity) velocities.push_back(rebased(velocity->view(), member.offset, planned.dimension));
     }
-    if (!velocities.empty()) buckets[bucket].bucket->load_velocity(must_sum_core_saves(velocities));
+    Velocity* const velocity = buckets[bucket].bucket->velocity();
+    if (velocity != nullptr && !velocities.empty()) velocity->load(must_sum_core_saves(velocities));
     if (planned.members.size() == 1) {
       buckets[bucket].bucket->quarantine_loaded(std::move(saved.tensors[planned.members[0].tensor].residual));
       continue;

@@ -14,18 +14,19 @@ namespace {
 constexpr TimeNs kNeverAsked = INT64_MAX;
 constexpr size_t kStoreClientRunValues = protocol::kSnapshotRunBytes / sizeof(float);
 
-template <typename T>
-SharedBytes bytes_of_run(std::span<const T> values) {
+SharedBytes bytes_of_run(std::span<const float> values) {
   ByteBuffer bytes(values.size_bytes());
   if (!bytes.empty()) std::memcpy(bytes.data(), values.data(), bytes.size());
   return SharedBytes::from(std::move(bytes));
 }
 
+size_t index_count(const StoreClient::Request& request) { return request.indices.bytes.size() / sizeof(uint32_t); }
+
 }  // namespace
 
 uint64_t StoreClient::ask(Request request) {
-  MILLRACE_CHECK(request.count <= protocol::kPullValuesMax && request.indices.size() <= protocol::kPullValuesMax,
-                 request.count, request.indices.size());
+  MILLRACE_CHECK(request.count <= protocol::kPullValuesMax && index_count(request) <= protocol::kPullValuesMax,
+                 request.count, index_count(request));
   const uint64_t id = next_id_++;
   pending_[id].request = std::move(request);
   return id;
@@ -53,7 +54,7 @@ void StoreClient::on_pulled(const protocol::Message& message, TimeNs now, std::v
     return;
   }
   const Request& request = pending.request;
-  const uint64_t expected = request.indices.empty() ? request.count : request.indices.size();
+  const uint64_t expected = request.indices.bytes.empty() ? request.count : index_count(request);
   if (!pulled.code) {
     const bool damaged = pulled.values != 0 && hash64(message.payload.bytes) != pulled.payload_hash;
     if (damaged || pulled.values != expected || pulled.n < request.at_least) return;  // asked for again in time
@@ -83,10 +84,8 @@ void StoreClient::send(uint64_t id, Pending& pending, const Reach& reach, TimeNs
   body.at_least = request.at_least;
   body.offset = request.offset;
   body.count = request.count;
-  body.indices = static_cast<uint32_t>(request.indices.size());
-  SharedBytes indices =
-      request.indices.empty() ? SharedBytes{} : bytes_of_run(std::span<const uint32_t>(request.indices));
-  actions.sends.push_back({request.shard, {header, body, std::move(indices)}});
+  body.indices = static_cast<uint32_t>(index_count(request));
+  actions.sends.push_back({request.shard, {header, body, request.indices}});
   pending.sent = true;
   pending.placed = places;
   pending.interval =

@@ -42,7 +42,8 @@ class StoreClient {
     uint64_t at_least = 0;
     uint64_t offset = 0;
     uint64_t count = 0;
-    std::vector<uint32_t> indices;
+    /// u32 each, shared with the messages that ask for them; none: the range.
+    SharedBytes indices;
     /// First weights of the part, one run after another and complete. The lowest member places them. Such a request
     /// pulls nothing. They stay the caller's until the request is done.
     std::vector<std::span<const float>> place;

@@ -35,6 +35,10 @@ T take(CallResult<T>&& result) {
   return std::move(*result);
 }
 
+SparseEntries entries_of(const Stream& stream) {
+  return {{stream.indices.begin(), stream.indices.end()}, {stream.values.begin(), stream.values.end()}};
+}
+
 template <auto kOurs, auto kWire>
 constexpr bool same_number() {
   return static_cast<uint16_t>(kOurs) == static_cast<uint16_t>(kWire);
@@ -183,9 +187,10 @@ void Session::set_scale(size_t tensor, float scale) { must(impl_->set_scale(tens
 uint64_t Session::steps_applied(size_t tensor) { return take(impl_->steps_applied(tensor)); }
 SessionStatus Session::status() const { return impl_->status(); }
 
-SparseEntries Session::take_residual(size_t tensor) {
-  const Stream taken = take(impl_->take_residual(tensor));
-  return {{taken.indices.begin(), taken.indices.end()}, {taken.values.begin(), taken.values.end()}};
+SparseEntries Session::take_residual(size_t tensor) { return entries_of(take(impl_->take_residual(tensor))); }
+SparseEntries Session::take_velocity(size_t tensor) { return entries_of(take(impl_->take_velocity(tensor))); }
+void Session::restore(size_t tensor, const SparseEntries& residual, const SparseEntries& velocity) {
+  must(impl_->restore(tensor, residual, velocity));
 }
 
 PulledSteps Session::pull(size_t tensor, std::span<float> out, const PullOptions& options) {

@@ -308,9 +308,9 @@ std::optional<Error> SessionShell::error() const {
   return error_ ? std::optional(error_->error) : std::nullopt;
 }
 
-CallResult<Stream> SessionShell::take_residual(size_t tensor) {
+CallStatus SessionShell::while_idle(size_t tensor, const std::function<Status(const IdleTensor&)>& body) {
   if (auto valid = check_tensor(tensor); !valid) return std::unexpected(valid.error());
-  CallResult<Stream> taken;
+  CallStatus done;
   run_there([&] {
     // A fill under way adds to the residual on its caller's thread; one that has ended may not have reached the core
     // yet.
@@ -319,18 +319,47 @@ CallResult<Stream> SessionShell::take_residual(size_t tensor) {
     for (uint32_t other = 0; other < gates_.size(); ++other) {
       const Gate& gate = gates_[other];
       if (gate.bucket != gates_[tensor].bucket || gate.steps_pushed == core_.steps_pushed(other)) continue;
-      taken = fail(ErrorCode::kInvalidArgument, "the tensor, or one that travels with it, is being pushed");
+      done = fail(ErrorCode::kInvalidArgument, "the tensor, or one that travels with it, is being pushed");
       return;
     }
     lock.unlock();
-    auto answer = core_.take_residual(static_cast<uint32_t>(tensor));
-    if (answer) {
-      taken = std::move(*answer);
-    } else {
-      taken = std::unexpected(answer_of(std::move(answer.error())));
-    }
+    const Result<IdleTensor> idle = core_.idle_tensor(static_cast<uint32_t>(tensor));
+    Status status = idle ? body(*idle) : Status(std::unexpected(idle.error()));
+    if (!status) done = std::unexpected(answer_of(std::move(status.error())));
   });
+  return done;
+}
+
+CallResult<Stream> SessionShell::take_residual(size_t tensor) {
+  Stream taken;
+  const CallStatus done = while_idle(tensor, [&](const IdleTensor& idle) -> Status {
+    taken = idle.take_residual();
+    return {};
+  });
+  if (!done) return std::unexpected(done.error());
   return taken;
+}
+
+CallResult<Stream> SessionShell::take_velocity(size_t tensor) {
+  Stream taken;
+  const CallStatus done = while_idle(tensor, [&](const IdleTensor& idle) -> Status {
+    taken = idle.take_velocity();
+    return {};
+  });
+  if (!done) return std::unexpected(done.error());
+  return taken;
+}
+
+CallStatus SessionShell::restore(size_t tensor, const SparseEntries& residual, const SparseEntries& velocity) {
+  if (auto valid = check_tensor(tensor); !valid) return std::unexpected(valid.error());
+  if (!all_finite(residual.values) || !all_finite(velocity.values))
+    return fail(ErrorCode::kNonFinite, "NaN or infinity among entries to restore");
+  auto of_residual = coalesce(dimension_of(tensor), residual.indices, residual.values);
+  if (!of_residual) return std::unexpected(of_residual.error());
+  const auto of_velocity = coalesce(dimension_of(tensor), velocity.indices, velocity.values);
+  if (!of_velocity) return std::unexpected(of_velocity.error());
+  return while_idle(tensor,
+                    [&](const IdleTensor& idle) { return idle.restore(std::move(*of_residual), of_velocity->view()); });
 }
 
 Stats SessionShell::stats() {

@@ -38,6 +38,16 @@ std::vector<Place> places_of(const SessionCore& core, uint32_t bucket, size_t te
   return places;
 }
 
+/// Returns the bytes of the indices, each moved by `shift`, which may wrap around.
+SharedBytes moved_indices(std::span<const uint32_t> indices, uint32_t shift) {
+  ByteBuffer bytes(indices.size_bytes());
+  for (size_t at = 0; at < indices.size(); ++at) {
+    const uint32_t index = indices[at] + shift;
+    std::memcpy(bytes.data() + at * sizeof(index), &index, sizeof(index));
+  }
+  return SharedBytes::from(std::move(bytes));
+}
+
 }  // namespace
 
 /// Holds a pull that the session thread was asked for. Its end withdraws the remaining requests: nothing points to the
@@ -116,18 +126,19 @@ CallResult<std::optional<PulledSteps>> SessionShell::pull_indices(size_t tensor,
                   std::to_string(dimension_of(tensor)));
   }
   std::vector<StoreClient::Request> pieces;
-  size_t next = 0;
+  auto next = indices.begin();
   for (const Place& place : places_of(core_, gates_[tensor].bucket, tensor, 0, dimension_of(tensor))) {
     const uint64_t end = place.at + (place.end - place.begin);
-    while (next < indices.size() && indices[next] < end) {
+    const auto last = std::lower_bound(next, indices.end(), end);
+    while (next != last) {
+      const auto count = std::min<uint64_t>(static_cast<uint64_t>(last - next), protocol::kPullValuesMax);
       StoreClient::Request& piece = pieces.emplace_back();
       piece.part = place.part.part;
       piece.shard = place.part.shard;
-      const size_t first = next;
-      for (; next < indices.size() && indices[next] < end && next - first < protocol::kPullValuesMax; ++next) {
-        piece.indices.push_back(static_cast<uint32_t>(indices[next] - place.at + place.begin));
-      }
-      piece.out = out.subspan(first, next - first);
+      const auto first = static_cast<size_t>(next - indices.begin());
+      piece.out = out.subspan(first, count);
+      piece.indices = moved_indices(indices.subspan(first, count), static_cast<uint32_t>(place.begin - place.at));
+      next += static_cast<std::ptrdiff_t>(count);
     }
   }
   return carry_out_pull(std::move(pieces), options);

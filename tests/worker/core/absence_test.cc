@@ -60,10 +60,11 @@ TEST_F(Absence, StepDecidedWhileItIsCoded_TheResidualHasAllOfIt) {
     for (int done = 0; done < 1 + coded_before; ++done) ASSERT_TRUE(core().work(now_, actions_));
     hear_without_me(0, 0, {{9, 1}});
     hear_without_me(1, 0, {});
-    const auto taken = core().take_residual(0);
-    ASSERT_TRUE(taken.has_value()) << taken.error().message;
-    EXPECT_TRUE(std::ranges::equal(taken->indices, std::vector<uint32_t>{5, 150'000}));
-    EXPECT_TRUE(std::ranges::equal(taken->values, std::vector<float>{1, 2}));
+    const auto idle = core().idle_tensor(0);
+    ASSERT_TRUE(idle.has_value()) << idle.error().message;
+    const Stream taken = idle->take_residual();
+    EXPECT_TRUE(std::ranges::equal(taken.indices, std::vector<uint32_t>{5, 150'000}));
+    EXPECT_TRUE(std::ranges::equal(taken.values, std::vector<float>{1, 2}));
     actions_.clear();
     push({5}, {1});
     EXPECT_EQ(steps_sent(), (std::vector<uint64_t>{1, 1}));

@@ -297,7 +297,9 @@ TEST_F(AuditedCore, WhatIsTakenOutHasNotEntered) {
   hear(0, update, sum_of({{6, 4}}, part_dimension(0)));
   hear_counted(1, 0, {}, 0);
   EXPECT_EQ(audit().in_residual, 1);
-  ASSERT_TRUE(core().take_residual(0).has_value());
+  const auto idle = core().idle_tensor(0);
+  ASSERT_TRUE(idle.has_value());
+  idle->take_residual();
   const AuditSums sums = audit();
   EXPECT_EQ(sums.entered, 4);
   EXPECT_EQ(sums.in_residual, 0);

@@ -150,7 +150,8 @@ TEST_F(Client, AsManyAreInFlightAsAShardLetsWait) {
 }
 
 TEST_F(Client, IndicesAreThePayload) {
-  client.ask({.part = 0, .shard = 0, .at_least = 0, .offset = 0, .count = 0, .indices = {3, 9}, .place = {}});
+  const SharedBytes indices = SharedBytes::from(ByteBuffer{3, 0, 0, 0, 9, 0, 0, 0});
+  client.ask({.part = 0, .shard = 0, .at_least = 0, .offset = 0, .count = 0, .indices = indices, .place = {}});
   const Actions actions = turn(reach_of(1));
   EXPECT_EQ(sent<Pull>(actions)[0].indices, 2u);
   ASSERT_EQ(actions.sends[0].message.payload.bytes.size(), 8u);

@@ -99,6 +99,31 @@ class Sums(WithShards):
             np.add.at(total, np.asarray(entries.indices), np.asarray(entries.values))
         self.assertEqual(total.sum(), 2 * np.arange(N - 5).sum() - 2 * np.arange(N - 10, N - 5).sum())
 
+    def test_ResidualAndVelocity_AreTakenAndRestored(self):
+        options = {"select": "topk:100", "momentum": "correction:0.5"}
+        session, other = (self.connect([millrace.Tensor("w", N)], name=name, **options)[0] for name in ("one", "other"))
+        updates = []
+        for step in range(4):
+            for one in (session, other):
+                update = np.empty(N, np.float32)
+                one.wait_into("w", one.push("w", gradient_of(0, step)), update)
+                updates.append(update)
+            residual, velocity = other.take_residual("w"), other.take_velocity("w")
+            self.assertGreater(len(velocity.indices), 0)
+            self.assertEqual(len(other.take_velocity("w").indices), 0)
+            other.restore("w", residual, velocity)
+            np.testing.assert_array_equal(*updates[-2:])
+
+    def test_EntriesToRestore_AreChecked(self):
+        session, = self.connect([millrace.Tensor("w", N)], select="topk:5")
+        indices = np.array([3, 3], np.uint32)
+        session.restore("w", (indices, np.array([1, 2], np.float32)))
+        entries = session.take_residual("w")
+        self.assertEqual((np.asarray(entries.indices).tolist(), np.asarray(entries.values).tolist()), ([3], [3]))
+        self.refused("non_finite", "restore", session.restore, "w", (indices[:1], np.array([np.nan], np.float32)))
+        self.refused("invalid_argument", "1000", session.restore, "w", (np.array([N]), np.ones(1, np.float32)))
+        self.refused("invalid_argument", "no momentum", session.restore, "w", velocity=(indices, np.ones(2, np.float32)))
+
     def test_AttachedWeights_FollowTheUpdates(self):
         weights = np.zeros(N, np.float32)
         session, = self.connect([millrace.Tensor("w", N, weights=weights, scale=-0.5)], select="none")

@@ -312,10 +312,10 @@ def seeded(model):
     return model
 
 
-def saved_and_resumed(ranks):
+def saved_and_resumed(ranks, **more):
     """Save, end, resume equals no interruption, bit for bit."""
     def run(interrupted):
-        options = {"select": "topk:0.01", "dense_below": 600}
+        options = {"select": "topk:0.01", "dense_below": 600, **more}
         state = ranks.state(**options)
         ddp = wrapped(Deep, state)
         optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1, momentum=0.9)
@@ -336,6 +336,17 @@ def saved_and_resumed(ranks):
 
     for one, other in zip(run(interrupted=False), run(interrupted=True)):
         assert torch.equal(one, other), "an interruption changed the parameters"
+
+
+def saved_and_resumed_with_momentum(ranks):
+    """The same with the velocity of option momentum; reading a state changes nothing."""
+    saved_and_resumed(ranks, momentum="nesterov:0.9")
+    with ranks.state(select="topk:0.01", momentum="correction:0.9") as state:
+        train(ranks, wrapped(Deep, state), steps=2)
+        velocity = state.state_dict()["velocity"][str(ranks.rank)]
+        assert all(float(values.norm()) > 0 for values in velocity.values()), velocity
+        again = state.state_dict()  # reading a state changes nothing
+        assert all(torch.equal(values, again["velocity"][str(ranks.rank)][name]) for name, values in velocity.items())
 
 
 def error_in_the_hook(ranks):
@@ -387,6 +398,18 @@ def other_number_of_workers(ranks):
             assert float((parameter.grad.flatten() - kept).abs().max()) < 1e-7, name
 
 
+def verdict_of_the_planner(ranks):
+    """After the first steps the figures have the rate from which on dense gradients would be faster."""
+    with ranks.state(select="topk:0.1", link_rate="1gbit") as state:
+        ddp = wrapped(Deep, state)
+        train(ranks, ddp, steps=2)
+        assert state.stats().dense_from_rate == 0
+        train(ranks, ddp, steps=12)
+        stats = state.stats()
+        assert stats.dense_from_rate > 0
+        assert ("dense would be faster" in stats.advice) == (stats.dense_from_rate < 1e9), stats.advice
+
+
 def copies_and_metrics(ranks):
     """f32 buckets go in and out without a copy, and /metrics answers on the port of the rank."""
     with ranks.state(select="topk:0.01", http="127.0.0.1:0") as state:
@@ -413,4 +436,5 @@ def forked_loaders(ranks):
 ALL = (lossless, bucket_views, static_graph, unused_parameters, tied_weights, double_precision, accumulation,
        frozen_parameters, groups_and_clipping, infinite_gradients, infinite_gradients_under_topk, topk_trains, names_by_hand,
        saved_and_resumed, error_in_the_hook)
-REAL = (timeout_is_a_job_error, other_number_of_workers, copies_and_metrics, forked_loaders)
+REAL = (saved_and_resumed_with_momentum, timeout_is_a_job_error, other_number_of_workers, verdict_of_the_planner,
+        copies_and_metrics, forked_loaders)

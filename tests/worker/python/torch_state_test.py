@@ -10,6 +10,7 @@ import subprocess
 import sys
 import unittest
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch_required  # first: skips where PyTorch is absent
 
@@ -18,6 +19,8 @@ import torch
 from millrace.torch import State, hook
 from millrace.torch.options import http_of_rank, rank_and_world_size
 from millrace.torch.plan import plan_tensors
+from millrace.torch.residuals import share_of
+from millrace.torch.verdict import BEGIN, END, Verdict
 from torch_fakes import FUSE_BELOW, FakeBucket, FakeLibrary, JobError, SumsInProcess, wait_until
 
 NAMES = itertools.count()
@@ -266,11 +269,18 @@ class SavedStates(unittest.TestCase):
             with self.assertRaisesRegex(ValueError, "another model.*first.bias, third.bias"):
                 new.states[0].load_state_dict(state)
 
-    def test_Momentum_IsSavedByTheSessionAlone(self):
-        with Job(momentum="correction:0.9", **self.OPTIONS) as job:
+    def test_StateWithoutVelocity_IsRefusedByAJobWithMomentum(self):
+        with Job(**self.OPTIONS) as job, Job(momentum="correction:0.9", **self.OPTIONS) as other:
             job.step(gradients(0))
-            with self.assertRaisesRegex(RuntimeError, r"use save\(\)"):
-                job.states[0].state_dict()
+            with self.assertRaisesRegex(ValueError, "no velocity, and this job has option momentum correction:0.9"):
+                other.states[0].load_state_dict(job.states[0].state_dict())
+
+    def test_VelocitiesOfOtherWorkers_AreSharedOut(self):
+        states = [{"format": 1, "step": 2, "workers": 2, "combine": "mean", "deferred": {},
+                   "residual": {str(rank): {"w": torch.tensor([1.0 + rank])}},
+                   "velocity": {str(rank): {"w": torch.tensor([4.0 * rank])}}} for rank in (0, 1)]
+        self.assertEqual(share_of(states, 0, 3), (2, {"w": torch.tensor([1.5])}, {}, {"w": torch.tensor([2.0])}))
+        self.assertEqual(share_of(states, 1, 2)[3], {"w": torch.tensor([4.0])})
 
 
 class Errors(unittest.TestCase):
@@ -403,8 +413,34 @@ class Reports(unittest.TestCase):
         self.assertEqual(stats.entries, 60 + 2 + 14 + 1)
         self.assertAlmostEqual(stats.ratio, 0.1, places=2)
         self.assertGreater(stats.residual_norm, 0)
-        self.assertEqual(stats.advice, "")
+        self.assertEqual((stats.advice, stats.dense_from_rate), ("", 0.0))
         self.assertNotIn("session", stats.as_dict())
+
+    def verdict(self, link_rate, waited):
+        """Judges steps that wait that long. Dense gradients take 1 ms, and 8e6 bits over the rate."""
+        def advise(*, density, link_rate, select, dimension, workers, shards):
+            self.assertEqual((density, select, dimension, workers, shards), (1.0, "none", 1_000_000, 4, 2))
+            return SimpleNamespace(servers_dense=SimpleNamespace(seconds=1e-3 + 8e6 / link_rate, transfer_seconds=8e6 / link_rate))
+
+        verdict = Verdict(advise, 1_000_000, 4, 2, link_rate)
+        told = [verdict.look(step, 5.0 + step * waited) for step in range(END + 3)]
+        self.assertEqual([step for step, last in enumerate(told) if last], [END])
+        return verdict
+
+    def test_Verdict_ComparesTheMeasuredWaitWithTheModelsTime(self):
+        dense = self.verdict(link_rate=1e9, waited=0.021)
+        self.assertAlmostEqual(dense.dense_from_rate, 4e8, delta=1e3)
+        self.assertRegex(dense.text, r"^dense would be faster: a step waits 21.0 ms, and dense gradients would take 9.0 ms at 1 Gbit/s")
+        self.assertEqual(dense.line(), dense.text)
+        sparse = self.verdict(link_rate=1e8, waited=0.021)
+        self.assertEqual(sparse.text, "")
+        self.assertRegex(sparse.line(), "faster on links over 400 Mbit/s, by the cost model; the link's 100 Mbit/s are less")
+        unknown = self.verdict(link_rate=0, waited=0.021)
+        self.assertEqual((unknown.text, round(unknown.dense_from_rate)), ("", 400_000_000))
+        self.assertIn("link_rate= tells", unknown.line())
+        never = self.verdict(link_rate=1e9, waited=0.0005)
+        self.assertEqual((never.text, never.dense_from_rate), ("", float("inf")))
+        self.assertIn("not be faster on any link", never.line())
 
     def test_BrokenWriter_DoesNotEndTraining(self):
         class Writer:

@@ -163,8 +163,8 @@ class Bucket {
   bool quarantine_residual();
   /// Quarantines the residual of a saved state. No account has it until accept_quarantined().
   void quarantine_loaded(Stream&& residual);
-  /// Takes the velocity of a saved state; nothing in a job without momentum.
-  void load_velocity(Stream&& velocity);
+  /// Returns the velocity of a job with momentum, else null. Its owner is that of the residual.
+  Velocity* velocity() { return velocity_ ? &*velocity_ : nullptr; }
   bool is_quarantined() const { return quarantine_ != nullptr; }
   /// Act as give_back() and return_uncarried(), on the quarantined residual.
   void return_to_quarantine(size_t at, Stream&& stream);

@@ -40,10 +40,6 @@ void Bucket::mask_applied(size_t at, uint64_t step, const SharedStream& sent, co
   if (masks(step)) velocity_->applied(parts_[at].begin, sent, carried);
 }
 
-void Bucket::load_velocity(Stream&& velocity) {
-  if (velocity_) velocity_->load(std::move(velocity));
-}
-
 BucketState Bucket::state(float clip) const {
   BucketState state{residual(), std::nullopt};
   std::optional<Velocity> velocity = velocity_;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "kernels/base/check.h"
+#include "kernels/reduce/reduce.h"
 
 namespace millrace::worker {
 namespace {
@@ -122,6 +123,34 @@ void Velocity::end(Stream& velocity, const Mask& mask) {
     if (in_velocity == velocity.indices.size()) return;
     if (velocity.indices[in_velocity] == index) velocity.values[in_velocity] = 0;
   }
+}
+
+Stream Velocity::take(uint64_t begin, uint64_t end) {
+  while (resolve_one_deferred()) {
+  }
+  Stream taken = slice_of(velocity_.view(), begin, end);
+  if (taken.dense) taken = to_sparse(taken.view());
+  if (velocity_.dense) {
+    std::fill(velocity_.values.begin() + static_cast<std::ptrdiff_t>(begin),
+              velocity_.values.begin() + static_cast<std::ptrdiff_t>(end), 0.0f);
+    return taken;
+  }
+  Stream kept = Stream::empty(velocity_.dimension);
+  for (size_t at = 0; at < velocity_.indices.size(); ++at) {
+    if (velocity_.indices[at] < begin || velocity_.indices[at] >= end)
+      append(kept, velocity_.indices[at], velocity_.values[at]);
+  }
+  velocity_ = std::move(kept);
+  return taken;
+}
+
+void Velocity::add(const StreamView& entries) {
+  while (resolve_one_deferred()) {
+  }
+  if (velocity_.dense) return add_scaled(velocity_.values, entries, 1);
+  auto sum = sum_two(velocity_.view(), entries);
+  MILLRACE_CHECK(sum.has_value(), entries.dimension);
+  velocity_ = std::move(*sum);
 }
 
 Stream Velocity::values() const {

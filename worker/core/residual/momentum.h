@@ -48,6 +48,12 @@ class Velocity {
   /// Takes over that of a saved state. REQUIRES: nothing was masked yet.
   void load(Stream&& velocity) { velocity_ = std::move(velocity); }
 
+  /// Hands out the velocity of [begin, end), sparse, indices local to begin, and sets it to zero. Computes postponed
+  /// masks first.
+  Stream take(uint64_t begin, uint64_t end);
+  /// Adds entries; sparse, indices of the bucket.
+  void add(const StreamView& entries);
+
   /// Returns a copy of the velocity with all masks applied.
   Stream values() const;
 

@@ -192,6 +192,13 @@ void PushSlot::book_entered(const StreamView& entering) {
   }
 }
 
+void PushSlot::restore(const StreamView& residual) {
+  bucket_.take_returned();
+  book_entered(residual);
+  bucket_.ledger_.enter(offset_, residual, 1);
+  bucket_.add_to_residual(rebased(residual, offset_, bucket_.dimension_));
+}
+
 void PushSlot::uncount_entered(const StreamView& taken) {
   Stream negated{
       taken.dimension, false, {taken.indices.begin(), taken.indices.end()}, {taken.values.begin(), taken.values.end()}};

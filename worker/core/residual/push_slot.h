@@ -36,6 +36,10 @@ class PushSlot {
   /// Errors  also invalid_argument: sizes differ, an index out of range.
   Status add_sparse(IndexSpan indices, std::span<const float> values, float weight);
 
+  /// Adds entries to the residual, which count as entered; sparse, indices of the tensor.
+  /// REQUIRES  the bucket is idle (Bucket::take_residual()).
+  void restore(const StreamView& residual);
+
   uint32_t tensor() const { return tensor_; }
   uint64_t offset() const { return offset_; }
   uint64_t dimension() const { return dimension_; }

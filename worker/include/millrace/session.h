@@ -176,6 +176,17 @@ class MILLRACE_API Session {
   ///
   /// Errors  invalid_argument: a step of the tensor, or of one that travels with it, is pushed and not answered yet.
   SparseEntries take_residual(size_t tensor);
+  /// Hands out the tensor's velocity, of option momentum, and sets it to zero. Without momentum there are no entries.
+  ///
+  /// Errors  those of take_residual().
+  SparseEntries take_velocity(size_t tensor);
+  /// Adds entries to the tensor's residual and velocity, as take_residual() and take_velocity() handed them out. They
+  /// gain no momentum. With momentum a push is no substitute.
+  ///
+  /// residual, velocity  in any order; values of equal indices are added up.
+  /// Errors   those of take_residual(). non_finite. invalid_argument: an index behind the tensor; a velocity in a job
+  ///          without momentum.
+  void restore(size_t tensor, const SparseEntries& residual, const SparseEntries& velocity = {});
 
   /// Writes the weights that the shards hold, of a job with a store. pull writes the whole tensor, pull_range [begin,
   /// begin + out.size()), pull_indices those of a list of indices. Before the first step they are the store's first

@@ -14,6 +14,7 @@ from typing import Any, List
 
 from .errors import JobError
 from . import _millrace
+from .advice import Advice, PlannedTime, advise
 from .configs import JobConfig, WorkerConfig, options
 from .option_info import OptionInfo
 from .session import Session, check
@@ -24,9 +25,9 @@ from .updates import Copies, Entries, Filled, Piece, PulledSteps, Update, copies
 Array = _millrace.Array
 __version__ = _millrace.version()
 
-__all__ = ["Array", "AuditStats", "Copies", "Entries", "Filled", "JobConfig", "JobError", "OptionInfo", "Piece",
-           "PulledSteps", "Session", "SessionStatus", "Stats", "SwitchStats", "Tensor", "TensorStats", "Update",
-           "WorkerConfig", "check", "copies", "options"]
+__all__ = ["Advice", "Array", "AuditStats", "Copies", "Entries", "Filled", "JobConfig", "JobError", "OptionInfo", "Piece",
+           "PlannedTime", "PulledSteps", "Session", "SessionStatus", "Stats", "SwitchStats", "Tensor", "TensorStats", "Update",
+           "WorkerConfig", "advise", "check", "copies", "options"]
 
 _OF_TORCH = ("State", "hook")
 

@@ -1,11 +1,12 @@
 """A worker's membership in one running job."""
 
+import array
 import atexit
 import os
 import time
 import weakref
 from types import TracebackType
-from typing import Any, List, Optional, Sequence, Type, TypeVar, Union
+from typing import Any, List, Optional, Sequence, Tuple, Type, TypeVar, Union
 
 from . import _millrace, logs
 from .configs import JobConfig, WorkerConfig
@@ -17,6 +18,7 @@ from .updates import Entries, Filled, Piece, PulledSteps, Update
 DEFAULT_TIMEOUT_S = 600.0
 _FOREVER = float("inf")
 _END_S = 2.0
+_NO_ENTRIES = (array.array("I"), array.array("f"))
 
 TensorKey = Union[int, str]
 _Result = TypeVar("_Result")
@@ -76,7 +78,8 @@ class Session:
                     timeout: Optional[float] = DEFAULT_TIMEOUT_S) -> int:
         """Does the same for a gradient of a few entries.
 
-        indices  [n] integers of 32 or 64 bits, in any order; values of equal indices are added up. u32 is not copied.
+        indices  [n] integers of 32 or 64 bits, in any order; values of equal indices are added up. u32 and i32 are not
+                 copied.
         values   [n].
         """
         step = self.try_push_sparse(tensor, indices, values, weight, timeout)
@@ -145,6 +148,24 @@ class Session:
         Errors  invalid_argument: a step of the tensor, or of one that travels with it, is pushed and not answered.
         """
         return Entries(*self._session.take_residual(self._place(tensor)))
+
+    def take_velocity(self, tensor: TensorKey) -> Entries:
+        """Hands out the tensor's velocity, of option momentum, and sets it to zero. Without momentum it is empty.
+
+        Errors  those of take_residual().
+        """
+        return Entries(*self._session.take_velocity(self._place(tensor)))
+
+    def restore(self, tensor: TensorKey, residual: Tuple[Any, Any] = _NO_ENTRIES,
+                velocity: Tuple[Any, Any] = _NO_ENTRIES) -> None:
+        """Adds entries to the tensor's residual and velocity, as the take_ calls handed them out.
+
+        They gain no momentum. With option momentum a push is no substitute.
+
+        residual, velocity  pairs (indices [n], values [n]), in any order; values of equal indices are added up.
+        Errors  those of take_residual(). non_finite. invalid_argument: a velocity in a job without momentum.
+        """
+        self._session.restore(self._place(tensor), tuple(residual), tuple(velocity))
 
     def pull(self, tensor: TensorKey, out: Any, at_least_step: int = 0,
              timeout: Optional[float] = DEFAULT_TIMEOUT_S) -> PulledSteps:

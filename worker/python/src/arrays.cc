@@ -2,6 +2,7 @@
 
 #include <array>
 #include <bit>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -203,7 +204,13 @@ IndexInput::IndexInput(py::handle object) : array_(BorrowedArray::of(object, "in
 }
 
 std::span<const uint32_t> IndexInput::indices() {
-  if (array_.type() == ElementType::kU32) return {static_cast<const uint32_t*>(array_.data()), array_.count()};
+  const std::span<const uint32_t> in_place(static_cast<const uint32_t*>(array_.data()), array_.count());
+  if (array_.type() == ElementType::kU32) return in_place;
+  // Of i32, those from 0 on have the same bits.
+  constexpr uint32_t kSign = 1U << 31;
+  const auto either = [](uint32_t all, uint32_t one) { return all | one; };
+  if (array_.type() == ElementType::kI32 && (std::reduce(in_place.begin(), in_place.end(), 0U, either) & kSign) == 0)
+    return in_place;
   if (!converted_) {
     converted_.emplace(array_.count());
     if (!to_indices(array_.data(), array_.type(), converted_->span())) {

@@ -63,7 +63,7 @@ class FloatInput {
   std::optional<Uninitialized<float>> converted_;
 };
 
-/// Holds u32 indices of an array, in the same way.
+/// Holds u32 indices of an array, in the same way. Those of i32 are the array's own unless one is negative.
 class IndexInput {
  public:
   explicit IndexInput(pybind11::handle object);

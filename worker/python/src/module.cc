@@ -5,6 +5,7 @@
 #include <string>
 
 #include "millrace/millrace.h"
+#include "worker/python/src/advice.h"
 #include "worker/python/src/arrays.h"
 #include "worker/python/src/interpreter.h"
 #include "worker/python/src/log_queue.h"
@@ -55,6 +56,7 @@ void fill_module(py::module_& module) {
   bind_options(module);
   bind_log(module);
   bind_session(module);
+  bind_advice(module);
   module.def("version", [] { return std::string(version()); });
   module.def(
       "copies",

@@ -74,6 +74,16 @@ class FloatOutput {
   std::optional<Uninitialized<float>> unconverted_;
 };
 
+/// Copies a pair of arrays (indices, values).
+SparseEntries entries_of(const py::tuple& pair) {
+  if (pair.size() != 2) throw py::value_error("entries are a pair (indices, values)");
+  IndexInput indices(pair[0]);
+  FloatInput values(pair[1], "values");
+  const auto at = indices.indices();
+  const auto held = values.values();
+  return {{at.begin(), at.end()}, {held.begin(), held.end()}};
+}
+
 py::object steps_of(const std::optional<PulledSteps>& steps) {
   if (!steps) return py::none();
   return py::make_tuple(steps->least, steps->most);
@@ -205,6 +215,16 @@ py::tuple PythonSession::take_residual(size_t tensor) {
   return record_of(call([&](Session& session) { return session.take_residual(tensor); }));
 }
 
+py::tuple PythonSession::take_velocity(size_t tensor) {
+  return record_of(call([&](Session& session) { return session.take_velocity(tensor); }));
+}
+
+void PythonSession::restore(size_t tensor, const py::tuple& residual, const py::tuple& velocity) {
+  SparseEntries of_residual = entries_of(residual);
+  SparseEntries of_velocity = entries_of(velocity);
+  call([&](Session& session) { session.restore(tensor, of_residual, of_velocity); });
+}
+
 py::object PythonSession::pull(size_t tensor, std::optional<uint64_t> begin, py::handle out, uint64_t at_least_step,
                                double timeout_s) {
   const Counted counted(calls_);
@@ -293,6 +313,8 @@ void bind_session(py::module_& module) {
       .def("set_scale", &PythonSession::set_scale, arg("tensor"), arg("scale"))
       .def("steps_applied", &PythonSession::steps_applied, arg("tensor"))
       .def("take_residual", &PythonSession::take_residual, arg("tensor"))
+      .def("take_velocity", &PythonSession::take_velocity, arg("tensor"))
+      .def("restore", &PythonSession::restore, arg("tensor"), arg("residual"), arg("velocity"))
       .def("pull", &PythonSession::pull, arg("tensor"), arg("begin"), arg("out"), arg("at_least_step"), arg("timeout"))
       .def("pull_indices", &PythonSession::pull_indices, arg("tensor"), arg("indices"), arg("out"),
            arg("at_least_step"), arg("timeout"))

@@ -46,6 +46,9 @@ class PythonSession {
   void set_scale(size_t tensor, float scale);
   uint64_t steps_applied(size_t tensor);
   pybind11::tuple take_residual(size_t tensor);
+  pybind11::tuple take_velocity(size_t tensor);
+  /// residual, velocity  (indices, values).
+  void restore(size_t tensor, const pybind11::tuple& residual, const pybind11::tuple& velocity);
 
   /// begin  None: the whole tensor.
   pybind11::object pull(size_t tensor, std::optional<uint64_t> begin, pybind11::handle out, uint64_t at_least_step,

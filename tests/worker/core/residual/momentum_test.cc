@@ -15,6 +15,7 @@
 #include "tests/worker/core/residual/momentum_oracle.h"
 #include "tests/worker/core/scripted_core.h"
 #include "worker/core/residual/bucket.h"
+#include "worker/core/residual/idle_tensor.h"
 
 /// Momentum and masking against [RedSync19, algorithm 4]. Gradients lie on a binary grid, the factor is 1/2 and runs
 /// are short, so that every sum is exact and equality is asked for.
@@ -44,6 +45,7 @@ struct Run {
   double counted_rate = 1;   ///< of contributions
   size_t in_flight_max = 1;  ///< steps that are pushed before the oldest update comes
   uint32_t dense_steps = 0;  ///< of the warm-up: they send everything and mask nothing
+  bool restores = false;     ///< residual and velocity are taken and restored between steps
 };
 
 Nesterov nesterov_of(Momentum momentum) {
@@ -80,6 +82,7 @@ class Twin {
     send(step);
     while (in_flight_.size() >= run_.in_flight_max + random_.next_below(2) && !in_flight_.empty()) update();
     for (uint64_t pieces = random_.next_below(4); pieces > 0; --pieces) bucket_->resolve_one_deferred();
+    if (run_.restores && in_flight_.empty()) take_and_restore();
     compare();
   }
   /// Algorithm 4 as printed: the mask at the selection. Everything is applied before the next push.
@@ -104,6 +107,20 @@ class Twin {
     std::vector<SharedStream> parts;
     std::map<uint64_t, float> sent;
   };
+
+  void take_and_restore() {
+    std::vector<std::pair<Stream, Stream>> taken;
+    for (size_t slot = 0; slot < bucket_->slot_count(); ++slot) {
+      const IdleTensor tensor{bucket_.get(), &bucket_->slot(slot)};
+      taken.emplace_back(tensor.take_residual(), tensor.take_velocity());
+    }
+    EXPECT_EQ(bucket_->residual().count(), 0u);
+    EXPECT_EQ(to_sparse(bucket_->state(1).velocity->view()).count(), 0u);
+    for (size_t slot = 0; slot < taken.size(); ++slot) {
+      auto& [residual, velocity] = taken[slot];
+      EXPECT_TRUE((IdleTensor{bucket_.get(), &bucket_->slot(slot)}.restore(std::move(residual), velocity.view())));
+    }
+  }
 
   std::vector<float> push() {
     std::vector<float> whole;
@@ -224,7 +241,13 @@ INSTANTIATE_TEST_SUITE_P(
         Run{.name = "DenseFirstStepsFused", .dimensions = {300, 90, 64}, .dense_rate = 0.3, .dense_steps = 5},
         Run{.name = "DenseFirstStepsLate", .counted_rate = 0.5, .dense_steps = 5},
         Run{.name = "DenseFirstStepsAhead", .counted_rate = 0.8, .in_flight_max = 3, .dense_steps = 5},
-        Run{.name = "Fused", .dimensions = {300, 90, 64}, .dense_rate = 0.3},
+        Run{.name = "Fused", .dimensions = {300, 90, 64}, .dense_rate = 0.3}, Run{.name = "Restored", .restores = true},
+        Run{.name = "RestoredSparseOnly", .dense_rate = 0, .restores = true},
+        Run{.name = "RestoredFusedReselection",
+            .dimensions = {90, 300, 64},
+            .dense_rate = 0.3,
+            .carried_rate = 0.5,
+            .restores = true},
         Run{.name = "FusedReselection", .dimensions = {90, 300, 64}, .carried_rate = 0.5},
         Run{.name = "Reselection", .carried_rate = 0.4},
         Run{.name = "ReselectionSparseOnly", .dense_rate = 0, .carried_rate = 0.4},

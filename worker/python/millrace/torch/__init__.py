@@ -5,9 +5,12 @@
     ddp.register_comm_hook(mill, millrace.hook)
 
 Replica trains without a process group: a killed worker rejoins the running job.
+StoreOptimizer and StoreEmbedding train parameters that live at the shards.
 """
 
 from .replica import Replica
 from .state import State, hook
+from .store import StoreOptimizer
+from .store_embedding import StoreEmbedding
 
-__all__ = ["Replica", "State", "hook"]
+__all__ = ["Replica", "State", "StoreEmbedding", "StoreOptimizer", "hook"]

@@ -22,7 +22,8 @@ class Stats:
     residual_norm: float  # L2 norm of the present residual
     seconds_waited: float  # the training loop was blocked on updates
     seconds_hidden: float  # of the exchange, beside the backward pass
-    advice: str  # empty, or a sentence: dense gradients would move fewer bytes
+    advice: str  # empty, or a sentence: dense gradients would move fewer bytes, or would be faster (verdict.py)
+    dense_from_rate: float  # bits a second of a link on which dense would be faster; infinity: none; 0: not known yet
     session: object  # the session's own figures, as Session.stats() returns them
 
     def as_dict(self):
@@ -48,7 +49,8 @@ class Report:
     Threads  count() and tell() are the waiter's; stats() is any thread's.
     """
 
-    def __init__(self, session, entries, every=100, tensorboard=None, loss_scale=None):
+    def __init__(self, session, entries, every=100, tensorboard=None, loss_scale=None, verdict=None):
+        self._verdict = verdict
         self._session, self._entries, self._every = session, entries, every
         self._tensorboard, self._loss_scale = tensorboard, loss_scale
         self.steps, self._waited, self._hidden = 0, 0.0, 0.0
@@ -62,7 +64,9 @@ class Report:
         self._hidden += last_push - first_push
 
     def tell(self):
-        """Reports every `every` steps to the log and to TensorBoard."""
+        """Reports every `every` steps to the log and to TensorBoard, and the planner's verdict once."""
+        if self._verdict is not None and self._verdict.look(self.steps, self._waited) and self._every:
+            _log.log(logging.WARNING if self._verdict.text else logging.INFO, "%s", self._verdict.line())
         if self._every and self.steps % self._every == 0:
             self._tell(self.stats())
 
@@ -77,7 +81,8 @@ class Report:
             bytes_up=of_session.bytes_up, bytes_down=of_session.bytes_down, bytes_dense=of_session.dense_bytes,
             ratio=ratio, entries=entries, density=entries / self._entries if self._entries else 0.0,
             residual_norm=math.sqrt(sum(tensor.residual_norm**2 for tensor in of_session.tensors)),
-            seconds_waited=self._waited, seconds_hidden=self._hidden, advice=advice_of(ratio), session=of_session)
+            seconds_waited=self._waited, seconds_hidden=self._hidden, advice=advice_of(ratio) or (self._verdict.text if self._verdict else ""),
+            dense_from_rate=self._verdict.dense_from_rate if self._verdict else 0.0, session=of_session)
 
     def _tell(self, stats):
         before = self._before

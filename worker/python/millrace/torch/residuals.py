@@ -3,7 +3,8 @@
 A saved state, of one worker:
 
     {"format": 1, "step": steps, "workers": W, "combine": "mean",
-     "residual": {"RANK": {name: f32 tensor [entries]}}, "deferred": {name: f32 tensor [entries]}}
+     "residual": {"RANK": {name: f32 tensor [entries]}}, "deferred": {name: f32 tensor [entries]},
+     "velocity": as "residual", of a job with option momentum}
 """
 
 import torch
@@ -65,12 +66,13 @@ class Residuals:
 
 
 def share_of(states, rank, workers):
-    """Returns one worker's first residual, from the states of all workers of an earlier job.
+    """Returns one worker's first residual and velocity, from the states of all workers of an earlier job.
 
     states   one state, of this rank in a job of as many workers; or one of each worker of the earlier job.
-    Returns  (step, residual, deferred).
+    Returns  (step, residual, deferred, velocity); velocity is empty without momentum.
     Law      the sum of all workers' residuals, over the divisor of the job's mean, stays the same. With another number
-             of workers each begins with the mean of the residuals (combine mean), or an equal share of their sum.
+             of workers each begins with the mean of the residuals (combine mean), or an equal share of their sum. So do
+             velocities, which enter the residual in every step.
     Raises   ValueError: a state is missing, or states of several jobs are mixed.
     """
     states = [states] if isinstance(states, dict) else list(states)
@@ -81,14 +83,22 @@ def share_of(states, rank, workers):
         if (state["workers"], state["step"], state["combine"]) != (first["workers"], first["step"], first["combine"]):
             raise ValueError("the states are of several jobs or of several steps: step "
                              f"{first['step']} of {first['workers']} workers, {state['step']} of {state['workers']}")
-    by_rank = {int(number): residual for state in states for number, residual in state["residual"].items()}
+    by_rank = _by_rank(states, "residual")
+    velocities = _by_rank(states, "velocity")
     if first["workers"] == workers and rank in by_rank:
-        return first["step"], by_rank[rank], first["deferred"]
+        return first["step"], by_rank[rank], first["deferred"], velocities.get(rank, {})
     missing = [number for number in range(first["workers"]) if number not in by_rank]
     if missing:
         raise ValueError(f"the residuals of workers {missing} of {first['workers']} are missing. Load a list with the "
                          "state of every worker: each of the new workers begins with a share of all residuals")
     divisor = workers if first["combine"] == "sum" else first["workers"]
-    shares = {name: sum(by_rank[number][name].double() for number in sorted(by_rank)) / divisor
-              for name in by_rank[0]}
-    return first["step"], {name: share.float() for name, share in shares.items()}, first["deferred"]
+    return first["step"], _shares(by_rank, divisor), first["deferred"], _shares(velocities, divisor)
+
+
+def _by_rank(states, key):
+    return {int(number): values for state in states for number, values in state.get(key, {}).items()}
+
+
+def _shares(by_rank, divisor):
+    return {name: (sum(by_rank[number][name].double() for number in sorted(by_rank)) / divisor).float()
+            for name in by_rank.get(0, {})}

@@ -12,6 +12,7 @@ from typing import Any, Dict, Mapping, Optional, Sequence, Union
 import torch
 import torch.distributed as dist
 
+from . import velocities
 from .exchange import Bucket, Exchange, Place, slices_of
 from .loss_scale import FLAG, LossScale
 from .options import http_of_rank, rank_and_world_size, shard_list, split_options
@@ -19,6 +20,7 @@ from .parameters import find_owner, named_mapping, names_of, trained_names
 from .plan import COMPRESSION, DENSE_BELOW, check_rules, plan_tensors
 from .report import Report, Stats
 from .residuals import FORMAT, Residuals, share_of
+from .verdict import Verdict
 
 _log = logging.getLogger("millrace.torch")
 _TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
@@ -159,14 +161,20 @@ class State:
     def state_dict(self) -> Dict[str, Any]:
         """Returns the residual of this rank, by parameter name, for torch.save() and torch.distributed.checkpoint.
 
+        With option momentum the velocity is in it too.
         Call it between steps: not while a backward pass runs. Training continues to the same bits.
-        Raises  RuntimeError: before the State is connected; with option momentum, whose velocity it lacks: use save().
+        Raises  RuntimeError: before the State is connected; with momentum, after a step that a GradScaler skipped.
         """
         self._require_session()
-        if str(self._job.get("momentum", "none")) != "none":
-            raise RuntimeError("state_dict() lacks the velocity of option momentum: use save() and load_path=")
-        residual = self._residuals.take(self._session, {name: (place.tensor, place.entries)
-                                                        for name, place in self._places.items() if name != FLAG})
+        places = {name: (place.tensor, place.entries) for name, place in self._places.items() if name != FLAG}
+        velocity = {}
+        if self._has_momentum():
+            if self._loss_scale is not None and any(self._loss_scale.withdrawn(name) is not None for name in places):
+                raise RuntimeError("the step before was skipped, and the next push takes its gradient back: with option "
+                                   "momentum call state_dict() after a step that counts")
+            residual, velocity = velocities.read(self._session, places)
+        else:
+            residual = self._residuals.take(self._session, places)
         deferred = {}
         if self._loss_scale is not None:
             for name, values in residual.items():
@@ -175,7 +183,8 @@ class State:
                     values.sub_(withdrawn)
                 deferred[name] = self._loss_scale.deferred.get(name, torch.zeros_like(values)).clone()
         return {"format": FORMAT, "step": self._first_step + self._exchange.steps, "workers": self.world_size,
-                "combine": self._job["combine"], "residual": {str(self.rank): residual}, "deferred": deferred}
+                "combine": self._job["combine"], "residual": {str(self.rank): residual}, "deferred": deferred,
+                **({"velocity": {str(self.rank): velocity}} if velocity else {})}
 
     def load_state_dict(self, state: Union[Dict[str, Any], Sequence[Dict[str, Any]]]) -> None:
         """Begins with a saved residual in the place of the present one.
@@ -184,8 +193,7 @@ class State:
                 the earlier job, for any number of workers: the residuals are shared out, and nothing is lost.
         Raises  ValueError: a state is missing, or a parameter has another name or size.
         """
-        step, residual, deferred = share_of(state, self.rank, self.world_size)
-        self._loaded = (step, residual, deferred)
+        self._loaded = share_of(state, self.rank, self.world_size)
         if self._session is not None:
             self._apply_loaded()
 
@@ -268,7 +276,9 @@ class State:
         self._session = library.Session(library.JobConfig(**self._job, **plan.job),
                                         library.WorkerConfig(**self._worker), tensors)
         entries = sum(tensor.dimension for tensor in plan.tensors)
-        self._report = Report(self._session, entries, self._summary_every, self._tensorboard, self._loss_scale)
+        verdict = Verdict(getattr(library, "advise", None), entries, self.world_size, len(self._worker["shards"]),
+                          getattr(library.WorkerConfig(**self._worker), "link_rate", 0.0))
+        self._report = Report(self._session, entries, self._summary_every, self._tensorboard, self._loss_scale, verdict)
         self._exchange = Exchange(self._session, self._places, self._residuals, self._loss_scale, self._report,
                                   self._timeout)
         self._end = weakref.finalize(self, _leave, os.getpid(), self._session, self._exchange)
@@ -282,7 +292,7 @@ class State:
             self._apply_loaded()
 
     def _apply_loaded(self):
-        (step, residual, deferred), self._loaded = self._loaded, None
+        (step, residual, deferred, velocity), self._loaded = self._loaded, None
         places = {name: place for name, place in self._places.items() if name != FLAG}
         wrong = [name for name in {**places, **residual}
                  if name not in places or name not in residual or residual[name].numel() != places[name].entries]
@@ -290,12 +300,22 @@ class State:
             raise ValueError(f"the saved state is of another model: it differs in {', '.join(sorted(wrong))}")
         if any(bool(values.any()) for values in deferred.values()) and self._loss_scale is None:
             raise ValueError("the state has the update of a skipped step: give the State grad_scaler=, as before")
-        for place in places.values():
-            self._session.take_residual(place.tensor)
-        self._residuals.replace(residual)
+        if bool(velocity) != self._has_momentum():
+            raise ValueError(f"the state has {'a' if velocity else 'no'} velocity, and this job has option momentum "
+                             f"{self._job.get('momentum', 'none')}: give the State the momentum of the earlier job")
+        if velocity:
+            velocities.replace(self._session, {name: (place.tensor, place.entries) for name, place in places.items()},
+                               residual, velocity)
+        else:
+            for place in places.values():
+                self._session.take_residual(place.tensor)
+            self._residuals.replace(residual)
         if self._loss_scale is not None:
             self._loss_scale.load(deferred)
         self._first_step = step - self._exchange.steps
+
+    def _has_momentum(self):
+        return str(self._job.get("momentum", "none")) != "none"
 
     def _at_the_end_of_backward(self, call):
         """Has the backward pass call a function before DDP waits: an error keeps its type, and Ctrl-C ends a wait.

@@ -1,0 +1,26 @@
+#include "worker/core/residual/idle_tensor.h"
+
+#include <utility>
+
+namespace millrace::worker {
+
+Stream IdleTensor::take_residual() const {
+  return bucket->take_residual(slot->offset(), slot->offset() + slot->dimension());
+}
+
+Stream IdleTensor::take_velocity() const {
+  Velocity* const velocity = bucket->velocity();
+  if (velocity == nullptr) return Stream::empty(slot->dimension());
+  return velocity->take(slot->offset(), slot->offset() + slot->dimension());
+}
+
+Status IdleTensor::restore(Stream&& residual, const StreamView& velocity) const {
+  Velocity* const own = bucket->velocity();
+  if (velocity.count() > 0 && own == nullptr)
+    return fail(ErrorCode::kInvalidArgument, "the job has no momentum: it takes no velocity");
+  if (velocity.count() > 0) own->add(rebased(velocity, slot->offset(), bucket->dimension()).view());
+  if (residual.count() > 0) slot->restore(residual.view());
+  return {};
+}
+
+}  // namespace millrace::worker

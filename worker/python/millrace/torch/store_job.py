@@ -1,0 +1,172 @@
+"""One job with a store, as StoreOptimizer and StoreEmbedding use it: pushes, updates and pulls by tensor name."""
+
+import atexit
+import logging
+import os
+import sys
+import weakref
+
+import torch
+
+_log = logging.getLogger("millrace.torch")
+_FINISH_AT_EXIT_S = 60.0
+_INT32_ENTRIES = 1 << 31
+NO_ENTRIES = (torch.empty(0, dtype=torch.int32), torch.empty(0))
+_live = weakref.WeakSet()
+
+
+def entries_of_rows(rows, row_entries, entries):
+    """Returns the indices of the entries of whole rows, [rows * row_entries], in their order.
+
+    rows     [rows] integers.
+    entries  of the tensor: below 2^31 the indices are i32, which halves the memory.
+    """
+    kind = torch.int32 if entries <= _INT32_ENTRIES else torch.int64
+    first = rows.to(kind, copy=True).mul_(row_entries)
+    return (first.unsqueeze(1) + torch.arange(row_entries, dtype=kind)).flatten()
+
+
+def indices_of(array):
+    """Returns an array of u32 as i64, which torch can compute with."""
+    data = bytearray(memoryview(array))
+    if not data:
+        return torch.empty(0, dtype=torch.int64)
+    return torch.frombuffer(data, dtype=torch.int32).to(torch.int64) & 0xFFFFFFFF
+
+
+def values_of(array):
+    """Returns a copy of an array of f32."""
+    data = bytearray(memoryview(array))
+    return torch.frombuffer(data, dtype=torch.float32) if data else torch.empty(0)
+
+
+class StoreJob:
+    """Is a session of a job with a store.
+
+    Threads  pull_into() and pull_entries() any; the other calls one thread.
+    """
+
+    def __init__(self, library, of_job, of_worker, sizes, timeout):
+        """sizes: {name: entries}."""
+        self.steps = 0  # of the tensor that was pushed most often
+        self._timeout = timeout
+        self._numbers = {}  # of each tensor's last push
+        self._returning = {}  # name: entries of a residual that the next push adds
+        self._returns = 0
+        self._ended = False
+        self._pid = os.getpid()
+        self.session = library.Session(library.JobConfig(**of_job), library.WorkerConfig(**of_worker),
+                                       [library.Tensor(name, entries) for name, entries in sizes.items()])
+        self.names = list(sizes)
+
+    def place(self, values):
+        """Gives the store its first weights, by tensor."""
+        self.session.place_weights(values, timeout=self._timeout)
+
+    def push(self, name, gradient):
+        """Pushes a dense gradient."""
+        if name in self._returning:
+            indices, values = self._returning[name]
+            kind = torch.promote_types(gradient.dtype, torch.float32)
+            gradient = gradient.flatten().to(kind, copy=True).index_add_(0, indices, values.to(kind))
+        self._pushed(name, self.session.push(name, gradient, timeout=self._timeout))
+
+    def push_entries(self, name, indices, values):
+        """Pushes entries of a gradient; values of equal indices are added up."""
+        if name in self._returning:
+            more, those = self._returning[name]
+            indices, values = torch.cat([more, indices.long()]), torch.cat([those, values.float()])
+        self._pushed(name, self.session.push_sparse(name, indices, values, timeout=self._timeout))
+
+    def _pushed(self, name, number):
+        self._returning.pop(name, None)
+        self._numbers[name] = number
+        self.steps = max(self.steps, number + 1)
+
+    def wait(self, name):
+        """Blocks until the update of the tensor's last push arrives, and returns it."""
+        return self.session.wait(name, self._numbers[name], timeout=self._timeout)
+
+    def has_returned(self):
+        """Returns whether this worker has rejoined since the last call: it lacks the updates between."""
+        returns = self.session.status().returns
+        returned, self._returns = returns != self._returns, returns
+        return returned
+
+    def pull_into(self, name, parameter, update):
+        """Pulls the entries that the update has into a parameter; all of them where the update is None.
+
+        A rule changes no other entries. The pulled values have that update, and perhaps later ones.
+        """
+        flat = parameter.view(-1)
+        if update is None:
+            self.session.pull(name, flat, timeout=self._timeout)
+            return
+        for piece in update.pieces:
+            if piece.dense:
+                self.session.pull_range(name, piece.begin, flat[piece.begin:piece.begin + piece.dimension],
+                                        timeout=self._timeout)
+            elif len(piece.indices):
+                indices = indices_of(piece.indices).add_(piece.begin)
+                flat[indices] = self.pull_entries(name, indices).to(flat.dtype)
+
+    def pull_entries(self, name, indices):
+        """Returns the values of entries, f32. indices: strictly increasing."""
+        values = torch.empty(len(indices))
+        if len(indices):
+            self.session.pull_indices(name, indices, values, timeout=self._timeout)
+        return values
+
+    def take_residual(self):
+        """Returns the residual of each tensor that has one, {name: (i64 indices, f32 values)}. The next push returns it."""
+        for name in self.names:
+            taken = self.session.take_residual(name)
+            indices, values = indices_of(taken.indices), values_of(taken.values)
+            if len(indices) and name in self._returning:
+                more, those = self._returning[name]
+                self._returning[name] = torch.cat([more, indices]), torch.cat([those, values])
+            elif len(indices):
+                self._returning[name] = indices, values
+        return {name: (indices.clone(), values.clone()) for name, (indices, values) in self._returning.items()}
+
+    def begin_with_residual(self, residual):
+        """Replaces the residual of this job's tensors; other names are ignored."""
+        for name in self.names:
+            self.session.take_residual(name)
+        self._returning = {name: (indices.clone(), values.clone()) for name, (indices, values) in residual.items()
+                           if name in self.names}
+
+    def finish(self, timeout):
+        """Leaves the job as finished. Does nothing twice."""
+        if not self._ended:
+            self._ended = True
+            self.session.finish(timeout=timeout)
+            self.session.close()
+
+    def close(self):
+        """Leaves the job at once. Does nothing twice."""
+        self._ended = True
+        self.session.close()
+
+    def end_with_process(self):
+        """Leaves the job at the end of the process: as finished, unless an exception ends the process."""
+        if self._ended or os.getpid() != self._pid:
+            return
+        failed = any(getattr(sys, name, None) is not None for name in ("last_exc", "last_value"))
+        try:
+            self.close() if failed else self.finish(_FINISH_AT_EXIT_S)
+        except Exception as error:
+            _log.warning("the job was not left as finished: %s", error)
+
+
+def end_of_process(job):
+    """Has a job left at the end of the process, where the program has neither finished nor closed it."""
+    _live.add(job)
+
+
+def _leave_all():
+    for job in list(_live):
+        job.end_with_process()
+
+
+atexit.register(_leave_all)
