@@ -48,10 +48,12 @@ class Examples(unittest.TestCase):
         cls.shards.stop()
         cls.folder.cleanup()
 
-    def run_example(self, name, *arguments):
+    def run_example(self, name, *arguments, data=True):
         # torch 1.13 has no default of these two on Python 3.11.
         command = [sys.executable, "-m", "torch.distributed.run", "--redirects", "1", "--tee", "1", "--standalone",
-                   "--nproc_per_node", "2", str(EXAMPLES / name), "--data", self.folder.name, "--servers", self.shards.servers, *map(str, arguments)]
+                   "--nproc_per_node", "2", str(EXAMPLES / name), "--servers", self.shards.servers, *map(str, arguments)]
+        if data:
+            command += ["--data", self.folder.name]
         environment = {**os.environ, "PYTHONPATH": str(torch_required.PACKAGE), "OMP_NUM_THREADS": "1", "USE_LIBUV": "0"}
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
@@ -66,6 +68,14 @@ class Examples(unittest.TestCase):
         text = self.run_example("char_transformer.py", "--steps", 50, "--width", 32, "--layers", 1, "--context", 16,
                                 "--codec", "gap+qsgd8", "--select", "topk:0.1")
         self.assertLess(float(re.search(r"held-out loss ([\d.]+)", text).group(1)), 2.6, text)
+
+    def test_Embedding_LearnsFromATableAtTheShards(self):
+        text = self.run_example("embedding.py", "--rows", 1 << 20, "--steps", 100, "--batch", 256, data=False)
+        losses = [float(loss) for loss in re.findall(r"loss ([\d.]+)", text)]
+        self.assertEqual(len(losses), 2, text)
+        self.assertLess(losses[1], 0.65, text)  # 0.69 without training
+        # 256 samples of 8 words have at most 2,048 rows of 16: their indices and values, up as gradients and as a pull.
+        self.assertLess(int(re.search(r"(\d+) bytes up", text).group(1)), 500_000, text)
 
 
 if __name__ == "__main__":
