@@ -72,6 +72,7 @@ readonly PAPER_PACKAGES=(
   python3-numpy        # data and optimisers of the experiments
   python3-matplotlib   # plots
   python3-torch        # networks
+  python3-zmq          # bare ZeroMQ beside the rows of a store (tests/bench/store_rows.py)
   libopenblas0-pthread # an LSTM's gradient in a tenth of the time that reference BLAS takes
 )
 readonly ROOT_PACKAGES=(

@@ -152,6 +152,12 @@ def rounds():
         "serve_2_32", "Rounds through shards", "Memory at n = 2^32 with 43 k entries a worker.",
         "millrace-bench serve --dimension 4294967296 --density 1e-5 --only lossless --json",
         (Figure("a worker, MB", row("lossless", "worker_peak_mb")), Figure("a shard, MB", row("lossless", "shard_peak_mb"))), repetitions=3)
+    yield Measurement(
+        "store_rows", "Rounds through shards", "Pull and push of 65,536 rows of 16 of a table at 2 shards, by PyTorch's binding; speed over bare ZeroMQ's.",
+        "/usr/bin/python3 tests/bench/store_rows.py --programs $MILLRACE_PROGRAMS --package $MILLRACE_PROGRAMS/../python --json",
+        (Figure("pull and push, speed over bare ZeroMQ's", ("speed",), Goal(AT_LEAST, 0.5)),
+         Figure("pull, speed over bare ZeroMQ's", ("pull_speed",)), Figure("push, speed over bare ZeroMQ's", ("push_speed",)),
+         Figure("pull, ms", ("pull_ms",)), Figure("push, ms", ("push_ms",))))
     crowd = ("rows", {"workers": 256})
     yield Measurement(
         "crowd", "Rounds through shards", "256 workers on 2 shards, n = 2^20, 1 %.", "millrace-bench crowd --json",

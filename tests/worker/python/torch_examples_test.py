@@ -53,9 +53,11 @@ class Examples(unittest.TestCase):
         cls.shards.stop()
         cls.folder.cleanup()
 
-    def run_example(self, name, *arguments):
-        command = [*torchrun("--standalone", "--nproc_per_node", "2"), str(EXAMPLES / name), "--data", self.folder.name,
-                   "--servers", self.shards.servers, *map(str, arguments)]
+    def run_example(self, name, *arguments, data=True):
+        command = [*torchrun("--standalone", "--nproc_per_node", "2"), str(EXAMPLES / name), "--servers", self.shards.servers,
+                   *map(str, arguments)]
+        if data:
+            command += ["--data", self.folder.name]
         environment = {**os.environ, "PYTHONPATH": str(torch_required.PACKAGE), "OMP_NUM_THREADS": "1", "USE_LIBUV": "0"}
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
@@ -72,6 +74,14 @@ class Examples(unittest.TestCase):
         losses = [float(loss) for loss in re.findall(r"held-out loss ([\d.]+) a character", text)]
         self.assertEqual(len(losses), 3, text)
         self.assertLess(losses[2], 2.6, text)
+
+    def test_Embedding_LearnsFromATableAtTheShards(self):
+        text = self.run_example("embedding.py", "--rows", 1 << 20, "--steps", 100, "--batch", 128, data=False)
+        losses = [float(loss) for loss in re.findall(r"loss ([\d.]+)", text)]
+        self.assertEqual(len(losses), 2, text)
+        self.assertLess(losses[1], 0.65, text)  # 0.69 without training
+        # A batch has at most 1,024 rows of 16: their indices and gradients, and the indices of a pull.
+        self.assertLess(int(re.search(r"(\d+) bytes up", text).group(1)), 300_000, text)
 
 
 if __name__ == "__main__":

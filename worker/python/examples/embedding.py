@@ -48,7 +48,7 @@ def options():
     parser.add_argument("--job", default="embedding")
     parser.add_argument("--rows", type=int, default=1 << 26, help="of the table (%(default)s)")
     parser.add_argument("--width", type=int, default=16, help="entries of a row (%(default)s)")
-    parser.add_argument("--store", default="sgd:20", help="the rule at the shards (%(default)s)")
+    parser.add_argument("--store", default="sgd:2", help="the rule at the shards (%(default)s)")
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--batch", type=int, default=1024, help="samples a rank and step (%(default)s)")
     return parser.parse_args()

@@ -165,7 +165,7 @@ class Session:
         residual, velocity  pairs (indices [n], values [n]), in any order; values of equal indices are added up.
         Errors  those of take_residual(). non_finite. invalid_argument: a velocity in a job without momentum.
         """
-        self._session.restore(self._place(tensor), tuple(residual), tuple(velocity))
+        self._session.restore(self._place(tensor), (residual[0], residual[1]), (velocity[0], velocity[1]))
 
     def pull(self, tensor: TensorKey, out: Any, at_least_step: int = 0,
              timeout: Optional[float] = DEFAULT_TIMEOUT_S) -> PulledSteps:
