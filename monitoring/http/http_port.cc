@@ -20,11 +20,11 @@
 #include "kernels/base/clock.h"
 #include "kernels/base/descriptor.h"
 #include "monitoring/http/http_exchange.h"
-#include "monitoring/http/http_sockets.h"
 #include "monitoring/http/request_threads.h"
 #include "monitoring/http/status_page.h"
 #include "monitoring/open_files.h"
 #include "protocol/address/host_port.h"
+#include "protocol/address/stream_sockets.h"
 
 namespace millrace::monitoring {
 namespace {
@@ -108,7 +108,7 @@ std::string answered(const HttpHandlers& handlers, const HttpRequest& request, c
 /// make the slow answers and return them by `made_`.
 class HttpPort::Impl {
  public:
-  Impl(HttpHandlers handlers, HttpListeners listeners, Descriptor wake)
+  Impl(HttpHandlers handlers, protocol::StreamListeners listeners, Descriptor wake)
       : handlers_(std::move(handlers)), listeners_(std::move(listeners)), wake_(std::move(wake)) {}
   ~Impl() {
     stop();
@@ -156,7 +156,7 @@ class HttpPort::Impl {
   void take_made(TimeNs now);
 
   const HttpHandlers handlers_;
-  HttpListeners listeners_;
+  protocol::StreamListeners listeners_;
   Descriptor wake_;
   Descriptor spare_;                            ///< kept for one connection in a process that has no descriptor left
   std::map<uint64_t, Connection> connections_;  ///< by their number, which is used once
@@ -340,7 +340,7 @@ Result<std::unique_ptr<HttpPort>> HttpPort::start(std::string_view address, std:
                                                   HttpHandlers handlers) {
   const Result<protocol::HostPort> parsed = protocol::parse_host_port(address);
   if (!parsed) return fail(parsed.error().code, std::string(flag) + ": " + parsed.error().message);
-  auto listeners = listen_on_host(*parsed);
+  auto listeners = protocol::listen_on_host(*parsed);
   if (!listeners) {
     const bool in_use = listeners.error().code == ErrorCode::kConflict;
     return fail(ErrorCode::kIo, "cannot listen on " + std::string(address) + " for HTTP: " +

@@ -1,90 +1,15 @@
 #include "monitoring/http/http_sockets.h"
 
-#include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <bit>
 #include <cerrno>
-#include <cstring>
-#include <string>
-#include <system_error>
-#include <utility>
+
+#include "protocol/address/stream_sockets.h"
 
 namespace millrace::monitoring {
 namespace {
-
-constexpr int kHttpBacklog = 128;
-/// A port that is free on a name's first address may be taken on the second one.
-constexpr int kFreeHttpPortTries = 8;
-constexpr size_t kIpv4At = 12;  ///< where an IPv4 address begins in a mapped one
-
-struct SocketAddress {
-  sockaddr_storage bytes{};
-  socklen_t length = 0;
-  int family() const { return bytes.ss_family; }
-  const sockaddr* any() const { return std::bit_cast<const sockaddr*>(&bytes); }
-};
-
-SocketAddress socket_address(const protocol::HostAddress& host, uint16_t port) {
-  SocketAddress address;
-  if (host.is_ipv6()) {
-    sockaddr_in6 ipv6{};
-    ipv6.sin6_family = AF_INET6;
-    ipv6.sin6_port = htons(port);
-    ipv6.sin6_scope_id = host.scope;
-    std::memcpy(&ipv6.sin6_addr, host.bytes.data(), sizeof ipv6.sin6_addr);
-    std::memcpy(&address.bytes, &ipv6, sizeof ipv6);
-    address.length = sizeof ipv6;
-  } else {
-    sockaddr_in ipv4{};
-    ipv4.sin_family = AF_INET;
-    ipv4.sin_port = htons(port);
-    std::memcpy(&ipv4.sin_addr, host.bytes.data() + kIpv4At, sizeof ipv4.sin_addr);
-    std::memcpy(&address.bytes, &ipv4, sizeof ipv4);
-    address.length = sizeof ipv4;
-  }
-  return address;
-}
-
-Descriptor open_stream(int family) {
-  return Descriptor(::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-}
-
-std::string system_message(int error) { return std::generic_category().message(error); }
-
-/// A listening socket; without one errno says why.
-Descriptor listen_on(const protocol::HostAddress& host, uint16_t port) {
-  const SocketAddress address = socket_address(host, port);
-  Descriptor socket = open_stream(address.family());
-  if (!socket) return socket;
-  const int on = 1;
-  // Not SO_REUSEPORT: two processes would share the port without a word.
-  ::setsockopt(socket.number(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  // [::] alone takes IPv4 as well.
-  const int ipv6_only = host.text == "::" ? 0 : 1;
-  if (address.family() == AF_INET6)
-    ::setsockopt(socket.number(), IPPROTO_IPV6, IPV6_V6ONLY, &ipv6_only, sizeof ipv6_only);
-  if (::bind(socket.number(), address.any(), address.length) == 0 && ::listen(socket.number(), kHttpBacklog) == 0)
-    return socket;
-  const int error = errno;
-  socket.close();
-  errno = error;
-  return socket;
-}
-
-uint16_t port_of(const Descriptor& socket) {
-  sockaddr_storage bytes{};
-  socklen_t length = sizeof bytes;
-  if (::getsockname(socket.number(), std::bit_cast<sockaddr*>(&bytes), &length) != 0) return 0;
-  // Both families have the port at one place.
-  sockaddr_in address;
-  std::memcpy(&address, &bytes, sizeof address);
-  return ntohs(address.sin_port);
-}
-
-bool is_elsewhere(int error) { return error == EADDRNOTAVAIL || error == EAFNOSUPPORT; }
 
 /// Waits for the connection that `socket` has begun. Returns 0, or the error number.
 int finish_connecting(const Descriptor& socket, int timeout_ms) {
@@ -102,28 +27,6 @@ int finish_connecting(const Descriptor& socket, int timeout_ms) {
 
 }  // namespace
 
-Result<HttpListeners> listen_on_host(const protocol::HostPort& address, const protocol::HostResolver& resolver) {
-  const auto hosts = resolver(address.host);
-  if (!hosts) return fail(ErrorCode::kIo, hosts.error().message);
-  for (int tries = 1;; ++tries) {
-    HttpListeners listeners{.sockets = {}, .port = address.port};
-    int error = 0;
-    for (const protocol::HostAddress& host : *hosts) {
-      Descriptor socket = listen_on(host, listeners.port);
-      if (socket) {
-        listeners.port = port_of(socket);
-        listeners.sockets.push_back(std::move(socket));
-        continue;
-      }
-      error = errno;
-      if (!is_elsewhere(error)) break;
-    }
-    if (!listeners.sockets.empty() && (error == 0 || is_elsewhere(error))) return listeners;
-    if (error == EADDRINUSE && address.port == 0 && tries < kFreeHttpPortTries) continue;
-    return fail(error == EADDRINUSE ? ErrorCode::kConflict : ErrorCode::kIo, system_message(error));
-  }
-}
-
 Result<Descriptor> connect_to_host(const protocol::HostPort& address, int timeout_ms,
                                    const protocol::HostResolver& resolver) {
   const auto hosts = resolver(address.host);
@@ -131,8 +34,8 @@ Result<Descriptor> connect_to_host(const protocol::HostPort& address, int timeou
   const int share_ms = std::max(1, timeout_ms / static_cast<int>(hosts->size()));
   int error = 0;
   for (const protocol::HostAddress& host : *hosts) {
-    const SocketAddress at = socket_address(host, address.port);
-    Descriptor socket = open_stream(at.family());
+    const protocol::SocketAddress at = protocol::socket_address(host, address.port);
+    Descriptor socket = protocol::open_stream(at.family());
     if (!socket) {
       error = errno;
       continue;
@@ -141,7 +44,7 @@ Result<Descriptor> connect_to_host(const protocol::HostPort& address, int timeou
     if (error == EINPROGRESS) error = finish_connecting(socket, share_ms);
     if (error == 0) return socket;
   }
-  return fail(ErrorCode::kUnavailable, system_message(error));
+  return fail(ErrorCode::kUnavailable, protocol::system_message(error));
 }
 
 }  // namespace millrace::monitoring

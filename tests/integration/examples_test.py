@@ -5,6 +5,7 @@
 """
 
 import json
+import random
 import re
 import signal
 import subprocess
@@ -122,6 +123,16 @@ class ExamplesWithoutServers(unittest.TestCase):
                 ended = self.run_peers(str(ranks))
                 self.assertEqual(ended.returncode, 0, ended.stderr)
                 check_example_of_peers(self, ended.stdout, ranks)
+
+    def test_PeersOverTcp_EndWithTheSameWeights(self):
+        # A loopback address of its own, so that no other program has the ports.
+        host = f"127.{random.randint(1, 254)}.{random.randint(1, 254)}.1"
+        addresses = [f"{host}:{7600 + rank}" for rank in range(3)]
+        processes = [subprocess.Popen([PROGRAMS / "millrace_example_peers_tcp", str(rank), *addresses], stdout=subprocess.PIPE,
+                                      stderr=subprocess.STDOUT, text=True) for rank in range(3)]
+        texts = [process.communicate(timeout=TIMEOUT_S)[0] for process in processes]
+        self.assertEqual([process.returncode for process in processes], [0, 0, 0], texts)
+        check_example_of_peers(self, "".join(texts), 3)
 
     def test_Peers_RefuseNoRanks(self):
         ended = self.run_peers("0")

@@ -29,6 +29,9 @@ void print_plain() {
   MILLRACE_TYPE(EntriesView, MILLRACE_MEMBER(dimension); MILLRACE_MEMBER(dense); MILLRACE_MEMBER(indices);
                 MILLRACE_MEMBER(values))
   MILLRACE_TYPE(peers::MpiOptions, MILLRACE_MEMBER(shared_bytes_max); MILLRACE_MEMBER(fortran_handle))
+  MILLRACE_TYPE(peers::TcpOptions, MILLRACE_MEMBER(rank); MILLRACE_MEMBER(addresses); MILLRACE_MEMBER(listen);
+                MILLRACE_MEMBER(exchange); MILLRACE_MEMBER(group); MILLRACE_MEMBER(connect_max);
+                MILLRACE_MEMBER(give_up); MILLRACE_MEMBER(body_bytes_max))
   MILLRACE_TYPE(peers::GroupOptions, MILLRACE_MEMBER(silence_max); MILLRACE_MEMBER(start_max);
                 MILLRACE_MEMBER(early_bytes_max); MILLRACE_MEMBER(progress))
   MILLRACE_TYPE(peers::GroupFailure, MILLRACE_MEMBER(code); MILLRACE_MEMBER(sentence); MILLRACE_MEMBER(rank))

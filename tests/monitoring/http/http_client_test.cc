@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "monitoring/http/http_port.h"
-#include "monitoring/http/http_sockets.h"
+#include "protocol/address/stream_sockets.h"
 
 namespace millrace::monitoring {
 namespace {
@@ -59,7 +59,7 @@ TEST(HttpGet, WhoDoesNotAnswerIsNamed) {
 class Dripping {
  public:
   explicit Dripping(std::vector<std::string> pieces) {
-    auto listeners = listen_on_host({.host = "127.0.0.1", .port = 0});
+    auto listeners = protocol::listen_on_host({.host = "127.0.0.1", .port = 0});
     EXPECT_TRUE(listeners);
     listeners_ = std::move(*listeners);
     thread_ = std::thread([this, pieces = std::move(pieces)] { serve(pieces); });
@@ -82,7 +82,7 @@ class Dripping {
     }
   }
 
-  HttpListeners listeners_;
+  protocol::StreamListeners listeners_;
   std::thread thread_;
 };
 
@@ -106,7 +106,7 @@ TEST(HttpGet, AReplyEndsWithItsLengthOrWithItsConnection) {
   const std::vector<std::string> replies = {"HTTP/1.1 200 OK\r\nCONTENT-LENGTH:  2\r\n\r\n{}",
                                             "HTTP/1.0 200\r\n\r\n{}"};
   for (size_t i = 0; i < replies.size(); ++i) {
-    auto listeners = listen_on_host({.host = "127.0.0.1", .port = 0});
+    auto listeners = protocol::listen_on_host({.host = "127.0.0.1", .port = 0});
     ASSERT_TRUE(listeners);
     std::thread server([&] {
       pollfd listening{listeners->sockets.front().number(), POLLIN, 0};
@@ -128,7 +128,7 @@ TEST(HttpGet, AReplyEndsWithItsLengthOrWithItsConnection) {
 
 // A server may answer HTTP/1.1 in chunks, whose sizes would be taken for the body's bytes.
 TEST(HttpGet, AsksInAVersionWithoutChunks) {
-  auto listeners = listen_on_host({.host = "127.0.0.1", .port = 0});
+  auto listeners = protocol::listen_on_host({.host = "127.0.0.1", .port = 0});
   ASSERT_TRUE(listeners);
   std::string request;
   std::thread server([&] {

@@ -11,6 +11,7 @@
 #include "kernels/base/clock.h"
 #include "kernels/base/descriptor.h"
 #include "monitoring/http/http_sockets.h"
+#include "protocol/address/stream_sockets.h"
 #include "protocol/transport/transport.h"
 
 /// Connections that a process accepts only as long as it keeps descriptors for itself (server/process/accept4.cc).
@@ -31,7 +32,7 @@ struct AcceptLimit : ::testing::Test {
 };
 
 TEST_F(AcceptLimit, AConnectionOverItIsClosedAndCountsAsGone) {
-  const auto listeners = monitoring::listen_on_host({.host = "127.0.0.1", .port = 0});
+  const auto listeners = protocol::listen_on_host({.host = "127.0.0.1", .port = 0});
   ASSERT_TRUE(listeners);
   const int listener = listeners->sockets.front().number();
   const auto connect = [&] {

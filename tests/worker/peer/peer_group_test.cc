@@ -9,9 +9,11 @@
 
 #include "tests/support/oracles/stream_oracle.h"
 #include "tests/worker/peer/cases.h"
+#include "tests/worker/peer/transport/tcp_ranks.h"
 #include "worker/peer/transport/thread_network.h"
 
-/// Groups over threads: blocking and not, several in flight, with a thread of their own, and with a rank that dies.
+/// Groups over threads and over TCP: blocking and not, several in flight, with a thread of their own, with a rank that
+/// dies.
 namespace millrace::peer::testing {
 namespace {
 
@@ -40,15 +42,39 @@ void group_on_all(uint32_t size, Rank rank) {
   for (uint32_t at = 0; at < size; ++at) threads.emplace_back([&rank, at] { rank(at); });
 }
 
-class PeerGroupThreads : public ::testing::TestWithParam<Progress> {};
+enum class Over { kThreads, kTcp };
 
-TEST_P(PeerGroupThreads, SeveralAllreducesInFlight) {
+/// The ranks of one process.
+class GroupNetwork {
+ public:
+  GroupNetwork(Over over, uint32_t size) {
+    if (over == Over::kTcp) {
+      tcp_.emplace(size);
+    } else {
+      threads_.emplace(size);
+    }
+  }
+  Communicator& communicator(uint32_t rank) { return tcp_ ? tcp_->communicator(rank) : threads_->communicator(rank); }
+  void lose(uint32_t rank) { return tcp_ ? tcp_->lose(rank) : threads_->lose(rank); }
+
+ private:
+  std::optional<ThreadNetwork> threads_;
+  std::optional<TcpNetwork> tcp_;
+};
+
+class PeerGroups : public ::testing::TestWithParam<std::tuple<Over, Progress>> {
+ protected:
+  static GroupNetwork network_of(uint32_t size) { return {std::get<Over>(GetParam()), size}; }
+  static Progress progress() { return std::get<Progress>(GetParam()); }
+};
+
+TEST_P(PeerGroups, SeveralAllreducesInFlight) {
   constexpr uint32_t kSize = 5;
   constexpr uint64_t kDimension = 20'000;
   constexpr int kInFlight = 4;
-  ThreadNetwork network(kSize);
+  GroupNetwork network = network_of(kSize);
   group_on_all(kSize, [&](uint32_t rank) {
-    PeerGroup group(network.communicator(rank), {}, GetParam());
+    PeerGroup group(network.communicator(rank), {}, progress());
     std::vector<std::unique_ptr<Allreduce>> made;
     std::vector<Pending<Reduced>> pending;
     for (int i = 0; i < kInFlight; ++i) {
@@ -67,12 +93,12 @@ TEST_P(PeerGroupThreads, SeveralAllreducesInFlight) {
   });
 }
 
-TEST_P(PeerGroupThreads, ALostRankIsNamedOnAllOthers) {
+TEST_P(PeerGroups, ALostRankIsNamedOnAllOthers) {
   constexpr uint32_t kSize = 4;
-  ThreadNetwork network(kSize);
+  GroupNetwork network = network_of(kSize);
   group_on_all(kSize, [&](uint32_t rank) {
     if (rank == 3) return network.lose(3);
-    PeerGroup group(network.communicator(rank), {}, GetParam());
+    PeerGroup group(network.communicator(rank), {}, progress());
     auto allreduce = make_allreduce(AlgorithmId::kSsarRecursiveDoubling, group_settings_of(1'000)).value();
     auto pending = group.start_allreduce(*allreduce, group_settings_of(1'000), own_of(rank, kSize, 1'000, 1));
     const auto result = pending ? pending->wait() : Result<Reduced>(std::unexpected(pending.error()));
@@ -82,11 +108,11 @@ TEST_P(PeerGroupThreads, ALostRankIsNamedOnAllOthers) {
   });
 }
 
-TEST_P(PeerGroupThreads, ARankThatLeavesInTheMiddleEndsTheGroup) {
+TEST_P(PeerGroups, ARankThatLeavesInTheMiddleEndsTheGroup) {
   constexpr uint32_t kSize = 3;
-  ThreadNetwork network(kSize);
+  GroupNetwork network = network_of(kSize);
   group_on_all(kSize, [&](uint32_t rank) {
-    PeerGroup group(network.communicator(rank), {}, GetParam());
+    PeerGroup group(network.communicator(rank), {}, progress());
     if (rank == 1) {
       const auto stuck = [](Channel& channel) -> Task<Result<int>> {
         co_await channel.receive(0, 99);
@@ -132,7 +158,7 @@ class Noting final : public Communicator {
   Communicator& inner_;
 };
 
-TEST(PeerGroups, TheirThreadWaitsInTheBackgroundUnlessSomebodyWaitsForIt) {
+TEST(PeerGroupsOverThreads, TheirThreadWaitsInTheBackgroundUnlessSomebodyWaitsForIt) {
   ThreadNetwork network(2);
   Noting noting(network.communicator(0));
   PeerGroup group(noting, {}, Progress::kByThread);
@@ -156,42 +182,63 @@ TEST(PeerGroups, TheirThreadWaitsInTheBackgroundUnlessSomebodyWaitsForIt) {
   noting.between.wait(before);
 }
 
-TEST(PeerGroups, EveryAlgorithmOverThreadsStepsInFlightOfSeveralTensors) {
+/// Values whose sums depend on the order of the addends.
+SharedStream uneven_of(uint32_t rank, uint32_t size, uint64_t dimension, uint64_t seed) {
+  Stream stream = own_of(rank, size, dimension, seed).copy();
+  for (float& value : stream.values) value /= 3;
+  return SharedStream::from(std::move(stream));
+}
+
+/// Returns the sums of every rank, of several tensors and steps in flight.
+std::vector<std::vector<Stream>> sums_over(Over over, const AlgorithmInfo& algorithm) {
   constexpr uint32_t kRanks = 4;
   constexpr uint64_t kDimension = 5'000, kTensors = 3, kSteps = 3;
   AllreduceSettings settings = group_settings_of(kDimension);
   settings.k = 100;
   settings.boundaries = AllreduceSettings::Boundaries::kPooled;
+  GroupNetwork network(over, kRanks);
+  std::vector<std::vector<Stream>> sums(kRanks);
+  group_on_all(kRanks, [&](uint32_t rank) {
+    PeerGroup group(network.communicator(rank), {}, Progress::kByThread);
+    std::vector<std::unique_ptr<Allreduce>> tensors;
+    for (uint64_t i = 0; i < kTensors; ++i) tensors.push_back(make_allreduce(algorithm.id, settings).value());
+    for (uint64_t step = 0; step < kSteps; ++step) {
+      std::vector<Pending<Reduced>> pending;
+      for (uint64_t i = 0; i < kTensors; ++i) {
+        auto own = uneven_of(rank, kRanks, kDimension, step * kTensors + i);
+        pending.push_back(group.start_allreduce(*tensors[i], settings, std::move(own)).value());
+      }
+      for (auto& one : pending) sums[rank].push_back(one.wait().value().sum.copy());
+    }
+  });
+  return sums;
+}
+
+TEST(PeerGroupsOfAllTransports, EveryAlgorithmGivesTheSameBitsOnAllRanksAndOverAllTransports) {
   for (const AlgorithmInfo& algorithm : algorithms()) {
     SCOPED_TRACE(algorithm.name);
-    ThreadNetwork network(kRanks);
-    std::vector<std::vector<Stream>> sums(kRanks);
-    group_on_all(kRanks, [&](uint32_t rank) {
-      PeerGroup group(network.communicator(rank), {}, Progress::kByThread);
-      std::vector<std::unique_ptr<Allreduce>> tensors;
-      for (uint64_t i = 0; i < kTensors; ++i) tensors.push_back(make_allreduce(algorithm.id, settings).value());
-      for (uint64_t step = 0; step < kSteps; ++step) {
-        std::vector<Pending<Reduced>> pending;
-        for (uint64_t i = 0; i < kTensors; ++i) {
-          auto own = own_of(rank, kRanks, kDimension, step * kTensors + i);
-          pending.push_back(group.start_allreduce(*tensors[i], settings, std::move(own)).value());
+    const auto over_threads = sums_over(Over::kThreads, algorithm), over_tcp = sums_over(Over::kTcp, algorithm);
+    for (const auto* sums : {&over_threads, &over_tcp}) {
+      for (const auto& of_rank : *sums) {
+        // The automatic choice depends on measured times, and so does its order of addends.
+        const auto& expected = algorithm.id == AlgorithmId::kAuto ? sums->front() : over_threads.front();
+        ASSERT_EQ(of_rank.size(), 9U);
+        for (size_t i = 0; i < of_rank.size(); ++i) {
+          EXPECT_GT(of_rank[i].count(), 0u);
+          EXPECT_TRUE(millrace::testing::same_bits(of_rank[i].view(), expected[i].view()));
         }
-        for (auto& one : pending) sums[rank].push_back(one.wait().value().sum.copy());
-      }
-    });
-    for (const auto& of_rank : sums) {
-      ASSERT_EQ(of_rank.size(), kTensors * kSteps);
-      for (size_t i = 0; i < of_rank.size(); ++i) {
-        EXPECT_GT(of_rank[i].count(), 0u);
-        EXPECT_TRUE(millrace::testing::same_bits(of_rank[i].view(), sums[0][i].view()));
       }
     }
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Both, PeerGroupThreads, ::testing::Values(Progress::kByCaller, Progress::kByThread),
+INSTANTIATE_TEST_SUITE_P(Both, PeerGroups,
+                         ::testing::Combine(::testing::Values(Over::kThreads, Over::kTcp),
+                                            ::testing::Values(Progress::kByCaller, Progress::kByThread)),
                          [](const auto& one) {
-                           return std::string(one.param == Progress::kByCaller ? "ByCaller" : "ByThread");
+                           const bool tcp = std::get<Over>(one.param) == Over::kTcp;
+                           const bool by_caller = std::get<Progress>(one.param) == Progress::kByCaller;
+                           return std::string(tcp ? "Tcp" : "Threads") + (by_caller ? "ByCaller" : "ByThread");
                          });
 
 }  // namespace

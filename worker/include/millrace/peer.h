@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -16,7 +17,8 @@
 /// Sums of sparse gradients among ranks, without servers: libmillrace_peer (CMake: Millrace::peer). Needs C++20. It
 /// shows no type of another library and prints nothing. worker/peer/README.md explains it.
 ///
-///   millrace::peers::Group group(millrace::peers::Communicator::over_mpi());
+///   millrace::peers::Group group(
+///       millrace::peers::Communicator::over_tcp({.rank = r, .addresses = {"a:7600", "b:7600"}}));
 ///   millrace::peers::Allreduce sums(
 ///       group, {.dimension = n, .algorithm = millrace::peers::Algorithm::oktopk(0.01)});
 ///   for (...) { const auto reduced = sums.start(gradient).wait(); reduced.sum.add_to(weights, -rate); }
@@ -32,6 +34,27 @@ struct MpiOptions {
   std::optional<int> fortran_handle = {};
 };
 
+/// Holds the options of a communicator over TCP.
+struct TcpOptions {
+  uint32_t rank = 0;
+  /// Where each rank listens, one "HOST:PORT" a rank, in order: the same list on all ranks. IPv6: "[2001:db8::1]:7600".
+  std::vector<std::string> addresses = {};
+  /// Where this rank listens, and nowhere else. Empty: its own entry of `addresses`. Port 0: any free port, which
+  /// `exchange` tells the others.
+  std::string listen = {};
+  /// Called once this rank listens, in place of `addresses`: takes this rank's address and returns those of all ranks.
+  /// For programs whose ranks find each other through a store of their own. Its exceptions leave over_tcp().
+  std::function<std::vector<std::string>(const std::string& own_address)> exchange = {};
+  /// Name of the group: ranks of another group are refused. It is no password.
+  std::string group = "peers";
+  /// Time limit for all ranks to be there.
+  std::chrono::milliseconds connect_max{60'000};
+  /// Called about every 100 ms while ranks are missing: true ends the wait. Empty: nothing ends it early.
+  std::function<bool()> give_up = {};
+  /// Limit of a message's body, 2^31 - 1 at most. A longer one that arrives ends the group.
+  uint64_t body_bytes_max = (uint64_t{1} << 31) - 1;
+};
+
 /// Connects one rank to a fixed set of ranks. A Group takes it and uses it up.
 ///
 /// Threads  one at a time.
@@ -41,6 +64,15 @@ class MILLRACE_API Communicator {
   ///
   /// Errors   invalid_argument: a size of 0.
   static std::vector<Communicator> in_process(uint32_t size);
+
+  /// Makes a communicator over TCP, one connection to each other rank. Collective: every rank calls it. Blocks until
+  /// all ranks are connected. Others that connect meanwhile are refused; afterwards this rank does not listen. The end
+  /// of its group gives bytes that are not sent yet 2 s: call Group::barrier() before.
+  ///
+  /// Errors   invalid_argument: the rank, or an address. conflict: another program has the address. timeout: names a
+  ///          rank that is missing. job_mismatch: the ranks have different groups, lists, or two have one number.
+  ///          version_mismatch: another build. unavailable: give_up. io, limit_exceeded: the system's error.
+  static Communicator over_tcp(const TcpOptions& options);
 
   /// Makes a communicator over the ranks of an MPI job. Collective: every rank calls it. In the library
   /// libmillrace_peer_mpi (CMake: Millrace::peer_mpi), so that libmillrace_peer needs no MPI.

@@ -1,0 +1,108 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <millrace/peer.h>
+
+#include <array>
+#include <barrier>
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "tests/worker/peer/library/library_ranks.h"
+
+/// The installed communicator over TCP.
+namespace millrace::peers::testing {
+namespace {
+
+using std::chrono::milliseconds;
+using ::testing::HasSubstr;
+
+/// Ranks that tell each other their addresses in memory.
+class Exchange {
+ public:
+  explicit Exchange(uint32_t size) : addresses_(size), all_(size) {}
+  TcpOptions options_of(uint32_t rank) {
+    TcpOptions options;
+    options.rank = rank;
+    options.listen = "127.0.0.1:0";
+    options.exchange = [this, rank](const std::string& own) {
+      addresses_[rank] = own;
+      all_.arrive_and_wait();
+      return addresses_;
+    };
+    return options;
+  }
+
+ private:
+  std::vector<std::string> addresses_;
+  std::barrier<> all_;
+};
+
+std::vector<float> oktopk_sum_of(Group& group) {
+  constexpr uint64_t kDimension = 5'000;
+  Allreduce allreduce(group, {.dimension = kDimension, .algorithm = Algorithm::oktopk(0.02)});
+  std::vector<float> sums(kDimension, 0.0F);
+  for (uint32_t step = 0; step < 3; ++step) {
+    const auto own = dense_of(drawn_entries(kDimension, 500, 10 * step + group.rank() + 1), kDimension);
+    allreduce.start(own).wait().sum.add_to(sums);
+  }
+  group.barrier();
+  return sums;
+}
+
+TEST(PeersOverTcp, SumsAreTheBitsOfRanksOfOneProcess) {
+  static constexpr uint32_t kSize = 3;
+  std::array<std::vector<float>, kSize> over_tcp, in_process;
+  Exchange exchange(kSize);
+  {
+    std::vector<std::jthread> threads;
+    for (uint32_t rank = 0; rank < kSize; ++rank) {
+      threads.emplace_back([&, rank] {
+        Group group(Communicator::over_tcp(exchange.options_of(rank)));
+        EXPECT_EQ(group.size(), kSize);
+        over_tcp[rank] = oktopk_sum_of(group);
+      });
+    }
+  }
+  on_ranks_of_library(kSize, {}, [&](Group& group) { in_process[group.rank()] = oktopk_sum_of(group); });
+  for (uint32_t rank = 0; rank < kSize; ++rank) EXPECT_EQ(over_tcp[rank], in_process[0]);
+}
+
+TEST(PeersOverTcp, ARankThatIsMissingIsNamed) {
+  const auto [code, sentence] = thrown_by([] {
+    Communicator::over_tcp({.addresses = {"127.0.0.1:0", "127.0.0.1:1"}, .listen = "127.0.0.1:0"});
+  });
+  EXPECT_EQ(code, JobErrorCode::kInvalidArgument);
+  EXPECT_THAT(sentence, HasSubstr("port 0 cannot be reached"));
+  const auto [late, missing] = thrown_by([] {
+    Communicator::over_tcp(
+        {.addresses = {"127.0.0.1:1", "127.0.0.1:2"}, .listen = "127.0.0.1:0", .connect_max = milliseconds(20)});
+  });
+  EXPECT_EQ(late, JobErrorCode::kTimeout);
+  EXPECT_THAT(missing, HasSubstr("rank 1 has not connected"));
+}
+
+TEST(PeersOverTcp, OptionsThatContradictEachOtherAreRefused) {
+  const auto sentence_of = [](const TcpOptions& options) {
+    return thrown_by([&] { Communicator::over_tcp(options); }).second;
+  };
+  const auto none = [](const std::string&) { return std::vector<std::string>(); };
+  EXPECT_THAT(sentence_of({}), HasSubstr("rank 0 of 0 addresses"));
+  EXPECT_THAT(sentence_of({.rank = 2, .addresses = {"a:1", "b:1"}}), HasSubstr("rank 2 of 2"));
+  EXPECT_THAT(sentence_of({.addresses = {"a:1"}, .exchange = none}), HasSubstr("one of both"));
+  EXPECT_THAT(sentence_of({.exchange = none}), HasSubstr("needs TcpOptions::listen"));
+  EXPECT_THAT(sentence_of({.listen = "127.0.0.1:0", .exchange = none}), HasSubstr("rank 0 of 0"));
+  EXPECT_THROW(Communicator::over_tcp({.listen = "127.0.0.1:0",
+                                       .exchange = [](const std::string&) -> std::vector<std::string> {
+                                         throw std::out_of_range("none");
+                                       }}),
+               std::out_of_range);
+}
+
+}  // namespace
+}  // namespace millrace::peers::testing

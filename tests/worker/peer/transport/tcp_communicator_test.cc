@@ -1,0 +1,263 @@
+#include "worker/peer/transport/tcp_communicator.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "tests/worker/peer/transport/communicator_cases.h"
+#include "tests/worker/peer/transport/tcp_ranks.h"
+
+/// The communicator over TCP: messages among ranks, ends of connections, and bytes that no rank sends.
+namespace millrace::peer::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr TimeNs kLongest = 60 * kNsPerS;
+
+void on_ranks_of(TcpNetwork& network, uint32_t size, const std::function<void(Communicator&)>& body) {
+  std::vector<std::jthread> threads;
+  for (uint32_t rank = 0; rank < size; ++rank) {
+    threads.emplace_back([&network, &body, rank] { body(network.communicator(rank)); });
+  }
+}
+
+TEST(TcpCommunicators, MessagesOfAllLengthsArriveOnceAndWhole) {
+  constexpr uint32_t kSize = 3, kRounds = 2;
+  TcpNetwork network(kSize);
+  on_ranks_of(network, kSize, [](Communicator& communicator) { exchange_all_lengths(communicator, kRounds); });
+  for (uint32_t rank = 0; rank < kSize; ++rank) {
+    const Traffic traffic = network.communicator(rank).traffic();
+    EXPECT_EQ(traffic.messages_sent, messages_of_exchange(kRounds) * (kSize - 1));
+    EXPECT_EQ(traffic.bytes_sent, traffic.bytes_received);
+  }
+}
+
+TEST(TcpCommunicators, AreOverIPv6AndNamesAsWell) {
+  if (TcpListener::open("[::1]:0")) {
+    TcpNetwork network(2, "[::1]");
+    on_ranks_of(network, 2, [](Communicator& communicator) { exchange_all_lengths(communicator, 1); });
+  }
+  TcpNetwork network(2, "tcp://localhost");
+  on_ranks_of(network, 2, [](Communicator& communicator) { exchange_all_lengths(communicator, 1); });
+}
+
+TEST(TcpCommunicators, OneRankNeedsNoOther) {
+  TcpNetwork network(1);
+  EXPECT_EQ(network.communicator(0).size(), 1U);
+  const auto received = network.communicator(0).receive();
+  EXPECT_TRUE(received.has_value() && !received->has_value());
+}
+
+TEST(TcpCommunicators, MessagesOfOneRankArriveInTheOrderOfSending) {
+  TcpNetwork network(2);
+  constexpr uint32_t kMessages = 300;
+  std::jthread sender([&network] {
+    for (uint32_t tag = 0; tag < kMessages; ++tag) {
+      ASSERT_TRUE(network.communicator(0).send(1, case_message_of(0, tag, (tag * 977) % 100'000)).has_value());
+    }
+    // Its sends advance while it asks.
+    next_message(network.communicator(0));
+  });
+  for (uint32_t tag = 0; tag < kMessages; ++tag) EXPECT_EQ(next_message(network.communicator(1)).message.tag, tag);
+  ASSERT_TRUE(network.communicator(1).send(0, case_message_of(1, 0, 1)).has_value());
+}
+
+TEST(TcpCommunicators, ABodyOverTheLimitIsRefused) {
+  TcpNetwork network(2);
+  PeerMessage message;
+  const uint8_t byte = 0;
+  message.body.bytes = {&byte, size_t{1} << 31};  // refused before it is looked at
+  const Status sent = network.communicator(0).send(1, std::move(message));
+  ASSERT_FALSE(sent.has_value());
+  EXPECT_EQ(sent.error().code, ErrorCode::kLimitExceeded);
+}
+
+TEST(TcpCommunicators, WakeEndsAWaitOfAnotherThreadOrTheNext) {
+  TcpNetwork network(2);
+  Communicator& communicator = network.communicator(0);
+  communicator.wake();
+  communicator.wait(kLongest, WaitAs::kIdle);
+  std::jthread waiting([&] { communicator.wait(kLongest, WaitAs::kBackground); });
+  communicator.wake();
+}
+
+/// Waits until the communicator reports a lost rank.
+uint32_t lost_rank_of(Communicator& communicator) {
+  for (;;) {
+    const auto received = communicator.receive();
+    EXPECT_TRUE(received.has_value() && !received->has_value());
+    if (const auto lost = communicator.take_lost()) return *lost;
+    communicator.wait(kLongest, WaitAs::kIdle);
+  }
+}
+
+TEST(TcpCommunicators, ALostRankIsReportedOnceAfterItsMessages) {
+  TcpNetwork network(3);
+  ASSERT_TRUE(network.communicator(2).send(0, case_message_of(2, 7, 100'000)).has_value());
+  EXPECT_EQ(next_message(network.communicator(0)).message.tag, 7U);
+  network.lose(2);
+  EXPECT_EQ(lost_rank_of(network.communicator(0)), 2U);
+  EXPECT_EQ(lost_rank_of(network.communicator(1)), 2U);
+  EXPECT_FALSE(network.communicator(0).take_lost().has_value());
+  const Status sent = network.communicator(0).send(2, case_message_of(0, 1, 1));
+  ASSERT_FALSE(sent.has_value());
+  EXPECT_EQ(sent.error().code, ErrorCode::kUnavailable);
+  EXPECT_THAT(sent.error().message, HasSubstr("rank 2"));
+  // The others continue.
+  ASSERT_TRUE(network.communicator(1).send(0, case_message_of(1, 9, 10)).has_value());
+  EXPECT_EQ(next_message(network.communicator(0)).message.tag, 9U);
+}
+
+TEST(TcpCommunicators, ARankThatLeavesIsNotLostAndAllItsBytesArrive) {
+  TcpNetwork network(2);
+  constexpr size_t kBytes = size_t{8} << 20;  // more than sockets hold
+  std::jthread leaving([&network] {
+    ASSERT_TRUE(network.communicator(0).send(1, case_message_of(0, 3, kBytes)).has_value());
+    network.leave(0);
+  });
+  // Bytes that the leaving rank does not read must not take back those that it sent.
+  ASSERT_TRUE(network.communicator(1).send(0, case_message_of(1, 0, 1'000)).has_value());
+  const ReceivedMessage received = next_message(network.communicator(1));
+  EXPECT_TRUE(std::ranges::equal(received.message.body.bytes, case_body_of(0, 3, kBytes)));
+  leaving.join();
+  Status sent;
+  while (sent) {
+    const auto none = network.communicator(1).receive();
+    ASSERT_TRUE(none.has_value() && !none->has_value());
+    sent = network.communicator(1).send(0, case_message_of(1, 1, 1));
+    network.communicator(1).wait(kNsPerMs, WaitAs::kIdle);
+  }
+  EXPECT_THAT(sent.error().message, HasSubstr("rank 0 has left"));
+  EXPECT_FALSE(network.communicator(1).take_lost().has_value());
+  PeerMessage answer;
+  answer.kind = MessageKind::kAnswer;
+  EXPECT_TRUE(network.communicator(1).send(0, std::move(answer)).has_value());
+}
+
+TEST(TcpCommunicators, SendsThatTheOtherRankNeverReadsDoNotHoldUpTheEnd) {
+  TcpNetwork network(2);
+  ASSERT_TRUE(network.communicator(0).send(1, case_message_of(0, 1, size_t{16} << 20)).has_value());
+  network.leave(0);
+}
+
+/// A communicator of rank 0 of two, and the other end of its connection, which says anything.
+struct FalsePeer {
+  FalsePeer() {
+    std::array<int, 2> ends{};
+    EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends.data()), 0);
+    std::vector<Descriptor> sockets(2);
+    sockets[1] = Descriptor(ends[0]);
+    other = Descriptor(ends[1]);
+    communicator = TcpCommunicator::over(0, std::move(sockets), kBodyMax).value();
+  }
+  void say(ByteSpan bytes) const {
+    ASSERT_EQ(::send(other.number(), bytes.data(), bytes.size(), MSG_NOSIGNAL), static_cast<ssize_t>(bytes.size()));
+  }
+  /// Returns the error of the bytes that it said, and expects the rank to be lost.
+  Error error() {
+    auto received = communicator->receive();
+    EXPECT_FALSE(received.has_value());
+    EXPECT_EQ(communicator->take_lost(), std::optional<uint32_t>(1));
+    const auto after = communicator->receive();
+    EXPECT_TRUE(after.has_value() && !after->has_value()) << "the error is reported once";
+    return received ? Error{} : received.error();
+  }
+
+  static constexpr uint64_t kBodyMax = 1'000;
+  std::unique_ptr<TcpCommunicator> communicator;
+  Descriptor other;  ///< closed first: the communicator's end does not wait for it
+};
+
+TEST(TcpCommunicators, BytesThatNoRankSendsEndTheConnectionWithASentence) {
+  {
+    FalsePeer peer;
+    peer.say(ByteBuffer(64, 0x20));
+    const Error error = peer.error();
+    EXPECT_EQ(error.code, ErrorCode::kMalformed);
+    EXPECT_THAT(error.message, HasSubstr("rank 1"));
+  }
+  {
+    FalsePeer peer;
+    peer.say(encode_tcp_frame({.kind = TcpFrameKind::kHello}));
+    EXPECT_THAT(peer.error().message, HasSubstr("handshake"));
+  }
+  {
+    FalsePeer peer;
+    MessageHeader header = encode_header(case_message_of(1, 0, 0));
+    ++header[2];
+    peer.say(header);
+    EXPECT_EQ(peer.error().code, ErrorCode::kVersionMismatch);
+  }
+  for (const uint64_t bytes : {uint64_t{1'001}, uint64_t{1} << 40, UINT64_MAX}) {
+    FalsePeer peer;
+    MessageHeader header = encode_header(case_message_of(1, 0, 0));
+    std::memcpy(header.data() + 24, &bytes, sizeof bytes);
+    peer.say(header);
+    EXPECT_EQ(peer.error().code, ErrorCode::kLimitExceeded) << bytes;
+  }
+}
+
+TEST(TcpCommunicators, MessagesBeforeBadBytesAreHandedOutAndAPartOfOneIsNot) {
+  FalsePeer peer;
+  ByteBuffer bytes;
+  for (uint32_t tag = 0; tag < 3; ++tag) {
+    const PeerMessage message = case_message_of(1, tag, 500);
+    const MessageHeader header = encode_header(message);
+    bytes.insert(bytes.end(), header.begin(), header.end());
+    bytes.insert(bytes.end(), message.body.bytes.begin(), message.body.bytes.end());
+  }
+  bytes.resize(bytes.size() - 1);
+  peer.say(bytes);
+  for (uint32_t tag = 0; tag < 2; ++tag) EXPECT_EQ(next_message(*peer.communicator).message.tag, tag);
+  EXPECT_FALSE(peer.communicator->receive()->has_value());
+  EXPECT_FALSE(peer.communicator->take_lost().has_value());
+  peer.other.close();
+  EXPECT_EQ(lost_rank_of(*peer.communicator), 1U);
+}
+
+TEST(TcpCommunicators, AMessageMayArriveByteByByte) {
+  FalsePeer peer;
+  const PeerMessage message = case_message_of(1, 5, 40);
+  const MessageHeader header = encode_header(message);
+  const auto byte_by_byte = [&](ByteSpan bytes) {
+    for (const uint8_t& byte : bytes) {
+      const auto before = peer.communicator->receive();
+      ASSERT_TRUE(before.has_value() && !before->has_value());
+      peer.say({&byte, 1});
+    }
+  };
+  byte_by_byte(header);
+  byte_by_byte(message.body.bytes);
+  const ReceivedMessage received = next_message(*peer.communicator);
+  EXPECT_TRUE(std::ranges::equal(received.message.body.bytes, message.body.bytes));
+}
+
+TEST(TcpCommunicators, AForkedProcessKeepsNoConnectionAlive) {
+  TcpNetwork network(2);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::pause();
+    ::_exit(0);
+  }
+  network.leave(0);
+  Status sent;
+  while (sent) {
+    ASSERT_TRUE(network.communicator(1).receive().has_value());
+    sent = network.communicator(1).send(0, case_message_of(1, 1, 1));
+  }
+  EXPECT_THAT(sent.error().message, HasSubstr("rank 0 has left"));
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+}
+
+}  // namespace
+}  // namespace millrace::peer::testing

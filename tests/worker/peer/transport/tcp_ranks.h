@@ -1,0 +1,66 @@
+#pragma once
+
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "kernels/base/descriptor.h"
+#include "worker/peer/transport/tcp_communicator.h"
+
+namespace millrace::peer::testing {
+
+/// Listeners on free ports of one address of this machine, and their addresses.
+struct TcpAddresses {
+  explicit TcpAddresses(uint32_t size, const std::string& host = "127.0.0.1") {
+    for (uint32_t rank = 0; rank < size; ++rank) {
+      listeners.push_back(TcpListener::open(host + ":0").value());
+      meeting.addresses.push_back(listeners.back().address());
+    }
+  }
+  TcpMeeting of(uint32_t rank) const {
+    TcpMeeting own = meeting;
+    own.rank = rank;
+    return own;
+  }
+
+  std::vector<TcpListener> listeners;
+  TcpMeeting meeting;
+};
+
+/// The ranks of one process over TCP on loopback.
+class TcpNetwork {
+ public:
+  explicit TcpNetwork(uint32_t size, const std::string& host = "127.0.0.1") : sockets_(size), ranks_(size) {
+    TcpAddresses all(size, host);
+    std::vector<std::jthread> threads;
+    for (uint32_t rank = 0; rank < size; ++rank) {
+      threads.emplace_back([this, &all, rank] {
+        auto sockets = meet_ranks(std::move(all.listeners[rank]), all.of(rank));
+        ASSERT_TRUE(sockets.has_value()) << sockets.error().message;
+        for (const Descriptor& one : *sockets) sockets_[rank].emplace_back(one ? ::dup(one.number()) : -1);
+        ranks_[rank] = TcpCommunicator::over(rank, std::move(*sockets)).value();
+      });
+    }
+  }
+
+  Communicator& communicator(uint32_t rank) { return *ranks_[rank]; }
+  /// Ends the rank's connections as the end of its process does.
+  void lose(uint32_t rank) {
+    for (const Descriptor& one : sockets_[rank]) {
+      if (one) ::shutdown(one.number(), SHUT_RDWR);
+    }
+  }
+  /// Destroys the rank's communicator.
+  void leave(uint32_t rank) { ranks_[rank].reset(); }
+
+ private:
+  std::vector<std::vector<Descriptor>> sockets_;  ///< as the communicators have
+  std::vector<std::unique_ptr<TcpCommunicator>> ranks_;
+};
+
+}  // namespace millrace::peer::testing

@@ -1,0 +1,262 @@
+#include "worker/peer/transport/tcp_rendezvous.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <atomic>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "tests/worker/peer/transport/communicator_cases.h"
+#include "tests/worker/peer/transport/tcp_ranks.h"
+#include "worker/peer/transport/tcp_frame.h"
+
+/// How ranks meet over TCP, beside strangers, and the sentences where they do not.
+namespace millrace::peer::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+/// A connection of a stranger.
+class Stranger {
+ public:
+  explicit Stranger(const std::string& address) {
+    const auto host_port = protocol::parse_host_port(address).value();
+    const auto at = protocol::socket_address(protocol::look_up_host(host_port.host)->front(), host_port.port);
+    socket_ = Descriptor(::socket(at.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
+    connected_ = ::connect(socket_.number(), at.any(), at.length) == 0;
+  }
+  bool is_connected() const { return connected_; }
+  const Stranger& say(ByteSpan bytes) const {
+    EXPECT_EQ(::send(socket_.number(), bytes.data(), bytes.size(), MSG_NOSIGNAL), static_cast<ssize_t>(bytes.size()));
+    return *this;
+  }
+  const Stranger& say(std::string_view text) const {
+    return say(ByteSpan(reinterpret_cast<const uint8_t*>(text.data()), text.size()));
+  }
+  /// Returns all that the other side says until it closes.
+  ByteBuffer hear() const {
+    ByteBuffer heard;
+    std::array<uint8_t, 256> bytes;
+    for (;;) {
+      const ssize_t found = ::recv(socket_.number(), bytes.data(), bytes.size(), 0);
+      if (found <= 0) return heard;
+      heard.insert(heard.end(), bytes.begin(), bytes.begin() + found);
+    }
+  }
+  /// Returns the reason of the refusal that it hears, and expects that it learns no group.
+  TcpRefusal refusal() const {
+    const ByteBuffer heard = hear();
+    if (heard.size() != kTcpFrameBytes) return TcpRefusal::kNone;
+    const auto frame = decode_tcp_frame(ByteSpan(heard).first<kTcpFrameBytes>());
+    if (!frame || frame->kind != TcpFrameKind::kRefusal) return TcpRefusal::kNone;
+    EXPECT_EQ(frame->group, 0U);
+    return frame->refusal;
+  }
+
+ private:
+  Descriptor socket_;
+  bool connected_ = false;
+};
+
+Result<std::vector<Descriptor>> meet_in(TcpAddresses& all, uint32_t rank) {
+  return meet_ranks(std::move(all.listeners[rank]), all.of(rank));
+}
+
+std::string refusal_sentence_of(const Result<std::vector<Descriptor>>& met, ErrorCode code) {
+  if (met) return "they met";
+  EXPECT_EQ(met.error().code, code) << met.error().message;
+  return met.error().message;
+}
+
+TEST(TcpMeetings, StrangersAreRefusedAndDisturbNothing) {
+  TcpAddresses all(3);
+  const std::string address = all.meeting.addresses[0];
+  const uint64_t group = tcp_group_of(all.meeting).value();
+  const TcpFrame good{.kind = TcpFrameKind::kHello, .size = 3, .group = group, .from = 2, .to = 0};
+  std::vector<std::unique_ptr<TcpCommunicator>> ranks(3);
+  const auto joins = [&all, &ranks](uint32_t rank) {
+    return std::jthread([&all, &ranks, rank] {
+      auto made = TcpCommunicator::connect(std::move(all.listeners[rank]), all.of(rank));
+      ASSERT_TRUE(made.has_value()) << made.error().message;
+      ranks[rank] = std::move(*made);
+    });
+  };
+  std::jthread first = joins(0);
+  const Stranger silent(address), slow(address);
+  slow.say(ByteSpan(encode_tcp_frame(good)).first(31));
+  EXPECT_TRUE(Stranger(address).say("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").hear().empty());
+  EXPECT_TRUE(Stranger(address).say(std::string(100'000, '\xff')).hear().empty());
+  EXPECT_TRUE(Stranger(address).say(encode_header(case_message_of(2, 1, 0))).hear().empty());
+  const auto refused = [&](TcpFrame hello) { return Stranger(address).say(encode_tcp_frame(hello)).refusal(); };
+  TcpFrame hello = good;
+  hello.group ^= 1;
+  EXPECT_EQ(refused(hello), TcpRefusal::kGroup);
+  hello = good;
+  hello.size = 4;
+  EXPECT_EQ(refused(hello), TcpRefusal::kGroup);
+  for (const uint32_t from : {0U, 3U, UINT32_MAX}) {
+    hello = good;
+    hello.from = from;
+    EXPECT_EQ(refused(hello), TcpRefusal::kRank);
+  }
+  hello = good;
+  hello.to = 1;
+  EXPECT_EQ(refused(hello), TcpRefusal::kRank);
+  TcpFrameBytes other_version = encode_tcp_frame(good);
+  ++other_version[8];
+  EXPECT_EQ(Stranger(address).say(other_version).refusal(), TcpRefusal::kVersion);
+  hello = good;
+  hello.kind = TcpFrameKind::kWelcome;
+  EXPECT_TRUE(Stranger(address).say(encode_tcp_frame(hello)).hear().empty());
+  std::jthread second = joins(1), third = joins(2);
+  for (std::jthread* one : {&first, &second, &third}) one->join();
+  EXPECT_FALSE(Stranger(address).is_connected()) << "the ranks have met: none is awaited any more";
+  std::vector<std::jthread> threads;
+  for (auto& rank : ranks) threads.emplace_back([&rank] { exchange_all_lengths(*rank, 1); });
+}
+
+TEST(TcpMeetings, ManySilentConnectionsKeepNoRankOut) {
+  TcpAddresses all(2);
+  std::jthread first([&all] {
+    const auto met = meet_in(all, 0);
+    EXPECT_TRUE(met.has_value()) << met.error().message;
+  });
+  std::vector<std::unique_ptr<Stranger>> silent;
+  for (int i = 0; i < 200; ++i) silent.push_back(std::make_unique<Stranger>(all.meeting.addresses[0]));
+  EXPECT_TRUE(silent.front()->hear().empty()) << "the oldest is closed";
+  EXPECT_TRUE(meet_in(all, 1).has_value());
+}
+
+TEST(TcpMeetings, ASecondProcessOfOneRankIsRefusedAndTheFirstStays) {
+  TcpAddresses all(3);
+  std::jthread zero([&all] { EXPECT_TRUE(meet_in(all, 0).has_value()); });
+  const TcpFrame hello{
+      .kind = TcpFrameKind::kHello, .size = 3, .group = tcp_group_of(all.meeting).value(), .from = 2, .to = 0};
+  Stranger taken(all.meeting.addresses[0]);
+  taken.say(encode_tcp_frame(hello));
+  std::string sentence;
+  std::jthread two([&all, &sentence] { sentence = refusal_sentence_of(meet_in(all, 2), ErrorCode::kJobMismatch); });
+  two.join();
+  EXPECT_THAT(sentence, HasSubstr("two processes have this number"));
+  EXPECT_TRUE(meet_ranks(TcpListener::open("127.0.0.1:0").value(),
+                         [&all] {
+                           TcpMeeting one = all.of(1);
+                           one.time_max = 200 * kNsPerMs;  // rank 2 does not come: rank 0 has met all the same
+                           return one;
+                         }())
+                  .error()
+                  .message.find("rank 2") != std::string::npos);
+}
+
+TEST(TcpMeetings, ARankWhoseFirstConnectionHasEndedMayConnectAgain) {
+  TcpAddresses all(3);
+  std::jthread zero([&all] { EXPECT_TRUE(meet_in(all, 0).has_value()); });
+  const TcpFrame hello{
+      .kind = TcpFrameKind::kHello, .size = 3, .group = tcp_group_of(all.meeting).value(), .from = 2, .to = 0};
+  {
+    const Stranger first(all.meeting.addresses[0]);
+    first.say(encode_tcp_frame(hello));
+  }
+  std::jthread one([&all] { EXPECT_TRUE(meet_in(all, 1).has_value()); });
+  const auto met = meet_in(all, 2);
+  EXPECT_TRUE(met.has_value()) << met.error().message;
+}
+
+TEST(TcpMeetings, AMissingRankIsNamed) {
+  TcpAddresses all(3);
+  all.meeting.time_max = 100 * kNsPerMs;
+  const std::string address = all.meeting.addresses[2];
+  std::array<std::string, 2> sentences;
+  std::jthread zero([&] { sentences[0] = refusal_sentence_of(meet_in(all, 0), ErrorCode::kTimeout); });
+  std::jthread one([&] { sentences[1] = refusal_sentence_of(meet_in(all, 1), ErrorCode::kTimeout); });
+  zero.join();
+  one.join();
+  for (const std::string& sentence : sentences) EXPECT_THAT(sentence, HasSubstr("rank 2 has not connected"));
+  all.listeners[0] = TcpListener::open("127.0.0.1:0").value();  // rank 0 listens no more
+  const std::string last = refusal_sentence_of(meet_in(all, 2), ErrorCode::kTimeout);
+  EXPECT_THAT(last, HasSubstr("no connection to rank 0"));
+  EXPECT_THAT(last, HasSubstr("cannot be reached"));
+}
+
+/// Answers each connection with a text; "" closes it at once, "silence" says nothing and keeps it.
+std::string meet_what_answers(const std::string& text, ErrorCode code) {
+  TcpAddresses all(2);
+  all.meeting.time_max = 200 * kNsPerMs;
+  std::atomic<bool> done = false;
+  std::jthread server([&] {
+    std::vector<Descriptor> kept;
+    while (!done) {
+      pollfd polled{all.listeners[0].sockets()[0].number(), POLLIN, 0};
+      if (::poll(&polled, 1, 10) <= 0) continue;
+      Descriptor socket(::accept(polled.fd, nullptr, nullptr));
+      if (text == "silence")
+        kept.push_back(std::move(socket));
+      else if (socket)
+        ::send(socket.number(), text.data(), text.size(), MSG_NOSIGNAL);
+    }
+  });
+  const std::string sentence = refusal_sentence_of(meet_in(all, 1), code);
+  done = true;
+  return sentence;
+}
+
+TEST(TcpMeetings, WhatAnswersInTheNameOfARankIsNamed) {
+  EXPECT_THAT(meet_what_answers(std::string(40, 'x'), ErrorCode::kJobMismatch), HasSubstr("no rank of a group"));
+  EXPECT_THAT(meet_what_answers("silence", ErrorCode::kTimeout), HasSubstr("does not answer"));
+  EXPECT_THAT(meet_what_answers("", ErrorCode::kTimeout), HasSubstr("rank 0"));
+}
+
+TEST(TcpMeetings, AnotherGroupOrListIsRefusedWithASentence) {
+  TcpAddresses all(2);
+  std::jthread zero([&all] {
+    TcpMeeting own = all.of(0);
+    own.time_max = 300 * kNsPerMs;
+    EXPECT_FALSE(meet_ranks(std::move(all.listeners[0]), own).has_value());
+  });
+  TcpMeeting own = all.of(1);
+  own.group = "another";
+  EXPECT_THAT(refusal_sentence_of(meet_ranks(std::move(all.listeners[1]), own), ErrorCode::kJobMismatch),
+              HasSubstr("belongs to another group"));
+}
+
+TEST(TcpMeetings, TheCallerCanGiveUp) {
+  TcpAddresses all(2);
+  all.meeting.give_up = [] { return true; };
+  EXPECT_THAT(refusal_sentence_of(meet_in(all, 0), ErrorCode::kUnavailable), HasSubstr("gave up"));
+}
+
+TEST(TcpMeetings, ImpossibleListsAreRefused) {
+  const auto sentence = [](uint32_t rank, std::vector<std::string> addresses) {
+    TcpMeeting meeting;
+    meeting.rank = rank;
+    meeting.addresses = std::move(addresses);
+    return refusal_sentence_of(meet_ranks(TcpListener::open("127.0.0.1:0").value(), meeting),
+                               ErrorCode::kInvalidArgument);
+  };
+  EXPECT_THAT(sentence(0, {}), HasSubstr("rank 0 of 0"));
+  EXPECT_THAT(sentence(2, {"a:1", "b:1"}), HasSubstr("rank 2 of 2"));
+  EXPECT_THAT(sentence(0, {"a:1", "tcp://a:1"}), HasSubstr("two ranks have the address a:1"));
+  EXPECT_THAT(sentence(0, {"a:1", "b"}), HasSubstr("'b' is not an address"));
+  EXPECT_THAT(sentence(0, {"a:1", "b:0"}), HasSubstr("port 0 cannot be reached"));
+}
+
+TEST(TcpListeners, ListenAtTheGivenAddressAlone) {
+  const TcpListener listener = TcpListener::open("127.0.0.2:0").value();
+  const std::string port = listener.address().substr(listener.address().find(':'));
+  EXPECT_TRUE(Stranger("127.0.0.2" + port).is_connected());
+  EXPECT_FALSE(Stranger("127.0.0.1" + port).is_connected());
+  EXPECT_EQ(TcpListener::open(listener.address()).error().code, ErrorCode::kConflict);
+  EXPECT_EQ(TcpListener::open("203.0.113.7:0").error().code, ErrorCode::kIo);
+  EXPECT_EQ(TcpListener::open("here").error().code, ErrorCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace millrace::peer::testing

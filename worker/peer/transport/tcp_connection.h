@@ -1,0 +1,90 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "kernels/base/descriptor.h"
+#include "kernels/base/result.h"
+#include "worker/peer/channel/message.h"
+#include "worker/peer/transport/communicator.h"
+#include "worker/peer/transport/tcp_frame.h"
+
+namespace millrace::peer {
+
+/// Says whether a connection still carries messages.
+enum class TcpState : uint8_t {
+  kOpen = 1,
+  kLeft = 2,  ///< the peer has said goodbye
+  kLost = 3,  ///< it ended without a goodbye, or carried bytes that no peer sends
+};
+
+/// Carries messages between two ranks over one TCP connection whose handshake is done.
+///
+/// Bytes    in each direction headers (message.h), each followed by its body; at the end a goodbye (tcp_frame.h).
+/// Copies   a body is sent from where it lies. It is received into its own memory. Only its first bytes, which arrive
+///          with its header, are copied: kScratchBytes at most.
+/// Threads  one at a time.
+class TcpConnection {
+ public:
+  /// Of the caller's memory for read(): small messages arrive many at a time.
+  static constexpr size_t kScratchBytes = 64 << 10;
+
+  /// socket   connected, does not block.
+  TcpConnection(uint32_t peer, Descriptor socket, uint64_t body_bytes_max)
+      : peer_(peer), socket_(std::move(socket)), body_bytes_max_(body_bytes_max) {}
+
+  uint32_t peer() const { return peer_; }
+  int descriptor() const { return socket_.number(); }
+  TcpState state() const { return state_; }
+  bool has_output() const { return !output_.empty(); }
+
+  /// Queues the message, and sends as much as the socket takes now. Where the connection has broken, the bytes are
+  /// dropped: read() finds its end.
+  void send(PeerMessage&& message);
+  /// Queues a goodbye: the last bytes of this side.
+  void say_goodbye(const TcpFrame& goodbye);
+  /// Sends as much as the socket takes now.
+  void flush();
+  /// Returns whether the peer's machine has all bytes that were sent, or will never have them.
+  bool is_drained() const;
+
+  /// Reads up to `bytes_max`, and appends the messages that are whole. At the end of the connection state() changes,
+  /// and the caller closes it.
+  ///
+  /// scratch  [kScratchBytes], not used between calls.
+  /// Errors   malformed, version_mismatch, limit_exceeded: bytes that no peer sends, or no memory for a body; then
+  ///          state() is kLost.
+  Status read(std::span<uint8_t> scratch, size_t bytes_max, std::deque<ReceivedMessage>& arrived);
+
+  void close();
+
+ private:
+  struct Output {
+    MessageHeader header;
+    SharedBytes body;
+    size_t sent = 0;  ///< of header and body together
+  };
+
+  Status parse(ByteSpan bytes, std::deque<ReceivedMessage>& arrived);
+  Status take_header(std::deque<ReceivedMessage>& arrived);
+  void deliver(std::deque<ReceivedMessage>& arrived);
+  void drop_sent(size_t bytes);
+
+  uint32_t peer_;
+  Descriptor socket_;
+  uint64_t body_bytes_max_;
+  TcpState state_ = TcpState::kOpen;
+  std::deque<Output> output_;
+  // The message that is arriving.
+  MessageHeader header_ = {};
+  size_t header_bytes_ = 0;
+  std::optional<PeerMessage> message_;  ///< its header is whole
+  ByteBuffer body_;
+  size_t body_bytes_ = 0;  ///< of body_, that are there
+};
+
+}  // namespace millrace::peer

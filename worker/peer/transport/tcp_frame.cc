@@ -1,0 +1,63 @@
+#include "worker/peer/transport/tcp_frame.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace millrace::peer {
+namespace {
+
+constexpr std::array<uint8_t, 8> kTcpMagic{'M', 'I', 'L', 'L', 'P', 'E', 'E', 'R'};
+constexpr uint16_t kTcpVersion = 1;  ///< raised with every change of the bytes: protocol/wire/versions.md
+
+/// The layout is DESIGN.md's, "TCP".
+struct TcpFrameLayout {
+  std::array<uint8_t, 8> magic = kTcpMagic;
+  uint16_t version = kTcpVersion;
+  uint8_t kind = 0;
+  uint8_t refusal = 0;
+  uint32_t size = 0;
+  uint64_t group = 0;
+  uint32_t from = 0;
+  uint32_t to = 0;
+};
+static_assert(sizeof(TcpFrameLayout) == kTcpFrameBytes);
+
+}  // namespace
+
+TcpFrameBytes encode_tcp_frame(const TcpFrame& frame) {
+  TcpFrameLayout layout;
+  layout.kind = static_cast<uint8_t>(frame.kind);
+  layout.refusal = static_cast<uint8_t>(frame.refusal);
+  layout.size = frame.size;
+  layout.group = frame.group;
+  layout.from = frame.from;
+  layout.to = frame.to;
+  return std::bit_cast<TcpFrameBytes>(layout);
+}
+
+std::expected<TcpFrame, TcpFrameFault> decode_tcp_frame(std::span<const uint8_t, kTcpFrameBytes> bytes) {
+  TcpFrameBytes copy;
+  std::ranges::copy(bytes, copy.begin());
+  const auto layout = std::bit_cast<TcpFrameLayout>(copy);
+  if (layout.magic != kTcpMagic) return std::unexpected(TcpFrameFault::kMagic);
+  if (layout.version != kTcpVersion) return std::unexpected(TcpFrameFault::kVersion);
+  const bool known_kind = layout.kind >= static_cast<uint8_t>(TcpFrameKind::kHello) &&
+                          layout.kind <= static_cast<uint8_t>(TcpFrameKind::kGoodbye);
+  if (!known_kind || layout.refusal > static_cast<uint8_t>(TcpRefusal::kTaken)) {
+    return std::unexpected(TcpFrameFault::kMalformed);
+  }
+  return TcpFrame{.kind = static_cast<TcpFrameKind>(layout.kind),
+                  .refusal = static_cast<TcpRefusal>(layout.refusal),
+                  .size = layout.size,
+                  .group = layout.group,
+                  .from = layout.from,
+                  .to = layout.to};
+}
+
+TcpRefusal judge_hello(const TcpFrame& hello, const TcpIdentity& self) {
+  if (hello.group != self.group || hello.size != self.size) return TcpRefusal::kGroup;
+  if (hello.to != self.rank || hello.from <= self.rank || hello.from >= self.size) return TcpRefusal::kRank;
+  return TcpRefusal::kNone;
+}
+
+}  // namespace millrace::peer

@@ -1,0 +1,67 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "kernels/base/clock.h"
+#include "kernels/base/descriptor.h"
+#include "kernels/base/result.h"
+#include "protocol/address/host_lookup.h"
+#include "protocol/address/stream_sockets.h"
+
+namespace millrace::peer {
+
+/// Ranks of a group: each keeps a connection to every other one.
+inline constexpr size_t kTcpRanksMax = 4096;
+
+/// Listens for the other ranks of a group, before their addresses are known.
+class TcpListener {
+ public:
+  /// address  "HOST:PORT" or "tcp://HOST:PORT": listens on the addresses of that host alone. Port 0: any free port.
+  /// Errors   invalid_argument: no address. conflict: in use. io: the host is unknown, or is not this machine.
+  static Result<TcpListener> open(const std::string& address,
+                                  const protocol::HostResolver& resolver = protocol::look_up_host);
+
+  /// Returns "HOST:PORT" with the host that was given, and the port.
+  const std::string& address() const { return address_; }
+  const std::vector<Descriptor>& sockets() const { return listeners_.sockets; }
+
+ private:
+  protocol::StreamListeners listeners_;
+  std::string address_;
+};
+
+/// Says how the ranks of a group meet.
+struct TcpMeeting {
+  uint32_t rank = 0;
+  /// Where each rank listens, [ranks], "HOST:PORT" or "tcp://HOST:PORT": the same list on all ranks.
+  std::vector<std::string> addresses;
+  /// Name of the group. Ranks of another group, or with another list of addresses, are refused.
+  std::string group = "peers";
+  TimeNs time_max = 60 * kNsPerS;
+  /// Asked about every 100 ms: true ends the meeting. Empty: nothing ends it before its time.
+  std::function<bool()> give_up = {};
+  protocol::HostResolver resolver = protocol::look_up_host;
+};
+
+/// Connects this rank to every other one: it connects to those below it, and accepts those above it.
+///
+/// Strangers  a connection that does not begin with the hello of an awaited rank of this group is closed. That is a
+///            wrong magic, group, or rank, or 5 s without a whole hello. The meeting continues.
+///            At most 64 connections without a hello are kept beside the awaited ranks; the oldest is closed first. A
+///            group is not authenticated: a stranger that knows its name and addresses can take a rank's place.
+/// Restarts   a rank that connects a second time is welcome where its first connection has ended.
+/// Retries    a rank that does not accept yet is tried again, every 10 to 250 ms, on every address of its host.
+/// Returns    [ranks] sockets; they do not block, and have TCP_NODELAY. This rank's own is empty.
+/// Errors     invalid_argument: rank, addresses, their number. timeout: names a rank that is missing, and why.
+///            job_mismatch: a rank of another group, list of addresses, or number answered. version_mismatch.
+///            unavailable: give_up. io, limit_exceeded: no descriptor or memory.
+/// Threads    one for each listener.
+Result<std::vector<Descriptor>> meet_ranks(TcpListener listener, const TcpMeeting& meeting);
+
+/// Returns the number that identifies the group in hellos. Errors  as those of meet_ranks() about addresses.
+Result<uint64_t> tcp_group_of(const TcpMeeting& meeting);
+
+}  // namespace millrace::peer
