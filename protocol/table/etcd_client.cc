@@ -201,7 +201,7 @@ Result<std::string> EtcdClient::post_until(const char* path, const std::string& 
   using Kind = Attempt::Kind;
   repeated = false;
   const size_t members = options_.endpoints.size();
-  std::string why;
+  Error why;
   for (size_t tried = 0;; ++tried) {
     const TimeNs now = monotonic_now_ns();
     const TimeNs left = deadline - now;
@@ -220,14 +220,16 @@ Result<std::string> EtcdClient::post_until(const char* path, const std::string& 
       return std::unexpected(std::move(attempt.error));
     }
     repeated = repeated || attempt.kind == Kind::kNoAnswer;
-    why = attempt.error.message;
+    // A reason that names a remedy is kept, and not replaced by a later time-out.
+    if (tried == 0 || why.code != ErrorCode::kIo) why = std::move(attempt.error);
     size_t failed = endpoint;
     health_->endpoint.compare_exchange_strong(failed, (endpoint + 1) % members);
     const bool all_failed = (tried + 1) % members == 0;
     if (all_failed && deadline - monotonic_now_ns() > kRoundPauseMs * kNsPerMs) ::poll(nullptr, 0, kRoundPauseMs);
   }
   health_->failed_at.store(monotonic_now_ns());
-  return fail(ErrorCode::kTimeout, fmt::format("{}{}", why, members == 1 ? "" : ", nor did the other members answer"));
+  return fail(ErrorCode::kTimeout,
+              fmt::format("{}{}", why.message, members == 1 ? "" : ", nor did the other members answer"));
 }
 
 Result<EtcdClient::Answer> EtcdClient::transact(const EtcdTransaction& transaction, TimeNs deadline) {

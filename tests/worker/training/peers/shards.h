@@ -22,7 +22,7 @@ class Shards {
       options.shard = shard;
       options.shards = count;
       options.listen = "tcp://127.0.0.1:0";
-      options.table = folder_ / "table";
+      options.table.location = folder_ / "table";
       options.threads = 1;
       options.quiet = true;
       auto started = server::ShardProcess::start(options);
