@@ -35,6 +35,7 @@ readonly BUILD_PACKAGES=(
   libipsec-mb-dev      # MAC of datagrams on x86 (OpenSSL's where there is none)
   libssl-dev           # MAC of datagrams, and the tests' oracle of it
   libsqlite3-dev       # the membership table on one machine
+  libcurl4-openssl-dev # the membership table in etcd
   prometheus-cpp-dev   # metrics
   nlohmann-json3-dev   # JSON of the command line and /status
   libcli11-dev         # command line flags
@@ -63,6 +64,8 @@ readonly TEST_PACKAGES=(
   python3-numpy        # tests of the binding for Python
   mypy                 # its types
   python3-torch        # tests of its package for PyTorch
+  etcd-server          # tests of the membership table in etcd; they start their own
+  openssl              # their certificates
   nftables             # packet loss in netlab tests
   dpdk-dev             # dpdk-testpmd, beside which tests/bench/switch_veth.sh measures
   ethtool              # checksums of veth pairs

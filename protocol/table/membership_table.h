@@ -25,12 +25,14 @@ struct JobRecord {
   std::string end_reason = {};
 };
 
-/// The linearizable table of membership: one machine's SQLite file, in-memory for tests, later etcd. Every change of a
-/// job is one compare-and-swap on its epoch and raises it.
+/// The linearizable table of membership: one machine's SQLite file, etcd between machines, in-memory for tests. Every
+/// change of a job is one compare-and-swap on its epoch and raises it.
 ///
-/// Threads  one object a thread; several objects, and processes, may share one file. An object does not survive fork().
-/// Errors   io: the file; timeout: another process holds its lock; malformed, unsupported: a record that is damaged
-///          or of another version. Nothing has changed when a write reports an error.
+/// Threads  one object a thread; several objects, and processes, may share one table. An object does not survive
+///          fork().
+/// Errors   io: the file or the server refuses. timeout: another process holds the lock, or etcd does not answer.
+///          malformed, unsupported: a record that is damaged or of another version. A write that reports timeout may
+///          have taken effect: the caller reads again. Nothing has changed when a write reports another error.
 class MembershipTable {
  public:
   virtual ~MembershipTable() = default;
@@ -45,12 +47,26 @@ class MembershipTable {
     return start_shard(shard, shard_count, address, {});
   }
 
+  /// Registers a start of the shard as start_shard() does, iff its last start is `expected`. Returns 0: another process
+  /// was faster. Errors  as start_shard().
+  virtual Result<uint64_t> take_over_shard(uint32_t shard, uint64_t expected, std::string_view address,
+                                           std::string_view datagrams) = 0;
+
+  /// Holds the shard's lease for this start, until this object ends or is not called for a second. Waits for no server.
+  /// While an earlier process has the lease, it stays with that process. Called again and again.
+  virtual Status hold_lease(uint32_t shard, uint64_t incarnation) = 0;
+
+  /// Returns for each shard of the map whether some process holds its lease. A process that is killed loses it: at once
+  /// where the table is a file, after kEtcdLeaseSeconds in etcd.
+  virtual Result<std::vector<bool>> held_leases() = 0;
+
   /// Reads the shard map; entries of shards that never started are empty.
   virtual Result<std::vector<ShardEntry>> shard_map() = 0;
 
   /// Reads the job of that name that is not finished, if any.
   virtual Result<std::optional<JobRecord>> read_job(std::string_view name) = 0;
-  /// Reads the job of that number, finished or not (the last 1,000 finished jobs are kept).
+  /// Reads the job of that number, finished or not (the last 1,000 finished jobs are kept). A finished job may come
+  /// without its specification.
   virtual Result<std::optional<JobRecord>> read_job(uint64_t job) = 0;
 
   /// Creates a job (new number, epoch 1, no members, the current shard map, the path of its specification) unless one
@@ -63,9 +79,16 @@ class MembershipTable {
   /// Errors  invalid_argument: no such job.
   virtual Result<bool> compare_and_swap(uint64_t expected_epoch, const JobRecord& next) = 0;
 
-  /// Returns a counter that grows with every change of the table; cheap to poll.
+  /// Returns a counter that grows with every change of the table.
   virtual Result<uint64_t> change_counter() = 0;
+
+  /// Returns a counter as change_counter() did a short time ago, without waiting for a server. For polls.
+  /// Errors  timeout: its age is not known to be short.
+  virtual Result<uint64_t> polled_change_counter() { return change_counter(); }
 };
+
+/// The lease in etcd; etcd grants none that is shorter, with its default times of election.
+inline constexpr int64_t kEtcdLeaseSeconds = 2;
 
 /// How long opening a table, and start_shard(), wait for another process's lock.
 inline constexpr uint32_t kTableOpenWaitMs = 5'000;

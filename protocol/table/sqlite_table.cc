@@ -2,6 +2,7 @@
 #include <poll.h>
 #include <sqlite3.h>
 
+#include <algorithm>
 #include <functional>
 #include <optional>
 #include <utility>
@@ -10,6 +11,7 @@
 #include "protocol/base/limits.h"
 #include "protocol/base/text.h"
 #include "protocol/table/job_record.h"
+#include "protocol/table/lease_file.h"
 #include "protocol/table/lock_wait_policy.h"
 #include "protocol/table/membership_table.h"
 #include "protocol/table/table_rules.h"
@@ -236,7 +238,7 @@ Status create_schema(Database& database) {
 class SqliteTable : public MembershipTable {
  public:
   SqliteTable(std::string path, uint32_t wait_ms, std::function<TimeNs()> now)
-      : database_(std::move(path), LockWaitPolicy(wait_ms), std::move(now)) {}
+      : leases_(path + "-leases"), database_(std::move(path), LockWaitPolicy(wait_ms), std::move(now)) {}
 
   Status open() {
     if (Status s = database_.open(); !s) return s;
@@ -273,6 +275,44 @@ class SqliteTable : public MembershipTable {
       return std::unexpected(s.error());  // to the end: an open statement holds up the commit
     if (Status s = transaction.commit(); !s) return std::unexpected(s.error());
     return incarnation;
+  }
+
+  Result<uint64_t> take_over_shard(uint32_t shard, uint64_t expected, std::string_view address,
+                                   std::string_view datagrams) override {
+    database_.wait_for_locks(kOpenWaitMs);
+    Transaction transaction(database_);
+    if (Status s = transaction.begin(); !s) return std::unexpected(s.error());
+    const Result<uint64_t> count = read_shard_count();
+    if (!count) return std::unexpected(count.error());
+    const auto shards = static_cast<uint32_t>(std::min<uint64_t>(*count, kShardsMax));
+    if (Status s = check_start_shard(shard, shards, address, datagrams); !s) return std::unexpected(s.error());
+    Statement update(database_,
+                     "UPDATE shards SET address = ?, datagrams = ?, life = life + 1 WHERE shard = ? AND life = ? "
+                     "RETURNING life");
+    const Result<bool> row = update.bind(address).bind(datagrams).bind(shard).bind(expected).step();
+    if (!row) return std::unexpected(row.error());
+    if (!*row) return 0;
+    const uint64_t incarnation = update.integer(0);
+    if (Status s = update.run(); !s) return std::unexpected(s.error());
+    if (Status s = transaction.commit(); !s) return std::unexpected(s.error());
+    return incarnation;
+  }
+
+  Status hold_lease(uint32_t shard, uint64_t) override {
+    const Result<bool> held = leases_.hold(shard);
+    return held ? Status() : Status(std::unexpected(held.error()));
+  }
+
+  Result<std::vector<bool>> held_leases() override {
+    const Result<uint64_t> count = read_shard_count();
+    if (!count) return std::unexpected(count.error());
+    std::vector<bool> held(std::min<uint64_t>(*count, kShardsMax));
+    for (uint32_t shard = 0; shard < held.size(); ++shard) {
+      const Result<bool> one = leases_.is_held(shard);
+      if (!one) return std::unexpected(one.error());
+      held[shard] = *one;
+    }
+    return held;
   }
 
   Result<std::vector<ShardEntry>> shard_map() override {
@@ -379,6 +419,7 @@ class SqliteTable : public MembershipTable {
     return std::optional(std::move(*record));
   }
 
+  LeaseFile leases_;
   Database database_;
 };
 

@@ -26,13 +26,17 @@ void use_batch_scheduling() {
   if (sched_getscheduler(0) == SCHED_OTHER) sched_setscheduler(0, SCHED_BATCH, &none);
 }
 
+std::string waiting_line(const millrace::server::Options& options) {
+  return options.json ? R"({"event":"waiting"})" : "spare waits until a shard's process is gone";
+}
+
 std::string start_line(const millrace::server::Options& options, const millrace::server::ShardProcess& process) {
   if (!options.json) {
-    return fmt::format("shard {} of {} listens on {}{}{}", options.shard, options.shards, process.address(),
+    return fmt::format("shard {} of {} listens on {}{}{}", process.shard(), process.shards(), process.address(),
                        process.http_address().empty() ? "" : ", status on http://", process.http_address());
   }
   const nlohmann::json line = {{"event", "listening"},
-                               {"shard", options.shard},
+                               {"shard", process.shard()},
                                {"address", process.address()},
                                {"http", process.http_address()},
                                {"datagrams", process.datagrams_address()},
@@ -49,7 +53,8 @@ int main(int argc, char** argv) {
   if (const int* code = std::get_if<int>(&parsed)) return *code;
   const auto& options = std::get<millrace::server::Options>(parsed);
   use_batch_scheduling();
-  auto process = millrace::server::ShardProcess::start(options);
+  auto process =
+      millrace::server::ShardProcess::start(options, [&options] { kServerProgram.print_line(waiting_line(options)); });
   if (!process) {
     return options.json ? kServerProgram.report_failed_start_as_json(process.error())
                         : kServerProgram.report_error(process.error());

@@ -40,7 +40,8 @@ constexpr const char* kDescription =
     "globally\n"
     "largest entries where the job asks for it, and sends that one update back to all of them. All shards of a cluster "
     "share one\n"
-    "membership table (an SQLite file); jobs come with the first worker that says Hello and need no set-up here.\n";
+    "membership table (an SQLite file, or etcd); jobs come with the first worker that says Hello and need no set-up "
+    "here.\n";
 
 constexpr const char* kFooter =
     "Examples\n"
@@ -49,6 +50,13 @@ constexpr const char* kFooter =
     "  The second of two shards, reachable from other machines, with /metrics, /healthz and /status on port 9090:\n"
     "    millrace-server --shard 1 --shards 2 --table /srv/millrace.db --listen 0.0.0.0:7601 \\\n"
     "                    --advertise node1:7601 --http 0.0.0.0:9090\n"
+    "  The same with the table in etcd, for shards on several machines:\n"
+    "    millrace-server --shard 1 --shards 2 --table etcd://etcd1:2379,etcd2:2379,etcd3:2379 --listen 0.0.0.0:7601 "
+    "\\\n"
+    "                    --advertise node1:7601\n"
+    "  A spare for any of them:\n"
+    "    millrace-server --spare --table etcd://etcd1:2379,etcd2:2379,etcd3:2379 --listen 0.0.0.0:7601 --advertise "
+    "node3:7601\n"
     "  Shard 0 that takes over from a switch which does not answer (jobs of path switch; DIR has 7.key for job 7):\n"
     "    millrace-server --table /tmp/millrace.db --datagrams 127.0.0.1:0 --job-keys DIR\n"
     "  The same from a file, with lines as table = \"/tmp/millrace.db\" (the command line wins over it):\n"
@@ -65,13 +73,6 @@ constexpr const char* kFooter =
     "  3  the membership table is damaged\n"
     "  5  the membership table is of a cluster of another shape or version, or another process took this number\n"
     "  6  a port is in use, too few files may be open, or the membership table cannot be read or written\n";
-
-/// Refuses paths that SQLite would take for a table of the process's own, which no other shard sees.
-std::string refuse_table(std::string& text) {
-  if (text.empty()) return "it is empty";
-  if (text != ":memory:") return {};
-  return fmt::format("'{}' is not the name of a file that all shards can share", text);
-}
 
 void add_limits(CLI::App& app, Limits& limits) {
   const auto from_one = in_range(1U, std::numeric_limits<uint32_t>::max());
@@ -96,10 +97,12 @@ void add_limits(CLI::App& app, Limits& limits) {
 
 /// Returns why the flags do not fit together, which the parser cannot see in one flag alone; empty: they do.
 std::string refuse_together(const Options& options) {
+  if (std::string refusal = protocol::refuse_table(options.table); !refusal.empty()) return refusal;
   if (options.shard >= options.shards)
     return fmt::format("--shard: numbers are 0 to {} with --shards {}", options.shards - 1, options.shards);
   if (options.store_save_seconds != 0 && options.store_dir.empty())
     return "--store-save-every without --store-dir: there is no place to save to";
+  if (options.spare && !options.datagrams.empty()) return "--datagrams: a spare does not replace a switch";
   if (options.datagrams.empty() != options.job_keys.empty())
     return "--datagrams and --job-keys go together: datagrams are authentic by the job's key";
   if (!options.datagrams.empty() && options.shard != 0)
@@ -118,16 +121,24 @@ std::string to_address(std::string& text, protocol::PortZero port_zero) {
 
 void add_cluster_flags(CLI::App& app, Options& options) {
   app.option_defaults()->group("Cluster");
-  app.add_option("--table", options.table, "Membership table: an SQLite file that all shards share; made if absent")
+  app.add_option(
+         "--table", options.table.location,
+         "Membership table that all shards share: an SQLite file, made if absent, or "
+         "etcd://HOST:PORT,HOST:PORT[/PREFIX] with client ports of etcd 3.4 or later (default prefix: millrace)")
       ->required()
-      ->check(CLI::Validator(refuse_table, ""))
+      ->check(not_empty())
       ->type_name("FILE");
-  app.add_option("--shard", options.shard, "Number of this shard, from 0")
-      ->check(in_range(0u, 1023u))
-      ->capture_default_str();
-  app.add_option("--shards", options.shards, "Shards of the cluster; the same at all of them")
-      ->check(in_range(1u, 1024u))
-      ->capture_default_str();
+  CLI::Option* shard = app.add_option("--shard", options.shard, "Number of this shard, from 0")
+                           ->check(in_range(0u, 1023u))
+                           ->capture_default_str();
+  CLI::Option* shards = app.add_option("--shards", options.shards, "Shards of the cluster; the same at all of them")
+                            ->check(in_range(1u, 1024u))
+                            ->capture_default_str();
+  app.add_flag("--spare", options.spare,
+               "Waits until a shard's process is gone, takes its number and serves its jobs; leave out --shard and "
+               "--shards")
+      ->excludes(shard)
+      ->excludes(shards);
   app.add_option(
          "--listen", options.listen,
          "Address to accept workers and shards on, of a name every one that is this machine's; port 0 takes a free one")
@@ -140,6 +151,27 @@ void add_cluster_flags(CLI::App& app, Options& options) {
   app.add_option("--threads", options.threads, "Threads that compute; 0: one a core")
       ->check(in_range(0u, 1024u))
       ->capture_default_str();
+}
+
+void add_etcd_flags(CLI::App& app, protocol::TableFlags& table) {
+  app.option_defaults()->group("Table in etcd");
+  app.add_option("--table-ca", table.ca_file, "Uses TLS; certificates of the authorities that sign etcd's (PEM)")
+      ->type_name("FILE")
+      ->check(not_empty());
+  app.add_option("--table-cert", table.cert_file, "Certificate of this client (PEM)")
+      ->type_name("FILE")
+      ->check(not_empty());
+  app.add_option("--table-key", table.key_file, "Key of --table-cert (PEM)")->type_name("FILE")->check(not_empty());
+  app.add_option("--table-user", table.user, "User of etcd; needs read and write below the prefix")
+      ->type_name("NAME")
+      ->check(not_empty());
+  app.add_option("--table-password-file", table.password_file,
+                 "File with that user's password in its first line; unreadable for others than owner and group")
+      ->type_name("FILE")
+      ->check(not_empty());
+  add_duration(app, "--table-wait", in_ms(table.etcd_wait_ms),
+               "Longest time that a call to etcd may take; all jobs of the shard wait for it",
+               {.least = 20 * kNsPerMs, .most = 10 * kNsPerS});
 }
 
 void add_job_flags(CLI::App& app, Options& options) {
@@ -190,6 +222,7 @@ std::variant<Options, int> parse_options(int argc, const char* const* argv) {
   monitoring::shape_command_line(app);
   monitoring::add_config_flag(app);
   add_cluster_flags(app, options);
+  add_etcd_flags(app, options.table);
   add_job_flags(app, options);
   add_output_flags(app, options);
   add_limits(app, options.limits);

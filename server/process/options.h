@@ -5,6 +5,7 @@
 #include <variant>
 
 #include "monitoring/program.h"
+#include "protocol/table/open_table.h"
 #include "server/base/limits.h"
 
 namespace millrace::server {
@@ -15,9 +16,10 @@ inline constexpr monitoring::ServerProgram kServerProgram{"millrace-server", mon
 struct Options {
   uint32_t shard = 0;
   uint32_t shards = 1;
+  bool spare = false;  ///< takes the number of a shard that is gone; `shard` and `shards` come from the table
   std::string listen = "tcp://127.0.0.1:7600";
-  std::string advertise;            ///< empty: as bound
-  std::string table;                ///< path of the SQLite file
+  std::string advertise;  ///< empty: as bound
+  protocol::TableFlags table;
   std::string http;                 ///< "host:port"; empty: none
   std::string store_dir;            ///< folder of the saves of jobs' stores; empty: none
   uint32_t store_save_seconds = 0;  ///< 0: when asked, and at a job's end

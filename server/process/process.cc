@@ -1,6 +1,7 @@
 #include "server/process/process.h"
 
 #include <fmt/format.h>
+#include <poll.h>
 
 #include <algorithm>
 #include <atomic>
@@ -23,8 +24,9 @@
 #include "protocol/datagram/key.h"
 #include "protocol/files/atomic_file.h"
 #include "protocol/messages/frame.h"
-#include "protocol/table/membership_table.h"
+#include "protocol/table/open_table.h"
 #include "protocol/transport/transport.h"
+#include "server/membership/spare_watch.h"
 #include "server/process/accept_limit.h"
 #include "server/process/aggregator_thread.h"
 #include "server/process/descriptor_room.h"
@@ -46,13 +48,17 @@ constexpr int kMessagesPerPass = 128;
 constexpr size_t kQueuedSendsMax = 256;
 /// Time that the loop computes before it looks at the sockets again.
 constexpr TimeNs kComputePerPass = 500 * kNsPerUs;
-/// Time that the loop waits for another process's lock on the table. After three failures it does not wait at all for
+/// Time that the loop waits for another process's lock on an SQLite table. After three failures it does not wait for
 /// ten times as long. So a process that stopped during a write delays the jobs that need no write by 60 ms. After that
 /// it costs at most a tenth of the time. Writes are tried again.
 constexpr uint32_t kTableWaitMs = 20;
 constexpr TimeNs kGaugesEvery = kNsPerS;
 /// Interval between log lines about connections that were closed for lack of a descriptor.
 constexpr TimeNs kSayClosedEvery = 60 * kNsPerS;
+/// Interval at which a spare reads the table.
+constexpr int kSpareLooksEveryMs = 50;
+/// Interval between log lines about a table that a spare cannot read.
+constexpr TimeNs kSaySpareEvery = 10 * kNsPerS;
 /// Between two tries to begin tasks for which there was no memory.
 constexpr int kStarvedMs = 10;
 /// Time without a turn of the loop after which /healthz reports the shard as unhealthy.
@@ -94,7 +100,7 @@ class ShardProcess::Loop {
         export_(metrics_),
         board_([this] { waker_.wake(); }) {}
 
-  Status open();
+  Status open(const std::function<void()>& on_waiting);
   Status open_http();
   Status share_descriptors();
   Status run();
@@ -112,6 +118,8 @@ class ShardProcess::Loop {
   const std::string& http_address() const { return http_address_; }
   std::string datagrams_address() const { return datagrams_ ? datagrams_->address() : std::string(); }
   uint64_t incarnation() const { return incarnation_; }
+  uint32_t shard() const { return options_.shard; }
+  uint32_t shards() const { return options_.shards; }
 
  private:
   /// Runs `work`. No exception for lack of memory leaves the loop: work that breaks off is counted, and the next turn
@@ -127,6 +135,8 @@ class ShardProcess::Loop {
     ++broken_off_;
     return false;
   }
+  Status take_over(const std::function<void()>& on_waiting);
+  Status look_for_vacancy(SpareWatch& watch);
   void run_pass();
   int wait_ms(TimeNs now) const;
   void receive();
@@ -178,7 +188,7 @@ class ShardProcess::Loop {
   std::unique_ptr<monitoring::HttpPort> http_;  ///< last: its threads ask the others
 };
 
-Status ShardProcess::Loop::open() {
+Status ShardProcess::Loop::open(const std::function<void()>& on_waiting) {
   JobStore::Saves saves;
   if (!options_.store_dir.empty()) {
     if (const Status usable = check_folder(options_.store_dir); !usable) return usable;
@@ -188,7 +198,7 @@ Status ShardProcess::Loop::open() {
       return files::check_replaceable(store_path(options_.store_dir, options_.shard, name));
     };
   }
-  auto table = protocol::open_sqlite_table(options_.table, kTableWaitMs);
+  auto table = protocol::open_table(options_.table, kTableWaitMs);
   if (!table) return std::unexpected(table.error());
   table_ = std::move(*table);
   auto listener = protocol::Listener::bind(context_, options_.listen);
@@ -205,11 +215,18 @@ Status ShardProcess::Loop::open() {
     if (!datagrams) return std::unexpected(datagrams.error());
     datagrams_ = std::move(*datagrams);
   }
+  if (options_.spare) {
+    if (const Status taken = take_over(on_waiting); !taken) return taken;
+  }
   if (const Status enough = share_descriptors(); !enough) return enough;
-  const Result<uint64_t> incarnation =
-      table_->start_shard(options_.shard, options_.shards, address_, datagrams_address());
-  if (!incarnation) return std::unexpected(incarnation.error());
-  incarnation_ = *incarnation;
+  if (!options_.spare) {
+    const Result<uint64_t> incarnation =
+        table_->start_shard(options_.shard, options_.shards, address_, datagrams_address());
+    if (!incarnation) return std::unexpected(incarnation.error());
+    incarnation_ = *incarnation;
+  }
+  // At once: without a lease a spare may take this number.
+  if (const Status held = table_->hold_lease(options_.shard, incarnation_); !held) return held;
   links_ = std::make_unique<ShardLinks>(options_.shards, context_, poller_, log_);
   if (saves.possible) {
     disk_ = std::make_unique<StoreThread>(options_.store_dir, options_.shard, system_disk(), [this] { waker_.wake(); });
@@ -235,6 +252,46 @@ Status ShardProcess::Loop::open() {
   return {};
 }
 
+/// Waits until a shard is without a process, and takes its number.
+Status ShardProcess::Loop::take_over(const std::function<void()>& on_waiting) {
+  SpareWatch watch;
+  bool waits = false;
+  TimeNs say_again_at = 0;
+  while (incarnation_ == 0) {
+    const Status looked = look_for_vacancy(watch);
+    const TimeNs now = monotonic_now_ns();
+    if (!looked && looked.error().code != ErrorCode::kTimeout) return looked;
+    if (!looked && now >= say_again_at) {
+      log_.write(Severity::kError, fmt::format("spare: {}", looked.error().message), now);
+      say_again_at = now + kSaySpareEvery;
+    }
+    if (looked && !std::exchange(waits, true) && on_waiting) on_waiting();
+    if (incarnation_ == 0) ::poll(nullptr, 0, kSpareLooksEveryMs);
+  }
+  log_ = ProcessLog(options_.shard, options_.quiet ? Severity::kWarning : Severity::kInfo);
+  log_.write(Severity::kWarning,
+             fmt::format("this spare takes over shard {} of {}: its process is gone", options_.shard, options_.shards),
+             monotonic_now_ns());
+  return {};
+}
+
+Status ShardProcess::Loop::look_for_vacancy(SpareWatch& watch) {
+  const Result<std::vector<protocol::ShardEntry>> map = table_->shard_map();
+  if (!map) return std::unexpected(map.error());
+  const Result<std::vector<bool>> held = table_->held_leases();
+  if (!held) return std::unexpected(held.error());
+  const std::optional<SpareWatch::Vacancy> vacancy = watch.look(*map, *held, monotonic_now_ns());
+  if (!vacancy) return {};
+  const Result<uint64_t> taken =
+      table_->take_over_shard(vacancy->shard, vacancy->incarnation, address_, datagrams_address());
+  if (!taken) return std::unexpected(taken.error());
+  if (*taken == 0) return {};  // another spare was faster
+  incarnation_ = *taken;
+  options_.shard = vacancy->shard;
+  options_.shards = static_cast<uint32_t>(map->size());
+  return {};
+}
+
 Status ShardProcess::Loop::share_descriptors() {
   room_.emplace(DescriptorRoom::Options{.limit = monitoring::open_file_limit(),
                                         .shards = options_.shards,
@@ -249,7 +306,8 @@ Status ShardProcess::Loop::share_descriptors() {
 
 Status ShardProcess::Loop::open_http() {
   monitoring::HttpHandlers handlers;
-  handlers.title = fmt::format("Millrace shard {} of {}", options_.shard, options_.shards);
+  handlers.title = options_.spare ? std::string("Millrace spare")
+                                  : fmt::format("Millrace shard {} of {}", options_.shard, options_.shards);
   handlers.metrics_text = [this] { return metrics_.prometheus_text(); };
   handlers.unhealthy = [this]() -> std::optional<std::string> {
     const TimeNs turn = last_pass_.load();
@@ -303,7 +361,7 @@ void ShardProcess::Loop::watch_accept_limit(TimeNs now) {
 
 StatusReport ShardProcess::Loop::status(TimeNs now) const {
   StatusReport status = core_->status(now);
-  status.table = options_.table;
+  status.table = options_.table.location;
   for (JobStatus& job : status.jobs) {
     if (job.switch_path && datagrams_) job.switch_path->aggregator = datagrams_->report(job.job);
   }
@@ -473,9 +531,10 @@ void ShardProcess::Loop::send_to_peer(const SendToPeer& send) {
 ShardProcess::ShardProcess(std::unique_ptr<Loop> loop) : loop_(std::move(loop)) {}
 ShardProcess::~ShardProcess() = default;
 
-Result<std::unique_ptr<ShardProcess>> ShardProcess::start(const Options& options) {
+Result<std::unique_ptr<ShardProcess>> ShardProcess::start(const Options& options,
+                                                          const std::function<void()>& on_waiting) {
   auto loop = std::make_unique<Loop>(options);
-  if (const Status opened = loop->open(); !opened) return std::unexpected(opened.error());
+  if (const Status opened = loop->open(on_waiting); !opened) return std::unexpected(opened.error());
   return std::unique_ptr<ShardProcess>(new ShardProcess(std::move(loop)));
 }
 
@@ -483,6 +542,8 @@ const std::string& ShardProcess::address() const { return loop_->address(); }
 const std::string& ShardProcess::http_address() const { return loop_->http_address(); }
 std::string ShardProcess::datagrams_address() const { return loop_->datagrams_address(); }
 uint64_t ShardProcess::incarnation() const { return loop_->incarnation(); }
+uint32_t ShardProcess::shard() const { return loop_->shard(); }
+uint32_t ShardProcess::shards() const { return loop_->shards(); }
 Status ShardProcess::run() { return loop_->run(); }
 void ShardProcess::request_stop() noexcept { loop_->request_stop(); }
 void ShardProcess::request_save() noexcept { loop_->request_save(); }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -13,9 +14,12 @@ namespace millrace::server {
 /// its status.
 class ShardProcess {
  public:
-  /// Opens the table, binds the port and registers this start of the shard.
+  /// Opens the table, binds the port and registers this start of the shard. A spare waits until it has a number.
   /// Errors  io: table or port; shard_map_mismatch: the table belongs to another number of shards; invalid_argument.
-  static Result<std::unique_ptr<ShardProcess>> start(const Options& options);
+  ///
+  /// on_waiting  called once a spare has read the table and waits.
+  static Result<std::unique_ptr<ShardProcess>> start(const Options& options,
+                                                     const std::function<void()>& on_waiting = {});
   ~ShardProcess();
   ShardProcess(const ShardProcess&) = delete;
   ShardProcess& operator=(const ShardProcess&) = delete;
@@ -27,6 +31,8 @@ class ShardProcess {
   /// Returns "host:port" of its aggregator of datagrams; empty without --datagrams.
   std::string datagrams_address() const;
   uint64_t incarnation() const;
+  uint32_t shard() const;
+  uint32_t shards() const;
 
   /// Serves until request_stop() and the end of draining. Error: the reason why it stopped by itself.
   Status run();

@@ -247,6 +247,7 @@ class ShardCore {
   void note_table_trouble(const Error& error);
   void poll_table(TimeNs now, Actions& actions);
   void refresh(TimeNs now, Actions& actions);
+  void refresh_from(const Result<uint64_t>& counter, TimeNs now, Actions& actions);
   void refresh_neighbours(TimeNs now, Actions& actions);
   void refresh_lost(TimeNs now, Actions& actions);
   void redirect_shards(protocol::JobRecord& record, Actions& actions);

@@ -91,8 +91,10 @@ void ShardCore::table_failed(const Error& error, Actions& actions) {
 }
 
 void ShardCore::poll_table(TimeNs now, Actions& actions) {
-  refresh(now, actions);
+  refresh_from(table_.polled_change_counter(), now, actions);
   if (stopped_) return;
+  if (const Status held = table_.hold_lease(config_.shard, config_.incarnation); !held)
+    table_failed(held.error(), actions);
   say_owed_hellos(now, actions);
   remove_leavers(now, actions);  // before they count as silent: a finished worker has not failed
   remove_silent(now, actions);
@@ -103,8 +105,10 @@ void ShardCore::poll_table(TimeNs now, Actions& actions) {
   for (const auto& [number, job] : jobs_) job->flush_membership(actions);
 }
 
-void ShardCore::refresh(TimeNs now, Actions& actions) {
-  const Result<uint64_t> counter = table_.change_counter();
+void ShardCore::refresh(TimeNs now, Actions& actions) { refresh_from(table_.change_counter(), now, actions); }
+
+/// Reads the table if its change counter is another one than at the last read.
+void ShardCore::refresh_from(const Result<uint64_t>& counter, TimeNs now, Actions& actions) {
   if (!counter) return table_failed(counter.error(), actions);
   if (table_counter_ == *counter) return;
   table_counter_ = *counter;

@@ -39,7 +39,10 @@ class ScriptedCluster {
   void start_shard(uint32_t shard, uint32_t shard_count, const std::string& host = "shard");
 
   ShardCore& core(uint32_t shard = 0) { return *shards_[shard]; }
-  void fail_table_writes(bool fail_them, uint32_t shard = 0) { tables_[shard]->writes_fail = fail_them; }
+  void fail_table_writes(bool fail_them, uint32_t shard = 0) {
+    using Mode = testing::FailingTable::Mode;
+    tables_[shard]->mode = fail_them ? Mode::kWritesFail : Mode::kWorks;
+  }
   protocol::MembershipTable& table() { return *tables_[0]; }
   const protocol::JobSpec& spec() const { return spec_; }
   const protocol::JobLayout& layout() const { return layout_; }

@@ -19,6 +19,11 @@ constexpr TimeNs kProgressBound = 120 * kNsPerS;
 /// How often, over events, the law is checked.
 constexpr uint64_t kLawCheckEvery = 400;
 
+FailingTable::Mode table_mode_of(Kind kind) {
+  if (kind == Kind::kTableFails) return FailingTable::Mode::kWritesFail;
+  return kind == Kind::kTableAway ? FailingTable::Mode::kUnavailable : FailingTable::Mode::kMaybe;
+}
+
 class Cluster {
  public:
   Cluster(const Scenario& scenario, SimTrace trace) : world_(scenario) { world_.tracing = trace == SimTrace::kPrinted; }
@@ -118,8 +123,15 @@ void Cluster::inject(const SimFault& fault) {
       return;
     case Kind::kShutdownShard: world_.shards[fault.a]->shut_down(); return;
     case Kind::kTableFails:
-      world_.shards[fault.a]->fail_table_writes(true);
-      world_.scheduler.at(until, [shard = world_.shards[fault.a].get()] { shard->fail_table_writes(false); });
+    case Kind::kTableAway:
+    case Kind::kTableMaybe:
+      world_.shards[fault.a]->set_table_mode(table_mode_of(fault.kind));
+      world_.scheduler.at(
+          until, [shard = world_.shards[fault.a].get()] { shard->set_table_mode(FailingTable::Mode::kWorks); });
+      return;
+    case Kind::kTableSlow:
+      world_.shards[fault.a]->slow_table(static_cast<TimeNs>(fault.b) * kNsPerMs);
+      world_.scheduler.at(until, [shard = world_.shards[fault.a].get()] { shard->slow_table(0); });
       return;
   }
 }

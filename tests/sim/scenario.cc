@@ -327,12 +327,13 @@ void draw_faults(RandomSequence& random, Scenario& scenario) {
             [](const SimFault& a, const SimFault& b) { return a.at < b.at; });
 }
 
-void draw_table_fault(RandomSequence& random, Scenario& scenario) {
+void draw_table_fault(RandomSequence& random, Kind kind, Scenario& scenario) {
   SimFault fault;
-  fault.kind = Kind::kTableFails;
+  fault.kind = kind;
   fault.a = static_cast<uint32_t>(random.next_below(scenario.shards));
   fault.at = static_cast<TimeNs>(between(random, 0, static_cast<uint64_t>(scenario.calm_from)));
   fault.duration = static_cast<TimeNs>(between(random, kNsPerMs, 2 * kNsPerS));
+  if (kind == Kind::kTableSlow) fault.b = static_cast<uint32_t>(between(random, 1, 60));
   scenario.faults.push_back(fault);
   std::ranges::stable_sort(scenario.faults, {}, &SimFault::at);
 }
@@ -368,7 +369,7 @@ Scenario draw_scenario(uint64_t seed) {
   if (chance(random, 0.1)) scenario.job_memory_bytes = between(random, 4, 200) << 10;
   draw_faults(random, scenario);
   // Drawn last: the seeds of named tests keep their meaning, except for this.
-  if (!scenario.faults.empty() && chance(random, 0.15)) draw_table_fault(random, scenario);
+  if (!scenario.faults.empty() && chance(random, 0.15)) draw_table_fault(random, Kind::kTableFails, scenario);
   draw_mode(random, scenario);
   draw_returns(random, scenario);
   RandomSequence of_store(RandomKey::from(seed), /*stream=*/3);
@@ -388,6 +389,9 @@ Scenario draw_scenario(uint64_t seed) {
   draw_history(of_history, scenario.spec);
   RandomSequence of_first_steps(RandomKey::from(seed), /*stream=*/9);
   draw_uncompressed(of_first_steps, scenario.spec);
+  RandomSequence of_table(RandomKey::from(seed), /*stream=*/10);
+  while (!scenario.faults.empty() && chance(of_table, 0.3))
+    draw_table_fault(of_table, one_of(of_table, {Kind::kTableAway, Kind::kTableMaybe, Kind::kTableSlow}), scenario);
   return scenario;
 }
 
@@ -406,9 +410,9 @@ bool may_silence_workers(const Scenario& scenario) {
 }
 
 std::string describe(const SimFault& fault) {
-  const char* names[] = {"partition",  "one-way partition", "isolate",           "stall",
-                         "disconnect", "kill worker",       "worker leaves",     "restart worker",
-                         "kill shard", "shut down shard",   "table writes fail", "kill all workers"};
+  const char* names[] = {"partition",         "one-way partition", "isolate",        "stall",       "disconnect",
+                         "kill worker",       "worker leaves",     "restart worker", "kill shard",  "shut down shard",
+                         "table writes fail", "kill all workers",  "table away",     "table maybe", "table slow"};
   return std::string(names[static_cast<size_t>(fault.kind)]) + " a=" + std::to_string(fault.a) +
          " b=" + std::to_string(fault.b) + " at " + std::to_string(fault.at / kNsPerMs) + " ms for " +
          std::to_string(fault.duration / kNsPerMs) + " ms";

@@ -26,6 +26,9 @@ struct SimFault {
     kShutdownShard,   ///< SIGTERM: it drains
     kTableFails,      ///< what shard a writes to the membership table fails
     kKillAllWorkers,  ///< SIGKILL of all of them; they start again, each within `duration`
+    kTableAway,       ///< the membership table does not answer shard a at all
+    kTableMaybe,      ///< what shard a writes to it times out, and takes effect, or not, or later
+    kTableSlow,       ///< every answer of it to shard a takes up to b milliseconds
   };
   Kind kind = Kind::kPartition;
   TimeNs at = 0;

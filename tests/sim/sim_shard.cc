@@ -16,6 +16,15 @@ void SimShard::start() {
       table_->start_shard(shard_, world_.scenario.shards, "tcp://sim:" + std::to_string(7'000 + shard_));
   MILLRACE_CHECK(incarnation.has_value(), shard_);
   incarnation_ = *incarnation;
+  table_call_max_ = 0;
+  table_->draw_effect = [this] { return static_cast<FailingTable::Effect>(world_.scheduler.draw(0, 2)); };
+  table_->later = [this](std::function<void()> write) {
+    // Also once the process is dead: its request is on its way.
+    world_.scheduler.after(world_.scheduler.draw(0, kNsPerS), [this, write = std::move(write)] {
+      write();
+      world_.watch_table();
+    });
+  };
   if (incarnation_ > 1) world_.oracle.on_shard_restart();
   server::ShardConfig config;
   config.shard = shard_;
@@ -32,8 +41,16 @@ void SimShard::start() {
   arm(core_->next_deadline());
 }
 
-void SimShard::fail_table_writes(bool fail_them) {
-  if (table_) table_->writes_fail = fail_them;
+void SimShard::set_table_mode(FailingTable::Mode mode) {
+  if (table_) table_->mode = mode;
+}
+
+/// Stalls the process for the time of its calls of a slow table.
+void SimShard::wait_for_table() {
+  TimeNs waited = 0;
+  for (int64_t calls = std::exchange(table_->calls, 0); calls > 0 && table_call_max_ > 0; --calls)
+    waited += world_.scheduler.draw(0, table_call_max_);
+  if (waited > 0) stall_until(world_.scheduler.now() + waited);
 }
 
 void SimShard::kill() {
@@ -82,6 +99,7 @@ void SimShard::tick() {
 void SimShard::after_call(server::Actions& actions) {
   // The table first: an update that this call decided may name an epoch that this call made.
   world_.watch_table();
+  wait_for_table();
   carry_out(std::move(actions));
   if (!alive()) return;
   if (core_->stopped()) {

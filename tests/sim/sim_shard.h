@@ -28,8 +28,10 @@ class SimShard : public SimProcess {
   }
   void kill();
   void shut_down();
-  /// Makes the shard's writes to the table fail, or succeed again.
-  void fail_table_writes(bool fail_them);
+  /// Makes the shard's calls of the table fail like this, or succeed again.
+  void set_table_mode(FailingTable::Mode mode);
+  /// Makes each call of the table that waits for an answer take up to `call_max`.
+  void slow_table(TimeNs call_max) { table_call_max_ = call_max; }
 
   /// A message off a connection that `peer` opened.
   void deliver(const protocol::PeerId& peer, protocol::Message message);
@@ -58,6 +60,7 @@ class SimShard : public SimProcess {
   void start_task(const std::shared_ptr<server::Task>& task);
   void finish_task(const std::shared_ptr<server::Task>& task);
   void after_call(server::Actions& actions);
+  void wait_for_table();
 
   // sim_shard_store.cc
   void ask_disk(std::vector<server::StoreRequest>& requests);
@@ -76,6 +79,7 @@ class SimShard : public SimProcess {
   uint64_t refused_ = 0;
   uint64_t digests_agreed_ = 0;
   std::unique_ptr<FailingTable> table_;
+  TimeNs table_call_max_ = 0;
   std::unique_ptr<server::ShardCore> core_;
   std::set<uint32_t> connected_;  ///< shards that this one has opened a connection to
   SimDisk disk_;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string_view>
@@ -10,11 +11,19 @@
 
 namespace millrace::testing {
 
-/// A table whose writes through this object can be made to fail, as behind another process's lock or on a full disk.
-/// Others can read and write it. Reads continue, as they do beside a writer of an SQLite file.
+/// A table that can be made to fail for this object. Others can read and write it.
 class FailingTable : public protocol::MembershipTable {
  public:
-  explicit FailingTable(std::unique_ptr<protocol::MembershipTable> table) : table_(std::move(table)) {}
+  enum class Mode : uint8_t {
+    kWorks,
+    kWritesFail,   ///< writes change nothing; reads continue, as beside a writer of an SQLite file, or on a full disk
+    kUnavailable,  ///< every call fails, as of an etcd without a leader
+    kMaybe,        ///< writes report a time-out, and take effect, now or later, or do not, as `draw_effect` says
+  };
+  /// The effect of a write in mode kMaybe.
+  enum class Effect : uint8_t { kNone, kNow, kLater };
+
+  explicit FailingTable(std::shared_ptr<protocol::MembershipTable> table) : table_(std::move(table)) {}
 
   using MembershipTable::create_job;
   using MembershipTable::start_shard;
@@ -22,23 +31,68 @@ class FailingTable : public protocol::MembershipTable {
                                std::string_view datagrams) override {
     return table_->start_shard(shard, shard_count, address, datagrams);
   }
-  Result<std::vector<protocol::ShardEntry>> shard_map() override { return table_->shard_map(); }
-  Result<std::optional<protocol::JobRecord>> read_job(std::string_view name) override { return table_->read_job(name); }
-  Result<std::optional<protocol::JobRecord>> read_job(uint64_t job) override { return table_->read_job(job); }
+  Result<uint64_t> take_over_shard(uint32_t shard, uint64_t expected, std::string_view address,
+                                   std::string_view datagrams) override {
+    return table_->take_over_shard(shard, expected, address, datagrams);
+  }
+  Status hold_lease(uint32_t shard, uint64_t incarnation) override { return table_->hold_lease(shard, incarnation); }
+  Result<std::vector<bool>> held_leases() override { return table_->held_leases(); }
+  Result<std::vector<protocol::ShardEntry>> shard_map() override {
+    if (!can_read()) return no_answer();
+    return table_->shard_map();
+  }
+  Result<std::optional<protocol::JobRecord>> read_job(std::string_view name) override {
+    if (!can_read()) return no_answer();
+    return table_->read_job(name);
+  }
+  Result<std::optional<protocol::JobRecord>> read_job(uint64_t job) override {
+    if (!can_read()) return no_answer();
+    return table_->read_job(job);
+  }
   Result<protocol::JobRecord> create_job(std::string_view name, ByteSpan spec, protocol::Path path) override {
-    if (writes_fail) return fail(ErrorCode::kTimeout, "the table is locked");
-    return table_->create_job(name, spec, path);
+    if (!can_write()) return no_answer();
+    if (mode != Mode::kMaybe) return table_->create_job(name, spec, path);
+    carry_out([table = table_, name = std::string(name), spec = ByteBuffer(spec.begin(), spec.end()), path] {
+      (void)table->create_job(name, spec, path);
+    });
+    return no_answer();
   }
   Result<bool> compare_and_swap(uint64_t expected_epoch, const protocol::JobRecord& next) override {
-    if (writes_fail) return fail(ErrorCode::kTimeout, "the table is locked");
-    return table_->compare_and_swap(expected_epoch, next);
+    if (!can_write()) return no_answer();
+    if (mode != Mode::kMaybe) return table_->compare_and_swap(expected_epoch, next);
+    carry_out([table = table_, expected_epoch, next] { (void)table->compare_and_swap(expected_epoch, next); });
+    return no_answer();
   }
-  Result<uint64_t> change_counter() override { return table_->change_counter(); }
+  Result<uint64_t> change_counter() override {
+    if (!can_read()) return no_answer();
+    return table_->change_counter();
+  }
+  Result<uint64_t> polled_change_counter() override {
+    --calls;  // it does not wait
+    return change_counter();
+  }
 
-  bool writes_fail = false;
+  Mode mode = Mode::kWorks;
+  std::function<Effect()> draw_effect;
+  std::function<void(std::function<void()>)> later;  ///< runs a write that takes effect after its call is over
+  int64_t calls = 0;                                 ///< that wait for the table's answer
 
  private:
-  std::unique_ptr<protocol::MembershipTable> table_;
+  static std::unexpected<Error> no_answer() { return fail(ErrorCode::kTimeout, "the table does not answer"); }
+  bool can_read() {
+    ++calls;
+    return mode != Mode::kUnavailable;
+  }
+  bool can_write() { return can_read() && mode != Mode::kWritesFail; }
+  void carry_out(std::function<void()> write) {
+    switch (draw_effect()) {
+      case Effect::kNone: return;
+      case Effect::kNow: return write();
+      case Effect::kLater: return later(std::move(write));
+    }
+  }
+
+  std::shared_ptr<protocol::MembershipTable> table_;
 };
 
 }  // namespace millrace::testing

@@ -18,6 +18,7 @@ struct MemoryTableState {
   std::map<uint64_t, JobRecord> jobs;
   uint64_t last_job = 0;
   uint64_t changes = 0;
+  std::map<uint32_t, const void*> leases;  ///< shard -> the table object that holds it
 };
 
 namespace {
@@ -25,6 +26,10 @@ namespace {
 class MemoryTable : public protocol::MembershipTable {
  public:
   explicit MemoryTable(std::shared_ptr<MemoryTableState> state) : state_(std::move(state)) {}
+  ~MemoryTable() override {
+    const std::lock_guard lock(state_->mutex);
+    std::erase_if(state_->leases, [this](const auto& lease) { return lease.second == this; });
+  }
 
   Result<uint64_t> start_shard(uint32_t shard, uint32_t shard_count, std::string_view address,
                                std::string_view datagrams) override {
@@ -39,6 +44,34 @@ class MemoryTable : public protocol::MembershipTable {
     entry.datagrams = datagrams;
     ++state_->changes;
     return ++entry.incarnation;
+  }
+
+  Result<uint64_t> take_over_shard(uint32_t shard, uint64_t expected, std::string_view address,
+                                   std::string_view datagrams) override {
+    const std::lock_guard lock(state_->mutex);
+    const auto count = static_cast<uint32_t>(state_->shards.size());
+    if (Status checked = protocol::check_start_shard(shard, count, address, datagrams); !checked)
+      return std::unexpected(checked.error());
+    ShardEntry& entry = state_->shards[shard];
+    if (entry.incarnation != expected) return 0;
+    entry.address = address;
+    entry.datagrams = datagrams;
+    ++state_->changes;
+    return ++entry.incarnation;
+  }
+
+  Status hold_lease(uint32_t shard, uint64_t) override {
+    const std::lock_guard lock(state_->mutex);
+    state_->leases.try_emplace(shard, this);
+    return {};
+  }
+
+  Result<std::vector<bool>> held_leases() override {
+    const std::lock_guard lock(state_->mutex);
+    std::vector<bool> held(state_->shards.size());
+    for (size_t shard = 0; shard < held.size(); ++shard)
+      held[shard] = state_->leases.contains(static_cast<uint32_t>(shard));
+    return held;
   }
 
   Result<std::vector<ShardEntry>> shard_map() override {

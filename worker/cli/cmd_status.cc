@@ -115,7 +115,9 @@ program::Command add_status_command(CLI::App& root) {
                   "host:port,host:port as for train: asked at these ports + 100, where serve puts the status")
       ->type_name("LIST")
       ->check(program::checked([](const std::string& text) { return protocol::parse_server_addresses(text); }));
-  app->add_option("--table", flags->table, "the servers' membership table: all shards in it, at their ports + 100")
+  app->add_option("--table", flags->table,
+                  "the servers' membership table, or etcd://HOST:PORT: all shards in it, at "
+                  "their ports + 100")
       ->type_name("FILE")
       ->check(program::not_empty());
   monitoring::add_duration(*app, "--timeout", monitoring::in_ms(flags->timeout_ms),

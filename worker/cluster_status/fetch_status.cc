@@ -9,7 +9,8 @@
 #include "monitoring/http/http_client.h"
 #include "monitoring/status/status_json.h"
 #include "protocol/address/host_port.h"
-#include "protocol/table/membership_table.h"
+#include "protocol/table/etcd_address.h"
+#include "protocol/table/open_table.h"
 #include "worker/program/json_text.h"
 
 namespace millrace::cluster_status {
@@ -122,10 +123,10 @@ Result<nlohmann::json> fetch_status(const std::string& address, int timeout_ms) 
 
 Result<std::vector<std::string>> addresses_in_table(const std::string& path) {
   std::error_code error;
-  if (!std::filesystem::is_regular_file(path, error)) {
+  if (!protocol::is_etcd_address(path) && !std::filesystem::is_regular_file(path, error)) {
     return fail(ErrorCode::kIo, path + ": there is no such file; it is the --table of the servers");
   }
-  auto table = protocol::open_sqlite_table(path);
+  auto table = protocol::open_table({.location = path});
   if (!table) return std::unexpected(table.error());
   const auto map = (*table)->shard_map();
   if (!map) return std::unexpected(map.error());

@@ -7,9 +7,12 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <thread>
 
 #include "protocol/base/limits.h"
+#include "protocol/table/etcd_table.h"
 #include "tests/protocol/temporary_directory.h"
+#include "tests/support/etcd_server.h"
 #include "tests/support/format_versions.h"
 #include "tests/support/memory_table.h"
 
@@ -24,6 +27,20 @@ class MembershipTables : public ::testing::TestWithParam<std::string> {
   void SetUp() override {
     if (GetParam() == "memory") {
       open_ = [state = testing::make_memory_table_state()] { return testing::open_memory_table(state); };
+    } else if (GetParam() == "etcd") {
+      // One etcd for all tests; each has a prefix of its own.
+      static const std::unique_ptr<testing::EtcdServer> etcd = testing::EtcdServer::start();
+      if (!etcd) GTEST_SKIP() << testing::kNoEtcd;
+      static int tables = 0;
+      EtcdOptions options;
+      options.endpoints = {etcd->endpoint()};
+      options.prefix = "/table" + std::to_string(++tables);
+      options.wait_ms = 30'000;
+      open_ = [options] {
+        auto table = open_etcd_table(options);
+        EXPECT_TRUE(table) << table.error().message;
+        return std::move(*table);
+      };
     } else {
       open_ = [path = directory_.file("table.db")] {
         auto table = open_sqlite_table(path);
@@ -41,7 +58,7 @@ class MembershipTables : public ::testing::TestWithParam<std::string> {
   std::unique_ptr<MembershipTable> table_;
 };
 
-INSTANTIATE_TEST_SUITE_P(, MembershipTables, ::testing::Values("memory", "sqlite"),
+INSTANTIATE_TEST_SUITE_P(, MembershipTables, ::testing::Values("memory", "sqlite", "etcd"),
                          [](const auto& test) { return test.param; });
 
 /// Returns the answer to a query of one column, line by line.
@@ -152,6 +169,39 @@ TEST_P(MembershipTables, JobBeginsWithThePathItWasCreatedWithAndASwapChangesIt) 
   ++record.membership.epoch;
   ASSERT_EQ(table_->compare_and_swap(record.membership.epoch - 1, record), true);
   EXPECT_EQ((*open_()->read_job("train"))->membership.path, Path::kServer);
+}
+
+TEST_P(MembershipTables, AStartHoldsItsLeaseUntilItsProcessEnds) {
+  ASSERT_EQ(table_->start_shard(0, 2, "tcp://a:1"), 1u);
+  ASSERT_EQ(table_->start_shard(1, 2, "tcp://b:1"), 1u);
+  const auto other = open_();
+  EXPECT_THAT(other->held_leases().value(), ::testing::ElementsAre(false, false));
+  do {
+    ASSERT_TRUE(table_->hold_lease(0, 1));
+    std::this_thread::yield();
+  } while (!other->held_leases().value()[0]);
+  EXPECT_THAT(other->held_leases().value(), ::testing::ElementsAre(true, false));
+  table_.reset();
+  while (other->held_leases().value()[0]) std::this_thread::yield();
+  ASSERT_EQ(other->start_shard(0, 2, "tcp://a:2"), 2u);
+  do {
+    ASSERT_TRUE(other->hold_lease(0, 2));
+    std::this_thread::yield();
+  } while (!open_()->held_leases().value()[0]);
+}
+
+TEST_P(MembershipTables, ATakeOverIsOfOneIncarnationAndSucceedsOnce) {
+  EXPECT_EQ(table_->take_over_shard(0, 0, "tcp://c:1", "").error().code, ErrorCode::kInvalidArgument) << "no map yet";
+  ASSERT_EQ(table_->start_shard(0, 2, "tcp://a:1"), 1u);
+  const auto other = open_();
+  const uint64_t before = other->change_counter().value();
+  EXPECT_EQ(table_->take_over_shard(0, 1, "tcp://c:1", "192.0.2.1:7800"), 2u);
+  EXPECT_GT(other->change_counter().value(), before);
+  EXPECT_EQ(other->take_over_shard(0, 1, "tcp://d:1", ""), 0u);
+  EXPECT_EQ(other->shard_map()->front(), (ShardEntry{"tcp://c:1", 2, "192.0.2.1:7800"}));
+  EXPECT_EQ(other->take_over_shard(0, 2, "tcp://d:1", ""), 3u);
+  EXPECT_EQ(other->take_over_shard(2, 1, "tcp://d:1", "").error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(table_->start_shard(0, 2, "tcp://a:1"), 4u);
 }
 
 TEST_P(MembershipTables, ShardsThatNeverStartedAreEmptyInTheMap) {

@@ -126,7 +126,7 @@ TEST(ServerProgram, WrongArgumentsAndTablesAreRefused) {
 TEST(ShardProcess, LaterProcessUnderTheSameNumberStopsTheEarlierOne) {
   TemporaryFolder folder;
   Options options;
-  options.table = folder.path + "/table.db";
+  options.table.location = folder.path + "/table.db";
   options.listen = "tcp://127.0.0.1:0";
   options.threads = 2;
   options.quiet = true;
@@ -144,7 +144,7 @@ TEST(ShardProcess, LaterProcessUnderTheSameNumberStopsTheEarlierOne) {
 
 Options options_with_http(const TemporaryFolder& folder) {
   Options options;
-  options.table = folder.path + "/table.db";
+  options.table.location = folder.path + "/table.db";
   options.listen = "tcp://127.0.0.1:0";
   options.http = "127.0.0.1:0";
   options.quiet = true;
@@ -160,7 +160,7 @@ TEST(ShardProcess, AStartThatFailsLeavesTheProcessThatHasTheNumberAlone) {
   const auto failed = ShardProcess::start(options);
   ASSERT_FALSE(failed.has_value());
   EXPECT_EQ(failed.error().code, ErrorCode::kIo);
-  auto table = protocol::open_sqlite_table(options.table);
+  auto table = protocol::open_sqlite_table(options.table.location);
   ASSERT_TRUE(table.has_value());
   const auto map = (*table)->shard_map();
   ASSERT_TRUE(map.has_value());

@@ -1,0 +1,250 @@
+#include "protocol/table/etcd_client.h"
+
+#include <curl/curl.h>
+#include <fmt/format.h>
+#include <poll.h>
+
+#include <algorithm>
+#include <mutex>
+#include <utility>
+
+#include "kernels/base/check.h"
+#include "kernels/base/plain_text.h"
+
+namespace millrace::protocol {
+namespace {
+
+/// Most bytes of an answer: a map of 1,024 shards and a job's specification of 4 MiB fit, in base64.
+constexpr size_t kAnswerBytesMax = size_t{16} << 20;
+constexpr size_t kReasonBytesMax = 400;
+constexpr size_t kSaidBytesMax = 120;
+/// Longest time for one member where there are others. It leaves time for them.
+constexpr TimeNs kAttemptMax = kNsPerS;
+constexpr TimeNs kAttemptMin = 20 * kNsPerMs;
+/// Pause after all members have refused, for a leader to be elected.
+constexpr int kRoundPauseMs = 10;
+
+// Codes of gRPC, in the gateway's answers.
+constexpr int64_t kGrpcInvalidArgument = 3;
+constexpr int64_t kGrpcDeadlineExceeded = 4;
+constexpr int64_t kGrpcResourceExhausted = 8;
+constexpr int64_t kGrpcUnavailable = 14;
+constexpr int64_t kGrpcUnauthenticated = 16;
+
+size_t take_answer(const char* data, size_t size, size_t count, void* to) {
+  auto& answer = *static_cast<std::string*>(to);
+  if (answer.size() + size * count > kAnswerBytesMax) return 0;  // curl reports a write error
+  answer.append(data, size * count);
+  return size * count;
+}
+
+void begin_curl() {
+  static std::once_flag once;
+  std::call_once(once, [] { MILLRACE_CHECK(curl_global_init(CURL_GLOBAL_DEFAULT) == CURLE_OK); });
+}
+
+}  // namespace
+
+/// How one attempt at one member ended.
+struct EtcdClient::Attempt {
+  enum class Kind : uint8_t {
+    kAnswered,
+    kRefused,   ///< no other attempt would end otherwise
+    kNotSent,   ///< has not taken effect
+    kNoAnswer,  ///< may have taken effect
+    kStranger,  ///< the user's token is not valid (any more)
+  };
+  Kind kind = Kind::kNoAnswer;
+  std::string answer;
+  Error error = {};
+  /// It made a connection. On one that broke before any answer, curl sends the request again by itself.
+  bool connected = false;
+};
+
+/// Owns the connection.
+struct EtcdClient::Curl {
+  CURL* easy = nullptr;
+  curl_slist* headers = nullptr;
+  char reason[CURL_ERROR_SIZE] = {};
+  ~Curl() {
+    curl_easy_cleanup(easy);
+    curl_slist_free_all(headers);
+  }
+
+  void set_headers(const std::string& token) {
+    curl_slist_free_all(std::exchange(headers, nullptr));
+    headers = curl_slist_append(headers, "Content-Type: application/json");
+    headers = curl_slist_append(headers, "Expect:");  // curl would wait for "100 Continue" before a large body
+    if (!token.empty()) headers = curl_slist_append(headers, ("Authorization: " + token).c_str());
+    curl_easy_setopt(easy, CURLOPT_HTTPHEADER, headers);
+  }
+};
+
+EtcdClient::EtcdClient(EtcdOptions options, std::shared_ptr<EtcdHealth> health)
+    : options_(std::move(options)), health_(std::move(health)), curl_(std::make_unique<Curl>()) {
+  MILLRACE_CHECK(!options_.endpoints.empty());
+  begin_curl();
+  CURL* easy = curl_->easy = curl_easy_init();
+  MILLRACE_CHECK(easy != nullptr);
+  curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
+  curl_easy_setopt(easy, CURLOPT_PROXY, "");  // no proxy of the environment: etcd is asked directly
+  curl_easy_setopt(easy, CURLOPT_HTTP_VERSION, CURL_HTTP_VERSION_1_1);
+  curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
+  curl_easy_setopt(easy, CURLOPT_DNS_CACHE_TIMEOUT, 60L);
+  curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
+  curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, curl_->reason);
+  curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, take_answer);
+  if (!options_.ca_file.empty()) curl_easy_setopt(easy, CURLOPT_CAINFO, options_.ca_file.c_str());
+  if (!options_.cert_file.empty()) curl_easy_setopt(easy, CURLOPT_SSLCERT, options_.cert_file.c_str());
+  if (!options_.key_file.empty()) curl_easy_setopt(easy, CURLOPT_SSLKEY, options_.key_file.c_str());
+  curl_->set_headers({});
+}
+
+EtcdClient::~EtcdClient() = default;
+
+EtcdClient::Attempt EtcdClient::post(const std::string& endpoint, const char* path, const std::string& body,
+                                     TimeNs limit) {
+  using Kind = Attempt::Kind;
+  Attempt attempt;
+  const long limit_ms = static_cast<long>(std::max<TimeNs>(limit / kNsPerMs, 1));
+  const std::string url = fmt::format("{}://{}{}", options_.ca_file.empty() ? "http" : "https", endpoint, path);
+  CURL* easy = curl_->easy;
+  curl_->reason[0] = '\0';
+  curl_easy_setopt(easy, CURLOPT_URL, url.c_str());
+  curl_easy_setopt(easy, CURLOPT_POSTFIELDS, body.c_str());
+  curl_easy_setopt(easy, CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(body.size()));
+  curl_easy_setopt(easy, CURLOPT_TIMEOUT_MS, limit_ms);
+  curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS, limit_ms);
+  curl_easy_setopt(easy, CURLOPT_WRITEDATA, &attempt.answer);
+  const CURLcode code = curl_easy_perform(easy);
+  const auto failed = [&](Kind kind, ErrorCode error, std::string_view why) {
+    attempt.kind = kind;
+    attempt.error = {error, fmt::format("etcd at {}: {}", endpoint, plain_text_of(why, kReasonBytesMax))};
+    return attempt;
+  };
+  const char* why = curl_->reason[0] != '\0' ? curl_->reason : curl_easy_strerror(code);
+  switch (code) {
+    case CURLE_OK: break;
+    case CURLE_COULDNT_RESOLVE_HOST:
+    case CURLE_COULDNT_CONNECT: return failed(Kind::kNotSent, ErrorCode::kTimeout, why);
+    case CURLE_SSL_CONNECT_ERROR: return failed(Kind::kNotSent, ErrorCode::kIo, why);
+    case CURLE_PEER_FAILED_VERIFICATION:
+    case CURLE_SSL_CERTPROBLEM:
+    case CURLE_SSL_CACERT_BADFILE:
+      return failed(Kind::kNotSent, ErrorCode::kIo,
+                    fmt::format("{}; check --table-ca, --table-cert, --table-key", why));
+    default: return failed(Kind::kNoAnswer, ErrorCode::kTimeout, why);
+  }
+  long status = 0;
+  curl_easy_getinfo(easy, CURLINFO_RESPONSE_CODE, &status);
+  long connections = 0;
+  curl_easy_getinfo(easy, CURLINFO_NUM_CONNECTS, &connections);
+  attempt.connected = connections > 0;
+  if (status == 200) {
+    attempt.kind = Kind::kAnswered;
+    return attempt;
+  }
+  const std::string said = text_in_json(attempt.answer, "error");
+  if (said.empty()) {
+    return failed(Kind::kRefused, ErrorCode::kMalformed,
+                  fmt::format("HTTP status {} without an error of etcd's JSON gateway ({}); give client ports of etcd "
+                              "3.4 or later, --table-ca if they use TLS, and a certificate without a common name",
+                              status, std::string_view(attempt.answer).substr(0, kSaidBytesMax)));
+  }
+  const int64_t grpc = number_in_json(attempt.answer, "code");
+  if (grpc == kGrpcUnauthenticated || said.find("invalid auth token") != std::string::npos)
+    return failed(Kind::kStranger, ErrorCode::kIo, said);
+  if (said.find("request is too large") != std::string::npos || said.find("larger than max") != std::string::npos)
+    return failed(Kind::kRefused, ErrorCode::kLimitExceeded, said + "; raise etcd's --max-request-bytes");
+  if (said.find("database space exceeded") != std::string::npos)
+    return failed(Kind::kRefused, ErrorCode::kIo, said + "; compact and defragment etcd, then disarm its alarm");
+  // No leader, leader changed, request timed out, too many requests: etcd may have passed the request on.
+  if (grpc == kGrpcUnavailable || grpc == kGrpcDeadlineExceeded || grpc == kGrpcResourceExhausted)
+    return failed(Kind::kNoAnswer, ErrorCode::kTimeout, said);
+  if (said.find("permission denied") != std::string::npos || said.find("authentication failed") != std::string::npos ||
+      said.find("user name is empty") != std::string::npos)
+    return failed(Kind::kRefused, ErrorCode::kIo, said + "; check --table-user and the rights of its roles");
+  if (grpc == kGrpcInvalidArgument) return failed(Kind::kRefused, ErrorCode::kIo, said);
+  return failed(Kind::kNoAnswer, ErrorCode::kTimeout, said);
+}
+
+EtcdClient::Attempt EtcdClient::authenticate(const std::string& endpoint, TimeNs limit) {
+  token_.clear();
+  curl_->set_headers({});
+  Attempt attempt = post(endpoint, "/v3/auth/authenticate",
+                         json_of_texts("name", options_.user, "password", options_.password), limit);
+  if (attempt.kind == Attempt::Kind::kNoAnswer) attempt.kind = Attempt::Kind::kNotSent;
+  if (attempt.kind != Attempt::Kind::kAnswered) return attempt;
+  token_ = text_in_json(attempt.answer, "token");
+  curl_->set_headers(token_);
+  return attempt;
+}
+
+EtcdClient::Attempt EtcdClient::post_authentic(const std::string& endpoint, const char* path, const std::string& body,
+                                               TimeNs limit) {
+  if (options_.user.empty()) return post(endpoint, path, body, limit);
+  const TimeNs until = monotonic_now_ns() + limit;
+  for (bool again : {true, false}) {
+    if (token_.empty()) {
+      Attempt asked = authenticate(endpoint, until - monotonic_now_ns());
+      if (asked.kind != Attempt::Kind::kAnswered) return asked;
+    }
+    Attempt attempt = post(endpoint, path, body, until - monotonic_now_ns());
+    if (attempt.kind != Attempt::Kind::kStranger || !again) return attempt;
+    token_.clear();  // it has expired, or the member has started again
+  }
+  MILLRACE_CHECK(false);
+  return {};
+}
+
+Result<std::string> EtcdClient::post_until(const char* path, const std::string& body, TimeNs deadline, bool& repeated) {
+  using Kind = Attempt::Kind;
+  repeated = false;
+  const size_t members = options_.endpoints.size();
+  Error why;
+  for (size_t tried = 0;; ++tried) {
+    const TimeNs now = monotonic_now_ns();
+    const TimeNs left = deadline - now;
+    if (tried > 0 && left <= 0) break;
+    const size_t endpoint = health_->endpoint.load() % members;
+    const TimeNs limit = members == 1 ? left : std::clamp(left / 2, std::min(left, kAttemptMin), kAttemptMax);
+    Attempt attempt = post_authentic(options_.endpoints[endpoint], path, body, limit);
+    if (attempt.kind == Kind::kAnswered) {
+      health_->asked_at.store(now);
+      repeated = repeated || attempt.connected;
+      return std::move(attempt.answer);
+    }
+    // An earlier attempt may have taken effect nevertheless.
+    if (attempt.kind == Kind::kRefused || attempt.kind == Kind::kStranger) {
+      if (repeated) attempt.error.code = ErrorCode::kTimeout;
+      return std::unexpected(std::move(attempt.error));
+    }
+    repeated = repeated || attempt.kind == Kind::kNoAnswer;
+    // A reason that names a remedy is kept, and not replaced by a later time-out.
+    if (tried == 0 || why.code != ErrorCode::kIo) why = std::move(attempt.error);
+    size_t failed = endpoint;
+    health_->endpoint.compare_exchange_strong(failed, (endpoint + 1) % members);
+    const bool all_failed = (tried + 1) % members == 0;
+    if (all_failed && deadline - monotonic_now_ns() > kRoundPauseMs * kNsPerMs) ::poll(nullptr, 0, kRoundPauseMs);
+  }
+  health_->failed_at.store(monotonic_now_ns());
+  return fail(ErrorCode::kTimeout,
+              fmt::format("{}{}", why.message, members == 1 ? "" : ", nor did the other members answer"));
+}
+
+Result<EtcdClient::Answer> EtcdClient::transact(const EtcdTransaction& transaction, TimeNs deadline) {
+  Answer answer;
+  const Result<std::string> text = post_until("/v3/kv/txn", transaction.json(), deadline, answer.repeated);
+  if (!text) return std::unexpected(text.error());
+  Result<EtcdAnswer> parsed = parse_etcd_answer(*text);
+  if (!parsed) return std::unexpected(parsed.error());
+  answer.etcd = std::move(*parsed);
+  return answer;
+}
+
+Result<std::string> EtcdClient::call(const char* path, const std::string& body, TimeNs deadline) {
+  bool repeated = false;
+  return post_until(path, body, deadline, repeated);
+}
+
+}  // namespace millrace::protocol

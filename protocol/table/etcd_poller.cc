@@ -1,0 +1,88 @@
+#include "protocol/table/etcd_poller.h"
+
+#include <chrono>
+#include <utility>
+
+#include "protocol/table/membership_table.h"
+
+namespace millrace::protocol {
+
+EtcdPoller::EtcdPoller(const EtcdOptions& options, std::shared_ptr<EtcdHealth> health, std::string key)
+    : client_(options, std::move(health)), key_(std::move(key)), thread_([this] { run(); }) {}
+
+EtcdPoller::~EtcdPoller() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopped_ = true;
+  }
+  stops_.notify_all();
+  thread_.join();
+  if (lease_id_ != 0)
+    (void)client_.call("/v3/lease/revoke", json_of_number("ID", lease_id_), monotonic_now_ns() + kReadLimit);
+}
+
+void EtcdPoller::hold(const EtcdLeaseKey& lease) {
+  const std::lock_guard lock(mutex_);
+  if (lease_.incarnation != lease.incarnation) lease_ = lease;
+  lease_wanted_ = monotonic_now_ns();
+}
+
+void EtcdPoller::note(uint64_t mod_revision) {
+  uint64_t known = mod_revision_.load();
+  while (known < mod_revision && !mod_revision_.compare_exchange_weak(known, mod_revision)) {
+  }
+}
+
+void EtcdPoller::run() {
+  std::unique_lock lock(mutex_);
+  while (!stopped_) {
+    lock.unlock();
+    read();
+    keep_lease();
+    lock.lock();
+    stops_.wait_for(lock, std::chrono::nanoseconds(kReadEvery), [this] { return stopped_; });
+  }
+}
+
+void EtcdPoller::keep_lease() {
+  EtcdLeaseKey lease;
+  const TimeNs now = monotonic_now_ns();
+  {
+    const std::lock_guard lock(mutex_);
+    if (lease_.incarnation == 0 || now - lease_wanted_ > kLeaseWantedFor || now - renewed_ < kRenewEvery) return;
+    lease = lease_;
+  }
+  if (lease_id_ == 0) return take_lease(lease);
+  const Result<std::string> renewed =
+      client_.call("/v3/lease/keepalive", json_of_number("ID", lease_id_), now + kReadLimit);
+  if (!renewed) return;
+  renewed_ = now;
+  if (number_in_json(*renewed, "TTL") > 0) return;
+  lease_id_ = 0;  // etcd has ended it: this process was stopped, or cut off
+  renewed_ = 0;
+}
+
+void EtcdPoller::take_lease(const EtcdLeaseKey& lease) {
+  const TimeNs now = renewed_ = monotonic_now_ns();
+  const Result<std::string> granted =
+      client_.call("/v3/lease/grant", json_of_number("TTL", kEtcdLeaseSeconds), now + kReadLimit);
+  if (!granted) return;
+  const int64_t id = number_in_json(*granted, "ID");
+  if (id == 0) return;
+  EtcdTransaction take;
+  take.if_version(lease.shard_key, lease.incarnation);
+  take.then().put_leased(lease.key, lease.value, id);
+  const auto taken = client_.transact(take, now + kReadLimit);
+  if (!taken || !taken->etcd.succeeded) return;  // the lease ends by itself
+  lease_id_ = id;
+}
+
+void EtcdPoller::read() {
+  EtcdTransaction transaction;
+  transaction.then().get(key_);
+  const auto answer = client_.transact(transaction, monotonic_now_ns() + kReadLimit);
+  if (!answer || answer->etcd.ranges.size() != 1 || answer->etcd.ranges[0].empty()) return;
+  note(answer->etcd.ranges[0][0].mod_revision);
+}
+
+}  // namespace millrace::protocol

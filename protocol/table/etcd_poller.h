@@ -1,0 +1,64 @@
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "protocol/table/etcd_client.h"
+
+namespace millrace::protocol {
+
+/// A key that exists while a shard's process lives.
+struct EtcdLeaseKey {
+  std::string key;
+  std::string value;         ///< the incarnation
+  std::string shard_key;     ///< the lease is taken only while its version is the incarnation
+  uint64_t incarnation = 0;  ///< 0: no lease is wanted
+};
+
+/// Reads a key's last change again and again, on a thread and a connection of its own. So the caller's loop never waits
+/// for it. It also notices that etcd answers again, and keeps the shard's lease.
+class EtcdPoller {
+ public:
+  EtcdPoller(const EtcdOptions& options, std::shared_ptr<EtcdHealth> health, std::string key);
+  /// Gives the lease back. Waits for the call in progress and for that, kReadLimit at most each.
+  ~EtcdPoller();
+  EtcdPoller(const EtcdPoller&) = delete;
+  EtcdPoller& operator=(const EtcdPoller&) = delete;
+
+  /// Returns the largest mod revision that was read or noted. 0: none yet.
+  uint64_t mod_revision() const { return mod_revision_.load(); }
+  /// Notes one that another connection has read.
+  void note(uint64_t mod_revision);
+
+  /// Keeps the lease of this key from now on, as long as this is called at least every kLeaseWantedFor.
+  void hold(const EtcdLeaseKey& lease);
+
+  static constexpr TimeNs kLeaseWantedFor = kNsPerS;
+  static constexpr TimeNs kRenewEvery = kNsPerS / 2;
+  static constexpr TimeNs kReadEvery = 50 * kNsPerMs;
+  static constexpr TimeNs kReadLimit = 500 * kNsPerMs;
+
+ private:
+  void run();
+  void read();
+  void keep_lease();
+  void take_lease(const EtcdLeaseKey& lease);
+
+  EtcdClient client_;
+  std::string key_;
+  std::atomic<uint64_t> mod_revision_ = 0;
+  std::mutex mutex_;
+  std::condition_variable stops_;
+  bool stopped_ = false;
+  EtcdLeaseKey lease_;       ///< under mutex_
+  TimeNs lease_wanted_ = 0;  ///< when last; under mutex_
+  int64_t lease_id_ = 0;     ///< 0: none
+  TimeNs renewed_ = 0;
+  std::thread thread_;
+};
+
+}  // namespace millrace::protocol

@@ -1,0 +1,60 @@
+#include "protocol/table/lease_file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+namespace millrace::protocol {
+namespace {
+
+/// Returns a lock of one byte. Locks of open file descriptions (F_OFD_*) belong to the descriptor, not to the process.
+struct flock byte_lock(uint32_t shard) {
+  struct flock lock{};
+  lock.l_type = F_WRLCK;
+  lock.l_whence = SEEK_SET;
+  lock.l_start = shard;
+  lock.l_len = 1;
+  return lock;
+}
+
+}  // namespace
+
+LeaseFile::~LeaseFile() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+std::unexpected<Error> LeaseFile::io_error(const char* what) const {
+  return fail(ErrorCode::kIo,
+              fmt::format("membership table: leases in {}: cannot {}: {}", path_, what, std::strerror(errno)));
+}
+
+Status LeaseFile::open() {
+  if (fd_ < 0) fd_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (fd_ < 0) return io_error("open");
+  return {};
+}
+
+Result<bool> LeaseFile::hold(uint32_t shard) {
+  if (held_ == shard) return true;
+  if (Status opened = open(); !opened) return std::unexpected(opened.error());
+  struct flock lock = byte_lock(shard);
+  if (::fcntl(fd_, F_OFD_SETLK, &lock) == 0) {
+    held_ = shard;
+    return true;
+  }
+  if (errno == EAGAIN || errno == EACCES) return false;
+  return io_error("lock");
+}
+
+Result<bool> LeaseFile::is_held(uint32_t shard) {
+  if (held_ == shard) return true;
+  if (Status opened = open(); !opened) return std::unexpected(opened.error());
+  struct flock lock = byte_lock(shard);
+  if (::fcntl(fd_, F_OFD_GETLK, &lock) != 0) return io_error("read");
+  return lock.l_type != F_UNLCK;
+}
+
+}  // namespace millrace::protocol

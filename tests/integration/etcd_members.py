@@ -1,0 +1,86 @@
+"""A cluster of real etcd members for tests: on free ports of the loopback, with data in a folder of the test."""
+
+import json
+import shutil
+import signal
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+WAIT_S = 120  # no event of a healthy cluster takes this long
+
+
+def is_here():
+    return shutil.which("etcd") is not None
+
+
+def free_ports(count):
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+class Members:
+    """Some members, by number. Their processes end with end()."""
+
+    def __init__(self, folder, count, client_flags=(), scheme="http", host="127.0.0.1", enter=()):
+        self.folder, self.client_flags, self.scheme, self.host, self.enter = Path(folder), list(client_flags), scheme, host, list(enter)
+        ports = free_ports(2 * count)
+        self.client_ports, self.peer_ports = ports[:count], ports[count:]
+        self.processes = [None] * count
+        for member in range(count):
+            self.start(member)
+
+    def table(self, prefix=""):
+        return "etcd://" + ",".join(f"{self.host}:{port}" for port in self.client_ports) + prefix
+
+    def start(self, member):
+        client = f"{self.scheme}://{self.host}:{self.client_ports[member]}"
+        peers = [f"http://127.0.0.1:{port}" for port in self.peer_ports]
+        with open(self.folder / f"etcd-{member}.log", "a", encoding="utf-8") as log:
+            self.processes[member] = subprocess.Popen(
+                [*self.enter, "etcd", "--name", f"m{member}", "--data-dir", str(self.folder / f"etcd-{member}"), "--listen-client-urls", client,
+                 "--advertise-client-urls", client, "--listen-peer-urls", peers[member], "--initial-advertise-peer-urls", peers[member],
+                 "--initial-cluster", ",".join(f"m{number}={peer}" for number, peer in enumerate(peers)), "--logger", "zap",
+                 "--log-level", "error", *self.client_flags], stdout=log, stderr=log)
+
+    def ask(self, member, path, body=None):
+        """The answer of a member's JSON gateway; None: it does not answer."""
+        url = f"http://{self.host}:{self.client_ports[member]}{path}"
+        try:
+            with urllib.request.urlopen(urllib.request.Request(url, json.dumps(body or {}).encode()), timeout=2) as answer:
+                return json.load(answer)
+        except (OSError, urllib.error.URLError):
+            return None
+
+    def leader(self):
+        """Waits for a leader that answers, and returns its number."""
+        deadline = time.monotonic() + WAIT_S
+        while time.monotonic() < deadline:
+            for member, process in enumerate(self.processes):
+                said = self.ask(member, "/v3/maintenance/status") if process else None
+                if said and said.get("leader", "0") == said["header"]["member_id"]:
+                    return member
+            time.sleep(0.05)
+        raise AssertionError("etcd has no leader")
+
+    def kill(self, member):
+        self.processes[member].kill()
+        self.processes[member].wait()
+        self.processes[member] = None
+
+    def stop(self, member):
+        self.processes[member].send_signal(signal.SIGSTOP)
+
+    def go_on(self, member):
+        self.processes[member].send_signal(signal.SIGCONT)
+
+    def end(self):
+        for member, process in enumerate(self.processes):
+            if process:
+                self.kill(member)

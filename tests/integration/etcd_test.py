@@ -1,0 +1,144 @@
+#!/usr/bin/env python3
+"""Shards that share nothing but etcd: three members, of which the leader is killed and others stop during training. The model is, bit for
+bit, that of an undisturbed run.
+
+    etcd_test.py FOLDER_OF_PROGRAMS [unittest arguments]
+"""
+
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+import etcd_members
+from commands import PROGRAMS, TIMEOUT_S
+from shards_by_hand import SHARDS, ShardsByHand
+
+
+@unittest.skipUnless(etcd_members.is_here(), "etcd is not installed (deploy/setup.sh --tests)")
+class TrainingOnEtcd(ShardsByHand):
+    def test_MembersOfEtcdEndAndStopAndNoStepIsLostOrDoubled(self):
+        expected = self.undisturbed()
+        etcd = etcd_members.Members(self.folder, 3)
+        self.addCleanup(etcd.end)
+        etcd.leader()
+        cluster = self.cluster(etcd.table("/one"))
+        model = self.folder / "disturbed"
+        workers = self.workers(cluster, model, "--compute-time", "10ms")
+        cluster.wait_for(lambda: cluster.status(0)["jobs"] and cluster.status(1)["jobs"], "the job does not begin")
+        cluster.wait_for_steps(5)
+
+        leader = etcd.leader()
+        etcd.kill(leader)
+        cluster.wait_for_steps(20)
+        # Two of three are left: the second leader stops, and etcd has no quorum. The job needs none.
+        second = etcd.leader()
+        etcd.stop(second)
+        cluster.wait_for(lambda: any("no member has answered" in json.dumps(cluster.status(shard)) for shard in range(SHARDS)),
+                         "no shard reports that etcd is away")
+        cluster.wait_for_steps(50)
+        etcd.go_on(second)
+        # A member hangs; a shard that is killed starts again by the two others.
+        etcd.start(leader)
+        etcd.leader()
+        hangs = etcd.leader()
+        etcd.stop(hangs)
+        cluster.kill(1)
+        cluster.start(1)
+        cluster.wait_for_steps(20)
+        etcd.go_on(hangs)
+
+        self.assertTrue(all(worker.poll() is None for worker in workers), "the faults came during training")
+        self.assertEqual(self.model(workers, model), expected)
+
+
+@unittest.skipUnless(etcd_members.is_here(), "etcd is not installed (deploy/setup.sh --tests)")
+class SecureEtcd(unittest.TestCase):
+    """TLS with certificates of both sides, and users."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.kept = tempfile.TemporaryDirectory()
+        cls.folder = Path(cls.kept.name)
+        for name in ("ca", "other"):
+            cls.openssl("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2", "-subj", f"/CN={name}",
+                        "-keyout", f"{name}.key", "-out", f"{name}.pem")
+        cls.openssl("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj", "/CN=127.0.0.1", "-keyout", "etcd.key",
+                    "-out", "etcd.csr")
+        (cls.folder / "names").write_text("subjectAltName=IP:127.0.0.1\n", encoding="utf-8")
+        cls.openssl("x509", "-req", "-in", "etcd.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2", "-extfile", "names",
+                    "-out", "etcd.pem")
+        # Once etcd has users, its gateway refuses certificates with a common name.
+        for name, subject in (("client", "/O=millrace"), ("named", "/CN=millrace")):
+            cls.openssl("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj", subject, "-keyout", f"{name}.key",
+                        "-out", f"{name}.csr")
+            cls.openssl("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2", "-out",
+                        f"{name}.pem")
+        cls.etcd = etcd_members.Members(cls.folder, 1, scheme="https", client_flags=[
+            "--cert-file", str(cls.folder / "etcd.pem"), "--key-file", str(cls.folder / "etcd.key"), "--client-cert-auth", "--trusted-ca-file",
+            str(cls.folder / "ca.pem")])
+        cls.curl("/v3/auth/user/add", {"name": "root", "password": "r"})
+        cls.curl("/v3/auth/user/grant", {"user": "root", "role": "root"})
+        cls.curl("/v3/auth/role/add", {"name": "shards"})
+        cls.curl("/v3/auth/role/grant", {"name": "shards", "perm": {"permType": "READWRITE", "key": "L21pbGxyYWNlLw==", "range_end": "L21pbGxyYWNlMA=="}})
+        cls.curl("/v3/auth/user/add", {"name": "millrace", "password": "secret"})
+        cls.curl("/v3/auth/user/grant", {"user": "millrace", "role": "shards"})
+        cls.curl("/v3/auth/enable", {})
+        for name, text in (("password", "secret"), ("wrong", "wrong")):
+            (cls.folder / name).write_text(text + "\n", encoding="utf-8")
+            (cls.folder / name).chmod(0o600)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.etcd.end()
+        cls.kept.cleanup()
+
+    @classmethod
+    def openssl(cls, *arguments):
+        subprocess.run(["openssl", *arguments], cwd=cls.folder, check=True, capture_output=True)
+
+    @classmethod
+    def curl(cls, path, body):
+        deadline = time.monotonic() + etcd_members.WAIT_S
+        while True:
+            said = subprocess.run(["curl", "-sf", "--cacert", "ca.pem", "--cert", "client.pem", "--key", "client.key",
+                                   f"https://127.0.0.1:{cls.etcd.client_ports[0]}{path}", "-d", json.dumps(body)], cwd=cls.folder, capture_output=True, check=False)
+            if said.returncode == 0:
+                return
+            if time.monotonic() > deadline:
+                raise AssertionError((path, said))
+            time.sleep(0.1)
+
+    def flags(self, **changed):
+        flags = {"table": self.etcd.table(), "table-ca": "ca.pem", "table-cert": "client.pem", "table-key": "client.key", "table-user": "millrace",
+                 "table-password-file": "password", **changed}
+        return [word for name, value in flags.items() if value for word in (f"--{name}", value)]
+
+    def test_AShardStartsWithCertificateAndPassword(self):
+        process = subprocess.Popen([PROGRAMS / "millrace-server", "--listen", "127.0.0.1:0", "--json", *self.flags()], cwd=self.folder,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        line = process.stdout.readline()
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=TIMEOUT_S)
+        self.assertEqual((process.returncode, json.loads(line)["incarnation"]), (0, 1), err)
+
+    def test_WhatEtcdRefusesIsSaidWithTheFlagToCheck(self):
+        for sentence, code, changed in (("--table-user", 6, {"table-password-file": "wrong"}), ("--table-user", 6, {"table": self.etcd.table("/other")}),
+                                        ("--table-ca", 6, {"table-ca": "other.pem"}), ("etcd at", 6, {"table-cert": None, "table-key": None}),
+                                        ("common name", 3, {"table-cert": "named.pem", "table-key": "named.key"}),
+                                        ("plain text", 2, {"table": "etcd://192.0.2.1:2379", "table-ca": None, "table-cert": None, "table-key": None}),
+                                        ("no-such-file", 6, {"table-password-file": "no-such-file"})):
+            with self.subTest(changed=changed):
+                ended = subprocess.run([PROGRAMS / "millrace-server", "--listen", "127.0.0.1:0", *self.flags(**changed)], cwd=self.folder,
+                                       capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+                self.assertEqual(ended.returncode, code, ended.stderr)
+                self.assertIn(sentence, ended.stderr)
+                self.assertNotIn("secret", ended.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], *sys.argv[1:]])

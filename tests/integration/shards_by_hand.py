@@ -1,0 +1,119 @@
+"""Two shards that a test starts by hand with a table of its choice, and a reproducible training over them."""
+
+import json
+import re
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+import urllib.request
+from pathlib import Path
+
+from commands import PROGRAMS, TIMEOUT_S, made_up_rows, start
+
+SHARDS = 2
+WORKERS = 2
+
+
+class Cluster:
+    """Shards by hand, with a table for all of them."""
+
+    def __init__(self, folder, table, *flags):
+        self.folder, self.table, self.flags = Path(folder), table, flags
+        self.processes = [None] * SHARDS
+        self.lines = [None] * SHARDS
+
+    def start(self, shard, *flags):
+        listen = self.lines[shard]["address"] if self.lines[shard] else "127.0.0.1:0"
+        with open(self.folder / f"shard-{shard}.log", "a", encoding="utf-8") as log:
+            self.processes[shard] = subprocess.Popen(
+                [PROGRAMS / "millrace-server", "--shard", str(shard), "--shards", str(SHARDS), "--table", self.table, "--listen", listen,
+                 "--http", "127.0.0.1:0", "--json", "--drain", "0s", *self.flags, *flags], stdout=subprocess.PIPE, stderr=log, text=True)
+        self.lines[shard] = json.loads(self.processes[shard].stdout.readline())
+
+    def start_spare(self):
+        """Starts a spare that may take any number. Returns its process; it has said that it waits."""
+        with open(self.folder / "spare.log", "a", encoding="utf-8") as log:
+            spare = subprocess.Popen([PROGRAMS / "millrace-server", "--spare", "--table", self.table, "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0",
+                                      "--json", "--drain", "0s"], stdout=subprocess.PIPE, stderr=log, text=True)
+        self.processes.append(spare)
+        if json.loads(spare.stdout.readline()) != {"event": "waiting"}:
+            raise AssertionError("the spare does not wait")
+        return spare
+
+    def servers(self):
+        return ",".join(line["address"].removeprefix("tcp://") for line in self.lines)
+
+    def kill(self, shard):
+        self.processes[shard].kill()
+        self.processes[shard].communicate()
+
+    def end(self):
+        for process in self.processes:
+            if process and process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+        for process in self.processes:
+            if process:
+                process.communicate(timeout=TIMEOUT_S)
+
+    def status(self, shard):
+        with urllib.request.urlopen(f"http://{self.lines[shard]['http']}/status", timeout=10) as answer:
+            return json.load(answer)
+
+    def steps(self, shard=0):
+        return max((job["steps_decided"] for job in self.status(shard)["jobs"]), default=0)
+
+    def wait_for_steps(self, more):
+        """Waits until every shard has decided `more` steps from now on."""
+        for shard in range(SHARDS):
+            first = self.steps(shard)
+            deadline = time.monotonic() + TIMEOUT_S
+            while self.steps(shard) < first + more:
+                if time.monotonic() > deadline:
+                    raise AssertionError(f"shard {shard} decides no steps: {self.status(shard)}")
+                time.sleep(0.02)
+
+    def wait_for(self, condition, what):
+        deadline = time.monotonic() + TIMEOUT_S
+        while not condition():
+            if time.monotonic() > deadline:
+                raise AssertionError(what)
+            time.sleep(0.02)
+
+
+class ShardsByHand(unittest.TestCase):
+    """A folder with rows for each test; the same rows make the same model, bit for bit."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+        # Far apart, so that each shard holds a range of the tensor.
+        rows = re.sub(r"(\d+):", lambda index: f"{int(index[1]) * 700}:", made_up_rows(400, 5))
+        (self.folder / "rows.svm").write_text(rows, encoding="utf-8")
+
+    def cluster(self, table, *flags):
+        cluster = Cluster(self.folder, table, *flags)
+        self.addCleanup(cluster.end)
+        for shard in range(SHARDS):
+            cluster.start(shard)
+        return cluster
+
+    def workers(self, cluster, model, *flags):
+        return [start("train", "--servers", cluster.servers(), "--job", "etcd", "--worker", worker, "--workers", WORKERS, "--train",
+                      self.folder / "rows.svm", "--batch", 2, "--epochs", 20, "--lr", 0.5, "--reproducible", "--json", "-o", f"{model}.{worker}",
+                      *flags) for worker in range(WORKERS)]
+
+    def model(self, processes, model):
+        """Waits for the workers; returns the bytes of their one model."""
+        for process in processes:
+            _, err = process.communicate(timeout=TIMEOUT_S)
+            self.assertEqual(process.returncode, 0, err)
+        models = {Path(f"{model}.{worker}").read_bytes() for worker in range(WORKERS) if Path(f"{model}.{worker}").exists()}
+        self.assertEqual(len(models), 1)
+        return models.pop()
+
+    def undisturbed(self):
+        cluster = self.cluster(self.folder / "table.db")
+        return self.model(self.workers(cluster, self.folder / "undisturbed"), self.folder / "undisturbed")
