@@ -13,7 +13,7 @@ import importlib
 from typing import Any, List
 
 from .errors import JobError
-from . import _millrace
+from . import _millrace, peers
 from .configs import JobConfig, WorkerConfig, options
 from .option_info import OptionInfo
 from .session import Session, check
@@ -26,7 +26,7 @@ __version__ = _millrace.version()
 
 __all__ = ["Array", "AuditStats", "Copies", "Entries", "Filled", "JobConfig", "JobError", "OptionInfo", "Piece",
            "PulledSteps", "Session", "SessionStatus", "Stats", "SwitchStats", "Tensor", "TensorStats", "Update",
-           "WorkerConfig", "check", "copies", "options"]
+           "WorkerConfig", "check", "copies", "options", "peers"]
 
 _OF_TORCH = ("State", "hook")
 
