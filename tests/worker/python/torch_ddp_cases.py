@@ -29,6 +29,8 @@ class Ranks:
     def state(self, job=None, **options):
         """Returns a State of a new job."""
         options = {"rank": self.rank, "world_size": self.world_size, "select": "none", **options}
+        if self.servers == "peers":
+            return State(path="peers", job=job or self.job_name(), _library=self.library, **options)
         return State(self.servers, job=job or self.job_name(), _library=self.library, **options)
 
     def gather(self, value):
@@ -433,8 +435,54 @@ def forked_loaders(ranks):
             plain_step(ranks, ddp, optimizer, at)
 
 
+def topk_trains_over_peers(ranks):
+    """Each way of summing the largest entries trains, and all ranks end with the same bits."""
+    for allreduce in ("oktopk:boundaries=pooled", "topk_a", "gtopk", "gaussian_k"):
+        losses = []
+
+        def step(ranks, ddp, optimizer, at):
+            optimizer.zero_grad()
+            loss = loss_of(ddp, ranks, at % 4)
+            loss.backward()
+            optimizer.step()
+            losses.append(float(loss))
+
+        with ranks.state(allreduce=allreduce, select="topk:0.02") as state:
+            found = train(ranks, wrapped(Deep, state), step, steps=24)
+            stats = state.stats()
+        assert_ranks_agree(ranks, found)
+        assert sum(losses[-4:]) < 0.5 * sum(losses[:4]), (allreduce, losses)
+        assert 0 < stats.ratio < 0.3, (allreduce, stats.ratio)
+
+
+def dense_algorithms(ranks):
+    """Sums of all entries are those of plain DDP, by every exact allreduce."""
+    expected = train(ranks, wrapped(Deep), steps=2)
+    for info in ranks.library.peers.algorithms():
+        if info.takes_k:
+            continue
+        with ranks.state(allreduce=info.name) as state:
+            found = train(ranks, wrapped(Deep, state), steps=2)
+        assert_near(found, expected)
+        assert_ranks_agree(ranks, found)
+
+
+def options_of_servers_are_refused(ranks):
+    for options, error, word in (({"mode": "partial"}, TypeError, "mode"), ({"http": "127.0.0.1:0"}, ValueError, "http"),
+                                 ({"codec_down": "gap+raw"}, TypeError, "codec_down"), ({"clip": 1.0}, TypeError, "clip"),
+                                 ({"returns": "in_order"}, TypeError, "returns"), ({"allreduce": "none"}, ValueError, "none")):
+        try:
+            with ranks.state(model=Deep(), **options):
+                raise AssertionError(f"{options} was not refused")
+        except error as refusal:
+            assert word in str(refusal), refusal
+
+
 ALL = (lossless, bucket_views, static_graph, unused_parameters, tied_weights, double_precision, accumulation,
        frozen_parameters, groups_and_clipping, infinite_gradients, infinite_gradients_under_topk, topk_trains, names_by_hand,
        saved_and_resumed, error_in_the_hook)
 REAL = (saved_and_resumed_with_momentum, timeout_is_a_job_error, other_number_of_workers, verdict_of_the_planner,
         copies_and_metrics, forked_loaders)
+OVER_PEERS = (lossless, unused_parameters, accumulation, double_precision, infinite_gradients_under_topk, topk_trains,
+              topk_trains_over_peers, dense_algorithms, saved_and_resumed, error_in_the_hook, timeout_is_a_job_error,
+              other_number_of_workers, forked_loaders, options_of_servers_are_refused)

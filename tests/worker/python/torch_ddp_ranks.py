@@ -1,6 +1,6 @@
 """One rank of torch_ddp_test.py: runs all cases and writes {case: "" or the error} to a file.
 
-    torch_ddp_ranks.py PROGRAMS PACKAGE RANK WORLD_SIZE FOLDER SERVERS   (SERVERS "fake": sums over gloo, without shards)
+    torch_ddp_ranks.py PROGRAMS PACKAGE RANK WORLD_SIZE FOLDER SERVERS   (SERVERS "fake": sums over gloo; "peers": path="peers")
 """
 
 import json
@@ -26,6 +26,9 @@ def main():
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world_size)
     if servers == "fake":
         library, cases = torch_fakes.FakeLibrary(torch_fakes.SumsOverGloo()), torch_ddp_cases.ALL
+    elif servers == "peers":
+        import millrace as library  # built
+        cases = torch_ddp_cases.OVER_PEERS
     else:
         import millrace as library  # built
         cases = torch_ddp_cases.ALL + torch_ddp_cases.REAL

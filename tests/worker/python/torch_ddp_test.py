@@ -85,8 +85,17 @@ class OverShards(Cases, unittest.TestCase):
         cls.shards.stop()
 
 
+@unittest.skipUnless(torch_required.BUILT, "the package millrace is not built")
+class OverPeers(Cases, unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.results, cls.texts = run_cases("peers")
+
+
 add_tests(OverGloo, torch_ddp_cases.ALL)
 add_tests(OverShards, torch_ddp_cases.ALL + torch_ddp_cases.REAL)
+
+add_tests(OverPeers, torch_ddp_cases.OVER_PEERS)
 
 # Three lines, torchrun's environment, and no call of finish(). Rank 1 of "blocked" never pushes.
 PROGRAM = """
@@ -97,9 +106,16 @@ import millrace
 rank, kind, servers = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 dist.init_process_group("gloo", init_method=f"file://{sys.argv[4]}/{kind}", rank=rank, world_size=2)
 ddp = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
-mill = millrace.State(servers, job=kind, select="topk:0.01", model=ddp)
+if servers == "peers":
+    mill = millrace.State(path="peers", select="topk:0.01", allreduce="oktopk")
+else:
+    mill = millrace.State(servers, job=kind, select="topk:0.01", model=ddp)
 ddp.register_comm_hook(mill, millrace.hook)
 for step in range(3):
+    if kind == "killed" and step == 2:
+        print("blocked", flush=True)
+        if rank == 1:
+            time.sleep(60)
     if kind == "blocked":
         print("blocked", flush=True)
         if rank == 1:
@@ -121,8 +137,30 @@ class Programs(unittest.TestCase):
         self.shards.stop()
         self.folder.cleanup()
 
-    def start(self, kind):
-        return [python(PROGRAM, rank, kind, self.shards.servers, self.folder.name) for rank in range(2)]
+    def start(self, kind, servers=None):
+        return [python(PROGRAM, rank, kind, servers or self.shards.servers, self.folder.name) for rank in range(2)]
+
+    def test_EndWithoutFinish_OverPeers(self):
+        for process in self.start("ends", "peers"):
+            text = process.communicate(timeout=60)[0]
+            self.assertEqual(process.returncode, 0, text)
+            self.assertIn("trained\n", text)
+            self.assertNotIn("not left as finished", text)
+
+    def test_KilledRank_IsNamedByTheOther(self):
+        ranks = self.start("killed", "peers")
+        try:
+            for process in ranks:
+                self.assertIn("blocked\n", iter(process.stdout.readline, ""))
+            ranks[1].kill()
+            text = ranks[0].communicate(timeout=60)[0]
+            self.assertNotEqual(ranks[0].returncode, 0)
+            self.assertIn("JobError: ", text)
+            self.assertIn("rank 1 is gone", text)
+        finally:
+            for process in ranks:
+                process.kill()
+                process.communicate()
 
     def test_EndWithoutFinish_LeavesTheJobAsFinished(self):
         ranks = self.start("ends")

@@ -164,6 +164,7 @@ class MILLRACE_API Group {
  private:
   friend class Allreduce;
   friend class Pending;
+  friend struct GroupAccess;
   struct Impl;
   std::shared_ptr<Impl> impl_;
 };

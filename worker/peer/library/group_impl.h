@@ -23,4 +23,10 @@ struct Group::Impl {
   peer::PeerGroup inner;
 };
 
+/// Reads the private member of Group: for bindings, which are of one build with the library.
+struct GroupAccess {
+  /// Returns the group inside, which keeps its transport.
+  static std::shared_ptr<peer::PeerGroup> inner_of(const Group& group) { return {group.impl_, &group.impl_->inner}; }
+};
+
 }  // namespace millrace::peers

@@ -13,7 +13,7 @@ import importlib
 from typing import Any, List
 
 from .errors import JobError
-from . import _millrace
+from . import _millrace, peers
 from .advice import Advice, PlannedTime, advise
 from .configs import JobConfig, WorkerConfig, options
 from .option_info import OptionInfo
@@ -27,7 +27,7 @@ __version__ = _millrace.version()
 
 __all__ = ["Advice", "Array", "AuditStats", "Copies", "Entries", "Filled", "JobConfig", "JobError", "OptionInfo", "Piece",
            "PlannedTime", "PulledSteps", "Session", "SessionStatus", "Stats", "SwitchStats", "Tensor", "TensorStats", "Update",
-           "WorkerConfig", "advise", "check", "copies", "options"]
+           "WorkerConfig", "advise", "check", "copies", "options", "peers"]
 
 _OF_TORCH = ("State", "hook")
 

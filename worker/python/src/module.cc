@@ -10,6 +10,7 @@
 #include "worker/python/src/interpreter.h"
 #include "worker/python/src/log_queue.h"
 #include "worker/python/src/option_sets.h"
+#include "worker/python/src/python_peers.h"
 #include "worker/python/src/python_session.h"
 
 /// The module millrace._millrace: the calls of the library, of which the package's Python files make its classes.
@@ -57,6 +58,7 @@ void fill_module(py::module_& module) {
   bind_log(module);
   bind_session(module);
   bind_advice(module);
+  bind_peers(module);
   module.def("version", [] { return std::string(version()); });
   module.def(
       "copies",

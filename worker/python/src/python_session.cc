@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "worker/python/src/fill_update.h"
+#include "worker/python/src/float_output.h"
 #include "worker/python/src/interpreter.h"
 #include "worker/python/src/session_records.h"
 #include "worker/python/src/tensor_options.h"
@@ -46,33 +47,6 @@ std::shared_ptr<Session> connect(const JobConfig& job, WorkerConfig me, const st
     throw;
   }
 }
-
-/// Returns the floats of an array that the library writes: its own, or a buffer before a conversion.
-class FloatOutput {
- public:
-  FloatOutput(py::handle object, std::string_view what) : array_(BorrowedArray::of(object, what, Access::kWrite)) {
-    if (!is_real(array_.type())) {
-      throw py::type_error(std::string(what) + " has elements of type " + std::string(element_name(array_.type())) +
-                           ": it takes f32, f64, f16 or bf16");
-    }
-  }
-  size_t count() const { return array_.count(); }
-  std::span<float> floats() {
-    if (array_.type() == ElementType::kF32) return array_.floats();
-    if (!unconverted_) unconverted_.emplace(array_.count());
-    return unconverted_->span();
-  }
-  /// Converts the floats to the array's type.
-  void commit() {
-    if (!unconverted_) return;
-    from_f32(unconverted_->span(), array_.type(), array_.writable());
-    copy_counters().bytes_out += array_.count() * sizeof(float);
-  }
-
- private:
-  BorrowedArray array_;
-  std::optional<Uninitialized<float>> unconverted_;
-};
 
 /// Copies a pair of arrays (indices, values).
 SparseEntries entries_of(const py::tuple& pair) {

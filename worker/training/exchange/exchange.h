@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 
+#include "kernels/base/clock.h"
 #include "kernels/base/result.h"
 #include "kernels/stream/shared_stream.h"
 #include "millrace/millrace.h"
@@ -66,6 +67,13 @@ class Exchange {
   virtual Status end() = 0;
 };
 
+/// Sums among peers, whose caller may also wait for a limited time.
+class TimedExchange : public Exchange {
+ public:
+  /// Waits until finish_oldest() would not wait, at most this long; true: it would not. REQUIRES: in_flight() > 0.
+  virtual bool wait_for_oldest(TimeNs at_most) = 0;
+};
+
 struct ExchangeSetup {
   peer::PeerGroup& group;  ///< outlives the exchange
   uint64_t dimension = 0;
@@ -84,12 +92,9 @@ Result<std::unique_ptr<Exchange>> make_exchange(const ExchangeSetup& setup, cons
 Status check_exchange(const OptimizerOptions& options);
 
 // One line a path: what its file gives.
-Result<std::unique_ptr<Exchange>> make_peer_exchange(const ExchangeSetup& setup, const OptimizerOptions& options);
+Result<std::unique_ptr<TimedExchange>> make_peer_exchange(const ExchangeSetup& setup, const OptimizerOptions& options);
 Status check_peer_exchange(const OptimizerOptions& options);
 Result<std::unique_ptr<Exchange>> make_server_exchange(const ExchangeSetup& setup, const OptimizerOptions& options);
 Status check_server_exchange(const OptimizerOptions& options);
-
-/// Returns the treatment of codecs' errors: that of the options, else feedback, unless feedback would not converge.
-CodecError codec_error_of(const OptimizerOptions& options);
 
 }  // namespace millrace::training

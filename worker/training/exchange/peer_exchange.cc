@@ -79,7 +79,7 @@ SharedStream without_returned(const StreamView& stream, const StreamView& return
   return SharedStream::from(std::move(out));
 }
 
-class PeerExchange final : public Exchange {
+class PeerExchange final : public TimedExchange {
  public:
   PeerExchange(const ExchangeSetup& setup, const OptimizerOptions& options, ErrorFeedback feedback)
       : setup_(setup),
@@ -148,6 +148,8 @@ class PeerExchange final : public Exchange {
     if (oldest.masks) mask(oldest.own, *reduced);
     return StepSum{std::move(reduced->sum), static_cast<double>(setup_.group.size())};
   }
+
+  bool wait_for_oldest(TimeNs at_most) override { return in_flight_.front().pending.wait_for(at_most); }
 
   size_t in_flight() const override { return in_flight_.size(); }
   ExchangeCounts counts() const override {
@@ -329,7 +331,7 @@ Status check_peer_exchange(const OptimizerOptions& options) {
   return made ? Status{} : std::unexpected(made.error());
 }
 
-Result<std::unique_ptr<Exchange>> make_peer_exchange(const ExchangeSetup& setup, const OptimizerOptions& options) {
+Result<std::unique_ptr<TimedExchange>> make_peer_exchange(const ExchangeSetup& setup, const OptimizerOptions& options) {
   const AlgorithmInfo& info = peer::algorithm_info(options.algorithm);
   ErrorFeedbackOptions feedback;
   feedback.dimension = setup.dimension;

@@ -2,6 +2,7 @@
 
 #include <variant>
 
+#include "kernels/codec/lossy_index_codec.h"
 #include "worker/config/option_access.h"
 
 namespace millrace::training {
@@ -28,5 +29,19 @@ uint32_t staleness_of(const OptimizerOptions& options) {
 bool has_momentum(const OptimizerOptions& options) { return !(options.job.momentum == Momentum::none()); }
 
 bool reselects(const OptimizerOptions& options) { return !(options.job.reselect == Reselect::none()); }
+
+CodecError codec_error_of(const OptimizerOptions& options) {
+  if (options.job.contributions.unbiased) return CodecError::kDrop;  // there is no residual to retain it in
+  if (options.codec_error) return *options.codec_error;
+  for (const auto& codec : {codec_of(options), options.quantizer}) {
+    if (!codec || !is_lossy(*codec)) continue;
+    const ValueCodec* values = find_value_codec(codec->value);
+    if (values != nullptr && !values->contraction(*codec)) return CodecError::kDrop;
+    // Values at other indices than theirs: fed back, the error grows.
+    const PickingIndexCodec* picking = picking_codec(*find_index_codec(codec->index));
+    if (picking != nullptr && picking->by_position()) return CodecError::kDrop;
+  }
+  return CodecError::kRetain;
+}
 
 }  // namespace millrace::training

@@ -93,5 +93,7 @@ protocol::ReselectSpec reselect_of(const OptimizerOptions& options);
 uint32_t staleness_of(const OptimizerOptions& options);
 bool has_momentum(const OptimizerOptions& options);
 bool reselects(const OptimizerOptions& options);
+/// Returns the treatment of codecs' errors: that of the options, else feedback, unless feedback would not converge.
+CodecError codec_error_of(const OptimizerOptions& options);
 
 }  // namespace millrace::training

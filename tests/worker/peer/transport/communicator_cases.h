@@ -43,8 +43,10 @@ inline uint32_t messages_of_exchange(uint32_t rounds) {
   return rounds * static_cast<uint32_t>(std::size(kCaseLengths)) + 1;
 }
 
-/// Sends an empty message to every other rank, and receives theirs. Until then a rank's own bytes may be on their way,
-/// and they go in its calls. done: the number of other ranks' last messages that have arrived.
+/// Sends an empty message to every other rank, and receives theirs. Until then a rank's own bytes may be on their way:
+/// they go in its calls.
+///
+/// done  the others' empty messages that have arrived before.
 inline void end_exchange(Communicator& communicator, uint32_t last_tag, uint32_t done) {
   for (uint32_t to = 0; to < communicator.size(); ++to) {
     if (to == communicator.rank()) continue;

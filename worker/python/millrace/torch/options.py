@@ -5,6 +5,10 @@ import os
 
 import torch.distributed
 
+from .peers import PeerLibrary
+
+PEER_KEYWORDS = ("allreduce", "addresses", "listen", "silence")
+
 
 def rank_and_world_size(rank, world_size):
     """Returns this process's rank and the number of processes: the given ones, torch.distributed's, or those of the
@@ -24,6 +28,31 @@ def rank_and_world_size(rank, world_size):
     if not 0 <= rank < world_size:
         raise ValueError(f"rank {rank} is not one of {world_size} processes: give 0 to {world_size - 1}")
     return rank, world_size
+
+
+def job_name(path, servers, job):
+    """Returns the name of the job. Raises  ValueError: the path is unknown, or servers do not fit it."""
+    if path == "peers":
+        if servers is not None:
+            raise ValueError('path="peers" has no servers: leave them out, or take path="server"')
+        return job or "peers"
+    if path != "server":
+        raise ValueError(f'no path "{path}": take "server" or "peers"')
+    if servers is None or job is None:
+        raise ValueError('path="server" needs the addresses of the shards and job=')
+    return job
+
+
+def library_of_path(path, library, job, timeout, options):
+    """Returns the module that a State uses: `library`, or a PeerLibrary. Takes the keywords of peers out of `options`."""
+    given = {name: options.pop(name) for name in PEER_KEYWORDS if name in options}
+    if path == "peers":
+        if isinstance(given.get("addresses"), str):
+            given["addresses"] = given["addresses"].split(",")
+        return PeerLibrary(library, given.pop("allreduce", "ssar_split_allgather"), job, timeout=timeout, **given)
+    if given:
+        raise TypeError(f'option \'{next(iter(given))}\' is of path="peers"')
+    return library
 
 
 def shard_list(servers):

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from . import velocities
 from .exchange import Bucket, Exchange, Place, slices_of
 from .loss_scale import FLAG, LossScale
-from .options import http_of_rank, rank_and_world_size, shard_list, split_options
+from .options import http_of_rank, job_name, library_of_path, rank_and_world_size, shard_list, split_options
 from .parameters import find_owner, named_mapping, names_of, trained_names
 from .plan import COMPRESSION, DENSE_BELOW, check_rules, plan_tensors
 from .report import Report, Stats
@@ -41,8 +41,10 @@ def hook(state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.T
 class State:
     """Is one rank's membership in a job that exchanges the gradients of a DistributedDataParallel model.
 
-    servers           "tcp://a:7600,tcp://b:7600" or a list: the shards, the same list at all ranks.
-    job               name of the job at the shards.
+    servers           "tcp://a:7600,tcp://b:7600" or a list: the shards, the same list at all ranks. None with
+                      path="peers".
+    job               name of the job at the shards, or of the group of peers.
+    path              "server": shards sum. "peers": the ranks sum among themselves, over TCP, without shards.
     select            entries that a rank sends of each parameter, "topk:0.01"; "none": all.
     codec             of contributions, "gap+qsgd4"; None: without loss. Updates return without loss (codec_down).
     rank, world_size  None: those of torch.distributed, or of the environment.
@@ -58,7 +60,13 @@ class State:
     tensorboard       a SummaryWriter, for scalars every summary_every steps.
     http              HOST:PORT of /metrics; rank r listens on PORT + r.
     timeout           seconds that a step may take.
-    options           any option of a job or a worker by its name (worker/OPTIONS.md), as mode="partial".
+    options           any option of a job or a worker by its name (worker/OPTIONS.md), as mode="partial". With path="peers"
+                      those of millrace.peers.OPTIONS, and:
+    allreduce         what sums, "ssar_split_allgather" or "oktopk:boundaries=pooled" (millrace.peers); the k of one that
+                      takes a k is select's.
+    addresses         where each rank listens, "HOST:PORT" by rank. None: torch's store tells the ranks.
+    listen            HOST:PORT where this rank listens. None: a free port of the address towards MASTER_ADDR.
+    silence           seconds without an answer after which a rank counts as dead.
 
     Errors   JobError from backward(), of the session. It ends the exchange: the process must restart.
     Threads  the thread of the backward pass; a waiter thread of the State awaits the updates.
@@ -66,13 +74,16 @@ class State:
              an exception ends it.
     """
 
-    def __init__(self, servers: Union[str, Sequence[str]], *, job: str, select: str = "topk:0.01",
+    def __init__(self, servers: Union[str, Sequence[str], None] = None, *, job: Optional[str] = None,
+                 path: str = "server", select: str = "topk:0.01",
                  codec: Optional[str] = None, rank: Optional[int] = None, world_size: Optional[int] = None,
                  model: Optional[torch.nn.Module] = None, named_parameters: Any = None, dense_below: int = DENSE_BELOW,
                  rules: Optional[Mapping[str, Mapping[str, Any]]] = None, grad_scaler: Any = None,
                  summary_every: int = 100, tensorboard: Any = None, http: Union[str, int, None] = None,
                  timeout: float = 600.0, _library: Any = None, **options: Any) -> None:
-        self._library = _library or importlib.import_module("millrace")
+        library = _library or importlib.import_module("millrace")
+        job = job_name(path, servers, job)
+        self._library = library_of_path(path, library, job, timeout, options)
         self.rank, self.world_size = rank_and_world_size(rank, world_size)
         of_job, of_worker = split_options(self._library, options)
         self._compression = {"select": select} | ({} if codec is None else {"codec_up": codec})
@@ -81,8 +92,16 @@ class State:
         self._rules = dict(rules or {})
         check_rules(self._rules)
         self._job = {"name": job, "workers": self.world_size, "combine": "mean", **of_job}
-        self._worker = {"worker": self.rank, "shards": shard_list(servers), "http": http_of_rank(http, self.rank),
-                        **of_worker}
+        if path == "peers":
+            if http is not None:
+                raise ValueError('http= is of servers: path="peers" has stats()')
+            self._library.check_worker_options(of_worker)
+            self._library.JobConfig(**self._job, **self._compression)
+            self._worker = {"worker": self.rank}
+        else:
+            self._worker = {"worker": self.rank, "shards": shard_list(servers), "http": http_of_rank(http, self.rank),
+                            **of_worker}
+        self._fuses = path != "peers"
         if grad_scaler is not None and of_job.get("non_finite", "refuse") != "refuse":
             raise ValueError('non_finite="drop" hides infinite gradients from the grad_scaler: leave out one of both')
         self._loss_scale = None if grad_scaler is None else LossScale(grad_scaler)
@@ -264,7 +283,8 @@ class State:
 
     def _connect(self, sizes):
         library = self._library
-        fuse_below = library.JobConfig(**self._job).fuse_below
+        # Peers sum each tensor by itself.
+        fuse_below = library.JobConfig(**self._job).fuse_below if self._fuses else 0
         plan = plan_tensors(sizes, self._compression, fuse_below, self._dense_below, self._rules)
         tensors = [library.Tensor(tensor.name, tensor.dimension, **tensor.options) for tensor in plan.tensors]
         self._places = {tensor.name: Place(at, tensor.dimension, tensor.late) for at, tensor in enumerate(plan.tensors)}

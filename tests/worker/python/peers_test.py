@@ -1,0 +1,237 @@
+#!/usr/bin/env python3
+"""millrace.peers: groups over TCP and over threads, sums, error feedback, ends of a group.
+
+    peers_test.py FOLDER_OF_PROGRAMS FOLDER_OF_PACKAGE [unittest arguments]
+"""
+
+import os
+import random
+import signal
+import threading
+import unittest
+
+from shards import TIMEOUT_S, in_python, in_threads
+
+import numpy as np
+
+import millrace
+from millrace import peers
+
+
+def addresses_of(ranks):
+    """Returns addresses on a loopback host of their own, so that no other program has the ports."""
+    host = f"127.{random.randint(1, 254)}.{random.randint(1, 254)}.1"
+    return [f"{host}:{7600 + rank}" for rank in range(ranks)]
+
+
+def on_groups(groups, body):
+    """Runs body(group) on a thread for each group, and closes the groups."""
+    def run(at):
+        with groups[at] as group:
+            body(group)
+
+    in_threads(run, len(groups))
+
+
+class Refusals(unittest.TestCase):
+    def refused(self, code, sentence, call, *arguments, **named):
+        with self.assertRaises(millrace.JobError) as raised:
+            call(*arguments, **named)
+        self.assertEqual(raised.exception.code, code, raised.exception)
+        self.assertIn(sentence, str(raised.exception))
+
+
+class Sums(Refusals):
+    def test_Algorithms_AreTheRegistrys(self):
+        known = {info.name: info for info in peers.algorithms()}
+        self.assertTrue(known["oktopk"].takes_k and known["oktopk"].selects)
+        self.assertFalse(known["dense_ring"].takes_k)
+        self.assertIn("OkTopk22", known["oktopk"].source)
+
+    def test_Allreduce_SumsDenseAndSparse(self):
+        def body(group):
+            dense = peers.Allreduce(group, 100, "dense_ring")
+            out = np.empty(100, np.float32)
+            self.assertEqual(dense.start(np.full(100, group.rank + 1, np.float64)).wait_into(out, scale=0.5), 100)
+            np.testing.assert_array_equal(out, 3)
+            sparse = peers.Allreduce(group, 100, "ssar_recursive_doubling", codec="gap+raw")
+            reduced = sparse.start_sparse(np.array([7, 10 + group.rank]), np.ones(2, np.float32)).wait()
+            np.testing.assert_array_equal(np.asarray(reduced.total.indices), [7, 10, 11, 12])
+            np.testing.assert_array_equal(np.asarray(reduced.total.values), [3, 1, 1, 1])
+            top = peers.Allreduce(group, 100, "gtopk:2")
+            own = np.zeros(100, np.float32)
+            own[[3, 4, 5 + group.rank]] = [5, 4, 1]
+            pending = top.start(own)
+            reduced = pending.wait()
+            np.testing.assert_array_equal(np.asarray(reduced.total.indices), [3, 4])
+            np.testing.assert_array_equal(np.asarray(reduced.contributed), [3, 4])
+            self.refused("invalid_argument", "", pending.wait)
+            self.assertEqual(dense.chosen(), "")
+
+        on_groups(peers.Group.in_process(3), body)
+
+    def test_AlgorithmText_RefusesWhatItDoesNotTake(self):
+        with peers.Group.in_process(1)[0] as group:
+            for text, sentence in (("oktopc:0.1", "did you mean 'oktopk'"), ("oktopk", "it needs a k"),
+                                   ("dense_ring:0.1", "takes no k"), ("oktopk:2.0", "its k is one density"),
+                                   ("oktopk:0.1:0.2", "its k is one density"), ("gtopk:0.1:boundaries=equal", "no parameter"),
+                                   ("oktopk:0.1:boundaries=odd", "averaged, pooled or equal"),
+                                   ("oktopk:0.1:thresholds_period=0", "1 or more")):
+                with self.subTest(text=text):
+                    self.refused("invalid_argument", sentence, peers.Allreduce, group, 10, text)
+            peers.Allreduce(group, 10, "oktopk:0.1:boundaries=pooled:thresholds_period=8:boundaries_period=16")
+            peers.Allreduce(group, 10, "dsar_split_allgather:quantizer=raw+qsgd4")
+
+    def test_GradientSum_LosesNothing(self):
+        """Over all ranks and steps: gradients = sums + residuals."""
+        for algorithm, options in (("ssar_split_allgather", {"select": "topk:0.05"}), ("oktopk", {"select": "topk:0.05"}),
+                                   ("topk_a:0.05", {}), ("gtopk:10", {}), ("gaussian_k:0.05", {}),
+                                   ("redsync_allgather", {"select": "topk:0.05", "codec_up": "gap+raw"}),
+                                   ("dense_rabenseifner", {}), ("auto", {"select": "topk:0.05"})):
+            entered, applied, residuals = np.zeros(500), {}, np.zeros(500)
+            lock = threading.Lock()
+
+            def body(group):
+                nonlocal entered, residuals
+                draws = np.random.default_rng(group.rank)
+                total = peers.GradientSum(group, 500, algorithm, combine="sum", **options)
+                given, taken, out = np.zeros(500), np.zeros(500), np.empty(500, np.float32)
+                for _ in range(4):
+                    gradient = draws.integers(-64, 64, 500).astype(np.float32)
+                    total.wait_into(total.push(gradient), out)
+                    given += gradient
+                    taken += out
+                counts = total.counts()
+                kept = total.take_residual()
+                residual = np.zeros(500)
+                residual[np.asarray(kept.indices)] = np.asarray(kept.values)
+                self.assertAlmostEqual(counts.residual_norm, float(np.linalg.norm(residual)), places=3)
+                with lock:
+                    entered += given
+                    residuals += residual
+                    applied[group.rank] = taken
+                total.close()
+
+            with self.subTest(algorithm=algorithm):
+                on_groups(peers.Group.in_process(3), body)
+                np.testing.assert_array_equal(applied[0], applied[1])
+                np.testing.assert_array_equal(entered, applied[0] + residuals)
+
+    def test_GradientSum_RefusesBadCallsAndContinues(self):
+        def body(group):
+            total = peers.GradientSum(group, 4)
+            out = np.empty(4, np.float32)
+            self.refused("non_finite", "nothing of it is sent", total.push, np.array([1, np.nan, 0, 0], np.float32))
+            self.refused("invalid_argument", "has 3 elements", total.push, np.ones(3, np.float32))
+            self.refused("invalid_argument", "not pushed", total.wait_into, 0, out)
+            step = total.push(np.ones(4, np.float32))
+            self.refused("invalid_argument", "under way", total.push, np.ones(4, np.float32))
+            self.refused("invalid_argument", "under way", total.take_residual)
+            self.refused("invalid_argument", "out has 3", total.wait_into, step, np.empty(3, np.float32))
+            total.wait_into(step, out)
+            np.testing.assert_array_equal(out, 1)
+            total.close()
+            self.refused("invalid_argument", "closed", total.push, np.ones(4, np.float32))
+
+        on_groups(peers.Group.in_process(2), body)
+        with peers.Group.in_process(1)[0] as group:
+            self.assertRaises(TypeError, peers.GradientSum, group, 4, mode="partial")
+            self.refused("invalid_argument", "--select topk", peers.GradientSum, group, 4, "oktopk")
+
+    def test_Waits_EndAtTheirTime(self):
+        first, second = peers.Group.in_process(2)
+        total = peers.GradientSum(first, 4)
+        step = total.push(np.ones(4, np.float32))
+        self.assertIsNone(total.try_wait_into(step, np.empty(4, np.float32), timeout=0.02))
+        self.refused("timeout", "0.02 s", total.wait_into, step, np.empty(4, np.float32), timeout=0.02)
+        total.close()
+        first.close()
+        second.close()
+
+
+class OverTcp(Refusals):
+    def test_Ranks_MeetByAList(self):
+        addresses = addresses_of(3)
+        groups = [None] * 3
+
+        def meet(rank):
+            groups[rank] = peers.Group(rank, addresses, name="list")
+
+        in_threads(meet, 3)
+
+        def body(group):
+            out = np.empty(1000, np.float32)
+            sums = peers.Allreduce(group, 1000)
+            for step in range(3):
+                sums.start(np.full(1000, group.rank + step, np.float32)).wait_into(out)
+                np.testing.assert_array_equal(out, 3 + 3 * step)
+            self.assertIsNone(group.failure())
+            self.assertGreater(group.traffic().bytes_received, 0)
+
+        on_groups(groups, body)
+
+    def test_Ranks_MeetByAnExchange(self):
+        told, all_told = {}, threading.Barrier(2)
+
+        def exchange(rank, own):
+            told[rank] = own
+            all_told.wait(TIMEOUT_S)
+            return [told[0], told[1]]
+
+        def meet(rank):
+            with peers.Group(rank, listen="127.0.0.1:0", exchange=lambda own: exchange(rank, own)) as group:
+                self.assertEqual((group.rank, group.size), (rank, 2))
+
+        in_threads(meet, 2)
+        self.assertNotEqual(told[0], told[1])
+
+    def test_Exchange_ItsExceptionsArrive(self):
+        def exchange(own):
+            raise LookupError(own)
+
+        with self.assertRaisesRegex(LookupError, "127.0.0.1:"):
+            peers.Group(0, listen="127.0.0.1:0", exchange=exchange)
+        with self.assertRaisesRegex(TypeError, "list of addresses"):
+            peers.Group(0, listen="127.0.0.1:0", exchange=lambda own: 5)
+
+    def test_MissingRank_IsNamed(self):
+        self.refused("timeout", "rank 1 has not connected", peers.Group, 0, addresses_of(2), connect_timeout=0.1)
+        self.refused("invalid_argument", "rank 2 of 2", peers.Group, 2, addresses_of(2))
+        self.refused("invalid_argument", "'nowhere' is not an address", peers.Group, 0, ["127.0.0.1:7600", "nowhere"])
+
+    def test_KilledRank_IsNamedByTheOthers(self):
+        addresses = addresses_of(2)
+        killed = in_python("import sys, time, millrace.peers as p; group = p.Group(1, sys.argv[1:]); print(1, flush=True); time.sleep(60)",
+                           *addresses)
+        with self.assertRaises(millrace.JobError) as raised:
+            with peers.Group(0, addresses) as group:
+                killed.stdout.readline()
+                pending = peers.Allreduce(group, 10, "dense_ring").start(np.ones(10, np.float32))
+                killed.send_signal(signal.SIGKILL)
+                pending.wait()
+        killed.communicate()
+        self.assertEqual(raised.exception.code, "unavailable")
+        self.assertIn("rank 1 is gone", str(raised.exception))
+
+    def test_ControlC_EndsAMeeting(self):
+        waiting = in_python("import sys, millrace.peers as p; print(1, flush=True); p.Group(0, sys.argv[1:])", *addresses_of(2))
+        waiting.stdout.readline()
+        waiting.send_signal(signal.SIGINT)
+        self.assertIn("KeyboardInterrupt", waiting.communicate(timeout=TIMEOUT_S)[1])
+
+    def test_ForkedChild_CanNeitherUseNorEndTheGroup(self):
+        groups = peers.Group.in_process(2)
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                groups[0].barrier()
+            except millrace.JobError as error:
+                code = 0 if "forked" in str(error) else 2
+            os._exit(code)
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
+        on_groups(groups, lambda group: group.barrier())
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,295 @@
+"""Sums among ranks, without servers: groups over TCP, the allreduces of worker/peer, and sums with error feedback.
+
+    group = millrace.peers.Group(rank, ["10.0.0.1:7600", "10.0.0.2:7600"])
+    sums = millrace.peers.GradientSum(group, gradient.size, "oktopk", select="topk:0.01")
+    step = sums.push(gradient)
+    sums.wait_into(step, gradient)  # the mean over the ranks; entries that were not sent stay in the residual
+
+An allreduce is a text: NAME[:K][:PARAMETER=VALUE]...
+
+    NAME       one of algorithms().
+    K          entries that it keeps, a density or a count, where algorithms() says takes_k: "gtopk:0.01".
+    PARAMETER  of oktopk: thresholds_period, boundaries_period (steps), boundaries (averaged, pooled, equal). Of
+               ssar_split_allgather and dsar_split_allgather: quantizer (a codec).
+
+Arrays are as those of millrace.Session. All ranks make the same sums in the same order, and start them in the same order.
+"""
+
+import atexit
+import weakref
+from types import TracebackType
+from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Type, Union
+
+from . import _millrace
+from .configs import JobConfig
+from .errors import JobError
+from .updates import Entries
+
+DEFAULT_TIMEOUT_S = 600.0
+_FOREVER = float("inf")
+
+# Options of a job that a sum among peers has as well.
+OPTIONS = ("select", "codec_up", "momentum", "unbiased", "reproducible", "grid", "reselect", "seed", "combine")
+
+
+class AlgorithmInfo(NamedTuple):
+    """Describes an allreduce.
+
+    source   the paper and its section, as kernels/REFERENCES.md names it.
+    takes_k  keeps about the k largest entries of the sum; else an exact sum.
+    selects  takes a dense contribution, and selects the entries that it sends.
+    """
+
+    name: str
+    source: str
+    takes_k: bool
+    selects: bool
+
+
+class Failure(NamedTuple):
+    """Says why a group has ended: a code and a sentence as those of JobError, and the rank at fault if it is known."""
+
+    code: str
+    sentence: str
+    rank: Optional[int]
+
+
+class Traffic(NamedTuple):
+    """Counts a group's messages through this rank. Headers are bytes too."""
+
+    messages_sent: int
+    bytes_sent: int
+    bytes_received: int
+    messages_unexpected: int
+
+
+class SumEntries(NamedTuple):
+    """Entries of a sum: [n] u32 indices, strictly increasing, or None where dense, and [n] f32 values."""
+
+    indices: Optional[_millrace.Array]
+    values: _millrace.Array
+
+
+class Reduced(NamedTuple):
+    """The result of a sum at one rank. Over all ranks: own + added = total + own entries not handed over + returned.
+
+    total        the same bits on all ranks.
+    returned     a codec's changes, and sums that this rank quantized or dropped.
+    contributed  [n] u32: with a k, the indices of the own entries that were handed over.
+    added        entries that an index code with false positives sent.
+    """
+
+    total: SumEntries
+    returned: SumEntries
+    contributed: _millrace.Array
+    added: SumEntries
+
+
+class Counts(NamedTuple):
+    """Counts the entries that this rank sent, and those of the sums, in steps that have ended; norm of the residual."""
+
+    entries: int
+    sum_entries: int
+    residual_norm: float
+
+
+def algorithms() -> List[AlgorithmInfo]:
+    """Returns every allreduce."""
+    return [AlgorithmInfo(*row) for row in _millrace.algorithms()]
+
+
+class Group:
+    """This rank's part in a group, over TCP. Making one blocks until all ranks are connected.
+
+    rank       from 0.
+    addresses  where each rank listens, "HOST:PORT" by rank: the same list at all ranks. Or None, with the next two.
+    listen     where this rank listens, and nowhere else; default: its own entry of addresses. Port 0: any free port.
+    exchange   function that takes this rank's address and returns the list of all, for ranks that find each other by a
+               store. Called once, when this rank listens.
+    name       of the group: ranks of another group are refused. It is no password.
+    silence    seconds: a rank that does not answer a query within it counts as dead.
+    Errors     JobError: timeout, unavailable, job_mismatch, each naming the rank. The first error ends the group on all
+               ranks; a new group is needed then.
+    Threads    any. A thread of the group's own sends and receives, also while the caller computes.
+    fork()     a group belongs to its process: in a child every call raises JobError.
+    """
+
+    def __init__(self, rank: int, addresses: Optional[Sequence[str]] = None, *, listen: Optional[str] = None,
+                 exchange: Optional[Callable[[str], List[str]]] = None, name: str = "peers",
+                 connect_timeout: float = 60.0, silence: float = 10.0, start_timeout: float = DEFAULT_TIMEOUT_S) -> None:
+        seconds = [connect_timeout, silence, start_timeout]
+        self._group = _millrace.PeerGroup.over_tcp(rank, list(addresses or ()), listen or "", exchange, name, seconds)
+        _live.add(self)
+
+    @classmethod
+    def in_process(cls, size: int) -> "List[Group]":
+        """Returns the groups of `size` ranks of this process, each for a thread of its own."""
+        groups = []
+        for inner in _millrace.PeerGroup.in_process(size):
+            group = cls.__new__(cls)
+            group._group = inner
+            _live.add(group)
+            groups.append(group)
+        return groups
+
+    @property
+    def rank(self) -> int:
+        return self._group.rank()
+
+    @property
+    def size(self) -> int:
+        return self._group.size()
+
+    def barrier(self, timeout: Optional[float] = DEFAULT_TIMEOUT_S) -> None:
+        """Blocks until every rank has called it. Errors: timeout; then this rank must leave the group."""
+        if not self._group.barrier(_seconds(timeout)):
+            raise JobError(f"not every rank has reached the barrier within {timeout} s", "timeout", "job")
+
+    def failure(self) -> Optional[Failure]:
+        """Returns why the group has ended, or None while it runs."""
+        failure = self._group.failure()
+        return None if failure is None else Failure(*failure)
+
+    def traffic(self) -> Traffic:
+        """Returns the counters since the group began."""
+        return Traffic(*self._group.traffic())
+
+    def close(self) -> None:
+        """Leaves the group, once its sums are closed too. Bytes that are not sent yet get 2 s: call barrier() before."""
+        self._group.close()
+
+    def __enter__(self) -> "Group":
+        return self
+
+    def __exit__(self, kind: Optional[Type[BaseException]], error: Optional[BaseException],
+                 trace: Optional[TracebackType]) -> None:
+        try:
+            if kind is None:
+                self.barrier()
+        finally:
+            self.close()
+
+
+class Pending:
+    """A sum under way. It runs to its end whether its result is taken or not."""
+
+    def __init__(self, inner: _millrace.PeerPending) -> None:
+        self._pending = inner
+
+    def ready(self) -> bool:
+        """Returns whether wait() would not wait. Takes nothing."""
+        return self._pending.ready()
+
+    def wait(self, timeout: Optional[float] = DEFAULT_TIMEOUT_S) -> Reduced:
+        """Blocks until the result is there and hands it out, once."""
+        record = _in_time(self._pending.wait(_seconds(timeout)), timeout)
+        total, returned, contributed, added = record
+        return Reduced(SumEntries(*total), SumEntries(*returned), contributed, SumEntries(*added))
+
+    def wait_into(self, out: Any, timeout: Optional[float] = DEFAULT_TIMEOUT_S, scale: float = 1.0) -> int:
+        """Does the same, and writes it densely: out[i] = sum[i] * scale. Returns the number of entries of the sum.
+
+        out  [dimension] writable; entries that the sum lacks become 0.
+        """
+        return int(_in_time(self._pending.wait_into(out, _seconds(timeout), scale), timeout))
+
+
+class Allreduce:
+    """Sums one tensor over the ranks, step after step, without a residual. Each tensor has one.
+
+    dimension  number of entries, 1 to 2^32.
+    algorithm  the allreduce as a text (see the module).
+    codec      of contributions, "gap+qsgd4"; None: pairs of index and value.
+    seed       of stochastic rounding.
+    """
+
+    def __init__(self, group: Group, dimension: int, algorithm: str = "auto", codec: Optional[str] = None,
+                 seed: int = 1) -> None:
+        self._allreduce = _millrace.PeerAllreduce(group._group, dimension, algorithm, codec, seed)
+
+    def start(self, dense: Any) -> Pending:
+        """Starts the sum of the ranks' vectors; never waits for another rank. dense: [dimension]; copied."""
+        return Pending(self._allreduce.start(dense))
+
+    def start_sparse(self, indices: Any, values: Any) -> Pending:
+        """Starts the sum of the ranks' entries. indices: [n] strictly increasing; values: [n]; both are copied."""
+        return Pending(self._allreduce.start_sparse(indices, values))
+
+    def chosen(self) -> str:
+        """Returns the algorithm that "auto" has chosen, with the time of each candidate; empty before."""
+        return self._allreduce.chosen()
+
+
+class GradientSum:
+    """Sums one tensor's gradients over the ranks, and keeps the residual: the peers' trainer in C++ does the same.
+
+    algorithm  the allreduce as a text (see the module). A K in it replaces the option select. An algorithm with a k
+               needs one of both, as select="topk:0.01".
+    options    of OPTIONS, as a JobConfig has them. By default all entries are sent, and the result is the mean.
+    job        instead of options: a JobConfig, of which OPTIONS count.
+    Threads    any.
+    """
+
+    def __init__(self, group: Group, dimension: int, algorithm: str = "ssar_split_allgather", *,
+                 job: Optional[JobConfig] = None, **options: Any) -> None:
+        for name in options:
+            if name not in OPTIONS:
+                raise TypeError(f"a sum among peers has no option '{name}': it has {', '.join(OPTIONS)}")
+        config = job or JobConfig(**{"select": "none", "codec_up": "raw+raw", "combine": "mean", **options})
+        self._sum = _millrace.PeerGradientSum(group._group, dimension, config._set, algorithm)
+        _live.add(self)
+
+    def push(self, gradient: Any) -> int:
+        """Adds a gradient to the residual and starts the sum of the entries that are sent. Returns the step's number.
+
+        gradient  [dimension]; copied before the call returns.
+        Errors    non_finite: NaN or infinity; nothing is taken then. invalid_argument: a wrong size; the step before is
+                  under way. The group's.
+        """
+        return self._sum.push(gradient)
+
+    def wait_into(self, step: int, out: Any, timeout: Optional[float] = DEFAULT_TIMEOUT_S, scale: float = 1.0) -> int:
+        """Blocks until the step's sum is there and writes it densely. Returns the number of entries of the sum.
+
+        out  [dimension] writable; entries that the sum lacks become 0. It may be the array that was pushed.
+        """
+        return int(_in_time(self.try_wait_into(step, out, timeout, scale), timeout))
+
+    def try_wait_into(self, step: int, out: Any, timeout: Optional[float] = 0, scale: float = 1.0) -> Optional[int]:
+        """Does the same, and returns None where the time has passed."""
+        return self._sum.wait_into(step, out, _seconds(timeout), scale)
+
+    def take_residual(self) -> Entries:
+        """Hands out the residual and sets it to zero. Errors: invalid_argument: a step is under way."""
+        return Entries(*self._sum.take_residual())
+
+    def counts(self) -> Counts:
+        """Returns the counters of this rank. Cost: a pass over the residual."""
+        return Counts(*self._sum.counts())
+
+    def close(self) -> None:
+        """Frees the sum. Ends the group where a step is under way."""
+        self._sum.close()
+
+
+def _seconds(timeout: Optional[float]) -> float:
+    return _FOREVER if timeout is None else timeout
+
+
+def _in_time(result: Any, timeout: Optional[float]) -> Any:
+    if result is None:
+        raise JobError(f"the sum has not ended within {timeout} s", "timeout", "job")
+    return result
+
+
+_live: "weakref.WeakSet[Union[Group, GradientSum]]" = weakref.WeakSet()
+
+
+def _close_all() -> None:
+    """Ends sums, then groups, while the interpreter still runs."""
+    for kind in (GradientSum, Group):
+        for one in [one for one in _live if isinstance(one, kind)]:
+            one.close()
+
+
+atexit.register(_close_all)

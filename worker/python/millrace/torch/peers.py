@@ -1,0 +1,231 @@
+"""The path without servers: a State whose ranks sum among themselves, over TCP.
+
+A PeerLibrary has the names of `millrace` that a State uses. Its session has a sum for each parameter.
+"""
+
+import importlib
+import ipaddress
+import os
+import socket
+from collections import Counter
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch.distributed as dist
+
+# What sums a tensor that sends all entries, where the chosen allreduce selects by itself.
+DENSE = "dense_rabenseifner"
+_FREE_PORT = 0
+_groups = Counter()  # groups that this process has made, by name: the same at all ranks
+
+
+@dataclass(frozen=True)
+class PeerTensorStats:
+    """Figures of one parameter: entries_sent_last is the mean of the steps since the figures before."""
+
+    name: str
+    entries_sent_last: int
+    residual_norm: float
+
+
+@dataclass(frozen=True)
+class PeerStats:
+    """Figures of this rank since the start."""
+
+    bytes_up: int
+    bytes_down: int
+    dense_bytes: int  # of dense f32 gradients, one way
+    tensors: list
+
+
+def host_towards(address):
+    """Returns this machine's address on the way to another host, in the form of HOST in HOST:PORT."""
+    for family, kind, _, _, there in socket.getaddrinfo(address, 9, type=socket.SOCK_DGRAM):
+        with socket.socket(family, kind) as probe:
+            try:
+                probe.connect(there)  # sends nothing
+            except OSError:
+                continue
+            host = probe.getsockname()[0]
+            return f"[{host}]" if ":" in host else host
+    raise ValueError(f'there is no way to MASTER_ADDR={address}: give listen="HOST:0", an address of this machine that '
+                     "the other ranks reach")
+
+
+def _is_loopback(address):
+    try:
+        return ipaddress.ip_address(address.rpartition(":")[0].strip("[]")).is_loopback
+    except ValueError:
+        return False  # a name
+
+
+def check_reachable(addresses):
+    """Raises  ValueError: some ranks listen on loopback and others do not: they cannot be on one machine."""
+    on_loopback = [rank for rank, address in enumerate(addresses) if _is_loopback(address)]
+    if on_loopback and len(on_loopback) < len(addresses):
+        rank = on_loopback[0]
+        raise ValueError(f"rank {rank} listens at {addresses[rank]}, which other machines do not reach: give it "
+                         'listen="HOST:0" with an address of its machine that they reach')
+
+
+def rendezvous_store(timeout):
+    """Returns the store of torch.distributed, or the one that torchrun's environment names."""
+    if dist.is_available() and dist.is_initialized():
+        return dist.distributed_c10d._get_default_store()  # torch has no other access to it
+    if "MASTER_ADDR" not in os.environ or "MASTER_PORT" not in os.environ:
+        raise ValueError("the ranks cannot find each other. Start with torchrun, call "
+                         "torch.distributed.init_process_group() first, or give addresses=")
+    store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False,
+                          timeout=timedelta(seconds=timeout))
+    # torchrun's store keeps the keys of attempts before.
+    return dist.PrefixStore(f"attempt{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+
+
+def exchange_through(store, name, rank, world_size):
+    """Returns the function that tells the store this rank's address, and returns those of all ranks."""
+    number = _groups[name]
+    _groups[name] += 1
+
+    def exchange(own):
+        keys = [f"millrace/{name}/{number}/{of}" for of in range(world_size)]
+        store.set(keys[rank], own)
+        addresses = [store.get(key).decode() for key in keys]
+        check_reachable(addresses)
+        return addresses
+
+    return exchange
+
+
+class PeerLibrary:
+    """Has the names of the module `millrace` for a State without servers.
+
+    allreduce  text of the allreduce (millrace.peers).
+    name       of the group.
+    addresses  of all ranks, or None: torch's store.
+    listen     HOST:PORT of this rank, or None.
+    silence    seconds without an answer after which a rank counts as dead.
+    """
+
+    def __init__(self, library, allreduce, name, addresses=None, listen=None, silence=10.0, timeout=600.0):
+        self._library, self._allreduce, self._name = library, allreduce, name
+        self._addresses, self._listen, self._silence, self._timeout = addresses, listen, silence, timeout
+        self._peers = importlib.import_module(".peers", library.__name__)
+        known = {info.name: info for info in self._peers.algorithms()}
+        self._info = known.get(allreduce.split(":")[0])
+        if self._info is None:
+            raise ValueError(f"no allreduce is called '{allreduce}': take one of {', '.join(known)}")
+        self.Tensor, self.WorkerConfig, self.JobError = library.Tensor, library.WorkerConfig, library.JobError
+
+    def JobConfig(self, **options):  # the name is that of millrace
+        """Returns the options of the job. Raises TypeError: one that servers alone have."""
+        for name in options:
+            if name not in self._peers.OPTIONS and name not in ("name", "workers"):
+                raise TypeError(f'option \'{name}\' is of servers: path="peers" has {", ".join(self._peers.OPTIONS)}')
+        return self._library.JobConfig(**options)
+
+    def check_worker_options(self, options):
+        """Raises  TypeError: there are some."""
+        if options:
+            raise TypeError(f"option '{next(iter(options))}' is of a worker of servers: path=\"peers\" has none")
+
+    def Session(self, job, me, tensors):  # the name is that of millrace
+        """Meets the other ranks, and returns a session with a sum for each tensor."""
+        algorithms = [self._algorithm(job, tensor) for tensor in tensors]
+        group = self._meet(me.worker, job.workers)
+        try:
+            sums = [self._peers.GradientSum(group, tensor.dimension, algorithm, job=options)
+                    for tensor, (algorithm, options) in zip(tensors, algorithms)]
+        except BaseException:
+            group.close()
+            raise
+        return PeerSession(self._library, group, sums, tensors)
+
+    def _meet(self, rank, world_size):
+        options = {"name": self._name, "connect_timeout": self._timeout, "silence": self._silence,
+                   "start_timeout": self._timeout}
+        if self._addresses is not None:
+            if len(self._addresses) != world_size:
+                raise ValueError(f"addresses has {len(self._addresses)} entries for {world_size} ranks")
+            return self._peers.Group(rank, self._addresses, listen=self._listen, **options)
+        listen = self._listen or f"{host_towards(os.environ.get('MASTER_ADDR', 'localhost'))}:{_FREE_PORT}"
+        store = rendezvous_store(self._timeout)
+        return self._peers.Group(rank, listen=listen,
+                                 exchange=exchange_through(store, self._name, rank, world_size), **options)
+
+    def _algorithm(self, job, tensor):
+        """Returns the allreduce and the options of a tensor."""
+        if tensor.priority or tensor.output_layer or tensor.codec_down not in (None, "raw+raw"):
+            raise ValueError(f"rules: '{tensor.name}' has priority, output_layer or codec_down, which are of servers")
+        options = self._library.JobConfig(**job.changed())
+        set_by_job = "codec_up" in job.changed()
+        for name in ("select", "codec_up", "reselect"):
+            if getattr(tensor, name) is not None:
+                setattr(options, name, getattr(tensor, name))
+        if tensor.codec_up is None and not set_by_job:
+            options.codec_up = "raw+raw"
+        sends_all = options.text("select") == "none"
+        if sends_all and (self._info.takes_k or self._info.selects):
+            options.codec_up = "raw+raw"
+            return DENSE, options
+        return self._allreduce, options
+
+
+class PeerSession:
+    """Is a rank's part in the sums of all parameters, with the calls of millrace.Session that a State makes."""
+
+    http_port = 0
+
+    def __init__(self, library, group, sums, tensors):
+        self._library, self._group, self._sums, self.tensors = library, group, sums, tensors
+        self._steps = [0] * len(sums)
+        self._before = [(0, 0, 0)] * len(sums)  # steps, entries and the mean of the figures before
+
+    @property
+    def group(self):
+        """The millrace.peers.Group."""
+        return self._group
+
+    def push(self, tensor, gradient, timeout=None):
+        """Starts the sum of a step; never waits. Returns the step's number."""
+        step = self._sums[tensor].push(gradient)
+        self._steps[tensor] += 1
+        return step
+
+    def try_wait_into(self, tensor, step, out, timeout=0):
+        return self._sums[tensor].try_wait_into(step, out, timeout)
+
+    def wait_into(self, tensor, step, out, timeout=600.0):
+        entries = self.try_wait_into(tensor, step, out, timeout)
+        if entries is None:
+            raise self._library.JobError(f"the sum of step {step} of {self.tensors[tensor].name} has not ended in time: "
+                                         "another rank has not started it", "timeout")
+        return entries
+
+    def take_residual(self, tensor):
+        return self._sums[tensor].take_residual()
+
+    def stats(self):
+        traffic = self._group.traffic()
+        dense = 4 * sum(steps * tensor.dimension for steps, tensor in zip(self._steps, self.tensors))
+        return PeerStats(traffic.bytes_sent, traffic.bytes_received, dense,
+                         [self._tensor_stats(at) for at in range(len(self._sums))])
+
+    def save(self, path):
+        raise RuntimeError("save() is of servers: with path=\"peers\" use state_dict()")
+
+    def finish(self, timeout=600.0):
+        """Waits until all ranks have received all messages of this one."""
+        self._group.barrier(timeout)
+
+    def close(self):
+        for one in self._sums:
+            one.close()
+        self._group.close()
+
+    def _tensor_stats(self, at):
+        counts, steps = self._sums[at].counts(), self._steps[at]
+        steps_before, entries_before, mean = self._before[at]
+        if steps > steps_before:
+            mean = (counts.entries - entries_before) // (steps - steps_before)
+        self._before[at] = (steps, counts.entries, mean)
+        return PeerTensorStats(self.tensors[at].name, mean, counts.residual_norm)

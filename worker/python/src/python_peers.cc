@@ -1,0 +1,383 @@
+#include "worker/python/src/python_peers.h"
+
+#include <pybind11/stl.h>
+
+#include <chrono>
+#include <cmath>
+#include <mutex>
+#include <span>
+#include <utility>
+
+#include "kernels/codec/codec.h"
+#include "kernels/stream/stream.h"
+#include "worker/config/option_access.h"
+#include "worker/peer/library/group_impl.h"
+#include "worker/python/src/algorithm_text.h"
+#include "worker/python/src/fill_update.h"
+#include "worker/python/src/float_output.h"
+#include "worker/python/src/interpreter.h"
+#include "worker/training/exchange/exchange.h"
+
+namespace py = pybind11;
+
+namespace millrace::python {
+namespace {
+
+using std::chrono::milliseconds;
+
+[[noreturn]] void refuse_call(const std::string& sentence) { raise({ErrorCode::kInvalidArgument, sentence}); }
+
+template <typename T>
+T value_of_result(Result<T>&& result, JobErrorOrigin origin) {
+  if (!result) throw JobError(static_cast<JobErrorCode>(result.error().code), result.error().message, origin);
+  return std::move(*result);
+}
+
+milliseconds milliseconds_of_seconds(double seconds) {
+  constexpr double kLongest = 1e9;
+  if (!(seconds >= 0)) throw py::value_error("a time limit is a number of seconds, 0 or more");
+  return std::chrono::ceil<milliseconds>(std::chrono::duration<double>(std::min(seconds, kLongest)));
+}
+
+/// Calls the callable of Python from a thread that has given its lock away. Where it raises, `raised` is set and the
+/// exception stays with the thread.
+std::vector<std::string> exchanged(const py::object& exchange, const std::string& own, bool& raised) {
+  const PyGILState_STATE state = PyGILState_Ensure();
+  std::vector<std::string> addresses;
+  try {
+    addresses = exchange(own).cast<std::vector<std::string>>();
+  } catch (py::error_already_set& error) {
+    error.restore();
+    raised = true;
+  } catch (const py::cast_error&) {
+    PyErr_SetString(PyExc_TypeError, "exchange returns a list of addresses, one text for each rank");
+    raised = true;
+  }
+  PyGILState_Release(state);
+  return addresses;
+}
+
+Array array_in(std::span<const float> values, const std::shared_ptr<const void>& owner) {
+  return {.data = values.data(), .count = values.size(), .type = ElementType::kF32, .owner = owner};
+}
+Array array_in(std::span<const uint32_t> indices, const std::shared_ptr<const void>& owner) {
+  return {.data = indices.data(), .count = indices.size(), .type = ElementType::kU32, .owner = owner};
+}
+
+py::tuple entries_record(const EntriesView& entries, const std::shared_ptr<const void>& owner) {
+  py::object indices = py::none();
+  if (!entries.dense) indices = py::cast(array_in(entries.indices, owner));
+  return py::make_tuple(indices, array_in(entries.values, owner));
+}
+
+/// Returns the sum as one piece of an update.
+UpdatePiece piece_of(const EntriesView& sum, double denominator) {
+  UpdatePiece piece;
+  piece.dimension = sum.dimension;
+  piece.dense = sum.dense;
+  piece.indices = sum.indices;
+  piece.values = sum.values;
+  piece.denominator = denominator;
+  return piece;
+}
+
+void check_output(size_t found, uint64_t dimension, double scale) {
+  if (found != dimension) {
+    refuse_call("out has " + std::to_string(found) + " elements, and the tensor has " + std::to_string(dimension));
+  }
+  if (!std::isfinite(scale)) throw py::value_error("scale is not finite");
+}
+
+py::list algorithm_records() {
+  py::list rows;
+  for (const peers::AlgorithmInfo& info : peers::algorithms()) {
+    rows.append(py::make_tuple(std::string(info.name), std::string(info.source), info.takes_k, info.selects));
+  }
+  return rows;
+}
+
+}  // namespace
+
+template <typename T>
+std::shared_ptr<T> OwnedByProcess<T>::held(const char* what) const {
+  if (getpid() != process_) {
+    refuse_call(std::string(what) + " belongs to process " + std::to_string(process_) +
+                ", which forked this one: make one in this process");
+  }
+  if (!object_ || !*object_) refuse_call(std::string(what) + " is closed");
+  return *object_;
+}
+
+template <typename T>
+void OwnedByProcess<T>::drop() {
+  if (getpid() != process_) {
+    // Its threads and connections are the parent's.
+    static_cast<void>(object_.release());
+    return;
+  }
+  if (!object_) return;
+  std::shared_ptr<T> last = std::move(*object_);
+  object_.reset();
+  without_lock([&last] { last.reset(); });
+}
+
+std::unique_ptr<PythonGroup> PythonGroup::over_tcp(uint32_t rank, const std::vector<std::string>& addresses,
+                                                   const std::string& listen, const py::object& exchange,
+                                                   const std::string& name, const std::vector<double>& seconds) {
+  bool raised = false;
+  peers::TcpOptions options{.rank = rank, .addresses = addresses, .listen = listen, .group = name};
+  options.connect_max = milliseconds_of_seconds(seconds.at(0));
+  const peers::GroupOptions limits{.silence_max = milliseconds_of_seconds(seconds.at(1)),
+                                   .start_max = milliseconds_of_seconds(seconds.at(2))};
+  if (!exchange.is_none()) {
+    options.exchange = [&](const std::string& own) { return exchanged(exchange, own, raised); };
+  }
+  options.give_up = [&raised] {
+    const PyGILState_STATE state = PyGILState_Ensure();
+    raised = raised || PyErr_CheckSignals() != 0;
+    PyGILState_Release(state);
+    return raised;
+  };
+  try {
+    return std::make_unique<PythonGroup>(
+        without_lock([&] { return std::make_shared<peers::Group>(peers::Communicator::over_tcp(options), limits); }));
+  } catch (const JobError&) {
+    if (raised) throw py::error_already_set();
+    throw;
+  }
+}
+
+std::vector<std::unique_ptr<PythonGroup>> PythonGroup::in_process(uint32_t size) {
+  std::vector<std::unique_ptr<PythonGroup>> groups;
+  for (peers::Communicator& one : peers::Communicator::in_process(size)) {
+    groups.push_back(std::make_unique<PythonGroup>(std::make_shared<peers::Group>(std::move(one))));
+  }
+  return groups;
+}
+
+bool PythonGroup::barrier(double timeout_s) {
+  peers::Allreduce allreduce(*held(), {.dimension = 1, .algorithm = peers::Algorithm::dense_recursive_doubling()});
+  peers::Pending pending = allreduce.start(std::vector<float>(1, 0.0F));
+  return wait_in_slices(timeout_s, WaitSlices::kEven, [&](milliseconds slice) {
+    return without_lock([&] { return pending.try_wait(slice).has_value(); });
+  });
+}
+
+py::object PythonGroup::failure() const {
+  const auto failure = held()->failure();
+  if (!failure) return py::none();
+  py::object rank = py::none();
+  if (failure->rank) rank = py::int_(*failure->rank);
+  return py::make_tuple(std::string(job_error_name(failure->code)), failure->sentence, rank);
+}
+
+py::tuple PythonGroup::traffic() const {
+  const peers::Traffic traffic = held()->traffic();
+  return py::make_tuple(traffic.messages_sent, traffic.bytes_sent, traffic.bytes_received, traffic.messages_unexpected);
+}
+
+bool PythonPending::ready() {
+  const std::shared_ptr<peers::Pending> pending = pending_.held("the sum");
+  return pending->ready();
+}
+
+std::optional<peers::Reduced> PythonPending::try_wait(double timeout_s) {
+  const std::shared_ptr<peers::Pending> pending = pending_.held("the sum");
+  return wait_in_slices(timeout_s, WaitSlices::kEven,
+                        [&](milliseconds slice) { return without_lock([&] { return pending->try_wait(slice); }); });
+}
+
+py::object PythonPending::wait(double timeout_s) {
+  const std::optional<peers::Reduced> reduced = try_wait(timeout_s);
+  if (!reduced) return py::none();
+  return py::make_tuple(entries_record(reduced->sum, reduced->owner), entries_record(reduced->returned, reduced->owner),
+                        array_in(reduced->contributed, reduced->owner), entries_record(reduced->added, reduced->owner));
+}
+
+std::optional<uint64_t> PythonPending::wait_into(py::handle out, double timeout_s, double scale) {
+  FloatOutput output(out, "out");
+  check_output(output.count(), dimension_, scale);
+  const std::optional<peers::Reduced> reduced = try_wait(timeout_s);
+  if (!reduced) return std::nullopt;
+  return without_lock([&] {
+    const UpdatePiece piece = piece_of(reduced->sum, 1);
+    const uint64_t entries = fill_update({&piece, 1}, scale, output.floats()).entries;
+    output.commit();
+    return entries;
+  });
+}
+
+PythonAllreduce::PythonAllreduce(const PythonGroup& group, uint64_t dimension, const std::string& algorithm,
+                                 const std::optional<std::string>& codec, uint64_t seed)
+    : allreduce_([&] {
+        peers::AllreduceOptions options{
+            .dimension = dimension, .algorithm = algorithm_of(algorithm_from_text(algorithm)), .seed = seed};
+        if (codec) {
+          auto spec = codec_from_text(*codec);
+          if (!spec) raise(spec.error());
+          options.codec = OptionAccess::codec_of(*spec);
+        }
+        return std::make_shared<peers::Allreduce>(*group.held(), options);
+      }()),
+      dimension_(dimension) {}
+
+std::unique_ptr<PythonPending> PythonAllreduce::start(py::handle dense) {
+  FloatInput input(dense, "the vector");
+  const std::shared_ptr<peers::Allreduce> allreduce = allreduce_.held("the allreduce");
+  auto pending = without_lock([&] { return std::optional(allreduce->start(input.values())); });
+  return std::make_unique<PythonPending>(std::move(*pending), dimension_);
+}
+
+std::unique_ptr<PythonPending> PythonAllreduce::start_sparse(py::handle indices, py::handle values) {
+  IndexInput at(indices);
+  FloatInput input(values, "values");
+  const std::shared_ptr<peers::Allreduce> allreduce = allreduce_.held("the allreduce");
+  auto pending = without_lock([&] {
+    SparseEntries entries;
+    entries.indices.assign(at.indices().begin(), at.indices().end());
+    entries.values.assign(input.values().begin(), input.values().end());
+    if (entries.indices.size() != entries.values.size()) {
+      refuse_call(std::to_string(entries.indices.size()) + " indices for " + std::to_string(entries.values.size()) +
+                  " values");
+    }
+    return std::optional(allreduce->start(std::move(entries)));
+  });
+  return std::make_unique<PythonPending>(std::move(*pending), dimension_);
+}
+
+std::string PythonAllreduce::chosen() { return allreduce_.held("the allreduce")->chosen(); }
+
+/// The exchange is destroyed first: it ends the group where a step is under way.
+struct PythonGradientSum::State {
+  explicit State(std::shared_ptr<peer::PeerGroup> of) : group(std::move(of)) {}
+
+  std::shared_ptr<peer::PeerGroup> group;
+  bool mean = true;
+  std::mutex mutex;
+  std::unique_ptr<training::TimedExchange> exchange = {};
+  uint64_t pushed = 0;
+  uint64_t finished = 0;
+};
+
+PythonGradientSum::PythonGradientSum(const PythonGroup& group, uint64_t dimension, const JobOptions& job,
+                                     const std::string& algorithm)
+    : state_([&] {
+        training::OptimizerOptions options;
+        options.job = job.config();
+        set_algorithm(options, algorithm_from_text(algorithm));
+        const auto valid = training::check_peer_exchange(options);
+        if (!valid) raise(valid.error());
+        auto state = std::make_shared<State>(peers::GroupAccess::inner_of(*group.held()));
+        state->mean = options.job.updates.combine == Combine::kMean;
+        const training::ExchangeSetup setup{.group = *state->group, .dimension = dimension};
+        state->exchange = value_of_result(training::make_peer_exchange(setup, options), JobErrorOrigin::kWorker);
+        return state;
+      }()),
+      dimension_(dimension) {}
+
+uint64_t PythonGradientSum::push(py::handle gradient) {
+  FloatInput input(gradient, "gradient");
+  std::shared_ptr<State> state = state_.held("the sum");
+  return without_lock([&] {
+    const std::shared_ptr<State> kept = std::move(state);
+    const std::span<const float> values = input.values();
+    if (values.size() != dimension_) {
+      refuse_call("the gradient has " + std::to_string(values.size()) + " elements, and the tensor has " +
+                  std::to_string(dimension_));
+    }
+    Stream dense{dimension_, true, {}, Buffer<float>(values.size())};
+    if (!copy_finite(values.data(), dense.values)) {
+      throw JobError(JobErrorCode::kNonFinite, "the gradient has NaN or infinity: nothing of it is sent",
+                     JobErrorOrigin::kWorker);
+    }
+    const std::lock_guard lock(kept->mutex);
+    if (kept->exchange->in_flight() > 0) refuse_call("the tensor's step before is under way: wait for it");
+    const Status started = kept->exchange->start(kept->pushed, std::move(dense));
+    if (!started) {
+      throw JobError(static_cast<JobErrorCode>(started.error().code), started.error().message, JobErrorOrigin::kJob);
+    }
+    return kept->pushed++;
+  });
+}
+
+std::optional<uint64_t> PythonGradientSum::wait_into(uint64_t step, py::handle out, double timeout_s, double scale) {
+  FloatOutput output(out, "out");
+  check_output(output.count(), dimension_, scale);
+  return wait_in_slices(timeout_s, WaitSlices::kEven, [&](milliseconds slice) {
+    std::shared_ptr<State> state = state_.held("the sum");
+    return without_lock([&]() -> std::optional<uint64_t> {
+      const std::shared_ptr<State> kept = std::move(state);
+      const std::lock_guard lock(kept->mutex);
+      if (step != kept->finished || kept->exchange->in_flight() == 0) {
+        refuse_call("step " + std::to_string(step) + " was not pushed, or was handed out before");
+      }
+      if (!kept->exchange->wait_for_oldest(std::chrono::nanoseconds(slice).count())) return std::nullopt;
+      auto sum = value_of_result(kept->exchange->finish_oldest(), JobErrorOrigin::kJob);
+      ++kept->finished;
+      const StreamView& view = sum.sum.view;
+      const EntriesView entries{
+          .dimension = dimension_, .dense = view.dense, .indices = view.indices, .values = view.values};
+      const UpdatePiece piece = piece_of(entries, kept->mean ? sum.denominator : 1);
+      const uint64_t count = fill_update({&piece, 1}, scale, output.floats()).entries;
+      output.commit();
+      return count;
+    });
+  });
+}
+
+py::tuple PythonGradientSum::take_residual() {
+  std::shared_ptr<State> state = state_.held("the sum");
+  const auto entries = without_lock([&] {
+    const std::shared_ptr<State> kept = std::move(state);
+    const std::lock_guard lock(kept->mutex);
+    if (kept->exchange->in_flight() > 0) refuse_call("a step is under way: wait for it, then take the residual");
+    return std::make_shared<const Stream>(value_of_result(kept->exchange->take_residual(), JobErrorOrigin::kWorker));
+  });
+  return py::make_tuple(array_in(entries->indices, entries), array_in(entries->values, entries));
+}
+
+py::tuple PythonGradientSum::counts() const {
+  std::shared_ptr<State> state = state_.held("the sum");
+  const training::ExchangeCounts counts = without_lock([&] {
+    const std::shared_ptr<State> kept = std::move(state);
+    const std::lock_guard lock(kept->mutex);
+    return kept->exchange->counts();
+  });
+  return py::make_tuple(counts.entries, counts.sum_entries, counts.residual_norm);
+}
+
+void bind_peers(py::module_& module) {
+  using py::arg;
+  module.def("algorithms", &algorithm_records, "Returns (name, source, takes a k, selects) of every allreduce.");
+  py::class_<PythonGroup>(module, "PeerGroup", "This rank's part in a group; millrace.peers.Group documents it.")
+      .def_static("over_tcp", &PythonGroup::over_tcp, arg("rank"), arg("addresses"), arg("listen"), arg("exchange"),
+                  arg("name"), arg("seconds"))
+      .def_static("in_process", &PythonGroup::in_process, arg("size"))
+      .def("rank", &PythonGroup::rank)
+      .def("size", &PythonGroup::size)
+      .def("barrier", &PythonGroup::barrier, arg("timeout"))
+      .def("failure", &PythonGroup::failure)
+      .def("traffic", &PythonGroup::traffic)
+      .def("close", &PythonGroup::close);
+  py::class_<PythonPending>(module, "PeerPending", "A sum under way; millrace.peers.Pending documents it.")
+      .def("ready", &PythonPending::ready)
+      .def("wait", &PythonPending::wait, arg("timeout"))
+      .def("wait_into", &PythonPending::wait_into, arg("out"), arg("timeout"), arg("scale"));
+  py::class_<PythonAllreduce>(module, "PeerAllreduce", "Sums one tensor; millrace.peers.Allreduce documents it.")
+      .def(py::init<const PythonGroup&, uint64_t, const std::string&, const std::optional<std::string>&, uint64_t>(),
+           arg("group"), arg("dimension"), arg("algorithm"), arg("codec"), arg("seed"))
+      .def("start", &PythonAllreduce::start, arg("dense"))
+      .def("start_sparse", &PythonAllreduce::start_sparse, arg("indices"), arg("values"))
+      .def("chosen", &PythonAllreduce::chosen);
+  py::class_<PythonGradientSum>(module, "PeerGradientSum",
+                                "Sums one tensor's gradients; millrace.peers.GradientSum documents it.")
+      .def(py::init<const PythonGroup&, uint64_t, const JobOptions&, const std::string&>(), arg("group"),
+           arg("dimension"), arg("job"), arg("algorithm"))
+      .def("push", &PythonGradientSum::push, arg("gradient"))
+      .def("wait_into", &PythonGradientSum::wait_into, arg("step"), arg("out"), arg("timeout"), arg("scale"))
+      .def("take_residual", &PythonGradientSum::take_residual)
+      .def("counts", &PythonGradientSum::counts)
+      .def("close", &PythonGradientSum::close);
+}
+
+}  // namespace millrace::python
