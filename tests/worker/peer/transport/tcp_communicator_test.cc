@@ -7,6 +7,8 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstring>
+#include <functional>
 #include <string>
 #include <thread>
 #include <utility>
