@@ -2,24 +2,33 @@
 # From a bare Debian 12 or 13 to a trained model: installs the missing packages, builds, runs `millrace demo`.
 #
 #   deploy/demo.sh [OPTIONS OF millrace demo]     see deploy/demo.sh --help
+#   deploy/demo.sh --torch [OPTIONS]              PyTorch behind slow links: see deploy/demo.sh --torch --help
 #
 # Exit codes: those of `millrace demo`, or of deploy/setup.sh; 1 if the build fails (log in build/logs/demo-build.log).
+# With --torch: 0 done, 1 the build or a process failed, 2 usage, 130 interrupted, or those of deploy/setup.sh.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 say() { printf 'demo: %s\n' "$*" >&2; }
 
-deploy/setup.sh
+torch=no packages=() targets=(millrace_command millrace-server) options=()
+if [ "${1:-}" = --torch ]; then
+  shift
+  torch=yes packages=(--torch) targets=(millrace-server millrace_python)
+  options=(-DMILLRACE_PYTHON=ON -DPython3_EXECUTABLE=/usr/bin/python3)
+fi
+
+deploy/setup.sh "${packages[@]}"
 
 # The demo's data is Debian's package index: a machine fresh from an image has none yet.
-if [ "$(id -u)" -eq 0 ] && [ -z "$(apt-cache dumpavail 2>/dev/null | head -n 1)" ]; then
+if [ "$torch" = no ] && [ "$(id -u)" -eq 0 ] && [ -z "$(apt-cache dumpavail 2>/dev/null | head -n 1)" ]; then
   say "fetching the package index (apt-get update)"
   apt-get -q update >/dev/null || say "apt-get update failed; the demo says what it misses"
 fi
 
 # On a terminal ninja's count of steps is shown while it builds.
 readonly LOG=build/logs/demo-build.log
-build() { cmake --preset release && cmake --build --preset release -j "$(nproc)" --target millrace_command millrace-server; }
+build() { cmake --preset release "${options[@]}" && cmake --build --preset release -j "$(nproc)" --target "${targets[@]}"; }
 build_quietly() {
   local code=0
   if [ -t 2 ]; then
@@ -38,4 +47,5 @@ if ! build_quietly; then
   say "the build failed: all of it is in $LOG"
   exit 1
 fi
+[ "$torch" = no ] || exec /usr/bin/python3 worker/python/demo/torch_demo.py "$@"
 exec build/release/bin/millrace demo "$@"

@@ -3,6 +3,7 @@
 #
 #   deploy/setup.sh            the packages that the build and the demo need.
 #   deploy/setup.sh --tests    also those of deploy/test.sh (clang 19, network tools, python3).
+#   deploy/setup.sh --torch    also those of deploy/demo.sh --torch (PyTorch, matplotlib).
 #   deploy/setup.sh --papers   also those of the experiments of tests/bench/papers/ (numpy, matplotlib, PyTorch).
 #   deploy/setup.sh --roots    also those of deploy/debian-root.sh (roots of other Debian releases).
 #   deploy/setup.sh --list     installs nothing: prints all packages of the requested groups, one a line.
@@ -70,6 +71,11 @@ readonly TEST_PACKAGES=(
   dpdk-dev             # dpdk-testpmd, beside which tests/bench/switch_veth.sh measures
   ethtool              # checksums of veth pairs
 )
+readonly TORCH_PACKAGES=(
+  python3-torch        # the training
+  python3-matplotlib   # its plot
+  libopenblas0-pthread # matrix products in a tenth of the time that reference BLAS takes
+)
 readonly PAPER_PACKAGES=(
   python3              # tests/bench/papers
   python3-numpy        # data and optimisers of the experiments
@@ -119,6 +125,7 @@ main() {
   for argument in "$@"; do
     case "$argument" in
       --tests) packages+=("${TEST_PACKAGES[@]}") ;;
+      --torch) packages+=("${TORCH_PACKAGES[@]}") ;;
       --papers) packages+=("${PAPER_PACKAGES[@]}") ;;
       --roots) packages+=("${ROOT_PACKAGES[@]}") ;;
       --list) action=list ;;

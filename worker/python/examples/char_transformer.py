@@ -76,8 +76,9 @@ def report(ddp, text, args, step, seconds):
 
 def half_precision_hook():
     """Returns the name and DDP's hook of the 16-bit type that gloo can add: bf16, or fp16 where it lacks bf16."""
+    trial = dist.new_group()  # its failure would reach later barriers of the main group
     try:
-        dist.all_reduce(torch.zeros(1, dtype=torch.bfloat16))
+        dist.all_reduce(torch.zeros(1, dtype=torch.bfloat16), group=trial)
     except RuntimeError:
         return "fp16", default_hooks.fp16_compress_hook
     return "bf16", default_hooks.bf16_compress_hook

@@ -1,0 +1,173 @@
+#!/usr/bin/env python3
+"""deploy/demo.sh --torch without its set-up: figures and plot of recorded rows, one small run on the loopback, Ctrl-C.
+
+    torch_demo_test.py FOLDER_OF_PROGRAMS FOLDER_OF_PACKAGE [unittest arguments]
+"""
+
+import contextlib
+import gzip
+import importlib.util
+import io
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+import torch_required  # first: skips where PyTorch is absent
+
+DEMO = torch_required.ROOT / "worker/python/demo"
+sys.path.insert(0, str(DEMO))
+import curves  # noqa: E402
+import torch_demo  # noqa: E402
+
+# Rows of runs on four hosts behind 100 Mbit/s, shortened.
+RECORDED = [
+    {"name": "f32", "label": "dense f32 over gloo", "rows": [[0, 4.2, 0.0, 0], [10, 3.0, 16.0, 760_000_000], [20, 2.6, 32.0, 1_520_000_000]]},
+    {"name": "bf16", "label": "dense fp16 over gloo", "rows": [[0, 4.2, 0.0, 0], [10, 3.0, 8.0, 380_000_000], [20, 2.61, 16.0, 760_000_000]]},
+    {"name": "millrace", "label": "Millrace topk:0.01", "rows": [[0, 4.2, 0.0, 0], [20, 2.9, 4.0, 40_000_000], [40, 2.5, 8.0, 80_000_000]]},
+]
+
+
+def recorded():
+    return json.loads(json.dumps(RECORDED))
+
+
+class Figures(unittest.TestCase):
+    def test_LinesOfTheExample_AreRows(self):
+        self.assertEqual(curves.row_of("[default0]:step 20: held-out loss 2.9012 a character, 4.05 s\n"), (20, 2.9012, 4.05))
+        self.assertIsNone(curves.row_of("step 20: 4.2 kB up and 16.9 kB down a step"))
+        self.assertEqual(curves.dense_type_of("[default0]:gradients travel as fp16"), "fp16")
+        self.assertIsNone(curves.dense_type_of("gradients travel"))
+
+    def test_TimeToALoss_IsOnTheLineBetweenRows(self):
+        rows = RECORDED[2]["rows"]
+        self.assertAlmostEqual(curves.seconds_to(rows, 2.7), 6.0)
+        self.assertEqual(curves.seconds_to(rows, 2.9), 4.0)
+        self.assertEqual(curves.seconds_to(rows, 5.0), 0.0)
+        self.assertIsNone(curves.seconds_to(rows, 2.4))
+
+    def test_Runs_AreComparedAtTheLossOfTheDenseRuns(self):
+        runs = recorded()
+        target = curves.with_figures(runs)
+        self.assertAlmostEqual(target, 2.61 * 1.01)
+        figures = runs[2]["figures"]
+        self.assertEqual((figures["steps"], figures["bytes_a_step"], figures["seconds_a_step"]), (40, 2_000_000, 0.2))
+        self.assertAlmostEqual(figures["seconds_to_target"], 4 + 4 * (2.9 - target) / 0.4)
+        table = curves.table_of(runs, target)
+        self.assertEqual(len(table), 5)
+        self.assertIn("to loss 2.636", table[0])
+        self.assertRegex(table[4], r"^Millrace topk:0.01 +40 +2.500 +8.0 s +200 ms +2.0 MB +6.6 s$")
+        self.assertIn("Beside dense fp16 over gloo, a step of Millrace moves 19.0 x fewer bytes in 4.0 x less time. "
+                      "It reaches the dense runs' loss", curves.sentence_of(runs))
+
+    def test_LossThatIsNotReached_IsReported(self):
+        runs = recorded()
+        runs[2]["rows"].pop()
+        target = curves.with_figures(runs)
+        self.assertTrue(curves.table_of(runs, target)[4].endswith(" -"))
+        self.assertIn("did not reach the dense runs' loss", curves.sentence_of(runs))
+
+    def test_OneRunAlone_HasNoComparison(self):
+        runs = recorded()[2:]
+        target = curves.with_figures(runs)
+        self.assertIsNone(target)
+        self.assertEqual(curves.sentence_of(runs), "")
+        self.assertEqual(len(curves.table_of(runs, target)), 3)
+
+    @unittest.skipUnless(importlib.util.find_spec("matplotlib"), "python3-matplotlib is missing")
+    def test_Plot_IsAPicture(self):
+        runs = recorded()
+        with tempfile.TemporaryDirectory() as folder:
+            source, picture = Path(folder) / "demo.json", Path(folder) / "demo.png"
+            source.write_text(json.dumps({"runs": runs, "target": curves.with_figures(runs), "title": "recorded"}), encoding="utf-8")
+            subprocess.run([sys.executable, DEMO / "plot.py", source, picture], check=True)
+            data = picture.read_bytes()
+            self.assertEqual(data[:8], b"\x89PNG\r\n\x1a\n")
+            self.assertGreater(int.from_bytes(data[16:20], "big"), 800)
+
+
+class Options(unittest.TestCase):
+    def refused(self, sentence, *arguments):
+        errors = io.StringIO()
+        with contextlib.redirect_stderr(errors), self.assertRaises(SystemExit) as ended:
+            torch_demo.options(arguments)
+        self.assertEqual(ended.exception.code, 2)
+        self.assertIn(sentence, errors.getvalue())
+
+    def test_Defaults_AreFourRanksBehindHundredMegabits(self):
+        args = torch_demo.options([])
+        self.assertEqual((args.ranks, args.shards, args.link_rate, args.runs), (4, 2, "100mbit", ["f32", "bf16", "millrace"]))
+        self.assertEqual(torch_demo.options(["--steps", "7"]).millrace_steps, 28)
+
+    def test_UnusableOptions_AreRefused(self):
+        self.refused("--runs takes some of f32,bf16,millrace", "--runs", "f32,f64")
+        self.refused("each once", "--runs", "f32,f32")
+        self.refused("--report-every is at least 1", "--report-every", "0")
+        self.refused("--millrace-steps is at least 1", "--millrace-steps", "0")
+
+    def test_TextOfAFreshMachine_IsItsLicences(self):
+        with tempfile.TemporaryDirectory() as folder:
+            args = torch_demo.options(["--folder", folder])
+            path, description = torch_demo.licences(args)
+            with gzip.open(path, "rt", encoding="utf-8") as file:
+                self.assertGreater(len(file.read()), 100_000)
+            self.assertIn("licences of Debian", description)
+
+
+@unittest.skipUnless(torch_required.BUILT, "the package millrace is not built")
+class Runs(unittest.TestCase):
+    """Two ranks and one shard on the loopback."""
+
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        text = Path(self.folder.name) / "text.gz"
+        with gzip.open(text, "wt", encoding="utf-8") as file:
+            file.write("to be, or not to be: that is the question.\n" * 200)
+        self.words = [sys.executable, str(DEMO / "torch_demo.py"), "--link-rate", "none", "--ranks", "2", "--shards", "1", "--report-every",
+                      "2", "--width", "32", "--layers", "1", "--batch", "1", "--data", str(text), "--folder", self.folder.name,
+                      "--build", str(torch_required.PACKAGE.parent)]
+
+    def processes_left(self):
+        """Returns the command lines of this test's processes."""
+        left = []
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(OSError):
+                words = path.read_bytes().decode(errors="replace").replace("\0", " ")
+                if self.folder.name in words:
+                    left.append(words)
+        return left
+
+    def test_Run_PrintsTheTableAndWritesTheNumbers(self):
+        done = subprocess.run([*self.words, "--runs", "millrace", "--millrace-steps", "4"], capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("Millrace topk:0.01", done.stdout)
+        self.assertIn("step 4 of 4, loss", done.stderr)
+        report = json.loads((Path(self.folder.name) / "demo.json").read_text(encoding="utf-8"))
+        self.assertIsNone(report["link"])
+        run, = report["runs"]
+        self.assertEqual([row[0] for row in run["rows"]], [0, 2, 4])
+        self.assertGreater(run["rows"][2][3], 0)
+        self.assertLess(run["rows"][2][1], run["rows"][0][1])
+        self.assertEqual(self.processes_left(), [])
+
+    def test_ControlC_EndsAllProcesses(self):
+        demo = subprocess.Popen([*self.words, "--runs", "bf16", "--steps", "1000000"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        with demo:
+            lines = []
+            for line in demo.stderr:
+                lines.append(line)
+                if "step 0 of 1000000" in line:
+                    demo.send_signal(signal.SIGINT)
+                    break
+            rest = demo.stderr.read()
+        self.assertEqual(demo.returncode, 130, "".join(lines) + rest)
+        self.assertIn("interrupted: all processes have ended", rest)
+        self.assertEqual(self.processes_left(), [])
+
+
+if __name__ == "__main__":
+    unittest.main()
