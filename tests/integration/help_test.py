@@ -36,7 +36,7 @@ WRONG = [(re.compile(form), value, words) for form, value, words in (
     (r"RATE", "many", "is not a rate: "),
     (r"SIZE", "many", "is not a size: give a whole number of bytes"),
     (r"HOST:PORT|LIST|ADDRESS", "somewhere", "is not an address: give "),
-    (r"FILE|FOLDER", "", "it is empty"),
+    (r"FILE|FOLDER|NAME", "", "it is empty"),
 )]
 # The same by flag, of values with a grammar of their own.
 WRONG_TEXTS = {
