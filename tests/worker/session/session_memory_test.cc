@@ -186,7 +186,7 @@ TEST(StarvedStoreClient, AsksForAllPiecesOfACallOrForNone) {
     client = std::make_unique<StoreClient>(StoreClient::Config{});
     pieces.clear();
     pieces.resize(4);
-    for (StoreClient::Request& piece : pieces) piece.indices = {1, 2};
+    for (StoreClient::Request& piece : pieces) piece.indices = SharedBytes::from(ByteBuffer{1, 0, 0, 0, 2, 0, 0, 0});
   };
   anew();
   with_memory_ending_everywhere(
