@@ -154,6 +154,8 @@ TEST(FormatVersions, NoConstantIsWithoutOne) {
       "worker/core/rejoin/saved_state.cc kVersion",
       "worker/peer/channel/message.cc kMagic",
       "worker/peer/channel/message.cc kVersion",
+      "worker/peer/transport/tcp_frame.cc kTcpMagic",
+      "worker/peer/transport/tcp_frame.cc kTcpVersion",
       // Formats of others, which are only read: ZIP and numpy's arrays.
       "worker/bench/kernels/trace.cc kMagic",
       "worker/bench/kernels/trace.cc kMemberMagic",
