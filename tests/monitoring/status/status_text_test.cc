@@ -140,7 +140,7 @@ StatusReport report_of_distinct_values() {
   report.ended = {
       {.name = "old", .job = 186, .how = "too_few_workers", .sentence = "2 of 4 workers live", .since_ms = 187}};
   report.datagrams_dropped = {{"no_job", 178}, {"short", 179}};
-  report.table_error = "the table is locked";
+  report.table_error = "the table does not answer";
   report.table_failures = TableFailuresStatus{.code = "timeout", .count = 175, .first_ms = 176, .last_ms = 177};
   return report;
 }
@@ -148,7 +148,7 @@ StatusReport report_of_distinct_values() {
 constexpr std::string_view kText =
     R"({"shard":1,"shard_count":3,"incarnation":172,"address":"tcp://192.0.2.1:7600","software":"millrace 1",
 "table":"/var/lib/millrace/table","shutting_down":true,"memory_bytes":173,"memory_bytes_max":174,
-"table_error":"the table is locked","table_failures":{"code":"timeout","count":175,"first_ms":176,"last_ms":177},
+"table_error":"the table does not answer","table_failures":{"code":"timeout","count":175,"first_ms":176,"last_ms":177},
 "datagrams_dropped":{"no_job":178,"short":179},"jobs":[{"name":"linear","job":131,"epoch":132,"started":true,
 "recovering":false,"log_branch":133,"mode":"partial","workers":134,"waiting_because":"worker 2 has sent nothing",
 "waiting_for":"contributions","blocked_on":[135,136],"waiting_shards":[137],"waiting_ms":138,"decided_in_ms":139,
