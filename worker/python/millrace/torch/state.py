@@ -296,8 +296,10 @@ class State:
         self._session = library.Session(library.JobConfig(**self._job, **plan.job),
                                         library.WorkerConfig(**self._worker), tensors)
         entries = sum(tensor.dimension for tensor in plan.tensors)
-        verdict = Verdict(getattr(library, "advise", None), entries, self.world_size, len(self._worker["shards"]),
-                          getattr(library.WorkerConfig(**self._worker), "link_rate", 0.0))
+        verdict = None  # the cost model of the verdict is that of shards
+        if "shards" in self._worker:
+            verdict = Verdict(getattr(library, "advise", None), entries, self.world_size, len(self._worker["shards"]),
+                              getattr(library.WorkerConfig(**self._worker), "link_rate", 0.0))
         self._report = Report(self._session, entries, self._summary_every, self._tensorboard, self._loss_scale, verdict)
         self._exchange = Exchange(self._session, self._places, self._residuals, self._loss_scale, self._report,
                                   self._timeout)
