@@ -10,7 +10,8 @@ import signal
 import threading
 import unittest
 
-from shards import TIMEOUT_S, in_python, in_threads
+from in_threads import in_threads
+from shards import TIMEOUT_S, in_python
 
 import numpy as np
 

@@ -12,7 +12,8 @@ import threading
 import time
 import unittest
 
-from shards import WithShards, in_threads, millrace
+from in_threads import in_threads
+from shards import WithShards, millrace
 
 import numpy as np
 

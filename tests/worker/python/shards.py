@@ -9,9 +9,10 @@ import os
 import subprocess
 import sys
 import tempfile
-import threading
 import unittest
 from pathlib import Path
+
+from in_threads import in_threads
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -90,25 +91,6 @@ class WithShards(unittest.TestCase):
         self.assertEqual(raised.exception.code, code, raised.exception)
         self.assertIn(sentence, str(raised.exception))
         return raised.exception
-
-
-def in_threads(body, count):
-    """Runs body(0) to body(count - 1) at the same time; the first exception is the caller's."""
-    errors = []
-
-    def run(number):
-        try:
-            body(number)
-        except BaseException as error:  # pylint: disable=broad-except
-            errors.append(error)
-
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(TIMEOUT_S)
-    if errors:
-        raise errors[0]
 
 
 def in_python(program, *arguments, **options):

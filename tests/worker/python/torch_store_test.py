@@ -7,7 +7,6 @@
 import copy
 import io
 import sys
-import threading
 import unittest
 
 import torch_required  # first: skips where PyTorch is absent
@@ -15,6 +14,7 @@ import torch_required  # first: skips where PyTorch is absent
 import torch
 from torch import nn
 
+from in_threads import in_threads
 from torch_shards import Shards
 
 if not torch_required.BUILT:
@@ -24,7 +24,6 @@ if not torch_required.BUILT:
 import millrace  # noqa: E402
 
 STEPS = 6
-TIMEOUT_S = 60
 # Each rule with torch.optim's optimizer of the same rule, on dense gradients.
 RULES = (("sgd:0.1", lambda parameters: torch.optim.SGD(parameters, lr=0.1)),
          ("momentum:0.05:0.8", lambda parameters: torch.optim.SGD(parameters, lr=0.05, momentum=0.8)),
@@ -110,24 +109,6 @@ def train(model, optimizer, inputs, rank=0, steps=STEPS):
         optimizer.step()
 
 
-def in_ranks(body, ranks=2):
-    errors = []
-
-    def run(rank):
-        try:
-            body(rank)
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(ranks)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(TIMEOUT_S)
-    if errors:
-        raise errors[0]
-
-
 class Optimizers(WithShards):
     def test_OneWorker_EqualsTorchsOptimizer(self):
         for store, oracle in RULES:
@@ -140,14 +121,14 @@ class Optimizers(WithShards):
     def test_TwoWorkers_EqualTheMeanOfTheirGradients(self):
         wanted = reference(network(), RULES[3][1], batch, ranks=2)
         models = [network() for _ in range(2)]
-        in_ranks(lambda rank: train(models[rank], self.optimizer(models[rank], "adam:0.01", rank, 2), batch, rank))
+        in_threads(lambda rank: train(models[rank], self.optimizer(models[rank], "adam:0.01", rank, 2), batch, rank), 2)
         self.assert_close(models[0], wanted)
         for one, other in zip(models[0].parameters(), models[1].parameters()):
             self.assertTrue(torch.equal(one, other))
 
     def test_FirstValues_AreThoseOfRankZero(self):
         models = [network(), nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 2))]
-        in_ranks(lambda rank: self.optimizer(models[rank], "sgd:0.1", rank, 2))
+        in_threads(lambda rank: self.optimizer(models[rank], "sgd:0.1", rank, 2), 2)
         for mine, first, before in zip(models[1].parameters(), models[0].parameters(), network().parameters()):
             self.assertTrue(torch.equal(mine, first) and torch.equal(first, before))
 
@@ -298,7 +279,7 @@ class Tables(WithShards):
     def test_TwoWorkers_EqualTheMeanOfTheirGradients(self):
         wanted = reference(Words(own_table(50)), RULES[2][1], words, ranks=2)
         models = [Words(millrace.torch.StoreEmbedding(50, 4)) for _ in range(2)]
-        in_ranks(lambda rank: train(models[rank], self.optimizer(models[rank], "adagrad:0.1", rank, 2), words, rank))
+        in_threads(lambda rank: train(models[rank], self.optimizer(models[rank], "adagrad:0.1", rank, 2), words, rank), 2)
         for model in models:
             torch.testing.assert_close(model.table.pull(torch.arange(50)), wanted.table.weight.detach(), rtol=2e-5, atol=2e-6)
 
