@@ -34,8 +34,13 @@ def write_digits(folder):
 
 
 def torchrun(*arguments):
-    """Returns the words of a torchrun command. torch 1.13 has no default of the first two on Python 3.11."""
-    return [sys.executable, "-m", "torch.distributed.run", "--redirects", "1", "--tee", "1", *arguments]
+    """Returns the words of a torchrun command for processes of this machine alone.
+
+    torch 1.13 has no default of --redirects and --tee on Python 3.11. Its --standalone takes port 29400, and a second torchrun
+    then depends on the first: port 0 is a free port.
+    """
+    return [sys.executable, "-m", "torch.distributed.run", "--redirects", "1", "--tee", "1", "--rdzv_backend", "c10d",
+            "--rdzv_endpoint", "localhost:0", *arguments]
 
 
 @unittest.skipUnless(torch_required.BUILT, "the package millrace is not built")
@@ -54,7 +59,7 @@ class Examples(unittest.TestCase):
         cls.folder.cleanup()
 
     def run_example(self, name, *arguments, data=True):
-        command = [*torchrun("--standalone", "--nproc_per_node", "2"), str(EXAMPLES / name), "--servers", self.shards.servers,
+        command = [*torchrun("--nproc_per_node", "2"), str(EXAMPLES / name), "--servers", self.shards.servers,
                    *map(str, arguments)]
         if data:
             command += ["--data", self.folder.name]

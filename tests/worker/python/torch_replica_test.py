@@ -282,7 +282,7 @@ class Example(WithShards):
     def test_KilledProcess_IsStartedAgainByTorchrun(self):
         begins, step = r"process (\d+) begins at step (\d+)", r"step (\d+): loss"
         endless = 1_000_000_000
-        elastic = torchrun("--standalone", "--nproc_per_node", 1, "--max_restarts", 1, "--monitor_interval", 0.2)
+        elastic = torchrun("--nproc_per_node", 1, "--max_restarts", 1, "--monitor_interval", 0.2)
         first = self.start(0, 2, endless)
         second = self.start(1, 2, endless, starter=elastic)
         self.assertEqual(self.next_match(first, begins)[1], "0")
