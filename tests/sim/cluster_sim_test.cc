@@ -98,8 +98,9 @@ SimReport run_cluster_sim_seeds(uint64_t seeds, const ClusterSimDraw& draw) {
   return sum;
 }
 
-/// A simulator in which nothing happens proves nothing.
-void expect_eventful(const SimReport& sum, uint64_t seeds, uint64_t returns_least) {
+/// A simulator in which nothing happens proves nothing. Each limit is well below the average of drawn seeds: a sum over
+/// few seeds varies.
+void expect_eventful(const SimReport& sum, uint64_t seeds) {
   if (seeds < 100) return;
   EXPECT_GT(sum.steps_decided, 10 * seeds);
   EXPECT_GT(sum.finished, seeds);
@@ -107,14 +108,13 @@ void expect_eventful(const SimReport& sum, uint64_t seeds, uint64_t returns_leas
   EXPECT_GT(sum.removed, seeds / 20);
   EXPECT_GT(sum.digests_agreed, 10 * seeds);
   EXPECT_GT(sum.ended, seeds / 100);
-  EXPECT_GT(sum.returns, returns_least);
+  EXPECT_GT(sum.returns, seeds / 80);
   if (sum.shortened != 0) {
     EXPECT_GT(sum.shortened_refused, 0u);
   }
   EXPECT_GT(sum.shard_restarts, seeds / 20);
   EXPECT_GT(sum.cuts, seeds / 100);
   EXPECT_GT(sum.steps_void, 0u);
-  EXPECT_GT(sum.updates_merged, seeds / 25);
   EXPECT_GT(sum.store_checks, 10 * seeds);
   EXPECT_GT(sum.stores_found_again, seeds / 50);
 }
@@ -123,7 +123,7 @@ TEST(ClusterSim, EverySeedKeepsTheLawAndMakesProgress) {
   if (std::getenv("MILLRACE_SIM_SEED") != nullptr) GTEST_SKIP() << "one seed is asked for";
   const uint64_t seeds = cluster_sim_number_from("MILLRACE_SIM_SEEDS", MILLRACE_SIM_SEEDS_DEFAULT);
   const SimReport sum = run_cluster_sim_seeds(seeds, kMixed);
-  expect_eventful(sum, seeds, seeds / 20);
+  expect_eventful(sum, seeds);
   if (seeds >= 100) {
     EXPECT_GT(sum.shortened, seeds);
   }
@@ -132,7 +132,12 @@ TEST(ClusterSim, EverySeedKeepsTheLawAndMakesProgress) {
 TEST(ClusterSim, EverythingAsynchronousKeepsTheLawAndMakesProgress) {
   if (std::getenv("MILLRACE_SIM_SEED") != nullptr) GTEST_SKIP() << "one seed is asked for";
   const uint64_t seeds = cluster_sim_number_from("MILLRACE_SIM_SEEDS", MILLRACE_SIM_SEEDS_DEFAULT / 3);
-  expect_eventful(run_cluster_sim_seeds(seeds, kAsynchronous), seeds, seeds / 40);  // these jobs are over sooner
+  const SimReport sum = run_cluster_sim_seeds(seeds, kAsynchronous);
+  expect_eventful(sum, seeds);
+  // Only one mixed seed in seventeen can merge updates, and few of these do: their number says nothing.
+  if (seeds >= 100) {
+    EXPECT_GT(sum.updates_merged, seeds / 25);
+  }
 }
 
 TEST(ClusterSim, TheSeedThatIsAskedFor) {

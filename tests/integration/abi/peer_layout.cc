@@ -22,6 +22,7 @@ void print_opaque() {
   print_type<millrace::peers::Communicator>("peers::Communicator");
   print_type<millrace::peers::Group>("peers::Group");
   print_type<millrace::peers::Pending>("peers::Pending");
+  print_type<millrace::peers::PendingGather>("peers::PendingGather");
 }
 
 void print_plain() {
@@ -37,6 +38,7 @@ void print_plain() {
   MILLRACE_TYPE(peers::GroupFailure, MILLRACE_MEMBER(code); MILLRACE_MEMBER(sentence); MILLRACE_MEMBER(rank))
   MILLRACE_TYPE(peers::Traffic, MILLRACE_MEMBER(messages_sent); MILLRACE_MEMBER(bytes_sent);
                 MILLRACE_MEMBER(bytes_received); MILLRACE_MEMBER(messages_unexpected))
+  MILLRACE_TYPE(peers::Gathered, MILLRACE_MEMBER(of_rank); MILLRACE_MEMBER(owner))
   MILLRACE_TYPE(peers::Oktopk, MILLRACE_MEMBER(boundaries_period); MILLRACE_MEMBER(thresholds_period);
                 MILLRACE_MEMBER(boundaries); MILLRACE_MEMBER(messages_in_flight); MILLRACE_MEMBER(balance_ratio))
   MILLRACE_TYPE(peers::AlgorithmInfo, MILLRACE_MEMBER(number); MILLRACE_MEMBER(name); MILLRACE_MEMBER(source);

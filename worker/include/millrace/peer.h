@@ -1,13 +1,16 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "millrace/compression.h"
@@ -99,7 +102,7 @@ class MILLRACE_API Communicator {
 
 /// Says which thread sends and receives.
 enum class Progress : uint8_t {
-  kByCaller = 1,  ///< in start(), ready(), wait(), try_wait(), barrier() and make_progress()
+  kByCaller = 1,  ///< in every call that starts, tests or waits, and in make_progress()
   kByThread = 2,  ///< a thread of the group's own, also while the caller computes
 };
 
@@ -131,9 +134,55 @@ struct Traffic {
   uint64_t messages_unexpected = 0;  ///< dropped: of no sum that can have them
 };
 
+/// Holds the bytes that each rank gave to a gather.
+struct Gathered {
+  std::vector<std::span<const std::byte>> of_rank = {};  ///< by rank
+  std::shared_ptr<const void> owner = {};                ///< of the memory; copies share it
+
+  /// Returns a copy of a rank's bytes as values.
+  ///
+  /// Errors   invalid_argument: there is no such rank, or its bytes are no whole number of values.
+  template <typename T>
+  std::vector<T> values(uint32_t rank) const {
+    static_assert(std::is_trivially_copyable_v<T>);
+    if (rank >= of_rank.size() || of_rank[rank].size() % sizeof(T) != 0) {
+      throw JobError(JobErrorCode::kInvalidArgument, "a gather has no whole values of this size of this rank",
+                     JobErrorOrigin::kWorker);
+    }
+    std::vector<T> copies(of_rank[rank].size() / sizeof(T));
+    if (!copies.empty()) std::memcpy(copies.data(), of_rank[rank].data(), of_rank[rank].size());
+    return copies;
+  }
+};
+
+/// Is a gather under way, and its result. A gather that no caller waits for runs to its end all the same.
+///
+/// Threads  one at a time.
+class MILLRACE_API PendingGather {
+ public:
+  PendingGather(PendingGather&& other) noexcept;
+  PendingGather& operator=(PendingGather&& other) noexcept;
+  ~PendingGather();
+
+  /// Returns true when wait() would not block. Takes nothing.
+  bool ready();
+  /// Blocks until the bytes of all ranks are there and hands them out, once. The group's time limits bound it.
+  ///
+  /// Errors   invalid_argument: handed out before. The group's, where it has ended.
+  Gathered wait();
+  /// Does the same, for no longer than `timeout`; then returns empty, and the gather continues. 0: does not wait.
+  [[nodiscard]] std::optional<Gathered> try_wait(std::chrono::milliseconds timeout = {});
+
+ private:
+  friend class Group;
+  struct Impl;
+  explicit PendingGather(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
 /// Is this rank's part in a group: runs the sums of a fixed set of ranks; several may be under way.
 ///
-/// Order    all ranks start the same sums, and barriers, in the same order.
+/// Order    all ranks start the same sums, gathers and barriers, in the same order.
 /// Ends     with the first failure, on every rank within silence_max and a quarter. Then every call that needs the
 ///          group throws the error, which names the rank at fault, and a new group is needed. Allreduces and pending
 ///          results keep the group alive: the last of them frees it. Freeing it while a sum is under way ends it.
@@ -153,6 +202,18 @@ class MILLRACE_API Group {
   ///
   /// Errors   the group's, where it has ended: timeout, unavailable, job_mismatch, each naming the rank.
   void barrier();
+  /// Does the same, for no longer than `timeout`; then returns false. This rank stays in the barrier: the next call of
+  /// barrier() or try_barrier() is of the same one, and sums may start before it. 0: does not wait.
+  [[nodiscard]] bool try_barrier(std::chrono::milliseconds timeout = {});
+
+  /// Starts to gather the bytes of all ranks on every rank. Never blocks on another rank.
+  ///
+  /// own      of any length up to 2^31 - 1, another on each rank; copied.
+  /// Bytes    a rank sends its own P - 1 times, or the others' in its place, in ceil(log2 P) messages.
+  /// Errors   limit_exceeded: too long; nothing is started. The group's, where it has ended.
+  PendingGather start_gather(std::span<const std::byte> own);
+  /// Gathers the bytes of all ranks on every rank, and blocks until they are there.
+  Gathered gather(std::span<const std::byte> own) { return start_gather(own).wait(); }
 
   /// Sends and receives with kByCaller, so that the others find this rank alive. With kByThread does nothing.
   void make_progress();
@@ -164,6 +225,7 @@ class MILLRACE_API Group {
  private:
   friend class Allreduce;
   friend class Pending;
+  friend class PendingGather;
   friend struct GroupAccess;
   struct Impl;
   std::shared_ptr<Impl> impl_;

@@ -39,21 +39,33 @@ Task<Result<std::vector<N>>> gather(Channel& channel, std::vector<N> own) {
 
 }  // namespace gather_detail
 
-/// Gathers the numbers of all ranks, rank 0's first; as many on each. Ends when all ranks have called it, and ends the
-/// group where they differ in `what`. For a few numbers: every rank sends them to every other.
+/// Starts to gather the numbers of all ranks, rank 0's first; as many on each. Ends the group where the ranks differ in
+/// `what`. For a few numbers: every rank sends them to every other.
+template <typename N>
+Result<Pending<std::vector<N>>> start_gather(PeerGroup& group, std::string what, std::vector<N> own) {
+  return group.start<std::vector<N>>(
+      std::move(what), [own = std::move(own)](Channel& channel) { return gather_detail::gather<N>(channel, own); });
+}
+
+/// Does the same, and blocks until all ranks have called it.
 template <typename N>
 Result<std::vector<N>> gather(PeerGroup& group, std::string what, std::vector<N> own) {
-  auto pending = group.start<std::vector<N>>(
-      std::move(what), [own = std::move(own)](Channel& channel) { return gather_detail::gather<N>(channel, own); });
+  auto pending = start_gather<N>(group, std::move(what), std::move(own));
   if (!pending) return std::unexpected(pending.error());
   return pending->wait();
 }
 
+/// A barrier that this rank has entered.
+using EnteredBarrier = Pending<std::vector<uint32_t>>;
+
+inline Result<EnteredBarrier> enter_barrier(PeerGroup& group) { return start_gather<uint32_t>(group, "barrier", {}); }
+
 /// Blocks until all ranks are here.
 inline Status barrier(PeerGroup& group) {
-  const auto all = gather<uint32_t>(group, "barrier", {});
-  if (!all) return std::unexpected(all.error());
-  return {};
+  auto entered = enter_barrier(group);
+  if (!entered) return std::unexpected(entered.error());
+  const auto all = entered->wait();
+  return all ? Status{} : std::unexpected(all.error());
 }
 
 }  // namespace millrace::peer

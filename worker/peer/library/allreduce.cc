@@ -9,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/base/clock.h"
 #include "kernels/base/random.h"
 #include "kernels/codec/codec.h"
 #include "kernels/stream/shared_stream.h"
@@ -269,9 +268,7 @@ Reduced Pending::wait() {
 }
 
 std::optional<Reduced> Pending::try_wait(std::chrono::milliseconds timeout) {
-  constexpr std::chrono::milliseconds kLongest = std::chrono::hours(24 * 365);
-  const auto at_most = std::clamp(timeout, std::chrono::milliseconds(0), kLongest);
-  if (!held(impl_).taken && !held(impl_).pending.wait_for(at_most.count() * kNsPerMs)) return std::nullopt;
+  if (!held(impl_).taken && !held(impl_).pending.wait_for(limit_of(timeout))) return std::nullopt;
   return wait();
 }
 

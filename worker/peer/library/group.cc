@@ -61,7 +61,22 @@ Group::~Group() = default;
 uint32_t Group::rank() const { return impl_->inner.rank(); }
 uint32_t Group::size() const { return impl_->inner.size(); }
 
-void Group::barrier() { must(peer::barrier(impl_->inner), JobErrorOrigin::kJob); }
+void Group::barrier() {
+  // The group's own limits end a wait long before this one.
+  while (!try_barrier(std::chrono::milliseconds::max())) {
+  }
+}
+
+bool Group::try_barrier(std::chrono::milliseconds timeout) {
+  std::optional<peer::EnteredBarrier> entered = impl_->take_barrier();
+  if (!entered) entered = take(peer::enter_barrier(impl_->inner), JobErrorOrigin::kJob);
+  if (!entered->wait_for(limit_of(timeout))) {
+    impl_->keep_barrier(std::move(*entered));
+    return false;
+  }
+  take(entered->wait(), JobErrorOrigin::kJob);
+  return true;
+}
 
 void Group::make_progress() { impl_->inner.make_progress(); }
 

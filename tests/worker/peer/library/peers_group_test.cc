@@ -4,9 +4,11 @@
 
 #include <barrier>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <latch>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <utility>
@@ -79,6 +81,94 @@ TEST_P(PeersGroup, ATimedWaitReturnsEmptyAndTheSumContinues) {
     EXPECT_EQ(thrown_by([&] { pending.wait(); }).first, JobErrorCode::kInvalidArgument);
     // A rank whose caller makes progress answers others only in calls.
     group.barrier();
+  });
+}
+
+TEST_P(PeersGroup, ATimedBarrierReturnsFalseAndIsContinued) {
+  std::latch looked(1);
+  on_ranks_of_library(2, options(), [&looked](Group& group) {
+    Allreduce allreduce(group, exact_sum_of(4));
+    if (group.rank() == 0) {
+      EXPECT_FALSE(group.try_barrier());
+      EXPECT_FALSE(group.try_barrier(milliseconds(10)));
+      looked.count_down();
+    } else {
+      looked.wait();
+      EXPECT_TRUE(group.try_barrier(milliseconds(60'000)));
+    }
+    // A sum may start while this rank is in the barrier. The three calls of rank 0 are one barrier.
+    Pending sum = allreduce.start(std::vector<float>(4, 1.0F));
+    if (group.rank() == 0) {
+      EXPECT_TRUE(group.try_barrier(milliseconds(60'000)));
+    }
+    EXPECT_EQ(sum.wait().sum.values[0], 2.0F);
+    group.barrier();
+  });
+}
+
+/// Bytes of a rank that tell ranks and lengths apart.
+std::vector<uint32_t> gathered_values(uint32_t rank, size_t count) {
+  std::vector<uint32_t> values;
+  for (size_t i = 0; i < count; ++i) values.push_back(static_cast<uint32_t>(1'000'000 * rank + i));
+  return values;
+}
+
+TEST_P(PeersGroup, AGatherHasTheBytesOfEachRank) {
+  for (uint32_t size = 1; size <= 9; ++size) {
+    on_ranks_of_library(size, options(), [size](Group& group) {
+      // Rank r has r * unit values: rank 0 none, and the last of several more than travel in one bundle.
+      for (const size_t unit : {size_t{0}, size_t{1}, size_t{10'000}}) {
+        const std::vector<uint32_t> own = gathered_values(group.rank(), group.rank() * unit);
+        const Gathered all = group.gather(std::as_bytes(std::span(own)));
+        ASSERT_EQ(all.of_rank.size(), size);
+        for (uint32_t rank = 0; rank < size; ++rank) {
+          EXPECT_EQ(all.values<uint32_t>(rank), gathered_values(rank, rank * unit)) << "of rank " << rank;
+        }
+      }
+      group.barrier();
+    });
+  }
+}
+
+TEST_P(PeersGroup, ATimedGatherReturnsEmptyAndContinues) {
+  std::latch looked(1);
+  Gathered kept;
+  on_ranks_of_library(2, options(), [&](Group& group) {
+    std::vector<std::byte> own(3, static_cast<std::byte>(group.rank() + 1));
+    if (group.rank() == 1) looked.wait();
+    PendingGather pending = group.start_gather(own);
+    own.assign(3, std::byte{9});  // copied
+    if (group.rank() == 0) {
+      EXPECT_FALSE(pending.ready());
+      EXPECT_FALSE(pending.try_wait().has_value());
+      EXPECT_FALSE(pending.try_wait(milliseconds(10)).has_value());
+      looked.count_down();
+    }
+    std::optional<Gathered> all = pending.try_wait(milliseconds(60'000));
+    ASSERT_TRUE(all.has_value());
+    EXPECT_TRUE(pending.ready());
+    EXPECT_EQ(thrown_by([&] { pending.wait(); }).first, JobErrorCode::kInvalidArgument);
+    EXPECT_EQ(thrown_by([&] { all->values<uint16_t>(1); }).first, JobErrorCode::kInvalidArgument);
+    EXPECT_EQ(thrown_by([&] { all->values<uint8_t>(2); }).first, JobErrorCode::kInvalidArgument);
+    if (group.rank() == 0) kept = *all;
+    group.barrier();
+  });
+  EXPECT_EQ(kept.values<uint8_t>(1), std::vector<uint8_t>(3, 2));  // it outlives the group
+}
+
+TEST_P(PeersGroup, AGatherOfALostRankIsTheGroupsError) {
+  on_ranks_of_library(2, {.silence_max = milliseconds(200), .progress = GetParam()}, [](Group& group) {
+    if (group.rank() == 1) {
+      group.start_gather({});
+      return;  // frees the group with the gather under way, or after it
+    }
+    const auto [code, sentence] = thrown_by([&] {
+      group.gather({});
+      group.gather({});
+    });
+    EXPECT_TRUE(code == JobErrorCode::kUnavailable || code == JobErrorCode::kTimeout) << sentence;
+    EXPECT_THAT(sentence, HasSubstr("rank 1"));
+    EXPECT_EQ(thrown_by([&] { return group.try_barrier(); }).first, code);
   });
 }
 

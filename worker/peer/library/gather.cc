@@ -1,0 +1,78 @@
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/base/buffer.h"
+#include "millrace/peer.h"
+#include "worker/peer/collectives/allgather.h"
+#include "worker/peer/group/peer_group.h"
+#include "worker/peer/library/group_impl.h"
+#include "worker/peer/library/raise.h"
+
+namespace millrace::peers {
+namespace {
+
+using Packets = std::vector<peer::Packet>;
+
+constexpr uint64_t kGatherBytesMax = (uint64_t{1} << 31) - 1;  ///< of a message's body
+constexpr uint32_t kFirstTag = 1;
+
+peer::Packet packet_of(std::span<const std::byte> own) {
+  ByteBuffer bytes(own.size());
+  if (!own.empty()) std::memcpy(bytes.data(), own.data(), own.size());
+  return {peer::BodyForm::kNumbers, SharedBytes::from(std::move(bytes))};
+}
+
+Gathered public_gathered_of(Packets&& packets) {
+  const auto kept = std::make_shared<const Packets>(std::move(packets));
+  Gathered all{.owner = kept};
+  for (const peer::Packet& packet : *kept) all.of_rank.push_back(std::as_bytes(packet.body.bytes));
+  return all;
+}
+
+}  // namespace
+
+struct PendingGather::Impl {
+  std::shared_ptr<Group::Impl> group;
+  peer::Pending<Packets> pending;
+  bool taken = false;
+};
+
+PendingGather Group::start_gather(std::span<const std::byte> own) {
+  if (own.size() > kGatherBytesMax) {
+    refuse(JobErrorCode::kLimitExceeded, "a gather of " + std::to_string(own.size()) + " bytes of a rank: at most " +
+                                             std::to_string(kGatherBytesMax) + " travel in a message");
+  }
+  auto body = [packet = packet_of(own)](peer::Channel& channel) {
+    return peer::allgather(channel, packet, kFirstTag, peer::AllgatherWay::kDoubling);
+  };
+  auto pending = take(impl_->inner.start<Packets>("gather of bytes", std::move(body)), JobErrorOrigin::kJob);
+  return PendingGather(std::make_unique<PendingGather::Impl>(PendingGather::Impl{impl_, std::move(pending)}));
+}
+
+PendingGather::PendingGather(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+PendingGather::PendingGather(PendingGather&& other) noexcept = default;
+PendingGather& PendingGather::operator=(PendingGather&& other) noexcept = default;
+PendingGather::~PendingGather() = default;
+
+bool PendingGather::ready() { return held(impl_).taken || held(impl_).pending.test(); }
+
+Gathered PendingGather::wait() {
+  if (held(impl_).taken) refuse(JobErrorCode::kInvalidArgument, "this result was handed out before");
+  held(impl_).taken = true;
+  return public_gathered_of(take(held(impl_).pending.wait(), JobErrorOrigin::kJob));
+}
+
+std::optional<Gathered> PendingGather::try_wait(std::chrono::milliseconds timeout) {
+  if (!held(impl_).taken && !held(impl_).pending.wait_for(limit_of(timeout))) return std::nullopt;
+  return wait();
+}
+
+}  // namespace millrace::peers
