@@ -67,6 +67,10 @@ readonly TEST_PACKAGES=(
   python3-torch        # tests of its package for PyTorch
   etcd-server          # tests of the membership table in etcd; they start their own
   openssl              # their certificates
+  prometheus           # tests of rules and dashboards; they start their own
+  python3-yaml         # the rules, and the objects for Kubernetes, as data
+  slurm-wlm            # test of deploy/slurm; it starts its own
+  munge                # Slurm's authentication
   nftables             # packet loss in netlab tests
   dpdk-dev             # dpdk-testpmd, beside which tests/bench/switch_veth.sh measures
   ethtool              # checksums of veth pairs

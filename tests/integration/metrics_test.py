@@ -13,41 +13,23 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 import unittest
 import urllib.request
 from pathlib import Path
 
-from commands import PROGRAMS, TIMEOUT_S, WithServers, made_up_rows, start
+from commands import PROGRAMS, TIMEOUT_S, start
 
 EXAMPLE = Path(sys.argv.pop(1)).resolve()
 sys.argv.insert(1, str(PROGRAMS))  # mpi_ranks takes it off again
+import metric_tables  # noqa: E402
 import mpi_ranks  # noqa: E402
+from monitored_cluster import WORKERS, MonitoredCluster  # noqa: E402
 
-METRICS = Path(__file__).resolve().parents[2] / "monitoring/METRICS.md"
-SWITCH_JOB = 23
-WORKERS = 2
 RANKS = 2
 SERIES = re.compile(r"^(\w+?)(?:\{(.*)\})? (\S+)$", re.MULTILINE)
 
-
-def tables():
-    """By program: by metric its kind, and its labels with the values that each can have (none: not known beforehand)."""
-    text = METRICS.read_text(encoding="utf-8").replace("\n  ", " ")  # each item on one line
-    found = {}
-    for program, title in (("shard", "Shards"), ("worker", "Workers"), ("switch", "Switches"), ("peer", "Peers")):
-        part = text.split(f"## {title}\n")[1].split("\n## ")[0]
-        found[program] = {}
-        for name, kind, labels in re.findall(r"^- `(\w+)` (\w+), \w+\. Labels: ([^.]*)\.", part, re.MULTILINE):
-            values = {}
-            for label, listed in re.findall(r"(\w+)(?: \(([^)]*)\))?", "" if labels == "none" else labels):
-                values[label] = listed.split(", ") if listed else None
-            found[program][name] = (kind, values)
-    return found
-
-
-TABLES = tables()
+TABLES = metric_tables.read()
 
 
 def scrape(address):
@@ -60,27 +42,7 @@ def total(series, name):
     return sum(value for (one, _), value in series.items() if one == name)
 
 
-class Metrics(WithServers):
-    keys = tempfile.TemporaryDirectory()
-    key = Path(keys.name) / f"{SWITCH_JOB}.key"
-    serve_flags = ("--job-keys", keys.name)
-
-    @classmethod
-    def setUpClass(cls):
-        cls.key.write_text("0123456789abcdef" * 4 + "\n", encoding="utf-8")
-        cls.key.chmod(0o600)
-        super().setUpClass()
-
-    @classmethod
-    def tearDownClass(cls):
-        super().tearDownClass()
-        cls.keys.cleanup()
-
-    def end(self, process):
-        if process.poll() is None:
-            process.kill()
-        process.communicate(timeout=TIMEOUT_S)
-
+class Metrics(MonitoredCluster):
     def scrape_when(self, address, name, least=1):
         """Returns the exported series, as soon as a metric is there and its sum is `least`."""
         deadline = time.monotonic() + TIMEOUT_S
@@ -113,29 +75,9 @@ class Metrics(WithServers):
                 for values in itertools.product(*known.values()):
                     self.assertIn((sample, frozenset(zip(known, values))), series)
 
-    def rows(self):
-        return self.path("rows.svm", made_up_rows(600, 5))
-
-    def line_of(self, process, words):
-        """Returns the text after `words` in the output of the process."""
-        for line in process.stdout:
-            if words in line:
-                return line.split(words)[1].strip()
-        self.fail(f"ended without '{words}': {process.stderr.read()}")
-
-    def start_switch(self):
-        described = {"key_file": str(self.key), "workers": WORKERS, "window_indices": 64, "slots": 1}
-        rack = {"name": "rack", "job": SWITCH_JOB + 1, "role": "combine", "rack": [0, 1], "rack_number": 0, "shard": "127.0.0.1:9"}
-        jobs = self.path("jobs.json", json.dumps({"jobs": [{"name": "train", "job": SWITCH_JOB, **described}, described | rack]}))
-        switch = subprocess.Popen([PROGRAMS / "millrace-switch", "run", "--listen", "127.0.0.1:0", "--jobs", jobs, "--http", "127.0.0.1:0",
-                                   "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        self.addCleanup(self.end, switch)
-        return json.loads(switch.stdout.readline())
-
     def test_ShardsWorkersAndASwitch(self):
         switch = self.start_switch()
-        flags = ["--train", self.rows(), "--batch", 5, "--epochs", 1_000_000, "--audit", "--path", "switch", "--switch-address", f"{switch['addresses'][0]}",
-                 "--switch-job", SWITCH_JOB, "--switch-key", self.key, "--grid", "64:-12", "--http", "127.0.0.1:0"]
+        flags = ["--train", self.rows(), "--batch", 5, "--epochs", 1_000_000, "--audit", "--http", "127.0.0.1:0", *self.switch_flags(switch)]
         workers = [start("train", *self.flags(worker, WORKERS, "train"), *flags) for worker in range(WORKERS)]
         for worker in workers:
             self.addCleanup(self.end, worker)
