@@ -6,6 +6,7 @@
 #   deploy/setup.sh --torch    also those of deploy/demo.sh --torch (PyTorch, matplotlib).
 #   deploy/setup.sh --papers   also those of the experiments of tests/bench/papers/ (numpy, matplotlib, PyTorch).
 #   deploy/setup.sh --roots    also those of deploy/debian-root.sh (roots of other Debian releases).
+#   deploy/setup.sh --packages also those of deploy/packages.sh (Debian packages and their test).
 #   deploy/setup.sh --list     installs nothing: prints all packages of the requested groups, one a line.
 #   deploy/setup.sh --check    installs nothing: prints the missing packages, one a line, and exits 1 if there are any.
 #
@@ -88,6 +89,14 @@ readonly PAPER_PACKAGES=(
   python3-zmq          # bare ZeroMQ beside the rows of a store (tests/bench/store_rows.py)
   libopenblas0-pthread # an LSTM's gradient in a tenth of the time that reference BLAS takes
 )
+readonly PACKAGE_PACKAGES=(
+  python3              # manual pages
+  file                 # cpack finds the programs of a package
+  dpkg-dev             # dpkg-shlibdeps
+  lintian              # packages.sh --lint
+  mmdebstrap           # packages.sh --test, --image
+  systemd-container    # packages.sh --test boots a root
+)
 readonly ROOT_PACKAGES=(
   mmdebstrap           # makes a root of another release
   uidmap               # for users other than root
@@ -131,6 +140,7 @@ main() {
       --tests) packages+=("${TEST_PACKAGES[@]}") ;;
       --torch) packages+=("${TORCH_PACKAGES[@]}") ;;
       --papers) packages+=("${PAPER_PACKAGES[@]}") ;;
+      --packages) packages+=("${PACKAGE_PACKAGES[@]}") ;;
       --roots) packages+=("${ROOT_PACKAGES[@]}") ;;
       --list) action=list ;;
       --check) action=check ;;

@@ -61,8 +61,13 @@ HttpAnswer quick_answer(const HttpHandlers& handlers, const HttpRequest& request
     return reason ? HttpAnswer{.status = kUnavailable, .type = kPlain, .body = *reason + "\n"}
                   : HttpAnswer{.type = kPlain, .body = "ok\n"};
   }
+  if (request.path == "/readyz") {
+    const std::optional<std::string> reason = handlers.unready ? handlers.unready() : handlers.unhealthy();
+    return reason ? HttpAnswer{.status = kUnavailable, .type = kPlain, .body = *reason + "\n"}
+                  : HttpAnswer{.type = kPlain, .body = "ready\n"};
+  }
   if (request.path == "/") return {.type = "text/html; charset=utf-8", .body = status_page(handlers.title)};
-  return {.status = kNotFound, .type = kPlain, .body = "no such page: /, /status, /metrics, /healthz\n"};
+  return {.status = kNotFound, .type = kPlain, .body = "no such page: /, /status, /metrics, /healthz, /readyz\n"};
 }
 
 HttpAnswer busy_answer(const HttpHandlers& /*handlers*/, const HttpRequest& /*request*/) {

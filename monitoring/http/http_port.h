@@ -12,18 +12,20 @@
 namespace millrace::monitoring {
 
 /// Holds the functions that make the port's answers. The port calls them on its own threads, at any time, several at
-/// once; they must be thread-safe. `unhealthy` must not wait: the thread that moves the bytes calls it. One that throws
-/// gives an answer 500.
+/// once; they must be thread-safe. `unhealthy` and `unready` must not wait: the thread that moves the bytes calls them.
+/// One that throws gives an answer 500.
 struct HttpHandlers {
   std::function<std::string()> metrics_text;              ///< Prometheus' text format
   std::function<std::optional<std::string>()> unhealthy;  ///< nothing: healthy; else the reason, one sentence
+  std::function<std::optional<std::string>()> unready = {};  ///< the same of readiness; empty: ready while healthy
   std::function<std::string()> status_json;               ///< one JSON object
   std::string title = "Millrace";                         ///< of the page; any text
 };
 
 /// Serves HTTP to people, scrapers and probes. GET and HEAD have these paths:
 /// - /metrics   200, Prometheus' text format
-/// - /healthz   200 "ok", or 503 and the reason
+/// - /healthz   200 "ok", or 503 and the reason: is the process alive? A supervisor ends one that is not.
+/// - /readyz    200 "ready", or 503 and the reason: does it serve? A supervisor waits for one that does not.
 /// - /status    200, JSON
 /// - /          200, a page that shows /status and follows it
 ///
@@ -33,7 +35,7 @@ struct HttpHandlers {
 /// Limits   32 connections. One more ends the oldest one without an answer under way, otherwise the oldest. One request
 ///          a connection: 3 s for the whole of it, 10 s to take the whole answer. 8 KiB of request line and headers, no
 ///          request body. Two threads make /metrics and /status; 32 more such requests wait, further ones get 503.
-/// Health   waits for no other request, and for no other connection.
+/// Health   and readiness wait for no other request, and for no other connection.
 class HttpPort {
  public:
   /// Connections at a time, and so descriptors.

@@ -56,7 +56,8 @@ td.long { white-space: normal; min-width: 22em; overflow-wrap: anywhere; }
 
 constexpr std::string_view kScript = R"(</h1> <span id="state">&hellip;</span> <span id="age"></span></header>
 <div id="status"></div>
-<footer><a href="/metrics">metrics</a><a href="/healthz">health</a><a href="/status">status as JSON</a></footer>
+<footer><a href="/metrics">metrics</a><a href="/healthz">health</a>
+<a href="/readyz">readiness</a><a href="/status">status as JSON</a></footer>
 </main>
 <script>
 'use strict';

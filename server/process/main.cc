@@ -3,9 +3,11 @@
 
 #include <csignal>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "kernels/base/allocator.h"
 #include "monitoring/program.h"
+#include "monitoring/service_notifier.h"
 #include "server/process/options.h"
 #include "server/process/process.h"
 
@@ -17,6 +19,7 @@ millrace::server::ShardProcess* running = nullptr;  // for the signal handlers; 
 
 void on_signal(int) { running->request_stop(); }
 void on_save(int) { running->request_save(); }
+void on_reload(int) { running->request_reload(); }
 
 /// Gives this process's threads the batch policy; threads that start later inherit it. A thread with new work then does
 /// not preempt another that computes: sockets, decoding and sums take turns with fewer changes. A policy that the user
@@ -53,14 +56,19 @@ int main(int argc, char** argv) {
   if (const int* code = std::get_if<int>(&parsed)) return *code;
   const auto& options = std::get<millrace::server::Options>(parsed);
   use_batch_scheduling();
-  auto process =
-      millrace::server::ShardProcess::start(options, [&options] { kServerProgram.print_line(waiting_line(options)); });
+  std::signal(SIGHUP, SIG_IGN);  // a start reads everything anyway
+  auto manager = millrace::monitoring::ServiceNotifier::from_environment();
+  if (!manager) kServerProgram.say(manager.error().message);
+  auto process = millrace::server::ShardProcess::start(
+      options, [&options] { kServerProgram.print_line(waiting_line(options)); },
+      manager ? std::move(*manager) : millrace::monitoring::ServiceNotifier());
   if (!process) {
     return options.json ? kServerProgram.report_failed_start_as_json(process.error())
                         : kServerProgram.report_error(process.error());
   }
   running = process->get();
   millrace::monitoring::take_server_signals(on_signal, SIGUSR2, on_save);
+  std::signal(SIGHUP, on_reload);
   kServerProgram.print_line(start_line(options, **process));
   if (const millrace::Status ended = (*process)->run(); !ended) return kServerProgram.report_error(ended.error());
   return 0;

@@ -47,7 +47,7 @@ constexpr const char* kFooter =
     "Examples\n"
     "  One shard on this machine, port chosen by the system, addresses printed as JSON:\n"
     "    millrace-server --table /tmp/millrace.db --listen 127.0.0.1:0 --json\n"
-    "  The second of two shards, reachable from other machines, with /metrics, /healthz and /status on port 9090:\n"
+    "  The second of two shards, reachable from other machines, with /metrics, /healthz, /readyz and /status on port 9090:\n"
     "    millrace-server --shard 1 --shards 2 --table /srv/millrace.db --listen 0.0.0.0:7601 \\\n"
     "                    --advertise node1:7601 --http 0.0.0.0:9090\n"
     "  The same with the table in etcd, for shards on several machines:\n"
@@ -64,6 +64,7 @@ constexpr const char* kFooter =
     "\n"
     "Signals\n"
     "  SIGTERM, SIGINT  no new steps; rounds in flight may finish for --drain; workers are notified; exit code 0.\n"
+    "  SIGHUP           reads again what may change while it serves (nothing yet).\n"
     "  SIGUSR2          saves the weights of all jobs with a store to --store-dir now.\n"
     "\n"
     "Exit codes\n"
@@ -204,7 +205,7 @@ void add_job_flags(CLI::App& app, Options& options) {
 
 void add_output_flags(CLI::App& app, Options& options) {
   app.option_defaults()->group("Output");
-  app.add_option("--http", options.http, "Serves /metrics, /healthz and /status; port 0 takes a free one")
+  app.add_option("--http", options.http, "Serves /metrics, /healthz, /readyz and /status; port 0 takes a free one")
       ->check(checked([](const std::string& text) { return protocol::parse_host_port(text); }))
       ->type_name("HOST:PORT");
   app.add_flag("--json", options.json,

@@ -37,6 +37,7 @@
 #include "server/process/store_thread.h"
 #include "server/process/task_pool.h"
 #include "server/shard/shard_core.h"
+#include "server/supervision/supervision.h"
 
 namespace millrace::server {
 namespace {
@@ -92,8 +93,9 @@ protocol::TransportOptions transport_options(const Options& options) {
 
 class ShardProcess::Loop {
  public:
-  explicit Loop(const Options& options)
+  Loop(const Options& options, monitoring::ServiceNotifier manager)
       : options_(options),
+        supervision_(std::move(manager), kServerProgram),
         context_(transport_options(options)),
         pool_(options.threads != 0 ? options.threads : std::max(1u, std::thread::hardware_concurrency()),
               [this] { waker_.wake(); }),
@@ -111,6 +113,11 @@ class ShardProcess::Loop {
 
   void request_save() noexcept {
     save_.store(true);
+    waker_.wake();
+  }
+
+  void request_reload() noexcept {
+    reload_.store(true);
     waker_.wake();
   }
 
@@ -138,6 +145,7 @@ class ShardProcess::Loop {
   Status take_over(const std::function<void()>& on_waiting);
   Status look_for_vacancy(SpareWatch& watch);
   void run_pass();
+  void reload(TimeNs now);
   int wait_ms(TimeNs now) const;
   void receive();
   void receive_links();
@@ -153,6 +161,7 @@ class ShardProcess::Loop {
   StatusReport status(TimeNs now) const;
 
   Options options_;
+  Supervision supervision_;
   ProcessLog log_{options_.shard, options_.quiet ? Severity::kWarning : Severity::kInfo};
   std::unique_ptr<protocol::MembershipTable> table_;
   protocol::TransportContext context_;
@@ -172,7 +181,7 @@ class ShardProcess::Loop {
   MetricsExport export_;
   StatusBoard board_;
   std::atomic<TimeNs> last_pass_ = 0;
-  std::atomic<bool> draining_ = false;
+  bool draining_ = false;
   TimeNs next_gauges_ = 0;
   TimeNs say_closed_at_ = 0;
   uint64_t broken_off_ = 0;  ///< for want of memory, not counted in the metrics yet
@@ -182,6 +191,7 @@ class ShardProcess::Loop {
   std::vector<std::shared_ptr<Task>> done_;
   std::atomic<bool> stop_ = false;
   std::atomic<bool> save_ = false;
+  std::atomic<bool> reload_ = false;
   std::string address_;
   std::string http_address_;
   uint64_t incarnation_ = 0;
@@ -265,7 +275,11 @@ Status ShardProcess::Loop::take_over(const std::function<void()>& on_waiting) {
       log_.write(Severity::kError, fmt::format("spare: {}", looked.error().message), now);
       say_again_at = now + kSaySpareEvery;
     }
-    if (looked && !std::exchange(waits, true) && on_waiting) on_waiting();
+    if (looked && !std::exchange(waits, true)) {
+      supervision_.as_spare();
+      if (on_waiting) on_waiting();
+    }
+    supervision_.keep_alive(now);
     if (incarnation_ == 0) ::poll(nullptr, 0, kSpareLooksEveryMs);
   }
   log_ = ProcessLog(options_.shard, options_.quiet ? Severity::kWarning : Severity::kInfo);
@@ -313,8 +327,11 @@ Status ShardProcess::Loop::open_http() {
     const TimeNs turn = last_pass_.load();
     const TimeNs stood_ns = turn == 0 ? 0 : monotonic_now_ns() - turn;
     if (stood_ns > kStallLimit) return fmt::format("the loop has been stalled for {} ms", stood_ns / kNsPerMs);
-    if (draining_.load()) return "shutting down";
     return std::nullopt;
+  };
+  handlers.unready = [this, unhealthy = handlers.unhealthy]() -> std::optional<std::string> {
+    std::optional<std::string> reason = unhealthy();
+    return reason ? reason : supervision_.unready();
   };
   handlers.status_json = [this]() -> std::string {
     constexpr std::chrono::milliseconds kAnswerTimeout(2'000);
@@ -337,9 +354,12 @@ void ShardProcess::Loop::watch(TimeNs now) {
   }
   if (now >= next_gauges_) {
     next_gauges_ = now + kGaugesEvery;
-    export_.update_gauges(status(now), now);
+    const StatusReport report = status(now);
+    export_.update_gauges(report, now);
+    supervision_.update(report);
     watch_accept_limit(now);
   }
+  supervision_.keep_alive(now);
   if (board_.wanted()) {
     board_.publish(monitoring::status_json(status(now)));
   }
@@ -386,11 +406,20 @@ int ShardProcess::Loop::wait_ms(TimeNs now) const {
   if (!actions_.tasks.empty()) return kStarvedMs;
   TimeNs until = core_->next_deadline();
   if (const std::optional<TimeNs> at = links_->deadline()) until = std::min(until, *at);
+  until = std::min(until, supervision_.next_keep_alive());
   if (until <= now) return 0;
   return static_cast<int>(std::min<TimeNs>((until - now + kNsPerMs - 1) / kNsPerMs, 1'000));
 }
 
+/// Keys of jobs are read when a job begins, and everything else once: there is nothing to read again yet.
+void ShardProcess::Loop::reload(TimeNs now) {
+  supervision_.reloading(now);
+  log_.write(Severity::kInfo, "SIGHUP: keys of jobs are read when a job begins; other options need a restart", now);
+  supervision_.reloaded();
+}
+
 Status ShardProcess::Loop::run() {
+  supervision_.serving();
   while (!core_->stopped()) {
     catch_out_of_memory([this] { run_pass(); });
   }
@@ -401,7 +430,11 @@ Status ShardProcess::Loop::run() {
 
 void ShardProcess::Loop::run_pass() {
   poller_.wait(wait_ms(monotonic_now_ns()));
-  if (stop_.load() && !draining_.exchange(true)) core_->begin_shutdown(monotonic_now_ns(), actions_);
+  if (stop_.load() && !std::exchange(draining_, true)) {
+    core_->begin_shutdown(monotonic_now_ns(), actions_);
+    supervision_.draining();
+  }
+  if (reload_.exchange(false)) reload(monotonic_now_ns());
   if (save_.exchange(false)) core_->save_stores(monotonic_now_ns(), actions_);
   receive();
   receive_links();
@@ -532,8 +565,9 @@ ShardProcess::ShardProcess(std::unique_ptr<Loop> loop) : loop_(std::move(loop)) 
 ShardProcess::~ShardProcess() = default;
 
 Result<std::unique_ptr<ShardProcess>> ShardProcess::start(const Options& options,
-                                                          const std::function<void()>& on_waiting) {
-  auto loop = std::make_unique<Loop>(options);
+                                                          const std::function<void()>& on_waiting,
+                                                          monitoring::ServiceNotifier manager) {
+  auto loop = std::make_unique<Loop>(options, std::move(manager));
   if (const Status opened = loop->open(on_waiting); !opened) return std::unexpected(opened.error());
   return std::unique_ptr<ShardProcess>(new ShardProcess(std::move(loop)));
 }
@@ -547,5 +581,6 @@ uint32_t ShardProcess::shards() const { return loop_->shards(); }
 Status ShardProcess::run() { return loop_->run(); }
 void ShardProcess::request_stop() noexcept { loop_->request_stop(); }
 void ShardProcess::request_save() noexcept { loop_->request_save(); }
+void ShardProcess::request_reload() noexcept { loop_->request_reload(); }
 
 }  // namespace millrace::server

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "kernels/base/result.h"
+#include "monitoring/service_notifier.h"
 #include "server/process/options.h"
 
 namespace millrace::server {
@@ -18,8 +19,10 @@ class ShardProcess {
   /// Errors  io: table or port; shard_map_mismatch: the table belongs to another number of shards; invalid_argument.
   ///
   /// on_waiting  called once a spare has read the table and waits.
+  /// manager     learns that a spare waits, that run() serves, reloads and drains, and how ready the shard is.
   static Result<std::unique_ptr<ShardProcess>> start(const Options& options,
-                                                     const std::function<void()>& on_waiting = {});
+                                                     const std::function<void()>& on_waiting = {},
+                                                     monitoring::ServiceNotifier manager = {});
   ~ShardProcess();
   ShardProcess(const ShardProcess&) = delete;
   ShardProcess& operator=(const ShardProcess&) = delete;
@@ -42,6 +45,9 @@ class ShardProcess {
 
   /// Saves the stores of all jobs soon. As request_stop().
   void request_save() noexcept;
+
+  /// Reads again what may change while the shard serves. As request_stop().
+  void request_reload() noexcept;
 
  private:
   class Loop;

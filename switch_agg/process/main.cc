@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "monitoring/program.h"
+#include "monitoring/service_notifier.h"
 #include "switch_agg/process/options.h"
 #include "switch_agg/process/process.h"
 
@@ -29,6 +30,12 @@ std::string start_line(const millrace::switch_agg::RunOptions& options,
 }
 
 int run(const millrace::switch_agg::RunOptions& options) {
+  std::signal(SIGHUP, SIG_IGN);  // a start reads the file of jobs anyway
+  auto manager = millrace::monitoring::ServiceNotifier::from_environment();
+  if (!manager) {
+    kSwitchProgram.say(manager.error().message);
+    manager = millrace::monitoring::ServiceNotifier();
+  }
   auto process = millrace::switch_agg::SwitchProcess::start(options);
   if (!process) {
     return options.json ? kSwitchProgram.report_failed_start_as_json(process.error())
@@ -37,7 +44,7 @@ int run(const millrace::switch_agg::RunOptions& options) {
   running = process->get();
   millrace::monitoring::take_server_signals(on_stop, SIGHUP, on_reload);
   kSwitchProgram.print_line(start_line(options, **process));
-  (*process)->run();
+  (*process)->run(*manager);
   return 0;
 }
 

@@ -118,7 +118,7 @@ void add_run(CLI::App& run, RunOptions& options, RunTexts& texts) {
       ->check(in_range(1u, 64u))
       ->capture_default_str();
   run.option_defaults()->group("Output");
-  run.add_option("--http", options.http, "Serves /metrics, /healthz and /status; port 0 takes a free one")
+  run.add_option("--http", options.http, "Serves /metrics, /healthz, /readyz and /status; port 0 takes a free one")
       ->check(checked([](const std::string& text) { return protocol::parse_host_port(text); }))
       ->type_name("HOST:PORT");
   run.add_flag("--json", options.json, "Prints the start line as JSON: addresses, http; instead of it: code, error");

@@ -6,6 +6,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <mutex>
@@ -73,7 +74,7 @@ class SwitchProcess::Impl {
   Impl& operator=(const Impl&) = delete;
 
   Status open();
-  void run();
+  void run(monitoring::ServiceNotifier& manager);
   void wake() const noexcept {
     const uint64_t one = 1;
     [[maybe_unused]] const ssize_t written = ::write(wake_, &one, sizeof one);
@@ -90,7 +91,7 @@ class SwitchProcess::Impl {
   Status judge_descriptors() const;
   void reload();
   SwitchStatus status() const;
-  std::optional<std::string> unhealthy() const;
+  std::optional<std::string> stalled() const;
 
   RunOptions options_;
   int wake_ = -1;
@@ -161,7 +162,8 @@ Status SwitchProcess::Impl::open_http() {
     export_.update(status());
     return metrics_.prometheus_text();
   };
-  handlers.unhealthy = [this] { return unhealthy(); };
+  handlers.unhealthy = [this] { return stalled(); };
+  handlers.unready = [this] { return stop_.load() ? std::optional<std::string>("shutting down") : stalled(); };
   handlers.status_json = [this] { return status_json(status()); };
   auto http = monitoring::HttpPort::start(options_.http, "--http", std::move(handlers));
   if (!http) return std::unexpected(http.error());
@@ -193,8 +195,7 @@ SwitchStatus SwitchProcess::Impl::status() const {
   return status;
 }
 
-std::optional<std::string> SwitchProcess::Impl::unhealthy() const {
-  if (stop_.load()) return "shutting down";
+std::optional<std::string> SwitchProcess::Impl::stalled() const {
   const SwitchStatus now = status();
   for (size_t lane = 0; lane < now.lanes.size(); ++lane) {
     if (now.lanes[lane].age_ns > kStallLimit)
@@ -219,20 +220,35 @@ void SwitchProcess::Impl::reload() {
   if (!options_.quiet) kSwitchProgram.say(fmt::format("{} jobs now", jobs_.size()));
 }
 
-void SwitchProcess::Impl::run() {
+/// Returns the time until the manager's next sign of life is due, at most kLookEveryMs.
+int wait_ms(const monitoring::ServiceNotifier& manager, TimeNs now) {
+  const TimeNs wait = std::clamp<TimeNs>(manager.next_keep_alive() - now, 0, kLookEveryMs * kNsPerMs);
+  return static_cast<int>((wait + kNsPerMs - 1) / kNsPerMs);
+}
+
+void SwitchProcess::Impl::run(monitoring::ServiceNotifier& manager) {
   std::vector<std::jthread> threads;
   for (const std::unique_ptr<Lane>& lane : lanes_) threads.emplace_back([&lane] { lane->run(); });
+  if (const Status told = manager.ready("serving"); !told) kSwitchProgram.say(told.error().message);
   while (!stop_.load()) {
     pollfd waker{wake_, POLLIN, 0};
-    if (::poll(&waker, 1, kLookEveryMs) > 0) {
+    if (::poll(&waker, 1, wait_ms(manager, monotonic_now_ns())) > 0) {
       uint64_t times = 0;
       [[maybe_unused]] const ssize_t taken = ::read(wake_, &times, sizeof times);
     }
-    if (reload_.exchange(false)) reload();
+    if (reload_.exchange(false)) {
+      manager.reloading(monotonic_now_ns());
+      reload();
+      if (const Status told = manager.ready("serving"); !told) kSwitchProgram.say(told.error().message);
+    }
+    // A stalled lane is worth a restart: no sign of life then.
+    const std::optional<std::string> reason = manager.is_present() ? stalled() : std::nullopt;
+    if (!reason) manager.keep_alive(monotonic_now_ns());
     for (const std::unique_ptr<Lane>& lane : lanes_) {
       for (const std::string& refusal : lane->take_refusals()) kSwitchProgram.say(refusal);
     }
   }
+  manager.stopping("shutting down");
   for (const std::unique_ptr<Lane>& lane : lanes_) lane->request_stop();
 }
 
@@ -247,7 +263,7 @@ Result<std::unique_ptr<SwitchProcess>> SwitchProcess::start(const RunOptions& op
 
 std::vector<std::string> SwitchProcess::addresses() const { return {impl_->address_}; }
 std::string SwitchProcess::http_address() const { return impl_->http_address_; }
-void SwitchProcess::run() { impl_->run(); }
+void SwitchProcess::run(monitoring::ServiceNotifier& manager) { impl_->run(manager); }
 
 void SwitchProcess::request_stop() noexcept {
   impl_->stop_.store(true);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kernels/base/result.h"
+#include "monitoring/service_notifier.h"
 #include "switch_agg/process/options.h"
 
 namespace millrace::switch_agg {
@@ -25,8 +26,9 @@ class SwitchProcess {
   /// Returns "host:port"; empty without --http.
   std::string http_address() const;
 
-  /// Serves until request_stop().
-  void run();
+  /// Serves until request_stop(). The manager learns that it serves, reloads and ends. It gets no sign of life while a
+  /// lane's loop stands.
+  void run(monitoring::ServiceNotifier& manager);
 
   /// Ends run(). Safe from signal handlers and any thread; may be called more than once.
   void request_stop() noexcept;

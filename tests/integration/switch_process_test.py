@@ -46,10 +46,11 @@ class Switch(unittest.TestCase):
         path.write_text(json.dumps({"jobs": jobs}), encoding="utf-8")
         return path
 
-    def start(self, *arguments, listen="127.0.0.1:0"):
+    def start(self, *arguments, listen="127.0.0.1:0", **environment):
         """The process and its start line."""
         flags = ["run", "--listen", listen, "--jobs", self.jobs, "--http", "127.0.0.1:0", "--json", *arguments]
-        process = subprocess.Popen([PROGRAM, *map(str, flags)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        process = subprocess.Popen([PROGRAM, *map(str, flags)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                   env=os.environ | environment)
         self.addCleanup(self.end, process)
         return process, json.loads(process.stdout.readline())
 
@@ -206,6 +207,29 @@ class Switch(unittest.TestCase):
         process.send_signal(signal.SIGHUP)
         self.assertIn("the jobs stay as they are", process.stderr.readline())
         self.assertEqual(len(json.loads(self.get(line, "/status"))["jobs"]), 2)
+
+    def test_TellsItsServiceNotifierWhatItDoes(self):
+        manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.addCleanup(manager.close)
+        manager.settimeout(TIMEOUT_S)
+        manager.bind(str(self.folder / "notify"))
+        process, line = self.start(NOTIFY_SOCKET=str(self.folder / "notify"), WATCHDOG_USEC="200000")
+
+        def next_state():
+            datagram = b"WATCHDOG=1"
+            while datagram == b"WATCHDOG=1":
+                datagram = manager.recv(4096)
+            return datagram.decode()
+
+        self.assertEqual(next_state(), "READY=1\nSTATUS=serving")
+        self.assertEqual(manager.recv(4096), b"WATCHDOG=1")
+        self.assertEqual(self.get(line, "/readyz"), "ready\n")
+        process.send_signal(signal.SIGHUP)
+        self.assertRegex(next_state(), r"\ARELOADING=1\nMONOTONIC_USEC=\d+\Z")
+        self.assertEqual(next_state(), "READY=1\nSTATUS=serving")
+        process.send_signal(signal.SIGTERM)
+        self.assertEqual(next_state(), "STOPPING=1\nSTATUS=shutting down")
+        self.assertEqual(process.wait(timeout=TIMEOUT_S), 0)
 
     def test_JobsWithoutSlotsAreToldAndWait(self):
         self.write_jobs([JOB, JOB | {"name": "bert", "job": 8}])

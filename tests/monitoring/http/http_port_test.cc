@@ -107,6 +107,25 @@ TEST(HttpPortTest, HealthTellsTheReason) {
   EXPECT_THAT(answer, HasSubstr("the membership table cannot be reached\n"));
 }
 
+TEST(HttpPortTest, ReadinessIsApartFromHealth) {
+  std::optional<std::string> unready = "starting";
+  HttpHandlers with = handlers();
+  with.unready = [&] { return unready; };
+  const auto port = started(std::move(with));
+  ASSERT_TRUE(port);
+  EXPECT_THAT(get(port->port(), "/healthz"), StartsWith("HTTP/1.1 200"));
+  EXPECT_THAT(get(port->port(), "/readyz"), AllOf(StartsWith("HTTP/1.1 503"), HasSubstr("\r\n\r\nstarting\n")));
+  unready.reset();
+  EXPECT_THAT(get(port->port(), "/readyz"), AllOf(StartsWith("HTTP/1.1 200"), HasSubstr("\r\n\r\nready\n")));
+}
+
+TEST(HttpPortTest, AProcessWithoutReadinessIsReadyWhileItIsHealthy) {
+  HttpHandlers with = handlers();
+  with.unhealthy = [] { return std::optional<std::string>("the session has ended"); };
+  EXPECT_THAT(get(started(handlers())->port(), "/readyz"), StartsWith("HTTP/1.1 200"));
+  EXPECT_THAT(get(started(std::move(with))->port(), "/readyz"), HasSubstr("the session has ended\n"));
+}
+
 TEST(HttpPortTest, OtherPathsAreNotFoundAndOtherMethodsNotAllowed) {
   const auto port = started(handlers());
   ASSERT_TRUE(port);

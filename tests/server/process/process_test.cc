@@ -25,6 +25,7 @@
 #include "protocol/table/membership_table.h"
 #include "protocol/transport/transport.h"
 #include "server/process/process.h"
+#include "tests/monitoring/notify_socket.h"
 #include "tests/server/process/server_program.h"
 
 namespace millrace::server {
@@ -179,8 +180,49 @@ TEST(ShardProcess, HttpPortAnswersFromTheLoop) {
   EXPECT_THAT(http_get(address->port, "/status"), HasSubstr("\"shard_count\":1"));
   EXPECT_THAT(http_get(address->port, "/healthz"), HasSubstr("200"));
   EXPECT_THAT(http_get(address->port, "/metrics"), HasSubstr("millrace_shard_memory_limit_bytes"));
+  EXPECT_THAT(http_get(address->port, "/readyz"), HasSubstr("ready\n"));
   (*process)->request_stop();
   loop.join();
+}
+
+/// Sets NOTIFY_SOCKET while it lives: programs that start meanwhile have the service manager of that name.
+struct ManagedEnvironment {
+  explicit ManagedEnvironment(const std::string& name) {
+    ::setenv("NOTIFY_SOCKET", name.c_str(), 1);
+    ::setenv("WATCHDOG_USEC", "200000", 1);
+  }
+  ~ManagedEnvironment() {
+    ::unsetenv("NOTIFY_SOCKET");
+    ::unsetenv("WATCHDOG_USEC");
+  }
+};
+
+TEST(ServerProgram, TellsItsServiceNotifierWhatItDoes) {
+  TemporaryFolder folder;
+  NotifySocket manager(folder.path + "/notify");
+  const ManagedEnvironment environment(folder.path + "/notify");
+  Program program({"--table", folder.path + "/table.db", "--listen", "127.0.0.1:0", "--quiet"});
+  EXPECT_EQ(manager.next_state(), "READY=1\nSTATUS=starting");
+  EXPECT_EQ(manager.next_state(), "STATUS=ready");
+  EXPECT_EQ(manager.next(), "WATCHDOG=1") << "an idle shard gives signs of life, too";
+  EXPECT_EQ(manager.next(), "WATCHDOG=1");
+  program.signal(SIGHUP);
+  EXPECT_THAT(manager.next_state(), ::testing::StartsWith("RELOADING=1\nMONOTONIC_USEC="));
+  EXPECT_EQ(manager.next_state(), "READY=1\nSTATUS=ready");
+  program.signal(SIGTERM);
+  EXPECT_EQ(manager.next_state(), "STOPPING=1\nSTATUS=shutting down");
+  EXPECT_EQ(program.wait(), 0);
+}
+
+TEST(ServerProgram, ASpareIsStartedButNotReady) {
+  TemporaryFolder folder;
+  NotifySocket manager(folder.path + "/notify");
+  const ManagedEnvironment environment(folder.path + "/notify");
+  Program spare({"--spare", "--table", folder.path + "/table.db", "--listen", "127.0.0.1:0", "--quiet"});
+  EXPECT_EQ(manager.next_state(), "READY=1\nSTATUS=a spare without a number");
+  EXPECT_EQ(manager.next(), "WATCHDOG=1");
+  spare.signal(SIGHUP);  // ends no spare
+  EXPECT_EQ(manager.next(), "WATCHDOG=1");
 }
 
 TEST(StatusJson, SurvivesNamesThatAreNotText) {

@@ -1,0 +1,116 @@
+#!/usr/bin/env bash
+# Builds Debian packages of this source for this machine's release, checks them, and makes a container's root of them.
+#
+#   deploy/packages.sh                 builds the packages: build/package/packages/*.deb.
+#   deploy/packages.sh --lint          also runs lintian on them, which must report no error.
+#   deploy/packages.sh --test          also installs them into a minimal Debian root and boots its systemd. The services start
+#                                      there in their sandbox, and two workers train. Root.
+#   deploy/packages.sh --image FILE    also writes the root file system of a container as a tar file, for deploy/Containerfile.
+#                                      It has millrace-server and the tools.
+#   --build FOLDER                     takes the build in FOLDER, configured with the cache of preset "package".
+#   --mirror URI                       the package mirror (default: the one of this machine's apt).
+#
+# Needs deploy/setup.sh --packages. --test takes two minutes, --image one.
+# Exit codes: 0 done, 1 a build, a check or a test failed, 2 usage, 3 a tool or a right is missing.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+build=build/package
+mirror=
+
+say() { printf 'packages: %s\n' "$*" >&2; }
+usage() { sed -n '2,/^set -/{/^#/p}' "$0" | sed 's/^# \{0,1\}//'; }
+
+require() {
+  local tool
+  for tool in "$@"; do
+    command -v "$tool" >/dev/null || { say "'$tool' is missing: run deploy/setup.sh --packages"; exit 3; }
+  done
+}
+
+build_packages() {
+  require cmake cpack dpkg-shlibdeps
+  if [ "$build" = build/package ]; then
+    cmake --preset package >&2
+    cmake --build --preset package -j "${MILLRACE_JOBS:-$(nproc)}" >&2
+  fi
+  rm -rf "$build/packages"
+  cpack --config "$build/CPackConfig.cmake" >&2
+  rm -rf "$build/packages/_CPack_Packages"
+  ls "$build"/packages/*.deb
+}
+
+lint() {
+  require lintian
+  lintian --allow-root --fail-on error "$build"/packages/*.deb >&2
+}
+
+codename() { sed -n 's/^VERSION_CODENAME=//p' /etc/os-release; }
+
+# make_root FORMAT TARGET PACKAGES COMMAND…: a minimal root with Debian's PACKAGES, then with our packages of COMMAND….
+make_root() {
+  local format=$1 target=$2 packages=$3
+  shift 3
+  require mmdebstrap
+  local debs=() name
+  for name in "$@"; do debs+=("$(realpath "$build"/packages/"${name}"_*.deb)"); done
+  mmdebstrap --mode=root --variant=minbase --format="$format" ${packages:+--include="$packages"} \
+    --customize-hook='mkdir "$1/var/tmp/debs"' --customize-hook="copy-in ${debs[*]} /var/tmp/debs" \
+    --customize-hook='chroot "$1" sh -c "apt-get install -y -q --no-install-recommends /var/tmp/debs/*.deb"' \
+    --customize-hook='rm -rf "$1/var/tmp/debs"' \
+    --customize-hook='chroot "$1" install -d -o millrace -g millrace -m 750 /var/lib/millrace' \
+    "$(codename)" "$target" ${mirror:+"$mirror"} >&2
+}
+
+# boot FOLDER: boots the root in namespaces of its own, without a network but loopback, until it powers off.
+boot() {
+  systemd-nspawn --quiet --register=no --keep-unit --private-network --console=pipe --directory="$1" --boot </dev/null
+}
+
+test_packages() {
+  require systemd-nspawn
+  [ "$(id -u)" -eq 0 ] || { say "--test needs root"; exit 3; }
+  local folder code
+  folder=$(mktemp -d --tmpdir=/var/tmp millrace-packages-XXXXXX)
+  # shellcheck disable=SC2064  # a local, expanded now
+  trap "rm -rf --one-file-system '$folder'" EXIT
+  say "making a root in $folder"
+  make_root directory "$folder/root" systemd,systemd-sysv,dbus \
+    millrace-server millrace-switch millrace-tools libmillrace0.1 python3-millrace
+  install -m 755 deploy/packaging/service_check.sh "$folder/root/service_check.sh"
+  install -m 644 deploy/packaging/service-check.service "$folder/root/etc/systemd/system/service-check.service"
+  ln -s ../service-check.service "$folder/root/etc/systemd/system/multi-user.target.wants/service-check.service"
+  say "booting it"
+  timeout 600 "$BASH" -c "$(declare -f boot); boot \"\$1\"" boot "$folder/root" >"$folder/console.log" 2>&1 || true
+  cat "$folder/root/var/log/service-check.log" >&2 || cat "$folder/console.log" >&2
+  code=$(cat "$folder/root/var/log/service-check.code" 2>/dev/null || echo 1)
+  [ "$code" = 0 ] || { say "the check in the root failed (its words are above)"; exit 1; }
+}
+
+# need OPTION VALUE
+need() { [ -n "${2:-}" ] || { say "$1 takes a value"; exit 2; }; }
+
+main() {
+  local lint=no test=no image=
+  while [ $# -gt 0 ]; do
+    case "$1" in
+      --lint) lint=yes ;;
+      --test) test=yes ;;
+      --image) need "$@"; image=$2; shift ;;
+      --build) need "$@"; build=$2; shift ;;
+      --mirror) need "$@"; mirror=$2; shift ;;
+      -h | --help) usage; exit 0 ;;
+      *) say "unknown option '$1'"; usage >&2; exit 2 ;;
+    esac
+    shift
+  done
+  build_packages
+  [ "$lint" = no ] || lint
+  [ "$test" = no ] || test_packages
+  if [ -n "$image" ]; then
+    make_root tar "$image" "" millrace-server millrace-tools
+    say "$image is the root file system; deploy/Containerfile makes an image of it"
+  fi
+}
+
+main "$@"
