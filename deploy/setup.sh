@@ -75,6 +75,8 @@ readonly TEST_PACKAGES=(
   nftables             # packet loss in netlab tests
   dpdk-dev             # dpdk-testpmd, beside which tests/bench/switch_veth.sh measures
   ethtool              # checksums of veth pairs
+  groff-base           # manual pages of an installation
+  systemd              # systemd-analyze rates the services
 )
 readonly TORCH_PACKAGES=(
   python3-torch        # the training
@@ -96,6 +98,8 @@ readonly PACKAGE_PACKAGES=(
   lintian              # packages.sh --lint
   mmdebstrap           # packages.sh --test, --image
   systemd-container    # packages.sh --test boots a root
+  podman               # builds and runs the image of deploy/Containerfile
+  crun                 # its run-time
 )
 readonly ROOT_PACKAGES=(
   mmdebstrap           # makes a root of another release
