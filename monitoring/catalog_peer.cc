@@ -45,11 +45,7 @@ constexpr std::array<MetricInfo, 11> kPeerMetrics = {{
      .kind = MetricKind::kGauge,
      .labels = kJob,
      .help = "Euclidean norm of the residual"},
-    {.name = "millrace_peer_ranks",
-     .kind = MetricKind::kGauge,
-     .labels = kJob,
-     .help = "Ranks of the job",
-     .shown = Shown::kDetail},
+    {.name = "millrace_peer_ranks", .kind = MetricKind::kGauge, .labels = kJob, .help = "Ranks of the job"},
 }};
 
 }  // namespace

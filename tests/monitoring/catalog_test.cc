@@ -82,22 +82,28 @@ TEST(CatalogTest, NamesAreUniqueAndInBaseUnits) {
   }
 }
 
-/// The queries of the dashboard's panels.
-std::vector<std::string> panel_queries(const nlohmann::json& dashboard) {
+constexpr std::array kDashboards = {"cluster", "job", "switch", "peers"};
+
+nlohmann::json dashboard_json(const std::string& name) {
+  return nlohmann::json::parse(file_text("dashboards/" + name + ".json"));
+}
+
+/// The queries of the panels of all dashboards.
+std::vector<std::string> panel_queries() {
   std::vector<std::string> queries;
-  for (const nlohmann::json& panel : dashboard.at("panels")) {
-    if (panel.at("type") == "row") continue;
-    for (const nlohmann::json& target : panel.at("targets")) queries.push_back(target.at("expr"));
+  for (const char* name : kDashboards) {
+    const nlohmann::json dashboard = dashboard_json(name);
+    for (const nlohmann::json& panel : dashboard.at("panels")) {
+      if (panel.at("type") == "row") continue;
+      for (const nlohmann::json& target : panel.at("targets")) queries.push_back(target.at("expr"));
+    }
   }
   return queries;
 }
 
-nlohmann::json dashboard_json() { return nlohmann::json::parse(file_text("grafana-dashboard.json")); }
-
-TEST(CatalogTest, EveryMetricOfTheDashboardIsExported) {
-  const nlohmann::json dashboard = dashboard_json();
+TEST(CatalogTest, EveryMetricOfTheDashboardsIsExported) {
   const std::set<std::string> exported = exported_names();
-  const std::vector<std::string> queries = panel_queries(dashboard);
+  const std::vector<std::string> queries = panel_queries();
   for (const std::string& query : queries) {
     const std::set<std::string> used = metric_words(query);
     EXPECT_FALSE(used.empty()) << query;
@@ -108,7 +114,7 @@ TEST(CatalogTest, EveryMetricOfTheDashboardIsExported) {
 
 TEST(CatalogTest, EveryMetricIsInAPanelOrIsMarkedAsDetail) {
   std::set<std::string> in_panels;
-  for (const std::string& query : panel_queries(dashboard_json())) in_panels.merge(metric_words(query));
+  for (const std::string& query : panel_queries()) in_panels.merge(metric_words(query));
   for (const MetricInfo* info : metric_catalog()) {
     const std::string name(info->name);
     const bool in_a_panel = in_panels.contains(name) || in_panels.contains(name + "_bucket") ||
@@ -118,12 +124,11 @@ TEST(CatalogTest, EveryMetricIsInAPanelOrIsMarkedAsDetail) {
 }
 
 TEST(DashboardTest, EveryQueryAsksForTheChosenInstancesAndJobs) {
-  const nlohmann::json dashboard = dashboard_json();
   std::map<std::string, const MetricInfo*> by_name;
   for (const MetricInfo* info : metric_catalog()) {
     for (const char* series : {"", "_bucket", "_sum", "_count"}) by_name[std::string(info->name) + series] = info;
   }
-  for (const std::string& query : panel_queries(dashboard)) {
+  for (const std::string& query : panel_queries()) {
     for (size_t at = query.find("millrace_"); at != std::string::npos; at = query.find("millrace_", at + 1)) {
       const size_t brace = query.find_first_not_of("abcdefghijklmnopqrstuvwxyz_", at);
       ASSERT_TRUE(brace != std::string::npos && query[brace] == '{') << query;
@@ -134,17 +139,49 @@ TEST(DashboardTest, EveryQueryAsksForTheChosenInstancesAndJobs) {
       EXPECT_EQ(selector.contains("job=~\"$job\""), has_job) << query;
     }
   }
-  std::set<std::string> variables;
-  for (const nlohmann::json& one : dashboard.at("templating").at("list")) variables.insert(one.at("name"));
-  EXPECT_EQ(variables, (std::set<std::string>{"datasource", "job", "instance"}));
 }
 
-TEST(DashboardTest, PanelsHaveNumbersOfTheirOwnAndDoNotOverlap) {
+TEST(DashboardTest, EachHasANameOfItsOwnAndTheSameVariables) {
+  std::set<std::string> titles;
+  for (const char* name : kDashboards) {
+    const nlohmann::json dashboard = dashboard_json(name);
+    EXPECT_EQ(dashboard.at("uid"), "millrace-" + std::string(name));
+    EXPECT_TRUE(titles.insert(dashboard.at("title")).second) << name;
+    std::set<std::string> variables;
+    for (const nlohmann::json& one : dashboard.at("templating").at("list")) variables.insert(one.at("name"));
+    EXPECT_EQ(variables, (std::set<std::string>{"datasource", "job", "instance"})) << name;
+  }
+}
+
+TEST(DashboardTest, PanelsAreQuestionsAndBeginWithStepsAndBytes) {
+  for (const char* name : kDashboards) {
+    std::vector<std::string> first_row;
+    const nlohmann::json dashboard = dashboard_json(name);
+    for (const nlohmann::json& panel : dashboard.at("panels")) {
+      if (panel.at("type") == "row") continue;
+      const std::string title = panel.at("title");
+      EXPECT_TRUE(title.ends_with("?")) << name << ": " << title;
+      if (panel.at("gridPos").at("y") == 1) first_row.push_back(title);
+    }
+    ASSERT_GE(first_row.size(), 2u) << name;
+    EXPECT_EQ(first_row.at(0), "How many steps per second?") << name;
+    EXPECT_EQ(first_row.at(1), "How many bytes against dense?") << name;
+  }
+}
+
+class DashboardLayoutTest : public ::testing::TestWithParam<const char*> {};
+
+INSTANTIATE_TEST_SUITE_P(All, DashboardLayoutTest, ::testing::ValuesIn(kDashboards),
+                         [](const auto& one) { return std::string(one.param); });
+
+TEST_P(DashboardLayoutTest, PanelsHaveNumbersAndTitlesOfTheirOwnAndDoNotOverlap) {
   std::set<int> ids;
+  std::set<std::string> titles;
   std::set<std::pair<int, int>> taken;
-  const nlohmann::json dashboard = dashboard_json();
+  const nlohmann::json dashboard = dashboard_json(GetParam());
   for (const nlohmann::json& panel : dashboard.at("panels")) {
     EXPECT_TRUE(ids.insert(panel.at("id").get<int>()).second) << panel.at("title");
+    EXPECT_TRUE(titles.insert(panel.at("title")).second) << panel.at("title");
     const nlohmann::json& place = panel.at("gridPos");
     const int x = place.at("x"), y = place.at("y"), w = place.at("w"), h = place.at("h");
     EXPECT_TRUE(x >= 0 && y >= 0 && w > 0 && h > 0 && x + w <= 24) << panel.at("title");
@@ -161,18 +198,20 @@ TEST(DashboardTest, PanelsHaveNumbersOfTheirOwnAndDoNotOverlap) {
 
 TEST(DashboardTest, WhatMustBeZeroIsRedWhereItIsNot) {
   size_t found = 0;
-  const nlohmann::json dashboard = dashboard_json();
-  for (const nlohmann::json& panel : dashboard.at("panels")) {
-    if (panel.at("type") != "stat" || panel.dump().find("audit_imbalance") == std::string::npos) continue;
-    ++found;
-    const nlohmann::json& steps = panel.at("fieldConfig").at("defaults").at("thresholds").at("steps");
-    EXPECT_EQ(steps.at(0).at("color"), "green");
-    EXPECT_TRUE(steps.at(0).at("value").is_null());
-    EXPECT_EQ(steps.at(1).at("color"), "red");
-    EXPECT_GT(steps.at(1).at("value").get<double>(), 0);
-    EXPECT_LT(steps.at(1).at("value").get<double>(), 1e-12);
+  for (const char* name : kDashboards) {
+    const nlohmann::json dashboard = dashboard_json(name);
+    for (const nlohmann::json& panel : dashboard.at("panels")) {
+      if (panel.at("type") != "stat" || panel.dump().find("audit_imbalance") == std::string::npos) continue;
+      ++found;
+      const nlohmann::json& steps = panel.at("fieldConfig").at("defaults").at("thresholds").at("steps");
+      EXPECT_EQ(steps.at(0).at("color"), "green");
+      EXPECT_TRUE(steps.at(0).at("value").is_null());
+      EXPECT_EQ(steps.at(1).at("color"), "red");
+      EXPECT_GT(steps.at(1).at("value").get<double>(), 0);
+      EXPECT_LT(steps.at(1).at("value").get<double>(), 1e-12);
+    }
   }
-  EXPECT_EQ(found, 1u);
+  EXPECT_EQ(found, 2u);
 }
 
 /// Returns the text with each item on one line.
