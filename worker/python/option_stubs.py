@@ -21,12 +21,13 @@ from millrace import configs  # noqa: E402
 KEPT = {"DURATION": "float", "RATE": "float", "on|off": "bool", "LIST": "List[str]"}
 
 HEAD = '''# Written by option_stubs.py.
-from typing import Any, Dict, List, Optional, Sequence, Union
+from typing import Any, Dict, Iterable, List, Optional, Sequence, Union
 
 from . import _millrace
 from .option_info import OptionInfo
 
 def text_of(info: OptionInfo, value: Any) -> str: ...
+def nearest_name(name: str, known: Iterable[str], otherwise: str = ...) -> str: ...
 def value_of(info: OptionInfo, text: str) -> Union[str, bool, int, float, List[str]]: ...
 def options() -> List[OptionInfo]: ...
 '''

@@ -139,6 +139,27 @@ class Sums(Refusals):
             self.assertRaises(TypeError, peers.GradientSum, group, 4, mode="partial")
             self.refused("invalid_argument", "--select topk", peers.GradientSum, group, 4, "oktopk")
 
+    def test_Gather_HasTheBytesOfEachRank(self):
+        def body(group):
+            own = b"rank %d" % group.rank * group.rank  # of rank 0: none
+            self.assertEqual(group.gather(own), [b"", b"rank 1", b"rank 2rank 2"])
+            pending = group.start_gather(own)
+            self.assertEqual(len(pending.wait()), 3)
+            self.assertTrue(pending.ready())
+            self.refused("invalid_argument", "handed out before", pending.wait)
+
+        on_groups(peers.Group.in_process(3), body)
+
+    def test_TimedBarrier_IsContinued(self):
+        groups = peers.Group.in_process(2)
+        self.assertFalse(groups[0].try_barrier())
+        self.refused("timeout", "0.01 s", groups[0].barrier, timeout=0.01)
+        # Rank 0 has entered one barrier in three calls, so that rank 1's second one has no partner.
+        groups[1].barrier()
+        groups[0].barrier()
+        self.assertFalse(groups[1].try_barrier(timeout=0.02))
+        on_groups(groups, lambda group: group.barrier())
+
     def test_Waits_EndAtTheirTime(self):
         first, second = peers.Group.in_process(2)
         total = peers.GradientSum(first, 4)

@@ -4,16 +4,18 @@
     session_test.py FOLDER_OF_PROGRAMS FOLDER_OF_PACKAGE [unittest arguments]
 """
 
+import dataclasses
 import gc
 import logging
 import pickle
+import re
 import sys
 import threading
 import time
 import unittest
 
 from in_threads import in_threads
-from shards import WithShards, millrace
+from shards import ROOT, WithShards, millrace
 
 import numpy as np
 
@@ -23,6 +25,17 @@ N = 1_000
 def gradient_of(worker, step, count=N):
     """Whole numbers, so that sums are exact in any order."""
     return np.random.default_rng([worker, step]).integers(-50, 50, count).astype(np.float32)
+
+
+class Records(unittest.TestCase):
+    """The module gives tuples, so that the order of the fields is the header's."""
+
+    def test_Statistics_HaveTheFieldsOfTheHeaderInItsOrder(self):
+        header = (ROOT / "worker/include/millrace/stats.h").read_text(encoding="utf-8")
+        for name in ("TensorStats", "AuditStats", "SwitchStats", "Stats", "SessionStatus"):
+            body, = re.findall(rf"^struct {name} {{\n(.*?)^}};", header, re.MULTILINE | re.DOTALL)
+            members = re.findall(r"^  [\w:<>, ]+ (\w+)(?: = [^;]+)?;", body, re.MULTILINE)
+            self.assertEqual([field.name for field in dataclasses.fields(getattr(millrace, name))], members, name)
 
 
 class Sums(WithShards):

@@ -276,7 +276,8 @@ def infinite_gradients_under_topk(ranks):
         assert float(residual.norm()) > 1 and scaler.skipped == 2
 
 
-def topk_trains(ranks):
+def stats_of_training(ranks, steps, **options):
+    """Trains: the ranks agree in the end, and the loss is half of the first one. Returns the state's figures."""
     losses = []
 
     def step(ranks, ddp, optimizer, at):
@@ -286,11 +287,16 @@ def topk_trains(ranks):
         optimizer.step()
         losses.append(float(loss))
 
-    with ranks.state(select="topk:0.01", rules={"third.*": {"select": "none"}}, summary_every=10) as state:
-        found = train(ranks, wrapped(Deep, state), step, steps=40)
+    with ranks.state(**options) as state:
+        found = train(ranks, wrapped(Deep, state), step, steps=steps)
         stats = state.stats()
     assert_ranks_agree(ranks, found)
-    assert sum(losses[-4:]) < 0.5 * sum(losses[:4]), losses
+    assert sum(losses[-4:]) < 0.5 * sum(losses[:4]), (options, losses)
+    return stats
+
+
+def topk_trains(ranks):
+    stats = stats_of_training(ranks, 40, select="topk:0.01", rules={"third.*": {"select": "none"}}, summary_every=10)
     assert stats.steps == 40 and 0 < stats.ratio < 0.2, stats.ratio
     assert 0.01 <= stats.density < 0.04, stats.density
     names = [tensor.name for tensor in stats.session.tensors]
@@ -438,20 +444,7 @@ def forked_loaders(ranks):
 def topk_trains_over_peers(ranks):
     """Each way of summing the largest entries trains, and all ranks end with the same bits."""
     for allreduce in ("oktopk:boundaries=pooled", "topk_a", "gtopk", "gaussian_k"):
-        losses = []
-
-        def step(ranks, ddp, optimizer, at):
-            optimizer.zero_grad()
-            loss = loss_of(ddp, ranks, at % 4)
-            loss.backward()
-            optimizer.step()
-            losses.append(float(loss))
-
-        with ranks.state(allreduce=allreduce, select="topk:0.02") as state:
-            found = train(ranks, wrapped(Deep, state), step, steps=24)
-            stats = state.stats()
-        assert_ranks_agree(ranks, found)
-        assert sum(losses[-4:]) < 0.5 * sum(losses[:4]), (allreduce, losses)
+        stats = stats_of_training(ranks, 24, allreduce=allreduce, select="topk:0.02")
         assert 0 < stats.ratio < 0.3, (allreduce, stats.ratio)
 
 

@@ -6,7 +6,7 @@ a second. None sets the default. The stub file beside this one is generated from
 
 import difflib
 import numbers
-from typing import Any, Dict, List, Type, Union
+from typing import Any, Dict, Iterable, List, Type, Union
 
 from . import _millrace
 from .option_info import OptionInfo
@@ -54,6 +54,12 @@ def value_of(info: OptionInfo, text: str) -> Union[str, bool, int, float, List[s
     return text
 
 
+def nearest_name(name: str, known: Iterable[str], otherwise: str = "") -> str:
+    """Returns the end of a refusal of an unknown name: the nearest known one, or `otherwise`."""
+    near = difflib.get_close_matches(name, list(known), 1)
+    return f"; did you mean '{near[0]}'?" if near else otherwise
+
+
 class _Config:
     """The common part: attributes by the names of the list, in any order."""
 
@@ -74,8 +80,7 @@ class _Config:
         known = cls._aliases.get(name, name)
         if known in cls._options:
             return known
-        near = difflib.get_close_matches(name, [*cls._options, *cls._aliases], 1)
-        hint = f"; did you mean '{near[0]}'?" if near else ": millrace.options() lists them"
+        hint = nearest_name(name, [*cls._options, *cls._aliases], ": millrace.options() lists them")
         raise AttributeError(f"{cls.__name__} has no option '{name}'{hint}")
 
     def __getattr__(self, name: str) -> Any:

@@ -141,9 +141,24 @@ class Group:
         return self._group.size()
 
     def barrier(self, timeout: Optional[float] = DEFAULT_TIMEOUT_S) -> None:
-        """Blocks until every rank has called it. Errors: timeout; then this rank must leave the group."""
-        if not self._group.barrier(_seconds(timeout)):
+        """Blocks until every rank has called it. Errors: timeout; this rank stays in the barrier (see try_barrier)."""
+        if not self.try_barrier(timeout):
             raise JobError(f"not every rank has reached the barrier within {timeout} s", "timeout", "job")
+
+    def try_barrier(self, timeout: Optional[float] = 0) -> bool:
+        """Does the same, and returns False where the time has passed. The next call of either is of the same barrier."""
+        return self._group.barrier(_seconds(timeout))
+
+    def start_gather(self, own: bytes) -> "PendingGather":
+        """Starts to gather the bytes of all ranks on every rank; never waits for another rank.
+
+        own  of any length up to 2^31 - 1, another on each rank.
+        """
+        return PendingGather(self._group.start_gather(own))
+
+    def gather(self, own: bytes, timeout: Optional[float] = DEFAULT_TIMEOUT_S) -> List[bytes]:
+        """Gathers the bytes of all ranks on every rank, and blocks until they are there. Returns them by rank."""
+        return self.start_gather(own).wait(timeout)
 
     def failure(self) -> Optional[Failure]:
         """Returns why the group has ended, or None while it runs."""
@@ -192,6 +207,26 @@ class Pending:
         out  [dimension] writable; entries that the sum lacks become 0.
         """
         return int(_in_time(self._pending.wait_into(out, _seconds(timeout), scale), timeout))
+
+
+class PendingGather:
+    """A gather under way. It runs to its end whether its result is taken or not."""
+
+    def __init__(self, inner: _millrace.PeerPendingGather) -> None:
+        self._pending = inner
+
+    def ready(self) -> bool:
+        """Returns whether wait() would not wait. Takes nothing."""
+        return self._pending.ready()
+
+    def try_wait(self, timeout: Optional[float] = 0) -> Optional[List[bytes]]:
+        """Hands out the bytes by rank, once, or returns None where the time has passed."""
+        return self._pending.wait(_seconds(timeout))
+
+    def wait(self, timeout: Optional[float] = DEFAULT_TIMEOUT_S) -> List[bytes]:
+        """Blocks until the bytes of all ranks are there and hands them out, once."""
+        gathered: List[bytes] = _in_time(self.try_wait(timeout), timeout, "gather")
+        return gathered
 
 
 class Allreduce:
@@ -276,9 +311,9 @@ def _seconds(timeout: Optional[float]) -> float:
     return _FOREVER if timeout is None else timeout
 
 
-def _in_time(result: Any, timeout: Optional[float]) -> Any:
+def _in_time(result: Any, timeout: Optional[float], what: str = "sum") -> Any:
     if result is None:
-        raise JobError(f"the sum has not ended within {timeout} s", "timeout", "job")
+        raise JobError(f"the {what} has not ended within {timeout} s", "timeout", "job")
     return result
 
 

@@ -204,7 +204,7 @@ class Session:
 
     def status(self) -> SessionStatus:
         """Returns the present state, for displays."""
-        return SessionStatus(**self._session.status())
+        return SessionStatus(*self._session.status())
 
     def stats(self) -> Stats:
         """Returns the sums since the session connected."""

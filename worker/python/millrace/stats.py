@@ -1,7 +1,7 @@
-"""Statistics of a session. Names and meanings are those of the C++ header `millrace/stats.h`."""
+"""Statistics of a session. Names, order and meanings are those of the C++ header `millrace/stats.h`."""
 
 from dataclasses import asdict, dataclass
-from typing import Any, Dict, List, cast
+from typing import Any, Dict, List, Tuple, cast
 
 
 class _Record:
@@ -109,8 +109,7 @@ class SessionStatus(_Record):
     workers_missing: int
 
 
-def stats_of(record: Dict[str, Any]) -> Stats:
-    """Returns the statistics of the module's dictionary."""
-    parts = {"audit": AuditStats(**record["audit"]), "by_switch": SwitchStats(**record["by_switch"]),
-             "tensors": [TensorStats(**tensor) for tensor in record["tensors"]]}
-    return Stats(**{**record, **parts})
+def stats_of(record: Tuple[Any, ...]) -> Stats:
+    """Returns the statistics of the module's tuple, which has the fields in their order."""
+    *sums, audit, by_switch, tensors = record
+    return Stats(*sums, AuditStats(*audit), SwitchStats(*by_switch), [TensorStats(*tensor) for tensor in tensors])

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <cstddef>
 #include <mutex>
 #include <span>
 #include <utility>
@@ -156,11 +157,30 @@ std::vector<std::unique_ptr<PythonGroup>> PythonGroup::in_process(uint32_t size)
 }
 
 bool PythonGroup::barrier(double timeout_s) {
-  peers::Allreduce allreduce(*held(), {.dimension = 1, .algorithm = peers::Algorithm::dense_recursive_doubling()});
-  peers::Pending pending = allreduce.start(std::vector<float>(1, 0.0F));
-  return wait_in_slices(timeout_s, WaitSlices::kEven, [&](milliseconds slice) {
-    return without_lock([&] { return pending.try_wait(slice).has_value(); });
+  const std::shared_ptr<peers::Group> group = held();
+  return wait_in_slices(timeout_s, WaitSlices::kEven,
+                        [&](milliseconds slice) { return without_lock([&] { return group->try_barrier(slice); }); });
+}
+
+std::unique_ptr<PythonPendingGather> PythonGroup::start_gather(const std::string& own) {
+  const std::shared_ptr<peers::Group> group = held();
+  auto pending = without_lock([&] { return std::optional(group->start_gather(std::as_bytes(std::span(own)))); });
+  return std::make_unique<PythonPendingGather>(std::move(*pending));
+}
+
+bool PythonPendingGather::ready() { return pending_.held("the gather")->ready(); }
+
+py::object PythonPendingGather::wait(double timeout_s) {
+  const std::shared_ptr<peers::PendingGather> pending = pending_.held("the gather");
+  const std::optional<peers::Gathered> all = wait_in_slices(timeout_s, WaitSlices::kEven, [&](milliseconds slice) {
+    return without_lock([&] { return pending->try_wait(slice); });
   });
+  if (!all) return py::none();
+  py::list by_rank;
+  for (const std::span<const std::byte> one : all->of_rank) {
+    by_rank.append(py::bytes(one.empty() ? "" : reinterpret_cast<const char*>(one.data()), one.size()));
+  }
+  return by_rank;
 }
 
 py::object PythonGroup::failure() const {
@@ -356,9 +376,14 @@ void bind_peers(py::module_& module) {
       .def("rank", &PythonGroup::rank)
       .def("size", &PythonGroup::size)
       .def("barrier", &PythonGroup::barrier, arg("timeout"))
+      .def("start_gather", &PythonGroup::start_gather, arg("own"))
       .def("failure", &PythonGroup::failure)
       .def("traffic", &PythonGroup::traffic)
       .def("close", &PythonGroup::close);
+  py::class_<PythonPendingGather>(module, "PeerPendingGather",
+                                  "A gather under way; millrace.peers.PendingGather documents it.")
+      .def("ready", &PythonPendingGather::ready)
+      .def("wait", &PythonPendingGather::wait, arg("timeout"));
   py::class_<PythonPending>(module, "PeerPending", "A sum under way; millrace.peers.Pending documents it.")
       .def("ready", &PythonPending::ready)
       .def("wait", &PythonPending::wait, arg("timeout"))

@@ -39,6 +39,20 @@ class OwnedByProcess {
   std::unique_ptr<std::shared_ptr<T>> object_;
 };
 
+/// Is millrace::peers::PendingGather.
+class PythonPendingGather {
+ public:
+  explicit PythonPendingGather(peers::PendingGather pending)
+      : pending_(std::make_shared<peers::PendingGather>(std::move(pending))) {}
+
+  bool ready();
+  /// Returns a list of bytes, by rank.
+  pybind11::object wait(double timeout_s);
+
+ private:
+  OwnedByProcess<peers::PendingGather> pending_;
+};
+
 /// Is millrace::peers::Group over TCP, or over threads of this process.
 class PythonGroup {
  public:
@@ -53,6 +67,7 @@ class PythonGroup {
   uint32_t rank() const { return held()->rank(); }
   uint32_t size() const { return held()->size(); }
   bool barrier(double timeout_s);
+  std::unique_ptr<PythonPendingGather> start_gather(const std::string& own);
   /// Returns (code, sentence, rank or None), or None.
   pybind11::object failure() const;
   pybind11::tuple traffic() const;

@@ -242,10 +242,10 @@ bool PythonSession::place_weights(const py::list& weights, double timeout_s) {
   });
 }
 
-py::dict PythonSession::status() const {
+py::tuple PythonSession::status() const {
   return record_of(call([](Session& session) { return session.status(); }));
 }
-py::dict PythonSession::stats() const {
+py::tuple PythonSession::stats() const {
   return record_of(call([](Session& session) { return session.stats(); }));
 }
 uint16_t PythonSession::http_port() const {

@@ -57,8 +57,8 @@ class PythonSession {
                                 double timeout_s);
   bool place_weights(const pybind11::list& weights, double timeout_s);
 
-  pybind11::dict status() const;
-  pybind11::dict stats() const;
+  pybind11::tuple status() const;
+  pybind11::tuple stats() const;
   uint16_t http_port() const;
   void save(const std::string& path);
   bool finish(double timeout_s);

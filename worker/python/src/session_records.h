@@ -6,12 +6,12 @@
 
 #include "millrace/millrace.h"
 
-/// Results of a session as dictionaries and tuples, of which the Python part makes its classes.
+/// Results of a session as tuples, of which the Python part makes its classes.
 namespace millrace::python {
 
-/// Returns the statistics under the names of C++.
-pybind11::dict record_of(const Stats& stats);
-pybind11::dict record_of(const SessionStatus& status);
+/// Return the members, in the order of millrace/stats.h.
+pybind11::tuple record_of(const Stats& stats);
+pybind11::tuple record_of(const SessionStatus& status);
 
 /// Returns (tensor, step, applied, replaced, pieces). A piece is (begin, dimension, dense, indices or None, values,
 /// denominator, contributors), whose arrays keep the update alive.

@@ -1,10 +1,10 @@
 """Options of a State: which belong to the job and which to the worker, this process's rank, and its HTTP port."""
 
-import difflib
 import os
 
 import torch.distributed
 
+from ..configs import nearest_name
 from .peers import PeerLibrary
 
 PEER_KEYWORDS = ("allreduce", "addresses", "listen", "silence")
@@ -87,7 +87,6 @@ def split_options(library, options):
     for name, value in options.items():
         if name.startswith("_") or not (hasattr(job, name) or hasattr(worker, name)):
             known = [word for config in (job, worker) for word in dir(config) if not word.startswith("_")]
-            near = difflib.get_close_matches(name, known, n=1)
-            raise TypeError(f"no option '{name}'" + (f"; did you mean '{near[0]}'?" if near else ""))
+            raise TypeError(f"no option '{name}'" + nearest_name(name, known))
         (of_job if hasattr(job, name) else of_worker)[name] = value
     return of_job, of_worker
