@@ -9,6 +9,12 @@
 #                                             test   the unit tests and the lint rules.
 #   deploy/debian-root.sh forky --aptopt='Acquire::Check-Valid-Until "false"'
 #                                           Debian testing, from a mirror whose copy of it may be older than a week.
+#   deploy/debian-root.sh trixie --python   the Python package with the release's Python, NumPy and PyTorch: 2.5 GB.
+#                                             setup  deploy/setup.sh --python.
+#                                             build  the binding and the shard server, in the dev preset.
+#                                             test   the tests of label 'python', and no others.
+#                                             wheel  pip and scikit-build-core build a wheel without a network. A fresh
+#                                                    virtual environment installs it, and runs a job.
 #   deploy/debian-root.sh trixie -- COMMAND…     runs COMMAND in the root, in the source folder ("-- bash": a shell).
 #   deploy/debian-root.sh trixie --remove        removes the root and this clone's build in it.
 #
@@ -143,14 +149,29 @@ enter() {
     /bin/sh -c 'cd "$1" && shift && exec "$@"' sh "$SOURCE" "$@" || exit $?
 }
 
-stage_setup() { deploy/setup.sh; }
-stage_build() { cmake --preset dev && cmake --build --preset dev -j "$jobs"; }
+stage_setup() { deploy/setup.sh "${packages[@]}"; }
+stage_build() { cmake --preset dev && cmake --build --preset dev -j "$jobs" "${targets[@]}"; }
 stage_test() { ctest --preset dev -j "$jobs" -L "^($labels)\$" --no-tests=error; }
 
-# stages JOBS LABELS: in the root.
+# The source is read-only: pip builds in the folder that the root can write.
+stage_wheel() {
+  local folder=build/wheel
+  rm -rf "$folder/out" "$folder/venv"
+  CMAKE_BUILD_PARALLEL_LEVEL=$jobs PYTHONDONTWRITEBYTECODE=1 python3 -m pip wheel ./worker/python --wheel-dir "$folder/out" \
+    --no-index --no-deps --no-build-isolation --config-settings=build-dir="$PWD/$folder/build" &&
+    python3 -m venv "$folder/venv" &&
+    "$folder/venv/bin/pip" install --no-index "$folder"/out/millrace-*.whl &&
+    "$folder/venv/bin/python" tests/worker/python/wheel_job.py build/dev/bin
+}
+
+# stages JOBS LABELS PYTHON: in the root. PYTHON: yes or no.
 stages() {
-  local jobs=$1 labels=$2 stage started table=() failed=no
-  for stage in setup build test; do
+  local jobs=$1 labels=$2 stage started table=() failed=no packages=() targets=() stages=(setup build test)
+  if [ "$3" = yes ]; then
+    packages=(--python) targets=(--target millrace_python millrace-server) labels=python
+    stages=(setup build test wheel)
+  fi
+  for stage in "${stages[@]}"; do
     printf '=== %s …\n' "$stage"
     started=$SECONDS
     # In a condition, errexit is off: a stage is a list of && for that.
@@ -167,7 +188,7 @@ stages() {
 need() { [ -n "${2:-}" ] || { say "$1 takes a value"; exit 2; }; }
 
 main() {
-  local suite='' mirror='' aptopts=() labels='unit|lint' jobs renew=no remove=no command=()
+  local suite='' mirror='' aptopts=() labels='unit|lint' jobs renew=no remove=no python=no command=()
   jobs=$(nproc)
   while [ $# -gt 0 ]; do
     case "$1" in
@@ -178,6 +199,7 @@ main() {
       --jobs) need "$@"; jobs=$2; shift ;;
       --renew) renew=yes ;;
       --remove) remove=yes ;;
+      --python) python=yes ;;
       --) shift; command=("$@"); [ $# -gt 0 ] || { say "-- takes a command"; exit 2; }; break ;;
       -h | --help) usage; exit 0 ;;
       -*) say "unknown option '$1'"; usage >&2; exit 2 ;;
@@ -196,7 +218,7 @@ main() {
   require_root "$suite" "$mirror" "${aptopts[@]}"
   [ "${#command[@]}" -eq 0 ] || exec "${NAMESPACES[@]}" --mount-proc "$BASH" "$0" --confined enter "$suite" "${command[@]}"
   printf '=== root: %d s\n' $((SECONDS - started))
-  confined enter "$suite" "$SOURCE/deploy/debian-root.sh" --stages "$jobs" "$labels" || exit 1
+  confined enter "$suite" "$SOURCE/deploy/debian-root.sh" --stages "$jobs" "$labels" "$python" || exit 1
 }
 
 case "${1:-}" in

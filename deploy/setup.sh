@@ -5,6 +5,7 @@
 #   deploy/setup.sh --tests    also those of deploy/test.sh (clang 19, network tools, python3).
 #   deploy/setup.sh --torch    also those of deploy/demo.sh --torch (PyTorch, matplotlib).
 #   deploy/setup.sh --papers   also those of the experiments of tests/bench/papers/ (numpy, matplotlib, PyTorch).
+#   deploy/setup.sh --python   also those of the tests of the binding for Python, and of its wheel (Debian 13 or later).
 #   deploy/setup.sh --roots    also those of deploy/debian-root.sh (roots of other Debian releases).
 #   deploy/setup.sh --packages also those of deploy/packages.sh (Debian packages and their test).
 #   deploy/setup.sh --list     installs nothing: prints all packages of the requested groups, one a line.
@@ -101,6 +102,15 @@ readonly PACKAGE_PACKAGES=(
   podman               # builds and runs the image of deploy/Containerfile
   crun                 # its run-time
 )
+readonly PYTHON_PACKAGES=(
+  python3-numpy             # tests/worker/python
+  mypy                      # types of the binding
+  python3-torch             # tests of its package for PyTorch
+  python3-pip               # builds the wheel
+  python3-scikit-build-core # builds the wheel; Debian 12 lacks it
+  python3-pybind11          # a requirement of the wheel's build
+  python3-venv              # a fresh virtual environment for the wheel
+)
 readonly ROOT_PACKAGES=(
   mmdebstrap           # makes a root of another release
   uidmap               # for users other than root
@@ -145,6 +155,7 @@ main() {
       --torch) packages+=("${TORCH_PACKAGES[@]}") ;;
       --papers) packages+=("${PAPER_PACKAGES[@]}") ;;
       --packages) packages+=("${PACKAGE_PACKAGES[@]}") ;;
+      --python) packages+=("${PYTHON_PACKAGES[@]}") ;;
       --roots) packages+=("${ROOT_PACKAGES[@]}") ;;
       --list) action=list ;;
       --check) action=check ;;

@@ -5,6 +5,7 @@
 """
 
 import gzip
+import itertools
 import os
 import random
 import re
@@ -33,14 +34,23 @@ def write_digits(folder):
         file.write(struct.pack(">2I", 0x801, len(labels)) + labels)
 
 
+_FILES = tempfile.TemporaryDirectory()
+_NUMBERS = itertools.count()
+
+
 def torchrun(*arguments):
     """Returns the words of a torchrun command for processes of this machine alone.
 
     torch 1.13 has no default of --redirects and --tee on Python 3.11. Its --standalone takes port 29400, and a second torchrun
-    then depends on the first: port 0 is a free port.
+    then depends on the first. The torchrun of Debian's torch 2.6 makes no store over TCP, since it lacks libuv: hence a file.
     """
     return [sys.executable, "-m", "torch.distributed.run", "--redirects", "1", "--tee", "1", "--rdzv_backend", "c10d",
-            "--rdzv_endpoint", "localhost:0", *arguments]
+            "--rdzv_conf", "store_type=file", "--rdzv_endpoint", f"{_FILES.name}/{next(_NUMBERS)}", *arguments]
+
+
+# Of torchrun and its processes. The last two are for Debian's torch 2.6 and later, which lack libuv.
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(torch_required.PACKAGE), "OMP_NUM_THREADS": "1", "USE_LIBUV": "0",
+               "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 
 
 @unittest.skipUnless(torch_required.BUILT, "the package millrace is not built")
@@ -63,8 +73,7 @@ class Examples(unittest.TestCase):
                    *map(str, arguments)]
         if data:
             command += ["--data", self.folder.name]
-        environment = {**os.environ, "PYTHONPATH": str(torch_required.PACKAGE), "OMP_NUM_THREADS": "1", "USE_LIBUV": "0"}
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=ENVIRONMENT)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         return done.stdout
 

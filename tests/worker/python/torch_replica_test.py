@@ -19,7 +19,7 @@ import torch_required  # first: skips where PyTorch is absent
 
 import torch
 
-from torch_examples_test import EXAMPLES, torchrun, write_digits
+from torch_examples_test import ENVIRONMENT, EXAMPLES, torchrun, write_digits
 from torch_shards import Shards
 
 if torch_required.BUILT:
@@ -257,8 +257,7 @@ class Example(WithShards):
     def start(self, worker, workers, steps, *arguments, starter=(sys.executable,)):
         command = [*starter, EXAMPLES / "mnist_elastic.py", "--worker", worker, "--workers", workers, "--data", self.folder.name,
                    "--servers", self.shards.servers, "--job", self.id(), "--steps", steps, "--batch", 4, *arguments]
-        environment = {**os.environ, "PYTHONPATH": str(torch_required.PACKAGE), "OMP_NUM_THREADS": "1", "USE_LIBUV": "0"}
-        process = subprocess.Popen([*map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
+        process = subprocess.Popen([*map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=ENVIRONMENT)
         self.addCleanup(process.stdout.close)
         self.addCleanup(process.wait)
         self.addCleanup(process.terminate)  # torchrun ends its worker, too

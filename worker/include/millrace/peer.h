@@ -348,7 +348,8 @@ class MILLRACE_API Pending {
   /// Blocks until the result is there and hands it out, once. The group's time limits bound it.
   ///
   /// Errors   invalid_argument: handed out before. The sum's: non_finite (the sum overflowed), malformed. The group's,
-  ///          where it has ended: timeout, unavailable, job_mismatch, each naming the rank.
+  ///          where it has ended: timeout, unavailable, job_mismatch, each naming the rank. A later call after an
+  ///          error has that error again.
   Reduced wait();
   /// Does the same, for no longer than `timeout`; then returns empty, and the sum continues. 0: does not wait.
   [[nodiscard]] std::optional<Reduced> try_wait(std::chrono::milliseconds timeout = {});

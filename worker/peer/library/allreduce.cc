@@ -190,6 +190,7 @@ struct Pending::Impl {
   std::shared_ptr<Group::Impl> group;
   peer::Pending<peer::Reduced> pending;
   bool taken = false;
+  std::optional<Error> failure = {};  ///< a later wait() has the same error
 };
 
 /// Holds an allreduce. A running sum keeps `allreduce` alive, and not the group, which owns the running sum.
@@ -262,9 +263,15 @@ Pending::~Pending() = default;
 bool Pending::ready() { return held(impl_).taken || held(impl_).pending.test(); }
 
 Reduced Pending::wait() {
-  if (held(impl_).taken) refuse(JobErrorCode::kInvalidArgument, "this result was handed out before");
-  held(impl_).taken = true;
-  return public_reduced_of(take(held(impl_).pending.wait(), JobErrorOrigin::kJob));
+  Impl& impl = held(impl_);
+  if (!impl.failure) {
+    if (impl.taken) refuse(JobErrorCode::kInvalidArgument, "this result was handed out before");
+    impl.taken = true;
+    Result<peer::Reduced> result = impl.pending.wait();
+    if (result) return public_reduced_of(std::move(*result));
+    impl.failure = std::move(result.error());
+  }
+  return public_reduced_of(take(Result<peer::Reduced>(std::unexpected(*impl.failure)), JobErrorOrigin::kJob));
 }
 
 std::optional<Reduced> Pending::try_wait(std::chrono::milliseconds timeout) {

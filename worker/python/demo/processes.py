@@ -1,4 +1,4 @@
-"""Processes of one training run: two shards, and a torchrun with one rank on each of the other hosts."""
+"""Processes of one training run: two shards, and one rank on each of the other hosts."""
 
 import json
 import os
@@ -30,12 +30,13 @@ def free_port(address):
         return listener.getsockname()[1]
 
 
-def torchrun_words(ranks, rank, address, port, logs, script, arguments):
-    """Returns the words of a torchrun that starts one rank of a job of `ranks` hosts."""
-    # torch 1.13 has no default of --redirects and --tee on Python 3.11.
-    return [sys.executable, "-m", "torch.distributed.run", "--redirects", "1", "--tee", "1", "--log_dir", str(logs),
-            "--nnodes", str(ranks), "--node_rank", str(rank), "--nproc_per_node", "1", "--master_addr", address,
-            "--master_port", str(port), str(script), *map(str, arguments)]
+def torchrun_environment(ranks, rank, address, port):
+    """Returns what torchrun tells a rank that is alone on its host.
+
+    Debian 13's torchrun cannot start at all: it asks for a store with libuv, which Debian's torch lacks.
+    """
+    return {"RANK": str(rank), "LOCAL_RANK": "0", "WORLD_SIZE": str(ranks), "MASTER_ADDR": address, "MASTER_PORT": str(port),
+            "USE_LIBUV": "0"}
 
 
 class Processes:
@@ -81,13 +82,13 @@ class Processes:
         address = self._lab.address(1)
         port = free_port(address)
         threads = max(1, (os.cpu_count() or 1) // ranks)
-        # torchrun of torch 2 uses libuv, which Debian's torch lacks.
-        environment = {"PYTHONPATH": str(self._package), "GLOO_SOCKET_IFNAME": self._lab.interface, "USE_LIBUV": "0",
+        environment = {"PYTHONPATH": str(self._package), "GLOO_SOCKET_IFNAME": self._lab.interface,
                        "OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1"}
         started = []
         for rank in range(ranks):
-            words = torchrun_words(ranks, rank, address, port, self._folder / f"torchrun{rank}", EXAMPLE, arguments)
-            started.append(self.start(f"rank{rank}", rank + 1, words, environment, subprocess.PIPE if rank == 0 else None))
+            started.append(self.start(f"rank{rank}", rank + 1, [sys.executable, EXAMPLE, *arguments],
+                                      {**environment, **torchrun_environment(ranks, rank, address, port)},
+                                      subprocess.PIPE if rank == 0 else None))
         return started
 
     def lines_of(self, ranks):
@@ -117,7 +118,7 @@ class Processes:
         self._check(ranks)
 
     def stop(self):
-        """Ends all processes: first by SIGTERM, which torchrun passes on; those that stay by SIGKILL."""
+        """Ends all processes: first by SIGTERM; those that stay by SIGKILL."""
         # Another Ctrl-C would leave processes behind.
         before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
         try:

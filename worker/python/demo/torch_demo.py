@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Trains a transformer with PyTorch behind slow links: dense DDP over gloo, then through Millrace.
 
-Four torchrun processes and two shards, each on a host of its own. A host is a network namespace (root); where there are
+Four ranks and two shards, each on a host of its own. A host is a network namespace (root); where there are
 none, all run on this machine's loopback, whose link has no limit. Each run trains the same network on the same batches.
 The report has held-out loss, time and bytes; bytes are counted at the hosts' interfaces, alike for all runs.
 
@@ -59,7 +59,7 @@ def options(arguments):
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--link-rate", default="100mbit", metavar="RATE",
                         help="of each host's link; none: no namespaces (%(default)s)")
-    parser.add_argument("--ranks", type=int, default=4, help="torchrun processes (%(default)s)")
+    parser.add_argument("--ranks", type=int, default=4, help="(%(default)s)")
     parser.add_argument("--shards", type=int, default=2, help="(%(default)s)")
     parser.add_argument("--steps", type=int, default=60, help="of the dense runs (%(default)s)")
     parser.add_argument("--millrace-steps", type=int, default=None, metavar="STEPS", help="4 times --steps unless given")

@@ -18,12 +18,12 @@ Arrays are as those of millrace.Session. All ranks make the same sums in the sam
 import atexit
 import weakref
 from types import TracebackType
-from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Type, Union
+from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple, Type, Union
 
 from . import _millrace
 from .configs import JobConfig
 from .errors import JobError
-from .updates import Entries
+from .updates import NO_ENTRIES, Entries
 
 DEFAULT_TIMEOUT_S = 600.0
 _FOREVER = float("inf")
@@ -297,6 +297,18 @@ class GradientSum:
     def take_residual(self) -> Entries:
         """Hands out the residual and sets it to zero. Errors: invalid_argument: a step is under way."""
         return Entries(*self._sum.take_residual())
+
+    def take_velocity(self) -> Entries:
+        """Does the same with the velocity; no entries without option momentum."""
+        return Entries(*self._sum.take_velocity())
+
+    def restore(self, residual: Tuple[Any, Any] = NO_ENTRIES, velocity: Tuple[Any, Any] = NO_ENTRIES) -> None:
+        """Adds entries to residual and velocity, as the take_ calls handed them out. They gain no momentum.
+
+        residual, velocity  pairs (indices [n], values [n]), in any order; values of equal indices are added up.
+        Errors  those of take_residual(). non_finite. invalid_argument: a velocity without option momentum.
+        """
+        self._sum.restore((residual[0], residual[1]), (velocity[0], velocity[1]))
 
     def counts(self) -> Counts:
         """Returns the counters of this rank. Cost: a pass over the residual."""

@@ -1,6 +1,5 @@
 """A worker's membership in one running job."""
 
-import array
 import atexit
 import os
 import time
@@ -13,12 +12,11 @@ from .configs import JobConfig, WorkerConfig
 from .errors import JobError
 from .stats import SessionStatus, Stats, stats_of
 from .tensor import Tensor
-from .updates import Entries, Filled, Piece, PulledSteps, Update
+from .updates import NO_ENTRIES, Entries, Filled, Piece, PulledSteps, Update
 
 DEFAULT_TIMEOUT_S = 600.0
 _FOREVER = float("inf")
 _END_S = 2.0
-_NO_ENTRIES = (array.array("I"), array.array("f"))
 
 TensorKey = Union[int, str]
 _Result = TypeVar("_Result")
@@ -156,8 +154,8 @@ class Session:
         """
         return Entries(*self._session.take_velocity(self._place(tensor)))
 
-    def restore(self, tensor: TensorKey, residual: Tuple[Any, Any] = _NO_ENTRIES,
-                velocity: Tuple[Any, Any] = _NO_ENTRIES) -> None:
+    def restore(self, tensor: TensorKey, residual: Tuple[Any, Any] = NO_ENTRIES,
+                velocity: Tuple[Any, Any] = NO_ENTRIES) -> None:
         """Adds entries to the tensor's residual and velocity, as the take_ calls handed them out.
 
         They gain no momentum. With option momentum a push is no substitute.

@@ -1,5 +1,6 @@
 """Results of a session's calls."""
 
+import array
 from typing import NamedTuple, Optional, Tuple
 
 from . import _millrace
@@ -55,6 +56,9 @@ class Entries(NamedTuple):
 
     indices: _millrace.Array
     values: _millrace.Array
+
+
+NO_ENTRIES = (array.array("I"), array.array("f"))
 
 
 class PulledSteps(NamedTuple):

@@ -222,6 +222,15 @@ std::span<const uint32_t> IndexInput::indices() {
   return converted_->span();
 }
 
+SparseEntries entries_of(const py::tuple& pair) {
+  if (pair.size() != 2) throw py::value_error("entries are a pair (indices, values)");
+  IndexInput indices(pair[0]);
+  FloatInput values(pair[1], "values");
+  const auto at = indices.indices();
+  const auto held = values.values();
+  return {{at.begin(), at.end()}, {held.begin(), held.end()}};
+}
+
 void bind_arrays(py::module_& module) {
   py::class_<Array>(module, "Array", py::buffer_protocol(),
                     "Read-only array of one dimension, f32 or u32, in the library's memory. numpy.asarray(x) and "

@@ -9,6 +9,7 @@
 #include <span>
 #include <string_view>
 
+#include "millrace/entries.h"
 #include "worker/python/src/elements.h"
 
 /// Arrays of Python, by the buffer protocol or DLPack: NumPy, torch, JAX and CuPy have one of them.
@@ -74,6 +75,9 @@ class IndexInput {
   BorrowedArray array_;
   std::optional<Uninitialized<uint32_t>> converted_;
 };
+
+/// Returns a copy of the entries of a pair (indices, values). Errors  as of IndexInput and FloatInput.
+SparseEntries entries_of(const pybind11::tuple& pair);
 
 /// Is an array of the library for Python: one dimension, read-only, kept alive by `owner`.
 struct Array {

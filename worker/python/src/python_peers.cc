@@ -34,6 +34,10 @@ T value_of_result(Result<T>&& result, JobErrorOrigin origin) {
   return std::move(*result);
 }
 
+void must(const Status& status) {
+  if (!status) throw JobError(static_cast<JobErrorCode>(status.error().code), status.error().message, JobErrorOrigin::kWorker);
+}
+
 milliseconds milliseconds_of_seconds(double seconds) {
   constexpr double kLongest = 1e9;
   if (!(seconds >= 0)) throw py::value_error("a time limit is a number of seconds, 0 or more");
@@ -58,6 +62,14 @@ std::vector<std::string> exchanged(const py::object& exchange, const std::string
   return addresses;
 }
 
+/// Returns entries as a stream; values of equal indices are added up.
+Stream finite_stream_of(const SparseEntries& entries, uint64_t dimension) {
+  if (!all_finite(entries.values)) {
+    throw JobError(JobErrorCode::kNonFinite, "NaN or infinity among entries to restore", JobErrorOrigin::kWorker);
+  }
+  return value_of_result(coalesce(dimension, entries.indices, entries.values), JobErrorOrigin::kWorker);
+}
+
 Array array_in(std::span<const float> values, const std::shared_ptr<const void>& owner) {
   return {.data = values.data(), .count = values.size(), .type = ElementType::kF32, .owner = owner};
 }
@@ -69,6 +81,12 @@ py::tuple entries_record(const EntriesView& entries, const std::shared_ptr<const
   py::object indices = py::none();
   if (!entries.dense) indices = py::cast(array_in(entries.indices, owner));
   return py::make_tuple(indices, array_in(entries.values, owner));
+}
+
+/// Returns (indices, values), which own the entries.
+py::tuple record_of(Stream&& entries) {
+  const auto owner = std::make_shared<const Stream>(std::move(entries));
+  return py::make_tuple(array_in(owner->indices, owner), array_in(owner->values, owner));
 }
 
 /// Returns the sum as one piece of an update.
@@ -277,6 +295,11 @@ struct PythonGradientSum::State {
   std::unique_ptr<training::TimedExchange> exchange = {};
   uint64_t pushed = 0;
   uint64_t finished = 0;
+  std::optional<JobError> failure = {};  ///< of a step; later calls have it too
+
+  void check_failure() const {
+    if (failure) throw *failure;
+  }
 };
 
 PythonGradientSum::PythonGradientSum(const PythonGroup& group, uint64_t dimension, const JobOptions& job,
@@ -328,11 +351,18 @@ std::optional<uint64_t> PythonGradientSum::wait_into(uint64_t step, py::handle o
     return without_lock([&]() -> std::optional<uint64_t> {
       const std::shared_ptr<State> kept = std::move(state);
       const std::lock_guard lock(kept->mutex);
+      kept->check_failure();
       if (step != kept->finished || kept->exchange->in_flight() == 0) {
         refuse_call("step " + std::to_string(step) + " was not pushed, or was handed out before");
       }
       if (!kept->exchange->wait_for_oldest(std::chrono::nanoseconds(slice).count())) return std::nullopt;
-      auto sum = value_of_result(kept->exchange->finish_oldest(), JobErrorOrigin::kJob);
+      auto finished = kept->exchange->finish_oldest();
+      if (!finished) {
+        const Error& error = finished.error();
+        kept->failure.emplace(static_cast<JobErrorCode>(error.code), error.message, JobErrorOrigin::kJob);
+      }
+      kept->check_failure();
+      auto& sum = *finished;
       ++kept->finished;
       const StreamView& view = sum.sum.view;
       const EntriesView entries{
@@ -345,15 +375,37 @@ std::optional<uint64_t> PythonGradientSum::wait_into(uint64_t step, py::handle o
   });
 }
 
-py::tuple PythonGradientSum::take_residual() {
+/// Returns call(exchange), without the interpreter's lock.
+template <typename Call>
+auto PythonGradientSum::while_idle(Call call) {
   std::shared_ptr<State> state = state_.held("the sum");
-  const auto entries = without_lock([&] {
+  return without_lock([&] {
     const std::shared_ptr<State> kept = std::move(state);
     const std::lock_guard lock(kept->mutex);
-    if (kept->exchange->in_flight() > 0) refuse_call("a step is under way: wait for it, then take the residual");
-    return std::make_shared<const Stream>(value_of_result(kept->exchange->take_residual(), JobErrorOrigin::kWorker));
+    kept->check_failure();
+    if (kept->exchange->in_flight() > 0) refuse_call("a step is under way: wait for it first");
+    return call(*kept->exchange);
   });
-  return py::make_tuple(array_in(entries->indices, entries), array_in(entries->values, entries));
+}
+
+py::tuple PythonGradientSum::take_residual() {
+  return record_of(while_idle([](training::TimedExchange& exchange) {
+    return value_of_result(exchange.take_residual(), JobErrorOrigin::kWorker);
+  }));
+}
+
+py::tuple PythonGradientSum::take_velocity() {
+  return record_of(while_idle([](training::TimedExchange& exchange) { return exchange.take_velocity(); }));
+}
+
+void PythonGradientSum::restore(const py::tuple& residual, const py::tuple& velocity) {
+  const SparseEntries of_residual = entries_of(residual);
+  const SparseEntries of_velocity = entries_of(velocity);
+  while_idle([&](training::TimedExchange& exchange) {
+    const Stream entering = finite_stream_of(of_residual, dimension_);
+    const Stream moving = finite_stream_of(of_velocity, dimension_);
+    must(exchange.restore(entering.view(), moving.view()));
+  });
 }
 
 py::tuple PythonGradientSum::counts() const {
@@ -401,6 +453,8 @@ void bind_peers(py::module_& module) {
       .def("push", &PythonGradientSum::push, arg("gradient"))
       .def("wait_into", &PythonGradientSum::wait_into, arg("step"), arg("out"), arg("timeout"), arg("scale"))
       .def("take_residual", &PythonGradientSum::take_residual)
+      .def("take_velocity", &PythonGradientSum::take_velocity)
+      .def("restore", &PythonGradientSum::restore, arg("residual"), arg("velocity"))
       .def("counts", &PythonGradientSum::counts)
       .def("close", &PythonGradientSum::close);
 }

@@ -126,12 +126,18 @@ class PythonGradientSum {
   std::optional<uint64_t> wait_into(uint64_t step, pybind11::handle out, double timeout_s, double scale);
   /// Returns (indices, values), and forgets them.
   pybind11::tuple take_residual();
+  pybind11::tuple take_velocity();
+  /// Adds pairs (indices, values) to residual and velocity.
+  void restore(const pybind11::tuple& residual, const pybind11::tuple& velocity);
   /// Returns (entries sent in all, entries of all sums, norm of the residual).
   pybind11::tuple counts() const;
   void close() { state_.drop(); }
 
  private:
   struct State;
+  template <typename Call>
+  auto while_idle(Call call);
+
   OwnedByProcess<State> state_;
   uint64_t dimension_;
 };

@@ -49,15 +49,6 @@ std::shared_ptr<Session> connect(const JobConfig& job, WorkerConfig me, const st
 }
 
 /// Copies a pair of arrays (indices, values).
-SparseEntries entries_of(const py::tuple& pair) {
-  if (pair.size() != 2) throw py::value_error("entries are a pair (indices, values)");
-  IndexInput indices(pair[0]);
-  FloatInput values(pair[1], "values");
-  const auto at = indices.indices();
-  const auto held = values.values();
-  return {{at.begin(), at.end()}, {held.begin(), held.end()}};
-}
-
 py::object steps_of(const std::optional<PulledSteps>& steps) {
   if (!steps) return py::none();
   return py::make_tuple(steps->least, steps->most);

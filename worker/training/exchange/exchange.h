@@ -67,11 +67,18 @@ class Exchange {
   virtual Status end() = 0;
 };
 
-/// Sums among peers, whose caller may also wait for a limited time.
+/// Sums among peers, whose caller may also wait for a limited time, and save and restore all that the exchange keeps.
 class TimedExchange : public Exchange {
  public:
   /// Waits until finish_oldest() would not wait, at most this long; true: it would not. REQUIRES: in_flight() > 0.
   virtual bool wait_for_oldest(TimeNs at_most) = 0;
+  /// Hands out the velocity, and sets it to zero; no entries without momentum. REQUIRES: nothing is in flight.
+  virtual Stream take_velocity() = 0;
+  /// Adds entries to the residual, as if they had entered without momentum, and to the velocity. Both sparse.
+  /// REQUIRES: nothing is in flight.
+  ///
+  /// Errors   invalid_argument: a velocity without momentum. Nothing is restored then.
+  virtual Status restore(const StreamView& residual, const StreamView& velocity) = 0;
 };
 
 struct ExchangeSetup {

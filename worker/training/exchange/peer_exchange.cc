@@ -158,6 +158,16 @@ class PeerExchange final : public TimedExchange {
             .residual_norm = std::sqrt(squared_norm_of(feedback_.residual()))};
   }
   Result<Stream> take_residual() override { return feedback_.take_residual(); }
+  Stream take_velocity() override {
+    return velocity_ ? velocity_->take(0, setup_.dimension) : Stream::empty(setup_.dimension);
+  }
+  Status restore(const StreamView& residual, const StreamView& velocity) override {
+    if (velocity.count() > 0 && !velocity_)
+      return fail(ErrorCode::kInvalidArgument, "there is no momentum: no velocity can be restored");
+    if (velocity.count() > 0) velocity_->add(velocity);
+    feedback_.give_back(residual);
+    return {};
+  }
   Status end() override { return {}; }
 
  private:
