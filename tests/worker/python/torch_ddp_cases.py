@@ -276,39 +276,6 @@ def infinite_gradients_under_topk(ranks):
         assert float(residual.norm()) > 1 and scaler.skipped == 2
 
 
-class Turns(torch.nn.Module):
-    """Uses one of its two layers in each step, the same one at all ranks. It returns the layer's weights."""
-
-    def __init__(self):
-        super().__init__()
-        self.layers = torch.nn.ModuleList(torch.nn.Linear(64, 300, bias=False) for _ in range(2))
-
-    def forward(self, turn):
-        return self.layers[turn](torch.eye(64)).t()
-
-
-def unused_parameters_under_topk(ranks):
-    """DDP ignores the update of a parameter that no rank used: the residual loses nothing to it. Gradients are made up."""
-    with ranks.state(select="topk:0.05") as state:
-        ddp = wrapped(Turns, state, find_unused_parameters=True)
-        start = [layer.weight.detach().double().clone() for layer in ddp.module.layers]
-        optimizer = torch.optim.SGD(ddp.parameters(), lr=1.0)
-        entered = [torch.zeros(300, 64, dtype=torch.float64) for _ in start]
-        for at in range(7):
-            direction = torch.randn(300, 64, generator=torch.Generator().manual_seed(10 * at + ranks.rank))
-            optimizer.zero_grad(set_to_none=True)
-            (ddp(at % 3 % 2) * direction).sum().backward()
-            optimizer.step()
-            entered[at % 3 % 2] += direction.double()
-        kept = state.state_dict()["residual"][str(ranks.rank)]
-        for number, layer in enumerate(ddp.module.layers):
-            residual = kept[f"layers.{number}.weight"].view(300, 64).double()
-            assert float(residual.norm()) > 1
-            sums = ranks.gather((residual, entered[number]))
-            error = 2 * (start[number] - layer.weight.detach().double()) + sum(one - other for one, other in sums)
-            assert float(error.abs().max()) < 1e-4, f"layer {number}: {float(error.abs().max())} lost"
-
-
 def stats_of_training(ranks, steps, **options):
     """Trains: the ranks agree in the end, and the loss is half of the first one. Returns the state's figures."""
     losses = []
@@ -505,11 +472,10 @@ def options_of_servers_are_refused(ranks):
 
 
 ALL = (lossless, bucket_views, static_graph, unused_parameters, tied_weights, double_precision, accumulation,
-       frozen_parameters, groups_and_clipping, infinite_gradients, infinite_gradients_under_topk,
-       unused_parameters_under_topk, topk_trains, names_by_hand, saved_and_resumed, error_in_the_hook)
+       frozen_parameters, groups_and_clipping, infinite_gradients, infinite_gradients_under_topk, topk_trains, names_by_hand,
+       saved_and_resumed, error_in_the_hook)
 REAL = (saved_and_resumed_with_momentum, timeout_is_a_job_error, other_number_of_workers, verdict_of_the_planner,
         copies_and_metrics, forked_loaders)
-OVER_PEERS = (lossless, unused_parameters, accumulation, double_precision, infinite_gradients_under_topk,
-              unused_parameters_under_topk, topk_trains,
-              topk_trains_over_peers, dense_algorithms, saved_and_resumed, saved_and_resumed_with_momentum, error_in_the_hook,
-              timeout_is_a_job_error, other_number_of_workers, forked_loaders, options_of_servers_are_refused)
+OVER_PEERS = (lossless, unused_parameters, accumulation, double_precision, infinite_gradients_under_topk, topk_trains,
+              topk_trains_over_peers, dense_algorithms, saved_and_resumed, error_in_the_hook, timeout_is_a_job_error,
+              other_number_of_workers, forked_loaders, options_of_servers_are_refused)

@@ -75,10 +75,10 @@ class SumsInProcess:
 
 
 class SumsOverGloo:
-    """Adds the contributions of the ranks of a group, or of all ranks: all of them ask for sums in one order."""
+    """Adds the contributions of the ranks of a group of its own: all ranks ask for sums in one order."""
 
-    def __init__(self, group=None):
-        self._group = group or dist.new_group(backend="gloo")
+    def __init__(self):
+        self._group = dist.new_group(backend="gloo")
         self._contributions = {}
 
     def contribute(self, key, worker, values):
@@ -149,14 +149,6 @@ class Session:
         taken, self._residuals[tensor] = self._residuals[tensor], torch.zeros_like(self._residuals[tensor])
         at = taken.nonzero().flatten()
         return array.array("I", at.tolist()), array.array("f", taken[at].tolist())
-
-    def take_velocity(self, tensor):
-        return array.array("I"), array.array("f")
-
-    def restore(self, tensor, residual, velocity):
-        at, values = (torch.tensor(list(part)) for part in residual)
-        assert not len(velocity[0])
-        self._residuals[tensor][at.long()] += values.float()
 
     def residual(self, name):
         """Returns a copy of a tensor's residual, for tests."""

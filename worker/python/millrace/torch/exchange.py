@@ -80,8 +80,6 @@ class Exchange:
 
     places       {name: Place}, FLAG among them with a loss scale.
     residuals    values that the next push of a parameter adds.
-    finds_unused a step may leave parameters out at all ranks. DDP ignores the update of such a parameter, so a rank keeps
-                 back what it would send for a gradient of zeros alone.
     loss_scale   LossScale or None.
     report       notified of every step.
     Threads  send() and the calls beside it belong to the thread of the backward pass. One waiter thread awaits updates,
@@ -89,11 +87,9 @@ class Exchange:
     Errors   the first error ends the exchange: all futures get it, and every later call raises it.
     """
 
-    def __init__(self, session, places, residuals, loss_scale, report, timeout=600.0, finds_unused=False):
+    def __init__(self, session, places, residuals, loss_scale, report, timeout=600.0):
         self._session, self._places, self._residuals = session, places, residuals
         self._loss_scale, self._report, self._timeout = loss_scale, report, timeout
-        self.finds_unused = finds_unused
-        self._kept_back = {}  # name: (residual, velocity) of a parameter that the step before did not use
         self.steps = 0  # whose last bucket is sent; the caller's thread counts
         self._queue = queue.SimpleQueue()
         self._lock = threading.Lock()  # of the futures and of the error
@@ -131,17 +127,6 @@ class Exchange:
         step.finished.wait()
         if step.error is not None:
             raise step.error
-
-    def give_back(self, name):
-        """Returns to the session what a parameter kept back. No step is under way."""
-        if name in self._kept_back:
-            residual, velocity = self._kept_back.pop(name)
-            self._session.restore(self._places[name].tensor, residual, velocity)
-
-    def give_all_back(self):
-        """Does the same for all parameters."""
-        for name in list(self._kept_back):
-            self.give_back(name)
 
     def raise_error(self):
         """Raises the error that ended the exchange, if there is one."""
@@ -201,11 +186,6 @@ class Exchange:
             self._queue.put(wait)
 
     def _push_with_residual(self, place, name, values):
-        self.give_back(name)
-        # A tensor that travels with its neighbours is under way when the first of them is pushed.
-        if self.finds_unused and not place.late and not values.any():
-            self._kept_back[name] = self._session.take_residual(place.tensor), self._session.take_velocity(place.tensor)
-            return self._session.push(place.tensor, values, timeout=self._timeout)
         returning = self._residuals.returning(name)
         if returning is not None:
             values = values.to(torch.promote_types(values.dtype, torch.float32)) + returning

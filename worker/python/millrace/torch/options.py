@@ -30,19 +30,6 @@ def rank_and_world_size(rank, world_size):
     return rank, world_size
 
 
-def check_sharded(model, named_parameters, rank, world_size, grad_scaler, options):
-    """Raises  TypeError, ValueError: a State with mesh= cannot have these arguments."""
-    if model is None:
-        raise ValueError("mesh= needs model=, sharded by fully_shard() over the second dimension of the mesh")
-    for name, value in (("named_parameters", named_parameters), ("rank", rank), ("world_size", world_size)):
-        if value is not None:
-            raise TypeError(f"{name}= does not go with mesh=, which has it")
-    if grad_scaler is not None:
-        raise ValueError("grad_scaler= is of DistributedDataParallel: FSDP2 trains in bf16 without one")
-    if "fuse_below" in options:
-        raise TypeError("fuse_below= does not go with mesh=: every parameter is sent by itself")
-
-
 def job_name(path, servers, job):
     """Returns the name of the job. Raises  ValueError: the path is unknown, or servers do not fit it."""
     if path == "peers":

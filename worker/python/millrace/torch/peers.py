@@ -75,10 +75,8 @@ def rendezvous_store(timeout):
     if "MASTER_ADDR" not in os.environ or "MASTER_PORT" not in os.environ:
         raise ValueError("the ranks cannot find each other. Start with torchrun, call "
                          "torch.distributed.init_process_group() first, or give addresses=")
-    # torch 2.4 and later ask for libuv even where a store is a client's. Debian's torch lacks it.
-    without_libuv = {"use_libuv": False} if "use_libuv" in (dist.TCPStore.__init__.__doc__ or "") else {}
     store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False,
-                          timeout=timedelta(seconds=timeout), **without_libuv)
+                          timeout=timedelta(seconds=timeout))
     # torchrun's store keeps the keys of attempts before.
     return dist.PrefixStore(f"attempt{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 
@@ -205,12 +203,6 @@ class PeerSession:
 
     def take_residual(self, tensor):
         return self._sums[tensor].take_residual()
-
-    def take_velocity(self, tensor):
-        return self._sums[tensor].take_velocity()
-
-    def restore(self, tensor, residual, velocity):
-        self._sums[tensor].restore(residual, velocity)
 
     def stats(self):
         traffic = self._group.traffic()

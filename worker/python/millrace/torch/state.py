@@ -7,16 +7,15 @@ import logging
 import os
 import sys
 import weakref
-from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Union
+from typing import Any, Dict, Mapping, Optional, Sequence, Union
 
 import torch
 import torch.distributed as dist
 
 from . import velocities
 from .exchange import Bucket, Exchange, Place, slices_of
-from .fsdp import MeshPlace, ShardedExchange, ShardedModel, states_of_shard, with_suffix
 from .loss_scale import FLAG, LossScale
-from .options import check_sharded, http_of_rank, job_name, library_of_path, rank_and_world_size, shard_list, split_options
+from .options import http_of_rank, job_name, library_of_path, rank_and_world_size, shard_list, split_options
 from .parameters import find_owner, named_mapping, names_of, trained_names
 from .plan import COMPRESSION, DENSE_BELOW, check_rules, plan_tensors
 from .report import Report, Stats
@@ -40,7 +39,7 @@ def hook(state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.T
 
 
 class State:
-    """Is one rank's membership in a job that exchanges the gradients of a DistributedDataParallel or FSDP2 model.
+    """Is one rank's membership in a job that exchanges the gradients of a DistributedDataParallel model.
 
     servers           "tcp://a:7600,tcp://b:7600" or a list: the shards, the same list at all ranks. None with
                       path="peers".
@@ -52,8 +51,6 @@ class State:
     model             the model or its DistributedDataParallel; named_parameters: pairs (name, parameter). With either
                       the State connects at once. Without them the first backward pass finds the
                       DistributedDataParallel among the live objects, and connects at its last bucket.
-    mesh              FSDP2: a DeviceMesh of replicas and shards. model= is sharded over its second dimension, and
-                      fsdp_hook() sums over the first one. rank and world_size are the mesh's.
     dense_below       smaller parameters are sent dense and without loss; 0: none are.
     rules             {pattern: {"select": ..., "codec_up": ...}}: options of the parameters whose name matches
                       (fnmatch); the first pattern that matches counts.
@@ -80,18 +77,12 @@ class State:
     def __init__(self, servers: Union[str, Sequence[str], None] = None, *, job: Optional[str] = None,
                  path: str = "server", select: str = "topk:0.01",
                  codec: Optional[str] = None, rank: Optional[int] = None, world_size: Optional[int] = None,
-                 model: Optional[torch.nn.Module] = None, named_parameters: Any = None, mesh: Any = None,
-                 dense_below: int = DENSE_BELOW, rules: Optional[Mapping[str, Mapping[str, Any]]] = None, grad_scaler: Any = None,
+                 model: Optional[torch.nn.Module] = None, named_parameters: Any = None, dense_below: int = DENSE_BELOW,
+                 rules: Optional[Mapping[str, Mapping[str, Any]]] = None, grad_scaler: Any = None,
                  summary_every: int = 100, tensorboard: Any = None, http: Union[str, int, None] = None,
                  timeout: float = 600.0, _library: Any = None, **options: Any) -> None:
         library = _library or importlib.import_module("millrace")
         job = job_name(path, servers, job)
-        self._mesh_place = None if mesh is None else MeshPlace.of_mesh(mesh)
-        if self._mesh_place is not None:
-            check_sharded(model, named_parameters, rank, world_size, grad_scaler, options)
-            rank, world_size, job = self._mesh_place.replica, self._mesh_place.replicas, self._mesh_place.job(job)
-            if path == "server":
-                options["fuse_below"] = 0  # a hook ends with the sums of its module: no neighbour in another one joins them
         self._library = library_of_path(path, library, job, timeout, options)
         self.rank, self.world_size = rank_and_world_size(rank, world_size)
         of_job, of_worker = split_options(self._library, options)
@@ -108,8 +99,7 @@ class State:
             self._library.JobConfig(**self._job, **self._compression)
             self._worker = {"worker": self.rank}
         else:
-            http_rank = self.rank if self._mesh_place is None else self._mesh_place.rank
-            self._worker = {"worker": self.rank, "shards": shard_list(servers), "http": http_of_rank(http, http_rank),
+            self._worker = {"worker": self.rank, "shards": shard_list(servers), "http": http_of_rank(http, self.rank),
                             **of_worker}
         self._fuses = path != "peers"
         if grad_scaler is not None and of_job.get("non_finite", "refuse") != "refuse":
@@ -120,16 +110,11 @@ class State:
         self._first_step = 0  # of a loaded state
         self._loaded = None
         self._names = None  # {parameter: name}
-        self._finds_unused = None  # not known before the first bucket
         self._places = {}
         self._session = self._exchange = self._report = self._end = None
         self._collected = []  # the first step's buckets, until the State is connected
         self._seen = set()  # names in the first step's buckets; None: checked
-        self._sharded = None  # ShardedModel
-        if self._mesh_place is not None:
-            self._sharded = ShardedModel(model)
-            self._connect(self._sharded.sizes)
-        elif named_parameters is not None:
+        if named_parameters is not None:
             self._names = named_mapping(named_parameters)
         elif model is not None:
             self._names = trained_names(model)
@@ -138,8 +123,6 @@ class State:
 
     def exchange(self, bucket: Any) -> "torch.futures.Future[torch.Tensor]":
         """Pushes a bucket of DDP and returns the future of its mean. hook() calls it."""
-        if self._sharded is not None:
-            raise RuntimeError("this State has mesh=: its hook is fsdp_hook(), for FSDPModule.set_all_reduce_hook()")
         future = torch.futures.Future()
         try:
             self._send(bucket, future)
@@ -154,13 +137,6 @@ class State:
             self._collected = []
         # An error of the callback reaches DDP as an error; set_exception() alone would reach it as a value.
         return future.then(lambda done: done.wait())
-
-    def hook_of(self, module: torch.nn.Module) -> Callable[[torch.Tensor], None]:
-        """Returns the hook of a module of an FSDP2 model. fsdp_hook() calls it."""
-        if self._sharded is None:
-            raise RuntimeError("fsdp_hook() takes a State with mesh= and model=; the hook of DistributedDataParallel is hook()")
-        self._sharded.check(module)
-        return lambda flat: self._exchange.sum(module, flat)  # holds the State, as DDP holds that of its hook
 
     def _send(self, bucket, future):
         """Sends the bucket, or collects it until the State is connected."""
@@ -210,7 +186,6 @@ class State:
         """
         self._require_session()
         places = {name: (place.tensor, place.entries) for name, place in self._places.items() if name != FLAG}
-        self._exchange.give_all_back()
         velocity = {}
         if self._has_momentum():
             if self._loss_scale is not None and any(self._loss_scale.withdrawn(name) is not None for name in places):
@@ -226,8 +201,6 @@ class State:
                 if withdrawn is not None:
                     values.sub_(withdrawn)
                 deferred[name] = self._loss_scale.deferred.get(name, torch.zeros_like(values)).clone()
-        if self._mesh_place is not None:
-            residual, velocity = with_suffix(residual, self._mesh_place.suffix), with_suffix(velocity, self._mesh_place.suffix)
         return {"format": FORMAT, "step": self._first_step + self._exchange.steps, "workers": self.world_size,
                 "combine": self._job["combine"], "residual": {str(self.rank): residual}, "deferred": deferred,
                 **({"velocity": {str(self.rank): velocity}} if velocity else {})}
@@ -239,8 +212,6 @@ class State:
                 the earlier job, for any number of workers: the residuals are shared out, and nothing is lost.
         Raises  ValueError: a state is missing, or a parameter has another name or size.
         """
-        if self._mesh_place is not None:
-            state = states_of_shard(state, self._mesh_place)
         self._loaded = share_of(state, self.rank, self.world_size)
         if self._session is not None:
             self._apply_loaded()
@@ -248,7 +219,6 @@ class State:
     def save(self, path: Union[str, "os.PathLike[str]"]) -> None:
         """Writes the session's state to a file, for option load_path of a job of as many workers (Session.save())."""
         self._require_session()
-        self._exchange.give_all_back()
         if self._residuals.names():
             raise RuntimeError("save() comes too early: the next step returns a residual that state_dict() or "
                                "load_state_dict() holds. Call save() after that step")
@@ -292,22 +262,11 @@ class State:
         Raises  LookupError: no model has them, or the given one lacks them.
         """
         if self._names is None:
-            owner = find_owner(parameters)
-            self._names, self._finds_unused = names_of(owner), getattr(owner, "find_unused_parameters", False)
-        elif self._finds_unused is None:
-            self._finds_unused = self._owner_finds_unused(parameters)
-            if self._exchange is not None:
-                self._exchange.finds_unused = self._finds_unused
+            self._names = names_of(find_owner(parameters))
         unknown = [parameter for parameter in parameters if parameter not in self._names]
         if unknown:
             raise LookupError(f"a parameter of shape {list(unknown[0].shape)} in DDP's bucket is not in model= or "
                               "named_parameters= (or needs no gradient there): one State serves one model")
-
-    def _owner_finds_unused(self, parameters):
-        try:
-            return getattr(find_owner(parameters), "find_unused_parameters", False)
-        except LookupError:
-            return False
 
     def _begin(self):
         """Connects with the parameters of the first step, or compares them with those that are connected."""
@@ -342,12 +301,8 @@ class State:
             verdict = Verdict(getattr(library, "advise", None), entries, self.world_size, len(self._worker["shards"]),
                               getattr(library.WorkerConfig(**self._worker), "link_rate", 0.0))
         self._report = Report(self._session, entries, self._summary_every, self._tensorboard, self._loss_scale, verdict)
-        if self._sharded is not None:
-            self._exchange = ShardedExchange(self._session, self._sharded, self._places, self._residuals, self._report,
-                                             self._timeout)
-        else:
-            self._exchange = Exchange(self._session, self._places, self._residuals, self._loss_scale, self._report,
-                                      self._timeout, bool(self._finds_unused))
+        self._exchange = Exchange(self._session, self._places, self._residuals, self._loss_scale, self._report,
+                                  self._timeout)
         self._end = weakref.finalize(self, _leave, os.getpid(), self._session, self._exchange)
         self._end.atexit = False  # _leave_all(), which runs before the package closes its sessions
         _live.add(self._end)
@@ -361,7 +316,6 @@ class State:
     def _apply_loaded(self):
         (step, residual, deferred, velocity), self._loaded = self._loaded, None
         places = {name: place for name, place in self._places.items() if name != FLAG}
-        self._exchange.give_all_back()
         wrong = [name for name in {**places, **residual}
                  if name not in places or name not in residual or residual[name].numel() != places[name].entries]
         if wrong:
