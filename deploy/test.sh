@@ -126,7 +126,7 @@ stage_dev() {
     echo "extend_test: unchanged since the commit of $GREEN, for which it passed"
     left_out+='|extend'
   fi
-  [ "$release" = yes ] || left_out+='|only_asan|only_tsan'
+  [ "$release" = yes ] || left_out+='|only_asan|only_tsan|slurm'
   ctest --preset dev -j $((JOBS + 2)) -LE "^($left_out)\$" --no-tests=error
 }
 
