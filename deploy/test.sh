@@ -127,7 +127,7 @@ stage_dev() {
     echo "extend_test: unchanged since the commit of $GREEN, for which it passed"
     left_out+='|extend'
   fi
-  [ "$release" = yes ] || left_out+='|only_asan|only_tsan'
+  [ "$release" = yes ] || left_out+='|only_asan|only_tsan|slurm'
   # Temporary files in memory: tests commit to some thousand membership tables, and a disk's fsync holds their locks.
   local temporary=${TMPDIR:-/tmp} memory='' result=0
   if memory=$(mktemp -d -p /dev/shm millrace-test.XXXXXX 2>/dev/null) && [ "$(df --output=avail -k "$memory" | tail -n 1)" -ge "$TEMPORARY_KB" ]; then

@@ -123,10 +123,13 @@ class Installation(unittest.TestCase):
             self.starts_by((PROGRAMS / "millrace-switch", "run", "--config", self.path("millrace/switch.toml")), *ports,
                            "--jobs", self.path("millrace/jobs.json"))
 
-    def test_HasTheDashboards(self):
-        for path in (SOURCE / "monitoring").glob("*.json"):
-            self.assertEqual(self.path("share/millrace/monitoring/" + path.name).read_bytes(), path.read_bytes())
-        self.path("share/millrace/monitoring/prometheus.yml")
+    def test_HasTheDashboardsAndTheRules(self):
+        monitoring = SOURCE / "monitoring"
+        paths = [*monitoring.glob("dashboards/*.json"), *monitoring.glob("rules/*.yml"), monitoring / "prometheus.yml"]
+        self.assertGreater(len(paths), 3)
+        for path in paths:
+            installed = self.path(f"share/millrace/monitoring/{path.relative_to(monitoring)}")
+            self.assertEqual(installed.read_bytes(), path.read_bytes())
 
 
 if __name__ == "__main__":

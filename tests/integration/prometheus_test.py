@@ -45,6 +45,7 @@ EMPTY = {
     "millrace_shard_refused_total": "its codes are not known beforehand: the first refusal begins it",
     "millrace_shard_table_errors_total": "its codes are not known beforehand: the first error begins it",
     "millrace_shard_datagram_events_total": "shard 0 decides for a silent switch alone",
+    "millrace_shard_datagrams_dropped_total": "its reasons are not known beforehand: the first drop begins it",
 }
 # Expressions whose operands have data and whose value has none here: the reason.
 NO_VALUE = {

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import torch_required  # first: skips where PyTorch is absent
 
+import torch
 from torch_shards import Shards
 
 EXAMPLES = torch_required.ROOT / "worker/python/examples"
@@ -42,10 +43,14 @@ def torchrun(*arguments):
     """Returns the words of a torchrun command for processes of this machine alone.
 
     torch 1.13 has no default of --redirects and --tee on Python 3.11. Its --standalone takes port 29400, and a second torchrun
-    then depends on the first. The torchrun of Debian's torch 2.6 makes no store over TCP, since it lacks libuv: hence a file.
+    then depends on the first: port 0 is a free port. The torchrun of Debian's torch 2.6 makes no store over TCP, since it lacks
+    libuv: hence a file.
     """
+    meeting = ["--rdzv_endpoint", "localhost:0"]
+    if torch.__version__.split(".")[0] != "1":
+        meeting = ["--rdzv_conf", "store_type=file", "--rdzv_endpoint", f"{_FILES.name}/{next(_NUMBERS)}"]
     return [sys.executable, "-m", "torch.distributed.run", "--redirects", "1", "--tee", "1", "--rdzv_backend", "c10d",
-            "--rdzv_conf", "store_type=file", "--rdzv_endpoint", f"{_FILES.name}/{next(_NUMBERS)}", *arguments]
+            *meeting, *arguments]
 
 
 # Of torchrun and its processes. The last two are for Debian's torch 2.6 and later, which lack libuv.
