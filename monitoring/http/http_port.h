@@ -15,11 +15,11 @@ namespace millrace::monitoring {
 /// once; they must be thread-safe. `unhealthy` and `unready` must not wait: the thread that moves the bytes calls them.
 /// One that throws gives an answer 500.
 struct HttpHandlers {
-  std::function<std::string()> metrics_text;              ///< Prometheus' text format
-  std::function<std::optional<std::string>()> unhealthy;  ///< nothing: healthy; else the reason, one sentence
+  std::function<std::string()> metrics_text;                 ///< Prometheus' text format
+  std::function<std::optional<std::string>()> unhealthy;     ///< nothing: healthy; else the reason, one sentence
   std::function<std::optional<std::string>()> unready = {};  ///< the same of readiness; empty: ready while healthy
-  std::function<std::string()> status_json;               ///< one JSON object
-  std::string title = "Millrace";                         ///< of the page; any text
+  std::function<std::string()> status_json;                  ///< one JSON object
+  std::string title = "Millrace";                            ///< of the page; any text
 };
 
 /// Serves HTTP to people, scrapers and probes. GET and HEAD have these paths:

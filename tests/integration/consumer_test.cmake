@@ -48,7 +48,7 @@ function(check_symbols library)
 endfunction()
 check_symbols(libmillrace.so " (typeinfo (name )?for |vtable for )?millrace::v0::(Session|JobError)(::|$)"
               " millrace::v0::(job_error_name|version)\\(")
-check_symbols(libmillrace_peer.so " millrace::v0::peers::(Allreduce|Communicator|Group|Pending)::(~?[A-Za-z_]+|operator=)(.abi:cxx11.)?\\("
+check_symbols(libmillrace_peer.so " millrace::v0::peers::(Allreduce|Communicator|Group|Pending|PendingGather)::(~?[A-Za-z_]+|operator=)(.abi:cxx11.)?\\("
               " millrace::v0::peers::algorithms\\(")
 if(EXISTS ${prefix}/${LIBDIR}/libmillrace_peer_mpi.so)
   check_symbols(libmillrace_peer_mpi.so " millrace::v0::peers::Communicator::over_mpi\\(")

@@ -22,9 +22,9 @@ namespace {
 using Packets = std::vector<peer::Packet>;
 
 constexpr uint64_t kGatherBytesMax = (uint64_t{1} << 31) - 1;  ///< of a message's body
-constexpr uint32_t kFirstTag = 1;
+constexpr uint32_t kGatherTag = 1;
 
-peer::Packet packet_of(std::span<const std::byte> own) {
+peer::Packet packet_of_bytes(std::span<const std::byte> own) {
   ByteBuffer bytes(own.size());
   if (!own.empty()) std::memcpy(bytes.data(), own.data(), own.size());
   return {peer::BodyForm::kNumbers, SharedBytes::from(std::move(bytes))};
@@ -50,8 +50,8 @@ PendingGather Group::start_gather(std::span<const std::byte> own) {
     refuse(JobErrorCode::kLimitExceeded, "a gather of " + std::to_string(own.size()) + " bytes of a rank: at most " +
                                              std::to_string(kGatherBytesMax) + " travel in a message");
   }
-  auto body = [packet = packet_of(own)](peer::Channel& channel) {
-    return peer::allgather(channel, packet, kFirstTag, peer::AllgatherWay::kDoubling);
+  auto body = [packet = packet_of_bytes(own)](peer::Channel& channel) {
+    return peer::allgather(channel, packet, kGatherTag, peer::AllgatherWay::kDoubling);
   };
   auto pending = take(impl_->inner.start<Packets>("gather of bytes", std::move(body)), JobErrorOrigin::kJob);
   return PendingGather(std::make_unique<PendingGather::Impl>(PendingGather::Impl{impl_, std::move(pending)}));

@@ -28,8 +28,8 @@ T take(Result<T>&& result, JobErrorOrigin origin) {
   return std::move(*result);
 }
 
-/// Returns the object behind a public handle. Refuses a handle that was moved from. Hidden: the name of an instance begins
-/// with its return type, which the exported patterns match.
+/// Returns the object behind a public handle. Refuses a handle that was moved from.
+/// Hidden: an instance's name begins with its return type, which the exported patterns match.
 template <typename T>
 [[gnu::visibility("hidden")]] T& held(const std::unique_ptr<T>& impl) {
   if (!impl) refuse(JobErrorCode::kInvalidArgument, "this object was moved from: use the one that it was moved to");

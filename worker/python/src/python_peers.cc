@@ -35,7 +35,8 @@ T value_of_result(Result<T>&& result, JobErrorOrigin origin) {
 }
 
 void must(const Status& status) {
-  if (!status) throw JobError(static_cast<JobErrorCode>(status.error().code), status.error().message, JobErrorOrigin::kWorker);
+  if (!status)
+    throw JobError(static_cast<JobErrorCode>(status.error().code), status.error().message, JobErrorOrigin::kWorker);
 }
 
 milliseconds milliseconds_of_seconds(double seconds) {
@@ -196,7 +197,8 @@ py::object PythonPendingGather::wait(double timeout_s) {
   if (!all) return py::none();
   py::list by_rank;
   for (const std::span<const std::byte> one : all->of_rank) {
-    by_rank.append(py::bytes(one.empty() ? "" : reinterpret_cast<const char*>(one.data()), one.size()));
+    const auto* bytes = static_cast<const char*>(static_cast<const void*>(one.data()));
+    by_rank.append(py::bytes(one.empty() ? "" : bytes, one.size()));
   }
   return by_rank;
 }

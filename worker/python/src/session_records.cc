@@ -9,8 +9,8 @@ namespace py = pybind11;
 namespace millrace::python {
 namespace {
 
-// Each binding names every member, in the order of the header and of millrace/stats.py: one that is new in C++ stops
-// the build here, and session_test.py compares the names.
+// Each binding names every member, in the order of the header and of millrace/stats.py. A member that is new in C++
+// stops the build here. session_test.py compares the names.
 
 py::tuple tensor_record(const TensorStats& stats) {
   const auto& [name, steps_pushed, steps_applied, entries_sent, entries_sent_last, entries_received, entries_returned,
