@@ -120,6 +120,12 @@ stage_punish() {
       --seconds "$PUNISH_SECONDS"
 }
 
+# serves_as_tmp FOLDER: makes it a folder for all users, as /tmp is. Fails where it has too little room, or refuses to start programs.
+serves_as_tmp() {
+  chmod 1777 "$1" && [ "$(df --output=avail -k "$1" | tail -n 1)" -ge "$TEMPORARY_KB" ] &&
+    cp /bin/true "$1/probe" && "$1/probe" && rm "$1/probe"
+}
+
 # Processes wait for each other more than they compute: two more tests than there are cores. What cannot share the machine has a
 # lock (RESOURCE_LOCK in tests/CMakeLists.txt).
 stage_dev() {
@@ -132,7 +138,7 @@ stage_dev() {
   [ "$release" = yes ] || left_out+='|only_asan|only_tsan'
   # Tests commit to membership tables all the time: on a disk, each commit waits for fsync.
   local temporary=${TMPDIR:-/tmp}
-  if in_memory=$(mktemp -d -p /dev/shm millrace-test.XXXXXX 2>/dev/null) && [ "$(df --output=avail -k "$in_memory" | tail -n 1)" -ge "$TEMPORARY_KB" ]; then
+  if in_memory=$(mktemp -d -p /dev/shm millrace-test.XXXXXX 2>/dev/null) && serves_as_tmp "$in_memory"; then
     temporary=$in_memory
   fi
   TMPDIR=$temporary ctest --preset dev -j $((JOBS + 2)) -LE "^($left_out)\$" --no-tests=error
