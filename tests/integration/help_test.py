@@ -80,12 +80,14 @@ def help_of(program, command=()):
     return re.sub(r"^(millrace-switch(?:-bench)? )\d.*$", r"\1VERSION", said, flags=re.MULTILINE)
 
 
-@functools.cache  # two tests need the refusals of the command line
 def ended_of(key, *arguments):
     """Returns (exit code, standard error, standard output) of a command with these arguments."""
     ended = subprocess.run([PROGRAMS / key[0], *key[1:], *arguments], capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
                            stdin=subprocess.DEVNULL)
     return ended.returncode, ended.stderr, ended.stdout
+
+
+by_command_line = functools.cache(ended_of)  # two tests need the refusals of the command line
 
 
 def commands_of(said):
@@ -243,7 +245,7 @@ class WrongValues(unittest.TestCase):
         return [*OTHER_FLAGS.get(flag, {}).get(key, []), *(word for pair in values for word in pair)]
 
     def refusal(self, key, arguments):
-        code, said, printed = ended_of(key, *arguments)
+        code, said, printed = by_command_line(key, *arguments)
         self.assertEqual(code, 2, (printed, said))
         return said
 
@@ -260,8 +262,8 @@ class WrongValues(unittest.TestCase):
         for key, flag, value, others in one_of_each.values():
             with self.subTest(f"{' '.join(key)} {flag}={value}"):
                 self.file.write_text(f'{flag.removeprefix("--")} = "{value}"\n', encoding="utf-8")
-                in_a_file = ended_of.__wrapped__(key, *others, "--config", self.file)  # the file changes: no cache
-                self.assertEqual(in_a_file, ended_of(key, *others, flag, value))
+                in_a_file = ended_of(key, *others, "--config", self.file)
+                self.assertEqual(in_a_file, by_command_line(key, *others, flag, value))
                 self.assertEqual(in_a_file[0], 2)
 
     def test_EveryExceptionIsNeeded(self):

@@ -206,7 +206,7 @@ class Waits(WithShards):
 
         def wait():
             try:
-                first.wait("w", step, timeout=5)
+                first.wait("w", step, timeout=60)
             except millrace.JobError as error:
                 ended.append(error.code)
 
@@ -214,11 +214,11 @@ class Waits(WithShards):
         waiting = threading.Thread(target=wait)
         waiting.start()
         thread.start()
-        thread.join(2)
+        thread.join(30)
         self.assertEqual(len(counted), 100_000)
         self.assertTrue(waiting.is_alive())
         first.close()
-        waiting.join(2)
+        waiting.join(30)
         self.assertEqual((waiting.is_alive(), ended), (False, ["invalid_argument"]))
 
     def test_StartTimeout_EndsConnect(self):

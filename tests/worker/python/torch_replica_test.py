@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import unittest
 from pathlib import Path
 
@@ -19,6 +18,7 @@ import torch_required  # first: skips where PyTorch is absent
 
 import torch
 
+from in_threads import in_threads
 from torch_examples_test import ENVIRONMENT, EXAMPLES, torchrun, write_digits
 from torch_shards import Shards
 
@@ -45,26 +45,6 @@ def loss_of(model, worker, step):
 
 def parameters_of(model):
     return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
-
-
-def in_threads(body):
-    """Runs body(worker) for all workers at the same time; returns their results."""
-    results, errors = [None] * WORKERS, []
-
-    def run(worker):
-        try:
-            results[worker] = body(worker)
-        except BaseException as error:  # pylint: disable=broad-except
-            errors.append(error)
-
-    threads = [threading.Thread(target=run, args=(worker,)) for worker in range(WORKERS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
-    return results
 
 
 class WithShards(unittest.TestCase):
@@ -97,7 +77,7 @@ class Steps(WithShards):
                     replica.step()
             return parameters_of(model)
 
-        return in_threads(train)
+        return in_threads(train, WORKERS)
 
     def expected(self, rate_of, steps=4):
         """Returns the parameters after plain gradient descent with the mean of the workers' gradients."""
@@ -135,7 +115,7 @@ class Steps(WithShards):
                 self.assertEqual(replica.stats().steps, 1)
             return torch.equal(before, model[2].weight)
 
-        self.assertEqual(in_threads(body), [True, True])
+        self.assertEqual(in_threads(body, WORKERS), [True, True])
 
     def test_UnusableParametersAndGradients_AreRefused(self):
         wrong = network().double()

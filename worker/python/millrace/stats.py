@@ -111,6 +111,6 @@ class SessionStatus(_Record):
 
 def stats_of(record: Tuple[Any, ...]) -> Stats:
     """Returns the statistics of the module's tuple, which has the fields in their order."""
-    sums: Tuple[Any, ...] = record[:-3]
     audit, by_switch, tensors = record[-3:]
-    return Stats(*sums, AuditStats(*audit), SwitchStats(*by_switch), [TensorStats(*tensor) for tensor in tensors])
+    fields: Tuple[Any, ...] = (*record[:-3], AuditStats(*audit), SwitchStats(*by_switch), [TensorStats(*tensor) for tensor in tensors])
+    return Stats(*fields)
