@@ -2,11 +2,13 @@
 
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstddef>
 #include <mutex>
 #include <span>
+#include <string>
 #include <utility>
 
 #include "kernels/codec/codec.h"
@@ -197,8 +199,9 @@ py::object PythonPendingGather::wait(double timeout_s) {
   if (!all) return py::none();
   py::list by_rank;
   for (const std::span<const std::byte> one : all->of_rank) {
-    const auto* bytes = static_cast<const char*>(static_cast<const void*>(one.data()));
-    by_rank.append(py::bytes(one.empty() ? "" : bytes, one.size()));
+    std::string bytes(one.size(), '\0');
+    std::ranges::transform(one, bytes.begin(), [](std::byte byte) { return static_cast<char>(byte); });
+    by_rank.append(py::bytes(bytes));
   }
   return by_rank;
 }
