@@ -157,9 +157,11 @@ void ShardCore::refresh_neighbours(TimeNs now, Actions& actions) {
     return table_failed(map.error(), actions);
   }
   map->resize(config_.shard_count);
-  neighbours_[config_.shard].entry = std::move((*map)[config_.shard]);
-  // A lower one, or none: the cluster was removed from the table, and another one may have begun.
-  if (neighbours_[config_.shard].entry.incarnation != config_.incarnation) return superseded(actions);
+  protocol::ShardEntry& own = neighbours_[config_.shard].entry;
+  const std::string address = std::exchange(own, std::move((*map)[config_.shard])).address;
+  // A lower incarnation, or another address: the cluster was removed from the table, and another one may have begun.
+  if (own.incarnation != config_.incarnation || (!address.empty() && address != own.address))
+    return superseded(actions);
   refresh_drain(actions);
   for (uint32_t shard = 0; shard < config_.shard_count; ++shard) {
     Neighbour& neighbour = neighbours_[shard];
@@ -183,7 +185,7 @@ void ShardCore::superseded(Actions& actions) {
   if (entry.incarnation < config_.incarnation) {
     failure_ = Error{ErrorCode::kConflict,
                      fmt::format("shard {} was removed from the membership table; this process stops", config_.shard)};
-  } else if (is_leaving_number()) {
+  } else if (entry.incarnation > config_.incarnation && is_leaving_number()) {
     log(Severity::kInfo,
         fmt::format("a spare ({}) has taken shard {}; this process ends", entry.address, config_.shard), actions);
   } else {

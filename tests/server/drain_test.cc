@@ -68,7 +68,7 @@ TEST(Drain, AShardThatReplacesASwitchRefuses) {
   EXPECT_THAT(refusal(cluster), HasSubstr("switch"));
 }
 
-TEST(Drain, AShardWhoseWeightsAreInNoSaveRefusesAndOneWithAPlaceForThemDoesNot) {
+TEST(Drain, AShardWhoseWeightsHaveNoPlaceForSavesRefuses) {
   for (const bool has_place : {false, true}) {
     protocol::JobSpec spec = ScriptedCluster::small_job(1);
     spec.store.optimizer = optimizer_from_text("sgd:0.1").value();
@@ -106,6 +106,18 @@ TEST(Drain, AProcessOfARemovedClusterStops) {
   EXPECT_TRUE(cluster.core().stopped());
   ASSERT_TRUE(cluster.core().failure());
   EXPECT_THAT(cluster.core().failure()->message, HasSubstr("removed"));
+}
+
+TEST(Drain, AProcessStopsWhereTheNextClusterHasItsIncarnation) {
+  ScriptedCluster cluster(ScriptedCluster::small_job(1));
+  cluster.pass(kPollsMs);
+  ASSERT_TRUE(cluster.table().release_lease());
+  ASSERT_EQ(cluster.table().remove_cluster(), true);
+  ASSERT_EQ(cluster.table().start_shard(0, 1, "tcp://next:9"), 1u);
+  cluster.pass(kPollsMs);
+  EXPECT_TRUE(cluster.core().stopped());
+  ASSERT_TRUE(cluster.core().failure());
+  EXPECT_THAT(cluster.core().failure()->message, HasSubstr("tcp://next:9"));
 }
 
 }  // namespace
