@@ -9,8 +9,8 @@
 
 /// Notes for operators beside the membership: texts that no decision about a job depends on. Internal to the tables.
 ///
-/// A note is lines of plain text; the first line is kNotesVersion. A build skips notes of another version. So they have a
-/// number of their own, and builds with and without them share a table.
+/// A note is lines of plain text; the first line is kNotesVersion. A build skips notes of another version. So notes
+/// have a number of their own, and builds with and without them share a table.
 namespace millrace::protocol {
 
 /// Raised with every change of the notes' keys or lines (protocol/wire/versions.md).

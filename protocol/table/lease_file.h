@@ -18,8 +18,8 @@ class LeaseFile {
   LeaseFile(const LeaseFile&) = delete;
   LeaseFile& operator=(const LeaseFile&) = delete;
 
-  /// Locks the byte unless this object has it, and gives back the one that it had before. Returns false: another process
-  /// has it. Errors  io.
+  /// Locks the byte unless this object has it, and gives back the one that it had before. Returns false: another
+  /// process has it. Errors  io.
   Result<bool> hold(uint32_t byte);
   /// Gives the byte back that this object has, if any. Errors  io.
   Status release();

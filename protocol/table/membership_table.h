@@ -26,7 +26,7 @@ struct JobRecord {
   std::string end_reason = {};
 };
 
-/// What a process of the cluster tells operators about itself. No decision depends on it.
+/// A process of the cluster, as it describes itself to operators. No decision depends on it.
 struct ProcessNote {
   std::string address;   ///< for workers and shards
   std::string http;      ///< "host:port" of its HTTP port; empty: it has none
@@ -84,11 +84,12 @@ class MembershipTable {
   void introduce(ProcessNote note) { note_ = std::move(note); }
 
   /// Holds the shard's lease for this start, until release_lease(), until this object ends, or until it is not called
-  /// for a second. Waits for no server. While an earlier process has the lease, it stays with that process. Called again
-  /// and again. A lease of a spare that this object holds ends.
+  /// for a second. Waits for no server. While an earlier process has the lease, it stays with that process. Called
+  /// again and again. A lease of a spare that this object holds ends.
   virtual Status hold_lease(uint32_t shard, uint64_t incarnation) = 0;
 
-  /// Holds the lease of a spare that waits, in the same way. Errors  limit_exceeded: kSparesMax others wait.
+  /// Holds the lease of a spare that waits, in the same way. Errors  limit_exceeded: kSparesMax others wait
+  /// beside a file.
   virtual Status hold_spare_lease() = 0;
 
   /// Gives the lease back, if this object holds one. The next call of hold_lease() takes it again.
@@ -98,8 +99,8 @@ class MembershipTable {
   /// after kEtcdLeaseSeconds in etcd.
   virtual Result<ClusterView> read_cluster() = 0;
 
-  /// Writes the request, or the answer, about the shard's last start iff that start is `incarnation`. Empty: there is no
-  /// request any more. Returns false: another process has started, and nothing has changed.
+  /// Writes the request, or the answer, about the shard's last start iff that start is `incarnation`. An empty note
+  /// withdraws the request. Returns false: another process has started, and nothing has changed.
   virtual Result<bool> set_drain(uint32_t shard, uint64_t incarnation, const std::optional<DrainNote>& note) = 0;
 
   /// Reads the request about the shard's last start, if there is one.
@@ -127,8 +128,8 @@ class MembershipTable {
   /// Errors  invalid_argument: no such job.
   virtual Result<bool> compare_and_swap(uint64_t expected_epoch, const JobRecord& next) = 0;
 
-  /// Forgets the shard map and all jobs, so that the next cluster may have another number of shards. Numbers of jobs are
-  /// not given again. Returns false, and changes nothing: some process holds a lease.
+  /// Forgets the shard map and all jobs, so that the next cluster may have another number of shards. Numbers of jobs
+  /// are not given again. Returns false, and changes nothing: some process holds a lease.
   virtual Result<bool> remove_cluster() = 0;
 
   /// Returns a counter that grows with every change of the table.
@@ -145,7 +146,7 @@ class MembershipTable {
 /// The lease in etcd; etcd grants none that is shorter, with its default times of election.
 inline constexpr int64_t kEtcdLeaseSeconds = 2;
 
-/// Most spares that may wait at a time.
+/// Most spares that may wait beside a table in a file.
 inline constexpr uint32_t kSparesMax = 64;
 
 /// How long opening a table, and start_shard(), wait for another process's lock.

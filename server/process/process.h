@@ -21,8 +21,8 @@ struct SpareWait {
 /// its status.
 class ShardProcess {
  public:
-  /// Opens the table, binds the port and registers this start of the shard. A spare waits until it has a number; returns
-  /// nullptr where it was asked to end before.
+  /// Opens the table, binds the port and registers this start of the shard. A spare waits until it has a number;
+  /// returns nullptr where it was asked to end before.
   /// Errors  io: table or port; shard_map_mismatch: the table belongs to another number of shards; invalid_argument.
   ///
   /// manager     learns that a spare waits, that run() serves, reloads and drains, and how ready the shard is.

@@ -109,8 +109,8 @@ class ShardCore {
   /// Returns whether all work is over: the process may exit once its sends are flushed.
   bool stopped() const { return stopped_; }
 
-  /// Returns why it stopped by itself: another process has started under this shard's number, or the cluster was removed
-  /// from the table. Empty after an orderly shutdown, and where this process had left its number to a spare.
+  /// Returns why it stopped by itself: another process has started under this shard's number, or the cluster was
+  /// removed from the table. Empty after an orderly shutdown, and where this process had left its number to a spare.
   const std::optional<Error>& failure() const { return failure_; }
 
   StatusReport status(TimeNs now) const;

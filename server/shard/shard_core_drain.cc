@@ -5,8 +5,8 @@
 
 #include "server/shard/shard_core.h"
 
-/// An operator's request that this process leaves its number to a spare. It grants the request by giving its lease back,
-/// and serves its jobs until a spare has taken the number. Then it hands them over as to any later start (superseded()).
+/// An operator's request that this process leaves its number to a spare. The process grants it by giving its lease
+/// back, and serves its jobs until a spare has taken the number. Then superseded() hands them over.
 namespace millrace::server {
 
 void ShardCore::refresh_drain(Actions& actions) {

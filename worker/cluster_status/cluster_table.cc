@@ -32,7 +32,7 @@ size_t count_of(const protocol::Membership& membership, protocol::MemberState st
   return static_cast<size_t>(std::ranges::count(membership.members, state, &protocol::Member::state));
 }
 
-std::string shards_text(const ClusterView& cluster) {
+std::string shards_in_table(const ClusterView& cluster) {
   Rows rows = {{"shard", "state", "address", "http", "start", "version"}};
   for (size_t shard = 0; shard < cluster.shards.size(); ++shard) {
     const ClusterView::Shard& one = cluster.shards[shard];
@@ -109,7 +109,7 @@ std::string_view shard_state(const ClusterView::Shard& shard) {
 
 std::string cluster_text(const ClusterTable& table) {
   if (table.cluster.shards.empty()) return "no shard has started with this table yet\n";
-  std::string text = shards_text(table.cluster);
+  std::string text = shards_in_table(table.cluster);
   Rows spares = {{"spare", "address", "http", "version"}};
   for (const protocol::ProcessNote& spare : table.cluster.spares) {
     spares.push_back(

@@ -43,10 +43,11 @@ Answers ask_all(const std::vector<std::string>& addresses, const Fetch& fetch);
 ///          parse_json() reads.
 Result<nlohmann::json> fetch_status(const std::string& address, int timeout_ms);
 
-/// Returns the HTTP addresses of a cluster's shards, read out of its membership table. Where a shard's process wrote none
-/// (it has no --http, or is of a version that does not write it), http_address_of() gives it. Where it listens at every
-/// address of its host, the host is that of its address for workers. Errors  io: no such file; its own; unavailable: no
-/// shard has started.
+/// Returns the HTTP addresses of a cluster's shards, read out of its membership table. Where a shard's process wrote
+/// none (it has no --http, or its version does not write it), http_address_of() gives it. Where the process listens at
+/// every address of its host, the host is that of its address for workers.
+///
+/// Errors  io: no such file; its own; unavailable: no shard has started.
 Result<std::vector<std::string>> http_addresses_in_table(const protocol::TableFlags& table);
 
 /// Returns the HTTP address of one shard, for http_addresses_in_table().

@@ -28,7 +28,7 @@ struct ClusterInTable : ::testing::Test {
     EXPECT_TRUE(spare->hold_spare_lease());
   }
 
-  /// What the drained process and the spare do between two looks of the operator.
+  /// `wait` acts for the drained process and the spare between two looks of the operator.
   DrainOptions options(uint32_t shard, std::function<void()> wait) {
     return {.shard = shard,
             .timeout = kNsPerS,

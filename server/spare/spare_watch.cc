@@ -1,4 +1,4 @@
-#include "server/membership/spare_watch.h"
+#include "server/spare/spare_watch.h"
 
 namespace millrace::server {
 

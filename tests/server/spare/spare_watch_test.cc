@@ -1,4 +1,4 @@
-#include "server/membership/spare_watch.h"
+#include "server/spare/spare_watch.h"
 
 #include <gtest/gtest.h>
 
@@ -47,7 +47,7 @@ TEST(SpareWatch, ANumberWhoseLeaseWasNeverSeenIsFreeLater) {
   EXPECT_EQ(watch.look(shards_of({{"tcp://a:1", 3}}, {false}), kLate)->incarnation, 3u);
 }
 
-TEST(SpareWatch, ANumberThatItsProcessLeavesIsFreeAtOnceForASpareThatComesLater) {
+TEST(SpareWatch, ALaterSpareTakesANumberThatItsProcessLeaves) {
   SpareWatch watch;
   Shards shards = shards_of({{"tcp://a:1", 3}}, {false});
   shards[0].drain = protocol::DrainNote{3, "its process refuses"};

@@ -1,4 +1,4 @@
-#include "server/process/shard_probe.h"
+#include "server/spare/shard_probe.h"
 
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
@@ -75,7 +75,7 @@ TEST(ShardProbe, AnAddressThatNeverAcceptedSaysNothing) {
   EXPECT_FALSE(refuses(probe, one_shard(address), now));
 }
 
-TEST(ShardProbe, AnotherStartBeginsAnew) {
+TEST(ShardProbe, ARefusalOfAnEarlierStartIsForgotten) {
   ShardProbe probe;
   TimeNs now = 0;
   auto listens = std::make_unique<Listens>();
