@@ -46,7 +46,7 @@ Outcome with_table(const ClusterFlags& flags, const Work& work) {
   return work(**table);
 }
 
-Outcome run_status(const ClusterFlags& flags) {
+Outcome show_cluster(const ClusterFlags& flags) {
   return with_table(flags, [&](protocol::MembershipTable& open) -> Outcome {
     const auto table = cluster_status::read_cluster_table(open);
     if (!table) return fail_with(table.error());
@@ -123,7 +123,7 @@ Command add_status(CLI::App& cluster) {
       "Examples:\n"
       "  millrace cluster status --table /var/lib/millrace/table.db\n"
       "  millrace cluster status --table etcd://etcd1:2379,etcd2:2379 --table-ca ca.pem --json");
-  return {app, [flags] { return run_status(*flags); }};
+  return {app, [flags] { return show_cluster(*flags); }};
 }
 
 Command add_drain(CLI::App& cluster) {
@@ -146,7 +146,9 @@ Command add_drain(CLI::App& cluster) {
       "Exit codes: 0 moved; 2 no such shard; 4 no process has the number, or no spare took it in time; 5 no spare "
       "waits, or the\n"
       "process refuses; 7 interrupted, and withdrawn.\n\n"
-      "Example: a rolling restart. Start one spare of the new version for each shard, then\n"
+      "A rolling restart: start one spare of the new version for each shard, then drain one shard after the other.\n\n"
+      "Examples:\n"
+      "  millrace cluster drain 1 --table /var/lib/millrace/table.db\n"
       "  for n in 0 1 2; do millrace cluster drain $n --table etcd://etcd1:2379 || break; done");
   return {app, [flags] { return run_drain(*flags); }};
 }
@@ -159,7 +161,8 @@ Command add_remove(CLI::App& cluster) {
   app->footer(
       "The next cluster with this table may have another number of shards. Numbers of jobs are not given again.\n\n"
       "Exit codes: 0 removed; 4 the table does not answer; 5 processes hold leases, or jobs are open.\n\n"
-      "Example:\n"
+      "Examples:\n"
+      "  millrace cluster remove --table /var/lib/millrace/table.db\n"
       "  millrace cluster remove --table etcd://etcd1:2379/team/second");
   return {app, [flags] { return run_remove(*flags); }};
 }
