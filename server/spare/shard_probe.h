@@ -12,7 +12,7 @@
 
 namespace millrace::server {
 
-/// Tells a spare that a shard's process is gone before its lease ends: a host that lives refuses connections to the
+/// Tells a spare that a shard's process is gone before its lease ends. A host that lives refuses connections to the
 /// address of such a process.
 ///
 /// A refusal counts only after the address has accepted a connection of this spare in the same start. So a firewall on
