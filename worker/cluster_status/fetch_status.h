@@ -48,7 +48,7 @@ Result<nlohmann::json> fetch_status(const std::string& address, int timeout_ms);
 /// every address of its host, the host is that of its address for workers.
 ///
 /// Errors  io: no such file; its own; unavailable: no shard has started.
-Result<std::vector<std::string>> http_addresses_in_table(const protocol::TableFlags& table);
+Result<std::vector<std::string>> http_addresses_in_table(const protocol::TableFlags& flags);
 
 /// Returns the HTTP address of one shard, for http_addresses_in_table().
 Result<std::string> http_address_in_table(const protocol::ClusterView::Shard& shard);
