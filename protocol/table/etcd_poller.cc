@@ -17,14 +17,18 @@ EtcdPoller::~EtcdPoller() {
   }
   stops_.notify_all();
   thread_.join();
-  if (lease_id_ != 0)
-    (void)client_.call("/v3/lease/revoke", json_of_number("ID", lease_id_), monotonic_now_ns() + kReadLimit);
+  if (lease_id_ != 0) revoke();
 }
 
 void EtcdPoller::hold(const EtcdLeaseKey& lease) {
   const std::lock_guard lock(mutex_);
-  if (lease_.incarnation != lease.incarnation) lease_ = lease;
+  if (lease_ != lease) lease_ = lease;
   lease_wanted_ = monotonic_now_ns();
+}
+
+void EtcdPoller::release() {
+  const std::lock_guard lock(mutex_);
+  lease_.reset();
 }
 
 void EtcdPoller::note(uint64_t mod_revision) {
@@ -45,14 +49,20 @@ void EtcdPoller::run() {
 }
 
 void EtcdPoller::keep_lease() {
-  EtcdLeaseKey lease;
+  std::optional<EtcdLeaseKey> lease;
   const TimeNs now = monotonic_now_ns();
+  bool wanted = false;
   {
     const std::lock_guard lock(mutex_);
-    if (lease_.incarnation == 0 || now - lease_wanted_ > kLeaseWantedFor || now - renewed_ < kRenewEvery) return;
     lease = lease_;
+    wanted = lease_ && now - lease_wanted_ <= kLeaseWantedFor;
   }
-  if (lease_id_ == 0) return take_lease(lease);
+  if (lease_id_ != 0 && lease != held_) {
+    revoke();
+    renewed_ = 0;
+  }
+  if (!wanted || now - renewed_ < kRenewEvery) return;
+  if (lease_id_ == 0) return take_lease(*lease);
   const Result<std::string> renewed =
       client_.call("/v3/lease/keepalive", json_of_number("ID", lease_id_), now + kReadLimit);
   if (!renewed) return;
@@ -70,11 +80,18 @@ void EtcdPoller::take_lease(const EtcdLeaseKey& lease) {
   const int64_t id = number_in_json(*granted, "ID");
   if (id == 0) return;
   EtcdTransaction take;
-  take.if_version(lease.shard_key, lease.incarnation);
+  take.if_version(lease.guard, lease.guard_version);
   take.then().put_leased(lease.key, lease.value, id);
   const auto taken = client_.transact(take, now + kReadLimit);
   if (!taken || !taken->etcd.succeeded) return;  // the lease ends by itself
   lease_id_ = id;
+  held_ = lease;
+}
+
+/// Ends the lease, or leaves it to its time.
+void EtcdPoller::revoke() {
+  (void)client_.call("/v3/lease/revoke", json_of_number("ID", lease_id_), monotonic_now_ns() + kReadLimit);
+  lease_id_ = 0;
 }
 
 void EtcdPoller::read() {

@@ -4,6 +4,7 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -11,16 +12,17 @@
 
 namespace millrace::protocol {
 
-/// A key that exists while a shard's process lives.
+/// A key that exists while a process lives.
 struct EtcdLeaseKey {
   std::string key;
-  std::string value;         ///< the incarnation
-  std::string shard_key;     ///< the lease is taken only while its version is the incarnation
-  uint64_t incarnation = 0;  ///< 0: no lease is wanted
+  std::string value;
+  std::string guard;  ///< the lease is taken only while this key has that version; its own key: version 0
+  uint64_t guard_version = 0;
+  bool operator==(const EtcdLeaseKey&) const = default;
 };
 
 /// Reads a key's last change again and again, on a thread and a connection of its own. So the caller's loop never waits
-/// for it. It also notices that etcd answers again, and keeps the shard's lease.
+/// for it. It also notices that etcd answers again, and keeps the process's lease.
 class EtcdPoller {
  public:
   EtcdPoller(const EtcdOptions& options, std::shared_ptr<EtcdHealth> health, std::string key);
@@ -34,8 +36,11 @@ class EtcdPoller {
   /// Notes one that another connection has read.
   void note(uint64_t mod_revision);
 
-  /// Keeps the lease of this key from now on, as long as this is called at least every kLeaseWantedFor.
+  /// Keeps the lease of this key from now on, as long as this is called at least every kLeaseWantedFor. A lease of
+  /// another key ends.
   void hold(const EtcdLeaseKey& lease);
+  /// Gives the lease back, soon.
+  void release();
 
   static constexpr TimeNs kLeaseWantedFor = kNsPerS;
   static constexpr TimeNs kRenewEvery = kNsPerS / 2;
@@ -47,6 +52,7 @@ class EtcdPoller {
   void read();
   void keep_lease();
   void take_lease(const EtcdLeaseKey& lease);
+  void revoke();
 
   EtcdClient client_;
   std::string key_;
@@ -54,9 +60,10 @@ class EtcdPoller {
   std::mutex mutex_;
   std::condition_variable stops_;
   bool stopped_ = false;
-  EtcdLeaseKey lease_;       ///< under mutex_
-  TimeNs lease_wanted_ = 0;  ///< when last; under mutex_
-  int64_t lease_id_ = 0;     ///< 0: none
+  std::optional<EtcdLeaseKey> lease_;  ///< that is wanted; under mutex_
+  TimeNs lease_wanted_ = 0;            ///< when last; under mutex_
+  EtcdLeaseKey held_;                  ///< of lease_id_
+  int64_t lease_id_ = 0;               ///< 0: none
   TimeNs renewed_ = 0;
   std::thread thread_;
 };

@@ -11,6 +11,7 @@
 #include "kernels/base/check.h"
 #include "protocol/base/limits.h"
 #include "protocol/base/text.h"
+#include "protocol/table/cluster_notes.h"
 #include "protocol/table/etcd_client.h"
 #include "protocol/table/etcd_poller.h"
 #include "protocol/table/job_record.h"
@@ -59,19 +60,24 @@ class EtcdTable : public MembershipTable {
   Result<uint64_t> take_over_shard(uint32_t shard, uint64_t expected, std::string_view address,
                                    std::string_view datagrams) override;
   Status hold_lease(uint32_t shard, uint64_t incarnation) override;
-  Result<std::vector<bool>> held_leases() override;
+  Status hold_spare_lease() override;
+  Status release_lease() override;
+  Result<ClusterView> read_cluster() override;
+  Result<bool> set_drain(uint32_t shard, uint64_t incarnation, const std::optional<DrainNote>& note) override;
+  Result<std::optional<DrainNote>> read_drain(uint32_t shard) override;
   Result<std::vector<ShardEntry>> shard_map() override;
   Result<std::optional<JobRecord>> read_job(std::string_view name) override;
   Result<std::optional<JobRecord>> read_job(uint64_t job) override;
   Result<JobRecord> create_job(std::string_view name, ByteSpan spec, Path path) override;
   Result<bool> compare_and_swap(uint64_t expected_epoch, const JobRecord& next) override;
+  Result<std::vector<JobRecord>> open_jobs() override;
+  Result<bool> remove_cluster() override;
   Result<uint64_t> change_counter() override;
   Result<uint64_t> polled_change_counter() override;
 
  private:
   std::string key(std::string_view name) const { return fmt::format("{}/{}", options_.prefix, name); }
   std::string key_of_shard(uint32_t shard) const { return key(fmt::format("shard/{:04}", shard)); }
-  std::string key_of_lease(uint32_t shard) const { return key(fmt::format("lease/{:04}", shard)); }
   std::string key_of_name(std::string_view name) const { return key(fmt::format("name/{}", name)); }
   std::string key_of_job(std::string_view kind, uint64_t job) const { return key(fmt::format("{}/{:020}", kind, job)); }
   void put_change(EtcdTransaction::Operations& operations) const { operations.put(key("changes"), "changed"); }
@@ -429,26 +435,115 @@ Result<uint64_t> EtcdTable::take_over_shard(uint32_t shard, uint64_t expected, s
 }
 
 Status EtcdTable::hold_lease(uint32_t shard, uint64_t incarnation) {
-  poller().hold({key_of_lease(shard), fmt::format("{}", incarnation), key_of_shard(shard), incarnation});
+  poller().hold({key(key_of_lease(shard)), encode_process_note(note_), key_of_shard(shard), incarnation});
   return {};
 }
 
-Result<std::vector<bool>> EtcdTable::held_leases() {
+Status EtcdTable::hold_spare_lease() {
+  const std::string own = key(key_of_spare(tag_));
+  poller().hold({own, encode_process_note(note_), own, 0});
+  return {};
+}
+
+Status EtcdTable::release_lease() {
+  poller().release();
+  return {};
+}
+
+Result<ClusterView> EtcdTable::read_cluster() {
   const Result<TimeNs> until = deadline();
   if (!until) return std::unexpected(until.error());
   EtcdTransaction transaction;
-  transaction.then().get(key("shard_count")).get_all(key("lease/"));
+  transaction.then()
+      .get(key("shard_count"))
+      .get_all(key("shard/"))
+      .get_all(key("lease/"))
+      .get_all(key("drain/"))
+      .get_all(key("spare/"));
   const auto answer = run(transaction, *until);
   if (!answer) return std::unexpected(answer.error());
-  if (answer->etcd.ranges.size() != 2) return damaged("the answer");
+  if (answer->etcd.ranges.size() != 5) return damaged("the answer");
   const Result<uint64_t> count = count_of(first_of(answer->etcd, 0));
   if (!count) return std::unexpected(count.error());
-  std::vector<bool> held(*count);
-  for (const EtcdEntry& entry : answer->etcd.ranges[1]) {
-    const std::optional<uint64_t> shard = number_of(std::string_view(entry.key).substr(key("lease/").size()));
-    if (shard && *shard < held.size()) held[*shard] = true;
+  Result<std::vector<ShardEntry>> map = map_of(*count, answer->etcd.ranges[1]);
+  if (!map) return std::unexpected(map.error());
+  ClusterView view;
+  for (ShardEntry& entry : *map) view.shards.push_back({std::move(entry), false, {}, {}});
+  // Returns the shard that a note is about; nullptr: it is none of the cluster's.
+  const auto shard_of = [&](const EtcdEntry& entry) -> ClusterView::Shard* {
+    const auto number = number_of(std::string_view(entry.key).substr(key("lease/").size()));
+    return number && *number < view.shards.size() ? &view.shards[*number] : nullptr;
+  };
+  for (const EtcdEntry& entry : answer->etcd.ranges[2]) {
+    ClusterView::Shard* shard = shard_of(entry);
+    if (!shard) continue;
+    shard->held = true;
+    shard->process = decode_process_note(text_of(entry.value));
   }
-  return held;
+  for (const EtcdEntry& entry : answer->etcd.ranges[3]) {
+    ClusterView::Shard* shard = shard_of(entry);
+    if (shard) shard->drain = decode_drain_note(text_of(entry.value), shard->entry.incarnation);
+  }
+  for (const EtcdEntry& entry : answer->etcd.ranges[4])
+    view.spares.push_back(decode_process_note(text_of(entry.value)));
+  return view;
+}
+
+Result<bool> EtcdTable::set_drain(uint32_t shard, uint64_t incarnation, const std::optional<DrainNote>& note) {
+  const Result<TimeNs> until = deadline();
+  if (!until) return std::unexpected(until.error());
+  EtcdTransaction transaction;
+  transaction.if_version(key_of_shard(shard), incarnation);
+  if (note) {
+    transaction.then().put(key(key_of_drain(shard)), encode_drain_note(*note));
+  } else {
+    transaction.then().remove(key(key_of_drain(shard)));
+  }
+  put_change(transaction.then());
+  const auto answer = run(transaction, *until);
+  if (!answer) return std::unexpected(answer.error());
+  return answer->etcd.succeeded;
+}
+
+Result<std::optional<DrainNote>> EtcdTable::read_drain(uint32_t shard) {
+  const Result<TimeNs> until = deadline();
+  if (!until) return std::unexpected(until.error());
+  EtcdTransaction transaction;
+  transaction.then().get(key_of_shard(shard)).get(key(key_of_drain(shard)));
+  const auto answer = run(transaction, *until);
+  if (!answer) return std::unexpected(answer.error());
+  const EtcdEntry* start = first_of(answer->etcd, 0);
+  const EtcdEntry* note = first_of(answer->etcd, 1);
+  return start && note ? decode_drain_note(text_of(note->value), start->version) : std::nullopt;
+}
+
+Result<std::vector<JobRecord>> EtcdTable::open_jobs() {
+  const Result<TimeNs> until = deadline();
+  if (!until) return std::unexpected(until.error());
+  EtcdTransaction transaction;
+  transaction.then().get_all(key("job/"));
+  const auto answer = run(transaction, *until);
+  if (!answer) return std::unexpected(answer.error());
+  if (answer->etcd.ranges.size() != 1) return damaged("the answer");
+  std::vector<JobRecord> jobs;
+  for (const EtcdEntry& entry : answer->etcd.ranges[0]) {
+    Result<JobRecord> record = record_of(entry);
+    if (!record) return std::unexpected(record.error());
+    jobs.push_back(std::move(*record));
+  }
+  return jobs;
+}
+
+Result<bool> EtcdTable::remove_cluster() {
+  EtcdTransaction transaction;
+  transaction.if_none(key("lease/")).if_none(key("spare/"));
+  for (const char* kind : {"shard/", "drain/", "name/", "job/", "spec/", "done/"})
+    transaction.then().remove_all(key(kind));
+  transaction.then().remove(key("shard_count"));
+  put_change(transaction.then());
+  const auto answer = run(transaction, open_deadline());
+  if (!answer) return std::unexpected(answer.error());
+  return answer->etcd.succeeded;
 }
 
 ByteBuffer EtcdTable::next_tag() {

@@ -125,6 +125,10 @@ EtcdTransaction& EtcdTransaction::if_version(std::string_view key, uint64_t vers
   return compare(
       fmt::format(R"({{"key":"{}","target":"VERSION","result":"EQUAL","version":"{}"}})", base64(key), version));
 }
+EtcdTransaction& EtcdTransaction::if_none(std::string_view prefix) {
+  return compare(fmt::format(R"({{"key":"{}","range_end":"{}","target":"VERSION","result":"EQUAL","version":"0"}})",
+                             base64(prefix), base64(end_of_prefix(prefix))));
+}
 EtcdTransaction& EtcdTransaction::if_mod_revision(std::string_view key, uint64_t revision) {
   return compare(
       fmt::format(R"({{"key":"{}","target":"MOD","result":"EQUAL","mod_revision":"{}"}})", base64(key), revision));

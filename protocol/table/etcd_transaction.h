@@ -26,6 +26,9 @@ struct EtcdAnswer {
   std::vector<std::vector<EtcdEntry>> ranges;  ///< one for each operation of the branch that ran; empty for writes
 };
 
+/// Returns the first key after all keys that begin with `prefix`. REQUIRES: it ends with a byte below 255.
+std::string end_of_prefix(std::string_view prefix);
+
 /// Builds one atomic transaction: if all comparisons hold, the operations of then() run, else those of otherwise().
 class EtcdTransaction {
  public:
@@ -40,6 +43,7 @@ class EtcdTransaction {
     /// Reads all keys that begin with `prefix`, in their order.
     Operations& get_all(std::string_view prefix);
     Operations& remove(std::string_view key);
+    Operations& remove_all(std::string_view prefix) { return remove_range(prefix, end_of_prefix(prefix)); }
     /// Removes the keys from `from` until before `to`.
     Operations& remove_range(std::string_view from, std::string_view to);
     const std::string& json() const { return json_; }
@@ -53,6 +57,8 @@ class EtcdTransaction {
   EtcdTransaction& if_version(std::string_view key, uint64_t version);
   EtcdTransaction& if_mod_revision(std::string_view key, uint64_t revision);
   EtcdTransaction& if_value(std::string_view key, std::string_view value);
+  /// No key begins with `prefix`.
+  EtcdTransaction& if_none(std::string_view prefix);
   Operations& then() { return then_; }
   Operations& otherwise() { return otherwise_; }
 
@@ -67,9 +73,6 @@ class EtcdTransaction {
 
 /// Reads the answer to a transaction. Errors  malformed: not such an answer.
 Result<EtcdAnswer> parse_etcd_answer(std::string_view text);
-
-/// Returns the first key after all keys that begin with `prefix`. REQUIRES: it ends with a byte below 255.
-std::string end_of_prefix(std::string_view prefix);
 
 /// Returns a JSON object of two texts.
 std::string json_of_texts(std::string_view name, std::string_view value, std::string_view name2,

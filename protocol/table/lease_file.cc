@@ -11,11 +11,11 @@ namespace millrace::protocol {
 namespace {
 
 /// Returns a lock of one byte. Locks of open file descriptions (F_OFD_*) belong to the descriptor, not to the process.
-struct flock byte_lock(uint32_t shard) {
+struct flock byte_lock(int64_t byte, short type = F_WRLCK) {
   struct flock lock{};
-  lock.l_type = F_WRLCK;
+  lock.l_type = type;
   lock.l_whence = SEEK_SET;
-  lock.l_start = shard;
+  lock.l_start = byte;
   lock.l_len = 1;
   return lock;
 }
@@ -37,22 +37,32 @@ Status LeaseFile::open() {
   return {};
 }
 
-Result<bool> LeaseFile::hold(uint32_t shard) {
-  if (held_ == shard) return true;
+Result<bool> LeaseFile::hold(uint32_t byte) {
+  if (held_ == byte) return true;
   if (Status opened = open(); !opened) return std::unexpected(opened.error());
-  struct flock lock = byte_lock(shard);
-  if (::fcntl(fd_, F_OFD_SETLK, &lock) == 0) {
-    held_ = shard;
-    return true;
+  struct flock lock = byte_lock(byte);
+  if (::fcntl(fd_, F_OFD_SETLK, &lock) != 0) {
+    if (errno == EAGAIN || errno == EACCES) return false;
+    return io_error("lock");
   }
-  if (errno == EAGAIN || errno == EACCES) return false;
-  return io_error("lock");
+  const Status released = release();
+  held_ = byte;
+  if (!released) return std::unexpected(released.error());
+  return true;
 }
 
-Result<bool> LeaseFile::is_held(uint32_t shard) {
-  if (held_ == shard) return true;
+Status LeaseFile::release() {
+  if (held_ < 0) return {};
+  struct flock lock = byte_lock(held_, F_UNLCK);
+  if (::fcntl(fd_, F_OFD_SETLK, &lock) != 0) return io_error("unlock");
+  held_ = -1;
+  return {};
+}
+
+Result<bool> LeaseFile::is_held(uint32_t byte) {
+  if (held_ == byte) return true;
   if (Status opened = open(); !opened) return std::unexpected(opened.error());
-  struct flock lock = byte_lock(shard);
+  struct flock lock = byte_lock(byte);
   if (::fcntl(fd_, F_OFD_GETLK, &lock) != 0) return io_error("read");
   return lock.l_type != F_UNLCK;
 }

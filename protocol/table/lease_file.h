@@ -7,8 +7,8 @@
 
 namespace millrace::protocol {
 
-/// The leases of shards on one machine: a file beside the table, of which each shard locks one byte. The system frees
-/// the lock when the process ends, however it ends, so no lease has to be renewed.
+/// The leases of processes on one machine: a file beside the table, of which each process locks one byte. The system
+/// frees the lock when the process ends, however it ends, so no lease has to be renewed. The table numbers the bytes.
 ///
 /// Threads  one at a time.
 class LeaseFile {
@@ -18,10 +18,15 @@ class LeaseFile {
   LeaseFile(const LeaseFile&) = delete;
   LeaseFile& operator=(const LeaseFile&) = delete;
 
-  /// Locks the shard's byte unless this object has it. Returns false: another process has it. Errors  io.
-  Result<bool> hold(uint32_t shard);
-  /// Returns whether any process has the shard's byte. Errors  io.
-  Result<bool> is_held(uint32_t shard);
+  /// Locks the byte unless this object has it, and gives back the one that it had before. Returns false: another
+  /// process has it. Errors  io.
+  Result<bool> hold(uint32_t byte);
+  /// Gives the byte back that this object has, if any. Errors  io.
+  Status release();
+  /// Returns whether any process has the byte. Errors  io.
+  Result<bool> is_held(uint32_t byte);
+  /// Returns the byte that this object has; -1: none.
+  int64_t held() const { return held_; }
 
  private:
   Status open();
@@ -29,7 +34,7 @@ class LeaseFile {
 
   std::string path_;
   int fd_ = -1;
-  int64_t held_ = -1;  ///< the shard whose byte this object has locked
+  int64_t held_ = -1;
 };
 
 }  // namespace millrace::protocol

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "kernels/base/clock.h"
@@ -23,6 +24,33 @@ struct JobRecord {
   bool workers_rejoin = false;  ///< a member's first Hello asked to return: its processes do when they are restarted
   /// A finished job's reason, for processes that ask for it. Empty: all its workers have finished.
   std::string end_reason = {};
+};
+
+/// A process of the cluster, as it describes itself to operators. No decision depends on it.
+struct ProcessNote {
+  std::string address;   ///< for workers and shards
+  std::string http;      ///< "host:port" of its HTTP port; empty: it has none
+  std::string software;  ///< its version
+  bool operator==(const ProcessNote&) const = default;
+};
+
+/// An operator's request that a shard's process leaves its number to a spare.
+struct DrainNote {
+  uint64_t incarnation = 0;  ///< of the process that is asked; another start ignores the request
+  std::string refusal;       ///< why that process keeps its number; empty: it has not refused
+  bool operator==(const DrainNote&) const = default;
+};
+
+/// The processes of a cluster, as the table shows them at one moment.
+struct ClusterView {
+  struct Shard {
+    ShardEntry entry;                ///< incarnation 0: it never started
+    bool held = false;               ///< some process holds its lease
+    ProcessNote process;             ///< of that process; empty: it said nothing, or in another version's words
+    std::optional<DrainNote> drain;  ///< of its last start
+  };
+  std::vector<Shard> shards;
+  std::vector<ProcessNote> spares;  ///< that wait
 };
 
 /// The linearizable table of membership: one machine's SQLite file, etcd between machines, in-memory for tests. Every
@@ -52,13 +80,31 @@ class MembershipTable {
   virtual Result<uint64_t> take_over_shard(uint32_t shard, uint64_t expected, std::string_view address,
                                            std::string_view datagrams) = 0;
 
-  /// Holds the shard's lease for this start, until this object ends or is not called for a second. Waits for no server.
-  /// While an earlier process has the lease, it stays with that process. Called again and again.
+  /// Says what hold_lease() and hold_spare_lease() write about this process.
+  void introduce(ProcessNote note) { note_ = std::move(note); }
+
+  /// Holds the shard's lease for this start, until release_lease(), until this object ends, or until it is not called
+  /// for a second. Waits for no server. While an earlier process has the lease, it stays with that process. Called
+  /// again and again. A lease of a spare that this object holds ends.
   virtual Status hold_lease(uint32_t shard, uint64_t incarnation) = 0;
 
-  /// Returns for each shard of the map whether some process holds its lease. A process that is killed loses it: at once
-  /// where the table is a file, after kEtcdLeaseSeconds in etcd.
-  virtual Result<std::vector<bool>> held_leases() = 0;
+  /// Holds the lease of a spare that waits, in the same way. Errors  limit_exceeded: kSparesMax others wait
+  /// beside a file.
+  virtual Status hold_spare_lease() = 0;
+
+  /// Gives the lease back, if this object holds one. The next call of hold_lease() takes it again.
+  virtual Status release_lease() = 0;
+
+  /// Reads the processes of the cluster. A process that is killed loses its lease: at once where the table is a file,
+  /// after kEtcdLeaseSeconds in etcd.
+  virtual Result<ClusterView> read_cluster() = 0;
+
+  /// Writes the request, or the answer, about the shard's last start iff that start is `incarnation`. An empty note
+  /// withdraws the request. Returns false: another process has started, and nothing has changed.
+  virtual Result<bool> set_drain(uint32_t shard, uint64_t incarnation, const std::optional<DrainNote>& note) = 0;
+
+  /// Reads the request about the shard's last start, if there is one.
+  virtual Result<std::optional<DrainNote>> read_drain(uint32_t shard) = 0;
 
   /// Reads the shard map; entries of shards that never started are empty.
   virtual Result<std::vector<ShardEntry>> shard_map() = 0;
@@ -68,6 +114,9 @@ class MembershipTable {
   /// Reads the job of that number, finished or not (the last 1,000 finished jobs are kept). A finished job may come
   /// without its specification.
   virtual Result<std::optional<JobRecord>> read_job(uint64_t job) = 0;
+
+  /// Reads all jobs that are not finished, by number, without their specifications.
+  virtual Result<std::vector<JobRecord>> open_jobs() = 0;
 
   /// Creates a job (new number, epoch 1, no members, the current shard map, the path of its specification) unless one
   /// of that name is open. Then returns the open one: the first creator wins, and the caller compares specifications.
@@ -79,16 +128,26 @@ class MembershipTable {
   /// Errors  invalid_argument: no such job.
   virtual Result<bool> compare_and_swap(uint64_t expected_epoch, const JobRecord& next) = 0;
 
+  /// Forgets the shard map and all jobs, so that the next cluster may have another number of shards. Numbers of jobs
+  /// are not given again. Returns false, and changes nothing: some process holds a lease.
+  virtual Result<bool> remove_cluster() = 0;
+
   /// Returns a counter that grows with every change of the table.
   virtual Result<uint64_t> change_counter() = 0;
 
   /// Returns a counter as change_counter() did a short time ago, without waiting for a server. For polls.
   /// Errors  timeout: its age is not known to be short.
   virtual Result<uint64_t> polled_change_counter() { return change_counter(); }
+
+ protected:
+  ProcessNote note_;
 };
 
 /// The lease in etcd; etcd grants none that is shorter, with its default times of election.
 inline constexpr int64_t kEtcdLeaseSeconds = 2;
+
+/// Most spares that may wait beside a table in a file.
+inline constexpr uint32_t kSparesMax = 64;
 
 /// How long opening a table, and start_shard(), wait for another process's lock.
 inline constexpr uint32_t kTableOpenWaitMs = 5'000;

@@ -18,6 +18,7 @@ struct TableFlags {
   std::string user = {};           ///< --table-user
   std::string password_file = {};  ///< --table-password-file
   uint32_t etcd_wait_ms = 250;     ///< --table-wait
+  bool operator==(const TableFlags&) const = default;
 };
 
 /// Returns why the flags do not name a table; empty: they do. Reads no file.

@@ -10,6 +10,7 @@
 #include "kernels/base/check.h"
 #include "protocol/base/limits.h"
 #include "protocol/base/text.h"
+#include "protocol/table/cluster_notes.h"
 #include "protocol/table/job_record.h"
 #include "protocol/table/lease_file.h"
 #include "protocol/table/lock_wait_policy.h"
@@ -36,6 +37,10 @@ constexpr const char* kSchema = R"sql(
                      record BLOB NOT NULL);
   CREATE UNIQUE INDEX open_jobs ON jobs (name) WHERE finished = 0;
 )sql";
+
+/// Notes for operators. Their version is kNotesVersion: a build with another one, or none, leaves this table alone, and
+/// the schema's version covers the other tables.
+constexpr const char* kNotesSchema = "CREATE TABLE notes (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID";
 
 /// Returns the remedy for SQLite's commonest errors about a file.
 const char* advice(int primary_code) {
@@ -221,7 +226,13 @@ Status create_schema(Database& database) {
   if (Status s = transaction.begin(); !s) return s;
   const Result<uint64_t> version = read_integer(database, "PRAGMA user_version");
   if (!version) return std::unexpected(version.error());
-  if (*version == kSchemaVersion) return {};
+  if (*version == kSchemaVersion) {
+    const Result<uint64_t> notes = read_integer(database, "SELECT count(*) FROM sqlite_master WHERE name = 'notes'");
+    if (!notes) return std::unexpected(notes.error());
+    if (*notes != 0) return {};
+    if (Status s = database.execute(kNotesSchema); !s) return s;
+    return transaction.commit();
+  }
   if (*version != 0) {
     return fail(ErrorCode::kUnsupported,
                 fmt::format("membership table {}: written by another version of Millrace (schema {}, "
@@ -229,6 +240,7 @@ Status create_schema(Database& database) {
                             database.path(), *version, kSchemaVersion));
   }
   if (Status s = database.execute(kSchema); !s) return s;
+  if (Status s = database.execute(kNotesSchema); !s) return s;
   const std::string marks =
       fmt::format("PRAGMA application_id = {}; PRAGMA user_version = {}", kApplicationId, kSchemaVersion);
   if (Status s = database.execute(marks.c_str()); !s) return s;
@@ -300,19 +312,76 @@ class SqliteTable : public MembershipTable {
 
   Status hold_lease(uint32_t shard, uint64_t) override {
     const Result<bool> held = leases_.hold(shard);
-    return held ? Status() : Status(std::unexpected(held.error()));
+    if (!held) return std::unexpected(held.error());
+    return *held ? write_note_once(key_of_lease(shard)) : Status();
   }
 
-  Result<std::vector<bool>> held_leases() override {
-    const Result<uint64_t> count = read_shard_count();
-    if (!count) return std::unexpected(count.error());
-    std::vector<bool> held(std::min<uint64_t>(*count, kShardsMax));
-    for (uint32_t shard = 0; shard < held.size(); ++shard) {
-      const Result<bool> one = leases_.is_held(shard);
-      if (!one) return std::unexpected(one.error());
-      held[shard] = *one;
+  Status hold_spare_lease() override {
+    if (const int64_t byte = leases_.held(); byte >= kFirstSpareByte)
+      return write_note_once(key_of_spare(static_cast<uint64_t>(byte - kFirstSpareByte)));
+    for (uint32_t spare = 0; spare < kSparesMax; ++spare) {
+      const Result<bool> held = leases_.hold(kFirstSpareByte + spare);
+      if (!held) return std::unexpected(held.error());
+      if (*held) return write_note_once(key_of_spare(spare));
     }
-    return held;
+    return fail(ErrorCode::kLimitExceeded, fmt::format("membership table: {} spares wait already", kSparesMax));
+  }
+
+  Status release_lease() override {
+    noted_.clear();
+    return leases_.release();
+  }
+
+  Result<ClusterView> read_cluster() override {
+    Result<std::vector<ShardEntry>> map = shard_map();
+    if (!map) return std::unexpected(map.error());
+    ClusterView view;
+    for (uint32_t shard = 0; shard < map->size(); ++shard) {
+      const Result<bool> held = leases_.is_held(shard);
+      if (!held) return std::unexpected(held.error());
+      const Result<std::string> process = read_note(key_of_lease(shard));
+      if (!process) return std::unexpected(process.error());
+      const Result<std::string> drain = read_note(key_of_drain(shard));
+      if (!drain) return std::unexpected(drain.error());
+      const uint64_t incarnation = (*map)[shard].incarnation;
+      view.shards.push_back({std::move((*map)[shard]), *held, *held ? decode_process_note(*process) : ProcessNote{},
+                             decode_drain_note(*drain, incarnation)});
+    }
+    for (uint32_t spare = 0; spare < kSparesMax; ++spare) {
+      const Result<bool> held = leases_.is_held(kFirstSpareByte + spare);
+      if (!held) return std::unexpected(held.error());
+      if (!*held) continue;
+      const Result<std::string> process = read_note(key_of_spare(spare));
+      if (!process) return std::unexpected(process.error());
+      view.spares.push_back(decode_process_note(*process));
+    }
+    return view;
+  }
+
+  Result<bool> set_drain(uint32_t shard, uint64_t incarnation, const std::optional<DrainNote>& note) override {
+    database_.wait_by_policy();
+    Transaction transaction(database_);
+    if (Status s = transaction.begin(); !s) return std::unexpected(s.error());
+    const Result<uint64_t> last = read_start(shard);
+    if (!last) return std::unexpected(last.error());
+    if (*last != incarnation) return false;
+    if (note) {
+      if (Status s = write_note(key_of_drain(shard), encode_drain_note(*note)); !s) return std::unexpected(s.error());
+    } else {
+      Statement remove(database_, "DELETE FROM notes WHERE key = ?");
+      if (Status s = remove.bind(key_of_drain(shard)).run(); !s) return std::unexpected(s.error());
+    }
+    if (Status s = transaction.commit(); !s) return std::unexpected(s.error());
+    return true;
+  }
+
+  Result<std::optional<DrainNote>> read_drain(uint32_t shard) override {
+    database_.wait_by_policy();
+    const Result<uint64_t> last = read_start(shard);
+    if (!last) return std::unexpected(last.error());
+    const Result<std::string> note = read_note(key_of_drain(shard));
+    if (!note) return std::unexpected(note.error());
+    return decode_drain_note(*note, *last);
   }
 
   Result<std::vector<ShardEntry>> shard_map() override {
@@ -348,6 +417,36 @@ class SqliteTable : public MembershipTable {
     Statement select(database_, "SELECT record FROM jobs WHERE job = ?");
     select.bind(job);
     return read_record(select);
+  }
+
+  Result<std::vector<JobRecord>> open_jobs() override {
+    database_.wait_by_policy();
+    Statement select(database_, "SELECT record FROM jobs WHERE finished = 0 ORDER BY job");
+    std::vector<JobRecord> jobs;
+    for (;;) {
+      Result<std::optional<JobRecord>> record = read_record(select);
+      if (!record) return std::unexpected(record.error());
+      if (!*record) return jobs;
+      (*record)->spec.clear();
+      jobs.push_back(std::move(**record));
+    }
+  }
+
+  Result<bool> remove_cluster() override {
+    database_.wait_for_locks(kOpenWaitMs);
+    Transaction transaction(database_);
+    if (Status s = transaction.begin(); !s) return std::unexpected(s.error());
+    for (uint32_t byte = 0; byte < kFirstSpareByte + kSparesMax; ++byte) {
+      const Result<bool> held = leases_.is_held(byte);
+      if (!held) return std::unexpected(held.error());
+      if (*held) return false;
+    }
+    if (Status s = database_.execute("DELETE FROM shards; DELETE FROM jobs; DELETE FROM notes; "
+                                     "UPDATE counters SET value = 0 WHERE name = 'shard_count'");
+        !s)
+      return std::unexpected(s.error());
+    if (Status s = transaction.commit(); !s) return std::unexpected(s.error());
+    return true;
   }
 
   Result<JobRecord> create_job(std::string_view name, ByteSpan spec, Path path) override {
@@ -419,7 +518,43 @@ class SqliteTable : public MembershipTable {
     return std::optional(std::move(*record));
   }
 
+  /// Returns the last start of the shard; 0: there was none.
+  Result<uint64_t> read_start(uint32_t shard) {
+    Statement select(database_, "SELECT life FROM shards WHERE shard = ?");
+    const Result<bool> row = select.bind(shard).step();
+    if (!row) return std::unexpected(row.error());
+    return *row ? select.integer(0) : 0;
+  }
+
+  /// Returns the note; empty: there is none.
+  Result<std::string> read_note(std::string_view key) {
+    Statement select(database_, "SELECT value FROM notes WHERE key = ?");
+    const Result<bool> row = select.bind(key).step();
+    if (!row) return std::unexpected(row.error());
+    return *row ? std::string(text_of(select.blob(0))) : std::string();
+  }
+
+  Status write_note(std::string_view key, std::string_view value) {
+    Statement write(database_,
+                    "INSERT INTO notes VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value");
+    return write.bind(key).bind(value).run();
+  }
+
+  /// Writes this process's note beside its lease, unless it is there. Where another process has the lock, the next call
+  /// writes it.
+  Status write_note_once(const std::string& key) {
+    if (noted_ == key) return {};
+    database_.wait_by_policy();
+    const Status written = write_note(key, encode_process_note(note_));
+    if (written) noted_ = key;
+    return written || written.error().code == ErrorCode::kTimeout ? Status() : written;
+  }
+
+  /// Bytes of the leases: shards by number, then the spares that wait.
+  static constexpr uint32_t kFirstSpareByte = kShardsMax;
+
   LeaseFile leases_;
+  std::string noted_;  ///< key of the last lease whose note is written
   Database database_;
 };
 

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <sched.h>
 
+#include <atomic>
 #include <csignal>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -15,11 +16,18 @@ namespace {
 
 using millrace::server::kServerProgram;
 
-millrace::server::ShardProcess* running = nullptr;  // for the signal handlers; set once before signals are taken
+// For the signal handlers. A spare takes signals before it runs.
+std::atomic<millrace::server::ShardProcess*> running = nullptr;
+std::atomic<bool> end_requested = false;
 
-void on_signal(int) { running->request_stop(); }
-void on_save(int) { running->request_save(); }
-void on_reload(int) { running->request_reload(); }
+void on_signal(int) {
+  end_requested.store(true);
+  if (millrace::server::ShardProcess* process = running.load()) process->request_stop();
+}
+void on_save(int) {
+  if (millrace::server::ShardProcess* process = running.load()) process->request_save();
+}
+void on_reload(int) { running.load()->request_reload(); }
 
 /// Gives this process's threads the batch policy; threads that start later inherit it. A thread with new work then does
 /// not preempt another that computes: sockets, decoding and sums take turns with fewer changes. A policy that the user
@@ -57,18 +65,21 @@ int main(int argc, char** argv) {
   const auto& options = std::get<millrace::server::Options>(parsed);
   use_batch_scheduling();
   std::signal(SIGHUP, SIG_IGN);  // a start reads everything anyway
+  if (options.spare) millrace::monitoring::take_server_signals(on_signal, SIGUSR2, on_save);
   auto manager = millrace::monitoring::ServiceNotifier::from_environment();
   if (!manager) kServerProgram.say(manager.error().message);
   auto process = millrace::server::ShardProcess::start(
-      options, [&options] { kServerProgram.print_line(waiting_line(options)); },
+      options, {[&options] { kServerProgram.print_line(waiting_line(options)); }, [] { return end_requested.load(); }},
       manager ? std::move(*manager) : millrace::monitoring::ServiceNotifier());
   if (!process) {
     return options.json ? kServerProgram.report_failed_start_as_json(process.error())
                         : kServerProgram.report_error(process.error());
   }
-  running = process->get();
-  millrace::monitoring::take_server_signals(on_signal, SIGUSR2, on_save);
+  if (!*process) return 0;
+  running.store(process->get());
+  if (!options.spare) millrace::monitoring::take_server_signals(on_signal, SIGUSR2, on_save);
   std::signal(SIGHUP, on_reload);
+  if (end_requested.load()) (*process)->request_stop();
   kServerProgram.print_line(start_line(options, **process));
   if (const millrace::Status ended = (*process)->run(); !ended) return kServerProgram.report_error(ended.error());
   return 0;

@@ -13,6 +13,7 @@
 #include "monitoring/command_line/completion.h"
 #include "monitoring/command_line/config_flag.h"
 #include "monitoring/command_line/quantity_flags.h"
+#include "monitoring/command_line/table_flags.h"
 #include "monitoring/command_line/text_check.h"
 #include "monitoring/command_line/usage_sentence.h"
 #include "protocol/address/endpoint_text.h"
@@ -155,22 +156,8 @@ void add_cluster_flags(CLI::App& app, Options& options) {
       ->capture_default_str();
 }
 
-void add_etcd_flags(CLI::App& app, protocol::TableFlags& table) {
-  app.option_defaults()->group("Table in etcd");
-  app.add_option("--table-ca", table.ca_file, "Uses TLS; certificates of the authorities that sign etcd's (PEM)")
-      ->type_name("FILE")
-      ->check(not_empty());
-  app.add_option("--table-cert", table.cert_file, "Certificate of this client (PEM)")
-      ->type_name("FILE")
-      ->check(not_empty());
-  app.add_option("--table-key", table.key_file, "Key of --table-cert (PEM)")->type_name("FILE")->check(not_empty());
-  app.add_option("--table-user", table.user, "User of etcd; needs read and write below the prefix")
-      ->type_name("NAME")
-      ->check(not_empty());
-  app.add_option("--table-password-file", table.password_file,
-                 "File with that user's password in its first line; unreadable for others than owner and group")
-      ->type_name("FILE")
-      ->check(not_empty());
+void add_table_flags(CLI::App& app, protocol::TableFlags& table) {
+  monitoring::add_etcd_flags(app, table, monitoring::HelpCase::kCapital);
   add_duration(app, "--table-wait", in_ms(table.etcd_wait_ms),
                "Longest time that a call to etcd may take; all jobs of the shard wait for it",
                {.least = 20 * kNsPerMs, .most = 10 * kNsPerS});
@@ -224,7 +211,7 @@ std::variant<Options, int> parse_options(int argc, const char* const* argv) {
   monitoring::shape_command_line(app);
   monitoring::add_config_flag(app);
   add_cluster_flags(app, options);
-  add_etcd_flags(app, options.table);
+  add_table_flags(app, options.table);
   add_job_flags(app, options);
   add_output_flags(app, options);
   add_limits(app, options.limits);

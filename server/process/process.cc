@@ -26,7 +26,6 @@
 #include "protocol/messages/frame.h"
 #include "protocol/table/open_table.h"
 #include "protocol/transport/transport.h"
-#include "server/membership/spare_watch.h"
 #include "server/process/accept_limit.h"
 #include "server/process/aggregator_thread.h"
 #include "server/process/descriptor_room.h"
@@ -37,6 +36,8 @@
 #include "server/process/store_thread.h"
 #include "server/process/task_pool.h"
 #include "server/shard/shard_core.h"
+#include "server/spare/shard_probe.h"
+#include "server/spare/spare_watch.h"
 #include "server/supervision/supervision.h"
 
 namespace millrace::server {
@@ -102,7 +103,8 @@ class ShardProcess::Loop {
         export_(metrics_),
         board_([this] { waker_.wake(); }) {}
 
-  Status open(const std::function<void()>& on_waiting);
+  /// Returns false: it is a spare that was asked to end before it had a number.
+  Result<bool> open(const SpareWait& wait);
   Status open_http();
   Status share_descriptors();
   Status run();
@@ -142,8 +144,8 @@ class ShardProcess::Loop {
     ++broken_off_;
     return false;
   }
-  Status take_over(const std::function<void()>& on_waiting);
-  Status look_for_vacancy(SpareWatch& watch);
+  Result<bool> take_over(const SpareWait& wait);
+  Status look_for_vacancy(SpareWatch& watch, ShardProbe& probe);
   void run_pass();
   void reload(TimeNs now);
   int wait_ms(TimeNs now) const;
@@ -198,10 +200,10 @@ class ShardProcess::Loop {
   std::unique_ptr<monitoring::HttpPort> http_;  ///< last: its threads ask the others
 };
 
-Status ShardProcess::Loop::open(const std::function<void()>& on_waiting) {
+Result<bool> ShardProcess::Loop::open(const SpareWait& wait) {
   JobStore::Saves saves;
   if (!options_.store_dir.empty()) {
-    if (const Status usable = check_folder(options_.store_dir); !usable) return usable;
+    if (const Status usable = check_folder(options_.store_dir); !usable) return std::unexpected(usable.error());
     saves.possible = true;
     saves.every = static_cast<TimeNs>(options_.store_save_seconds) * kNsPerS;
     saves.judge = [this](const std::string& name) {
@@ -218,7 +220,9 @@ Status ShardProcess::Loop::open(const std::function<void()>& on_waiting) {
   if (!address) return std::unexpected(address.error());
   address_ = std::move(*address);
   // Before the table records this process: a start that fails must not end the one that has the number.
-  if (const Status opened = options_.http.empty() ? Status{} : open_http(); !opened) return opened;
+  if (const Status opened = options_.http.empty() ? Status{} : open_http(); !opened)
+    return std::unexpected(opened.error());
+  table_->introduce({address_, http_address_, software_name()});
   if (!options_.datagrams.empty()) {
     auto datagrams = DatagramThread::start(
         {options_.datagrams, options_.job_keys, options_.limits.job_memory_bytes_max}, random_seed());
@@ -226,9 +230,10 @@ Status ShardProcess::Loop::open(const std::function<void()>& on_waiting) {
     datagrams_ = std::move(*datagrams);
   }
   if (options_.spare) {
-    if (const Status taken = take_over(on_waiting); !taken) return taken;
+    const Result<bool> taken = take_over(wait);
+    if (!taken || !*taken) return taken;
   }
-  if (const Status enough = share_descriptors(); !enough) return enough;
+  if (const Status enough = share_descriptors(); !enough) return std::unexpected(enough.error());
   if (!options_.spare) {
     const Result<uint64_t> incarnation =
         table_->start_shard(options_.shard, options_.shards, address_, datagrams_address());
@@ -236,7 +241,7 @@ Status ShardProcess::Loop::open(const std::function<void()>& on_waiting) {
     incarnation_ = *incarnation;
   }
   // At once: without a lease a spare may take this number.
-  if (const Status held = table_->hold_lease(options_.shard, incarnation_); !held) return held;
+  if (const Status held = table_->hold_lease(options_.shard, incarnation_); !held) return std::unexpected(held.error());
   links_ = std::make_unique<ShardLinks>(options_.shards, context_, poller_, log_);
   if (saves.possible) {
     disk_ = std::make_unique<StoreThread>(options_.store_dir, options_.shard, system_disk(), [this] { waker_.wake(); });
@@ -259,42 +264,50 @@ Status ShardProcess::Loop::open(const std::function<void()>& on_waiting) {
                                       *table_, monotonic_now_ns());
   poller_.add(*listener_);
   poller_.add(waker_);
-  return {};
+  return true;
 }
 
-/// Waits until a shard is without a process, and takes its number.
-Status ShardProcess::Loop::take_over(const std::function<void()>& on_waiting) {
+/// Waits until a shard is without a process, and takes its number. Returns false: the wait was ended.
+Result<bool> ShardProcess::Loop::take_over(const SpareWait& wait) {
   SpareWatch watch;
+  ShardProbe probe;
   bool waits = false;
   TimeNs say_again_at = 0;
   while (incarnation_ == 0) {
-    const Status looked = look_for_vacancy(watch);
+    if (wait.is_over()) {
+      supervision_.draining();
+      return false;
+    }
+    const Status looked = look_for_vacancy(watch, probe);
     const TimeNs now = monotonic_now_ns();
-    if (!looked && looked.error().code != ErrorCode::kTimeout) return looked;
+    if (!looked && looked.error().code != ErrorCode::kTimeout) return std::unexpected(looked.error());
     if (!looked && now >= say_again_at) {
       log_.write(Severity::kError, fmt::format("spare: {}", looked.error().message), now);
       say_again_at = now + kSaySpareEvery;
     }
     if (looked && !std::exchange(waits, true)) {
       supervision_.as_spare();
-      if (on_waiting) on_waiting();
+      wait.on_waiting();
     }
     supervision_.keep_alive(now);
     if (incarnation_ == 0) ::poll(nullptr, 0, kSpareLooksEveryMs);
   }
   log_ = ProcessLog(options_.shard, options_.quiet ? Severity::kWarning : Severity::kInfo);
-  log_.write(Severity::kWarning,
-             fmt::format("this spare takes over shard {} of {}: its process is gone", options_.shard, options_.shards),
+  log_.write(Severity::kWarning, fmt::format("this spare takes over shard {} of {}", options_.shard, options_.shards),
              monotonic_now_ns());
-  return {};
+  return true;
 }
 
-Status ShardProcess::Loop::look_for_vacancy(SpareWatch& watch) {
-  const Result<std::vector<protocol::ShardEntry>> map = table_->shard_map();
-  if (!map) return std::unexpected(map.error());
-  const Result<std::vector<bool>> held = table_->held_leases();
-  if (!held) return std::unexpected(held.error());
-  const std::optional<SpareWatch::Vacancy> vacancy = watch.look(*map, *held, monotonic_now_ns());
+Status ShardProcess::Loop::look_for_vacancy(SpareWatch& watch, ShardProbe& probe) {
+  if (const Status held = table_->hold_spare_lease(); !held) return held;
+  Result<protocol::ClusterView> view = table_->read_cluster();
+  if (!view) return std::unexpected(view.error());
+  const TimeNs now = monotonic_now_ns();
+  const std::vector<bool> refuses = probe.look(view->shards, now);
+  for (size_t shard = 0; shard < refuses.size(); ++shard) {
+    if (refuses[shard]) view->shards[shard].held = false;  // the lease of a process that is gone has some time left
+  }
+  const std::optional<SpareWatch::Vacancy> vacancy = watch.look(view->shards, now);
   if (!vacancy) return {};
   const Result<uint64_t> taken =
       table_->take_over_shard(vacancy->shard, vacancy->incarnation, address_, datagrams_address());
@@ -302,7 +315,7 @@ Status ShardProcess::Loop::look_for_vacancy(SpareWatch& watch) {
   if (*taken == 0) return {};  // another spare was faster
   incarnation_ = *taken;
   options_.shard = vacancy->shard;
-  options_.shards = static_cast<uint32_t>(map->size());
+  options_.shards = static_cast<uint32_t>(view->shards.size());
   return {};
 }
 
@@ -564,12 +577,12 @@ void ShardProcess::Loop::send_to_peer(const SendToPeer& send) {
 ShardProcess::ShardProcess(std::unique_ptr<Loop> loop) : loop_(std::move(loop)) {}
 ShardProcess::~ShardProcess() = default;
 
-Result<std::unique_ptr<ShardProcess>> ShardProcess::start(const Options& options,
-                                                          const std::function<void()>& on_waiting,
+Result<std::unique_ptr<ShardProcess>> ShardProcess::start(const Options& options, const SpareWait& wait,
                                                           monitoring::ServiceNotifier manager) {
   auto loop = std::make_unique<Loop>(options, std::move(manager));
-  if (const Status opened = loop->open(on_waiting); !opened) return std::unexpected(opened.error());
-  return std::unique_ptr<ShardProcess>(new ShardProcess(std::move(loop)));
+  const Result<bool> opened = loop->open(wait);
+  if (!opened) return std::unexpected(opened.error());
+  return *opened ? std::unique_ptr<ShardProcess>(new ShardProcess(std::move(loop))) : nullptr;
 }
 
 const std::string& ShardProcess::address() const { return loop_->address(); }

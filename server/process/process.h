@@ -10,18 +10,23 @@
 
 namespace millrace::server {
 
+/// The wait of a spare for a number.
+struct SpareWait {
+  std::function<void()> on_waiting = [] {};              ///< called once the spare has read the table and waits
+  std::function<bool()> is_over = [] { return false; };  ///< whether it is asked to end
+};
+
 /// Runs the shard process: sockets, clock, threads, table and signals around one ShardCore. One loop thread owns the
 /// core and the sockets. Helpers of the TaskPool compute. The HTTP port has threads of its own and asks the loop for
 /// its status.
 class ShardProcess {
  public:
-  /// Opens the table, binds the port and registers this start of the shard. A spare waits until it has a number.
+  /// Opens the table, binds the port and registers this start of the shard. A spare waits until it has a number;
+  /// returns nullptr where it was asked to end before.
   /// Errors  io: table or port; shard_map_mismatch: the table belongs to another number of shards; invalid_argument.
   ///
-  /// on_waiting  called once a spare has read the table and waits.
   /// manager     learns that a spare waits, that run() serves, reloads and drains, and how ready the shard is.
-  static Result<std::unique_ptr<ShardProcess>> start(const Options& options,
-                                                     const std::function<void()>& on_waiting = {},
+  static Result<std::unique_ptr<ShardProcess>> start(const Options& options, const SpareWait& wait = {},
                                                      monitoring::ServiceNotifier manager = {});
   ~ShardProcess();
   ShardProcess(const ShardProcess&) = delete;

@@ -109,8 +109,8 @@ class ShardCore {
   /// Returns whether all work is over: the process may exit once its sends are flushed.
   bool stopped() const { return stopped_; }
 
-  /// Returns why it stopped by itself (another process has started under this shard's number); empty after an orderly
-  /// shutdown.
+  /// Returns why it stopped by itself: another process has started under this shard's number, or the cluster was
+  /// removed from the table. Empty after an orderly shutdown, and where this process had left its number to a spare.
   const std::optional<Error>& failure() const { return failure_; }
 
   StatusReport status(TimeNs now) const;
@@ -242,6 +242,12 @@ class ShardCore {
   void say_shard_hello(uint32_t shard, Actions& actions) const;
   void say_owed_hellos(TimeNs now, Actions& actions);
 
+  // shard_core_drain.cc: the number left to a spare
+  void refresh_drain(Actions& actions);
+  std::string refuses_drain() const;
+  bool is_leaving_number() const;
+  void hold_or_release_lease(Actions& actions);
+
   // shard_core_table.cc: the table, silence, endings
   void table_failed(const Error& error, Actions& actions);
   void note_table_trouble(const Error& error);
@@ -294,6 +300,8 @@ class ShardCore {
   /// The rounds are over: until then, the shard tries to write the ends of the jobs to the table.
   std::optional<TimeNs> ending_until_;
   TimeNs next_ending_ = 0;
+  std::optional<protocol::DrainNote> drain_;  ///< of this start, as last read
+  bool lease_released_ = false;               ///< so that a spare takes this number
   bool stopped_ = false;
   std::optional<Error> failure_;
 };

@@ -93,8 +93,7 @@ void ShardCore::table_failed(const Error& error, Actions& actions) {
 void ShardCore::poll_table(TimeNs now, Actions& actions) {
   refresh_from(table_.polled_change_counter(), now, actions);
   if (stopped_) return;
-  if (const Status held = table_.hold_lease(config_.shard, config_.incarnation); !held)
-    table_failed(held.error(), actions);
+  hold_or_release_lease(actions);
   say_owed_hellos(now, actions);
   remove_leavers(now, actions);  // before they count as silent: a finished worker has not failed
   remove_silent(now, actions);
@@ -158,8 +157,12 @@ void ShardCore::refresh_neighbours(TimeNs now, Actions& actions) {
     return table_failed(map.error(), actions);
   }
   map->resize(config_.shard_count);
-  neighbours_[config_.shard].entry = std::move((*map)[config_.shard]);
-  if (neighbours_[config_.shard].entry.incarnation > config_.incarnation) return superseded(actions);
+  protocol::ShardEntry& own = neighbours_[config_.shard].entry;
+  const std::string address = std::exchange(own, std::move((*map)[config_.shard])).address;
+  // A lower incarnation, or another address: the cluster was removed from the table, and another one may have begun.
+  if (own.incarnation != config_.incarnation || (!address.empty() && address != own.address))
+    return superseded(actions);
+  refresh_drain(actions);
   for (uint32_t shard = 0; shard < config_.shard_count; ++shard) {
     Neighbour& neighbour = neighbours_[shard];
     protocol::ShardEntry& entry = (*map)[shard];
@@ -178,9 +181,18 @@ void ShardCore::refresh_neighbours(TimeNs now, Actions& actions) {
 }
 
 void ShardCore::superseded(Actions& actions) {
-  failure_ = Error{ErrorCode::kConflict, fmt::format("another process ({}) has started as shard {}; this one stops",
-                                                     neighbours_[config_.shard].entry.address, config_.shard)};
-  log(Severity::kError, failure_->message, actions);
+  const protocol::ShardEntry& entry = neighbours_[config_.shard].entry;
+  if (entry.incarnation < config_.incarnation) {
+    failure_ = Error{ErrorCode::kConflict,
+                     fmt::format("shard {} was removed from the membership table; this process stops", config_.shard)};
+  } else if (entry.incarnation > config_.incarnation && is_leaving_number()) {
+    log(Severity::kInfo,
+        fmt::format("a spare ({}) has taken shard {}; this process ends", entry.address, config_.shard), actions);
+  } else {
+    failure_ = Error{ErrorCode::kConflict, fmt::format("another process ({}) has started as shard {}; this one stops",
+                                                       entry.address, config_.shard)};
+  }
+  if (failure_) log(Severity::kError, failure_->message, actions);
   for (auto at = jobs_.begin(); at != jobs_.end();) {
     Job& job = *at++->second;  // closing erases it
     Result<std::optional<protocol::JobRecord>> record = table_.read_job(job.membership().job);

@@ -13,7 +13,8 @@ from pathlib import Path
 PROGRAMS, SOURCE = (Path(sys.argv.pop(1)).resolve() for _ in range(2))
 TIMEOUT_S = 60
 COMMANDS = {
-    "millrace": ["train", "eval", "data debian", "data synthetic", "status", "serve", "demo", "advise", "completion"],
+    "millrace": ["train", "eval", "data debian", "data synthetic", "status", "cluster status", "cluster drain", "cluster remove", "serve",
+                 "demo", "advise", "completion"],
     "millrace-server": [""],
     "millrace-switch": ["run"],
     "millrace-switch-bench": ["traffic", "load"],

@@ -23,6 +23,7 @@ class Cluster:
         self.folder, self.table, self.flags = Path(folder), table, flags
         self.processes = [None] * SHARDS
         self.lines = [None] * SHARDS
+        self.spares = []
 
     def start(self, shard, *flags):
         listen = self.lines[shard]["address"] if self.lines[shard] else "127.0.0.1:0"
@@ -37,10 +38,19 @@ class Cluster:
         with open(self.folder / "spare.log", "a", encoding="utf-8") as log:
             spare = subprocess.Popen([PROGRAMS / "millrace-server", "--spare", "--table", self.table, "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0",
                                       "--json", "--drain", "0s"], stdout=subprocess.PIPE, stderr=log, text=True)
-        self.processes.append(spare)
+        self.spares.append(spare)
         if json.loads(spare.stdout.readline()) != {"event": "waiting"}:
             raise AssertionError("the spare does not wait")
         return spare
+
+    def becomes(self, spare, shard):
+        """Waits until the spare has the shard's number. Returns its start line."""
+        line = json.loads(spare.stdout.readline())
+        if (line["event"], line["shard"]) != ("listening", shard):
+            raise AssertionError(line)
+        self.spares.remove(spare)
+        self.processes[shard], self.lines[shard] = spare, line
+        return line
 
     def servers(self):
         return ",".join(line["address"].removeprefix("tcp://") for line in self.lines)
@@ -50,12 +60,16 @@ class Cluster:
         self.processes[shard].communicate()
 
     def end(self):
-        for process in self.processes:
-            if process and process.poll() is None:
-                process.send_signal(signal.SIGTERM)
-        for process in self.processes:
+        """Ends all processes by SIGTERM. Shards and spares end in order; one that a test has killed has ended already."""
+        left = [process for process in self.processes + self.spares if process and process.poll() is None]
+        for process in left:
+            process.send_signal(signal.SIGTERM)
+        for process in self.processes + self.spares:
             if process:
                 process.communicate(timeout=TIMEOUT_S)
+        codes = [process.returncode for process in left]
+        if any(codes):
+            raise AssertionError(f"processes ended by SIGTERM with {codes}")
 
     def status(self, shard):
         with urllib.request.urlopen(f"http://{self.lines[shard]['http']}/status", timeout=10) as answer:
@@ -85,6 +99,9 @@ class Cluster:
 class ShardsByHand(unittest.TestCase):
     """A folder with rows for each test; the same rows make the same model, bit for bit."""
 
+    epochs = 20  # of 100 steps each
+    models = {}  # of undisturbed runs, by their epochs
+
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
@@ -100,10 +117,12 @@ class ShardsByHand(unittest.TestCase):
             cluster.start(shard)
         return cluster
 
+    def train_flags(self, cluster, model, worker):
+        return ["--servers", cluster.servers(), "--job", "etcd", "--worker", worker, "--workers", WORKERS, "--train", self.folder / "rows.svm", "--batch", 2,
+                "--epochs", self.epochs, "--lr", 0.5, "--reproducible", "--json", "-o", f"{model}.{worker}"]
+
     def workers(self, cluster, model, *flags):
-        return [start("train", "--servers", cluster.servers(), "--job", "etcd", "--worker", worker, "--workers", WORKERS, "--train",
-                      self.folder / "rows.svm", "--batch", 2, "--epochs", 20, "--lr", 0.5, "--reproducible", "--json", "-o", f"{model}.{worker}",
-                      *flags) for worker in range(WORKERS)]
+        return [start("train", *self.train_flags(cluster, model, worker), *flags) for worker in range(WORKERS)]
 
     def model(self, processes, model):
         """Waits for the workers; returns the bytes of their one model."""
@@ -115,5 +134,9 @@ class ShardsByHand(unittest.TestCase):
         return models.pop()
 
     def undisturbed(self):
-        cluster = self.cluster(self.folder / "table.db")
-        return self.model(self.workers(cluster, self.folder / "undisturbed"), self.folder / "undisturbed")
+        """Returns the model of a run without faults. One run serves all tests of the same length."""
+        if self.epochs not in self.models:
+            cluster = self.cluster(self.folder / "table.db")
+            self.models[self.epochs] = self.model(self.workers(cluster, self.folder / "undisturbed"), self.folder / "undisturbed")
+            cluster.end()
+        return self.models[self.epochs]

@@ -5,6 +5,7 @@
 """
 
 import json
+import signal
 import subprocess
 import sys
 import unittest
@@ -15,6 +16,8 @@ from shards_by_hand import ShardsByHand
 
 
 class Spares(ShardsByHand):
+    epochs = 6
+
     def kill_one_of(self, table):
         """Trains over shards of that table, of which one is killed; the model must be that of an undisturbed run."""
         expected = self.undisturbed()
@@ -24,9 +27,7 @@ class Spares(ShardsByHand):
         cluster.wait_for(lambda: cluster.status(0)["jobs"] and cluster.status(1)["jobs"], "the job does not begin")
         cluster.wait_for_steps(20)
         cluster.kill(1)
-        line = json.loads(spare.stdout.readline())
-        self.assertEqual((line["event"], line["shard"], line["incarnation"]), ("listening", 1, 2))
-        cluster.lines[1] = line
+        self.assertEqual(cluster.becomes(spare, 1)["incarnation"], 2)
         cluster.wait_for(lambda: cluster.status(1)["jobs"], "the workers do not find the spare")
         cluster.wait_for_steps(20)
         self.assertTrue(all(worker.poll() is None for worker in workers), "the shard was killed during training")
@@ -49,6 +50,15 @@ class Spares(ShardsByHand):
         cluster.kill(1)
         lines = [json.loads(spare.stdout.readline()) for spare in spares]
         self.assertEqual(sorted((line["shard"], line["incarnation"]) for line in lines), [(0, 2), (1, 2)])
+
+    def test_ASpareThatWaitsEndsInOrder(self):
+        for signal_number in (signal.SIGTERM, signal.SIGINT):
+            cluster = self.cluster(self.folder / "ends.db")
+            spare = cluster.start_spare()
+            spare.send_signal(signal_number)
+            out, _ = spare.communicate(timeout=TIMEOUT_S)
+            self.assertEqual((spare.returncode, out), (0, ""))
+            cluster.end()
 
     def test_FlagsThatASpareDoesNotTakeAreRefused(self):
         for more in (["--shard", "1"], ["--shards", "2"], ["--datagrams", "127.0.0.1:0", "--job-keys", str(self.folder)]):

@@ -103,7 +103,11 @@ TEST_F(StatusCommand, WorkerThatIsStoppedIsNamedUntilItGoesOn) {
 TEST_F(StatusCommand, TableIsReadAndWhoDoesNotAnswerIsSaid) {
   ASSERT_NO_FATAL_FAILURE(start_shards(1));
   EXPECT_EQ(ask(http_addresses_).exit_code, 0) << "no job is no trouble";
-  const Said said = ask({"--table", path("table.db")});  // the HTTP port is a free one, not the port for workers + 100
+  const Said answers = ask({"--table", path("table.db")});  // at the free port that its process has written there
+  EXPECT_EQ(answers.exit_code, 0);
+  EXPECT_TRUE(answers.json["said"].contains(http_addresses_[0])) << answers.json.dump();
+  shards_[0]->kill_now();
+  const Said said = ask({"--table", path("table.db")});
   EXPECT_EQ(said.exit_code, 4);
   ASSERT_EQ(said.json["unanswered"].size(), 1u) << said.json.dump();
 }

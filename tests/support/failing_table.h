@@ -36,7 +36,22 @@ class FailingTable : public protocol::MembershipTable {
     return table_->take_over_shard(shard, expected, address, datagrams);
   }
   Status hold_lease(uint32_t shard, uint64_t incarnation) override { return table_->hold_lease(shard, incarnation); }
-  Result<std::vector<bool>> held_leases() override { return table_->held_leases(); }
+  Status hold_spare_lease() override { return table_->hold_spare_lease(); }
+  Status release_lease() override { return table_->release_lease(); }
+  Result<protocol::ClusterView> read_cluster() override { return table_->read_cluster(); }
+  Result<bool> set_drain(uint32_t shard, uint64_t incarnation,
+                         const std::optional<protocol::DrainNote>& note) override {
+    if (!can_write()) return no_answer();
+    if (mode != Mode::kMaybe) return table_->set_drain(shard, incarnation, note);
+    carry_out([table = table_, shard, incarnation, note] { (void)table->set_drain(shard, incarnation, note); });
+    return no_answer();
+  }
+  Result<std::optional<protocol::DrainNote>> read_drain(uint32_t shard) override {
+    if (!can_read()) return no_answer();
+    return table_->read_drain(shard);
+  }
+  Result<std::vector<protocol::JobRecord>> open_jobs() override { return table_->open_jobs(); }
+  Result<bool> remove_cluster() override { return table_->remove_cluster(); }
   Result<std::vector<protocol::ShardEntry>> shard_map() override {
     if (!can_read()) return no_answer();
     return table_->shard_map();

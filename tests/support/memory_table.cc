@@ -18,7 +18,13 @@ struct MemoryTableState {
   std::map<uint64_t, JobRecord> jobs;
   uint64_t last_job = 0;
   uint64_t changes = 0;
-  std::map<uint32_t, const void*> leases;  ///< shard -> the table object that holds it
+  struct Lease {
+    const void* holder = nullptr;  ///< a table object
+    protocol::ProcessNote process;
+  };
+  std::map<uint32_t, Lease> leases;  ///< by shard
+  std::map<const void*, protocol::ProcessNote> spares;
+  std::map<uint32_t, protocol::DrainNote> drains;  ///< by shard
 };
 
 namespace {
@@ -28,7 +34,7 @@ class MemoryTable : public protocol::MembershipTable {
   explicit MemoryTable(std::shared_ptr<MemoryTableState> state) : state_(std::move(state)) {}
   ~MemoryTable() override {
     const std::lock_guard lock(state_->mutex);
-    std::erase_if(state_->leases, [this](const auto& lease) { return lease.second == this; });
+    give_back();
   }
 
   Result<uint64_t> start_shard(uint32_t shard, uint32_t shard_count, std::string_view address,
@@ -62,16 +68,53 @@ class MemoryTable : public protocol::MembershipTable {
 
   Status hold_lease(uint32_t shard, uint64_t) override {
     const std::lock_guard lock(state_->mutex);
-    state_->leases.try_emplace(shard, this);
+    state_->spares.erase(this);
+    state_->leases.try_emplace(shard, MemoryTableState::Lease{this, note_});
     return {};
   }
 
-  Result<std::vector<bool>> held_leases() override {
+  Status hold_spare_lease() override {
     const std::lock_guard lock(state_->mutex);
-    std::vector<bool> held(state_->shards.size());
-    for (size_t shard = 0; shard < held.size(); ++shard)
-      held[shard] = state_->leases.contains(static_cast<uint32_t>(shard));
-    return held;
+    if (!state_->spares.contains(this) && state_->spares.size() >= protocol::kSparesMax)
+      return fail(ErrorCode::kLimitExceeded, "too many spares");
+    state_->spares.try_emplace(this, note_);
+    return {};
+  }
+
+  Status release_lease() override {
+    const std::lock_guard lock(state_->mutex);
+    give_back();
+    return {};
+  }
+
+  Result<protocol::ClusterView> read_cluster() override {
+    const std::lock_guard lock(state_->mutex);
+    protocol::ClusterView view;
+    for (uint32_t shard = 0; shard < state_->shards.size(); ++shard) {
+      protocol::ClusterView::Shard& seen = view.shards.emplace_back();
+      seen.entry = state_->shards[shard];
+      seen.drain = drain_of(shard);
+      const auto lease = state_->leases.find(shard);
+      seen.held = lease != state_->leases.end();
+      if (seen.held) seen.process = lease->second.process;
+    }
+    for (const auto& [holder, process] : state_->spares) view.spares.push_back(process);
+    return view;
+  }
+
+  Result<bool> set_drain(uint32_t shard, uint64_t incarnation,
+                         const std::optional<protocol::DrainNote>& note) override {
+    const std::lock_guard lock(state_->mutex);
+    if (shard >= state_->shards.size() || state_->shards[shard].incarnation != incarnation) return false;
+    state_->drains.erase(shard);
+    if (note) state_->drains.emplace(shard, *note);
+    ++state_->changes;
+    return true;
+  }
+
+  Result<std::optional<protocol::DrainNote>> read_drain(uint32_t shard) override {
+    const std::lock_guard lock(state_->mutex);
+    return drain_of(shard);
   }
 
   Result<std::vector<ShardEntry>> shard_map() override {
@@ -88,6 +131,27 @@ class MemoryTable : public protocol::MembershipTable {
     const std::lock_guard lock(state_->mutex);
     const auto found = state_->jobs.find(job);
     return found == state_->jobs.end() ? std::nullopt : std::optional(found->second);
+  }
+
+  Result<std::vector<JobRecord>> open_jobs() override {
+    const std::lock_guard lock(state_->mutex);
+    std::vector<JobRecord> jobs;
+    for (const auto& [number, record] : state_->jobs) {
+      if (record.membership.finished) continue;
+      jobs.push_back(record);
+      jobs.back().spec.clear();
+    }
+    return jobs;
+  }
+
+  Result<bool> remove_cluster() override {
+    const std::lock_guard lock(state_->mutex);
+    if (!state_->leases.empty() || !state_->spares.empty()) return false;
+    state_->shards.clear();
+    state_->jobs.clear();
+    state_->drains.clear();
+    ++state_->changes;
+    return true;
   }
 
   Result<JobRecord> create_job(std::string_view name, ByteSpan spec, protocol::Path path) override {
@@ -121,6 +185,18 @@ class MemoryTable : public protocol::MembershipTable {
   }
 
  private:
+  void give_back() {
+    std::erase_if(state_->leases, [this](const auto& lease) { return lease.second.holder == this; });
+    state_->spares.erase(this);
+  }
+
+  std::optional<protocol::DrainNote> drain_of(uint32_t shard) const {
+    const auto found = state_->drains.find(shard);
+    const bool of_last_start = found != state_->drains.end() && shard < state_->shards.size() &&
+                               state_->shards[shard].incarnation == found->second.incarnation;
+    return of_last_start ? std::optional(found->second) : std::nullopt;
+  }
+
   std::optional<JobRecord> find_open(std::string_view name) const {
     for (const auto& [number, record] : state_->jobs) {
       if (!record.membership.finished && record.name == name) return record;

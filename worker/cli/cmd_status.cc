@@ -11,10 +11,13 @@
 
 #include "kernels/base/clock.h"
 #include "monitoring/command_line/quantity_flags.h"
+#include "monitoring/command_line/table_flags.h"
 #include "monitoring/standard_streams.h"
 #include "monitoring/status/status_json.h"
 #include "protocol/address/host_port.h"
+#include "protocol/table/open_table.h"
 #include "worker/cli/commands.h"
+#include "worker/cluster_status/fetch_status.h"
 #include "worker/cluster_status/report.h"
 #include "worker/program/flag_range.h"
 #include "worker/program/interruption.h"
@@ -33,7 +36,7 @@ constexpr TimeNs kStatusDay = 86'400 * kNsPerS;
 struct StatusFlags {
   std::vector<std::string> addresses;
   std::string servers;
-  std::string table;
+  protocol::TableFlags table;
   int timeout_ms = 3'000;
   double stalled_after_s = 5;
   uint32_t watch_ms = 0;
@@ -44,20 +47,25 @@ struct StatusFlags {
 std::expected<std::vector<std::string>, program::Failure> addresses_of(const StatusFlags& flags) {
   std::vector<std::string> addresses = flags.addresses;
   std::vector<std::string> for_workers;
+  const auto add = [&addresses](std::string http) {
+    if (std::ranges::find(addresses, http) == addresses.end()) addresses.push_back(std::move(http));
+  };
   if (!flags.servers.empty()) {
     auto servers = protocol::parse_server_addresses(flags.servers);
     if (!servers) return fail_with(servers.error());
     for_workers = std::move(*servers);
   }
-  if (!flags.table.empty()) {
-    auto in_table = cluster_status::addresses_in_table(flags.table);
+  if (!flags.table.location.empty()) {
+    auto in_table = cluster_status::http_addresses_in_table(flags.table);
     if (!in_table) return fail_with(in_table.error());
-    std::ranges::copy(*in_table, std::back_inserter(for_workers));
+    for (std::string& http : *in_table) add(std::move(http));
+  } else if (flags.table != protocol::TableFlags()) {
+    return fail_with(program::ExitCode::kUsage, "--table-ca and the like are for --table etcd://HOST:PORT");
   }
   for (const std::string& address : for_workers) {
     auto http = cluster_status::http_address_of(address);
     if (!http) return fail_with(http.error());
-    if (std::ranges::find(addresses, *http) == addresses.end()) addresses.push_back(std::move(*http));
+    add(std::move(*http));
   }
   if (addresses.empty()) {
     return fail_with(
@@ -115,13 +123,13 @@ program::Command add_status_command(CLI::App& root) {
                   "host:port,host:port as for train: asked at these ports + 100, where serve puts the status")
       ->type_name("LIST")
       ->check(program::checked([](const std::string& text) { return protocol::parse_server_addresses(text); }));
-  app->add_option("--table", flags->table,
-                  "the servers' membership table, or etcd://HOST:PORT: all shards in it, at "
-                  "their ports + 100")
+  app->add_option("--table", flags->table.location,
+                  "the servers' membership table, or etcd://HOST:PORT: all shards in it, where their --http says")
       ->type_name("FILE")
       ->check(program::not_empty());
   monitoring::add_duration(*app, "--timeout", monitoring::in_ms(flags->timeout_ms),
                            "for connecting and for reading, each", {.least = kNsPerMs, .most = 600 * kNsPerS});
+  monitoring::add_etcd_flags(*app, flags->table, monitoring::HelpCase::kSmall);
   app->option_defaults()->group("Output");
   monitoring::add_duration(*app, "--stalled-after", monitoring::in_seconds(flags->stalled_after_s),
                            "a job without a step for this time counts as stalled",

@@ -15,6 +15,7 @@ program::Outcome check_train_arguments(std::vector<std::string> arguments);
 program::Command add_demo_command(CLI::App& root);
 program::Command add_eval_command(CLI::App& root);
 program::Command add_data_command(CLI::App& root);
+program::Command add_cluster_command(CLI::App& root);
 program::Command add_status_command(CLI::App& root);
 program::Command add_serve_command(CLI::App& root);
 program::Command add_advise_command(CLI::App& root);

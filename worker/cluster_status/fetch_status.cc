@@ -2,15 +2,13 @@
 
 #include <fmt/format.h>
 
-#include <filesystem>
 #include <limits>
 #include <set>
 
 #include "monitoring/http/http_client.h"
 #include "monitoring/status/status_json.h"
 #include "protocol/address/host_port.h"
-#include "protocol/table/etcd_address.h"
-#include "protocol/table/open_table.h"
+#include "worker/cluster_status/cluster_table.h"
 #include "worker/program/json_text.h"
 
 namespace millrace::cluster_status {
@@ -121,20 +119,29 @@ Result<nlohmann::json> fetch_status(const std::string& address, int timeout_ms) 
   return status;
 }
 
-Result<std::vector<std::string>> addresses_in_table(const std::string& path) {
-  std::error_code error;
-  if (!protocol::is_etcd_address(path) && !std::filesystem::is_regular_file(path, error)) {
-    return fail(ErrorCode::kIo, path + ": there is no such file; it is the --table of the servers");
-  }
-  auto table = protocol::open_table({.location = path});
+Result<std::string> http_address_in_table(const protocol::ClusterView::Shard& shard) {
+  const auto http = protocol::parse_host_port(shard.process.http);
+  if (!http) return http_address_of(shard.entry.address);
+  if (!protocol::is_every_host(http->host)) return shard.process.http;
+  const auto address = parse_address(shard.entry.address);
+  if (!address) return std::unexpected(address.error());
+  return protocol::host_port_text(address->host, http->port);
+}
+
+Result<std::vector<std::string>> http_addresses_in_table(const protocol::TableFlags& flags) {
+  const auto table = open_existing_table(flags);
   if (!table) return std::unexpected(table.error());
-  const auto map = (*table)->shard_map();
-  if (!map) return std::unexpected(map.error());
+  const auto cluster = (*table)->read_cluster();
+  if (!cluster) return std::unexpected(cluster.error());
   std::vector<std::string> addresses;
-  for (const protocol::ShardEntry& shard : *map) {
-    if (!shard.address.empty()) addresses.push_back(shard.address);
+  for (const protocol::ClusterView::Shard& shard : cluster->shards) {
+    if (shard.entry.incarnation == 0) continue;
+    Result<std::string> http = http_address_in_table(shard);
+    if (!http) return std::unexpected(http.error());
+    addresses.push_back(std::move(*http));
   }
-  if (addresses.empty()) return fail(ErrorCode::kUnavailable, path + ": no shard has started with this table yet");
+  if (addresses.empty())
+    return fail(ErrorCode::kUnavailable, flags.location + ": no shard has started with this table yet");
   return addresses;
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kernels/base/result.h"
+#include "protocol/table/open_table.h"
 #include "worker/cluster_status/cluster_snapshot.h"
 
 namespace millrace::cluster_status {
@@ -42,8 +43,14 @@ Answers ask_all(const std::vector<std::string>& addresses, const Fetch& fetch);
 ///          parse_json() reads.
 Result<nlohmann::json> fetch_status(const std::string& address, int timeout_ms);
 
-/// Returns the addresses for workers of a cluster's shards, read out of its membership table. Errors  io: no such file;
-/// its own.
-Result<std::vector<std::string>> addresses_in_table(const std::string& path);
+/// Returns the HTTP addresses of a cluster's shards, read out of its membership table. Where a shard's process wrote
+/// none (it has no --http, or its version does not write it), http_address_of() gives it. Where the process listens at
+/// every address of its host, the host is that of its address for workers.
+///
+/// Errors  io: no such file; its own; unavailable: no shard has started.
+Result<std::vector<std::string>> http_addresses_in_table(const protocol::TableFlags& flags);
+
+/// Returns the HTTP address of one shard, for http_addresses_in_table().
+Result<std::string> http_address_in_table(const protocol::ClusterView::Shard& shard);
 
 }  // namespace millrace::cluster_status

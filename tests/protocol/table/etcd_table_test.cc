@@ -10,9 +10,11 @@
 
 #include "protocol/base/text.h"
 #include "protocol/table/etcd_client.h"
+#include "protocol/table/job_record.h"
 #include "protocol/table/open_table.h"
 #include "tests/protocol/temporary_directory.h"
 #include "tests/support/etcd_server.h"
+#include "tests/support/format_versions.h"
 #include "tests/support/lossy_proxy.h"
 
 namespace millrace::protocol {
@@ -286,6 +288,45 @@ TEST_F(EtcdTables, ATakeOverWhoseAnswerIsLostIsKnown) {
   EXPECT_EQ(open()->shard_map()->front(), (ShardEntry{"tcp://b:1", 2}));
 }
 
+/// Notes have a version of their own, and so have records: of them only their place is part of these bytes.
+TEST_F(EtcdTables, TheirKeysAndValuesAreThoseOfTheirVersion) {
+  constexpr size_t kTagBytes = 16;
+  options_.prefix = "/format";
+  const auto table = open();
+  ASSERT_EQ(table->start_shard(0, 2, "tcp://a:1", "192.0.2.1:7800"), 1u);
+  ASSERT_EQ(table->start_shard(1, 2, "tcp://b:1"), 1u);
+  ASSERT_EQ(table->take_over_shard(1, 1, "tcp://c:1", ""), 2u);
+  for (const char* name : {"open", "done"}) ASSERT_TRUE(table->create_job(name, ByteBuffer{1, 2, 3}));
+  JobRecord done = table->read_job("done").value().value();
+  ++done.membership.epoch;
+  done.membership.finished = true;
+  ASSERT_EQ(table->compare_and_swap(1, done), true);
+  JobRecord next = table->read_job("open").value().value();
+  ++next.membership.epoch;
+  ASSERT_EQ(table->compare_and_swap(1, next), true);
+
+  EtcdClient client(options_, std::make_shared<EtcdHealth>());
+  EtcdTransaction read;
+  read.then().get_all(options_.prefix + "/");
+  const auto answer = client.transact(read, monotonic_now_ns() + kPatienceMs * kNsPerMs);
+  ASSERT_TRUE(answer) << answer.error().message;
+  millrace::testing::Fingerprint bytes;
+  uint64_t version = 0;
+  for (const EtcdEntry& entry : answer->etcd.ranges.at(0)) {
+    const std::string key = entry.key.substr(options_.prefix.size() + 1);
+    std::string value(text_of(entry.value));
+    if (key == "format") version = std::stoull(value);
+    if (key.starts_with("job/") || key.starts_with("done/")) {
+      ASSERT_TRUE(decode_job_record(ByteSpan(entry.value).subspan(kTagBytes))) << key;
+      value = "a tag of 16 bytes and a record";
+    }
+    if (key == "format") value.clear();
+    bytes.add_text(key).add_text(value).add_text(std::to_string(entry.version));
+  }
+  millrace::testing::expect_format_version("membership_table_etcd", version, bytes,
+                                           "kFormat in protocol/table/etcd_table.cc");
+}
+
 TEST_F(EtcdTables, ALeaseThatIsNotHeldAnyMoreExpires) {
   const auto table = open();
   const auto other = open();
@@ -293,12 +334,12 @@ TEST_F(EtcdTables, ALeaseThatIsNotHeldAnyMoreExpires) {
   do {
     ASSERT_TRUE(table->hold_lease(0, 1));
     std::this_thread::yield();
-  } while (!other->held_leases().value()[0]);
-  while (other->held_leases().value()[0]) ::poll(nullptr, 0, 50);
+  } while (!other->read_cluster().value().shards[0].held);
+  while (other->read_cluster().value().shards[0].held) ::poll(nullptr, 0, 50);
   do {
     ASSERT_TRUE(table->hold_lease(0, 1));
     std::this_thread::yield();
-  } while (!other->held_leases().value()[0]);
+  } while (!other->read_cluster().value().shards[0].held);
 }
 
 TEST_F(EtcdTables, AnEarlierStartDoesNotGetTheLeaseAgain) {
@@ -308,7 +349,7 @@ TEST_F(EtcdTables, AnEarlierStartDoesNotGetTheLeaseAgain) {
   const TimeNs until = monotonic_now_ns() + kNsPerS / 5;  // several turns of its thread
   while (monotonic_now_ns() < until) {
     ASSERT_TRUE(earlier->hold_lease(0, 1));
-    EXPECT_FALSE(open()->held_leases().value()[0]);
+    EXPECT_FALSE(open()->read_cluster().value().shards[0].held);
   }
 }
 

@@ -52,6 +52,11 @@ class MembershipTables : public ::testing::TestWithParam<std::string> {
   }
 
   static ByteBuffer spec_bytes() { return {1, 2, 3}; }
+  static std::vector<bool> held(MembershipTable& table) {
+    std::vector<bool> held;
+    for (const ClusterView::Shard& shard : table.read_cluster().value().shards) held.push_back(shard.held);
+    return held;
+  }
 
   TemporaryDirectory directory_;
   Open open_;
@@ -79,7 +84,7 @@ TEST(SqliteTable, ItsSchemaIsThatOfItsVersion) {
   const TemporaryDirectory directory;
   const std::string path = directory.file("table.db");
   ASSERT_TRUE(open_sqlite_table(path).has_value());
-  const std::string schema = sqlite_text_of(path, "SELECT sql FROM sqlite_master ORDER BY name") +
+  const std::string schema = sqlite_text_of(path, "SELECT sql FROM sqlite_master WHERE name != 'notes' ORDER BY name") +
                              sqlite_text_of(path, "SELECT name FROM counters ORDER BY name");
   const uint64_t version = std::stoull(sqlite_text_of(path, "PRAGMA user_version"));
   millrace::testing::expect_format_version("membership_table", version,
@@ -175,19 +180,141 @@ TEST_P(MembershipTables, AStartHoldsItsLeaseUntilItsProcessEnds) {
   ASSERT_EQ(table_->start_shard(0, 2, "tcp://a:1"), 1u);
   ASSERT_EQ(table_->start_shard(1, 2, "tcp://b:1"), 1u);
   const auto other = open_();
-  EXPECT_THAT(other->held_leases().value(), ::testing::ElementsAre(false, false));
+  EXPECT_THAT(held(*other), ::testing::ElementsAre(false, false));
   do {
     ASSERT_TRUE(table_->hold_lease(0, 1));
     std::this_thread::yield();
-  } while (!other->held_leases().value()[0]);
-  EXPECT_THAT(other->held_leases().value(), ::testing::ElementsAre(true, false));
+  } while (!other->read_cluster().value().shards[0].held);
+  EXPECT_THAT(held(*other), ::testing::ElementsAre(true, false));
   table_.reset();
-  while (other->held_leases().value()[0]) std::this_thread::yield();
+  while (other->read_cluster().value().shards[0].held) std::this_thread::yield();
   ASSERT_EQ(other->start_shard(0, 2, "tcp://a:2"), 2u);
   do {
     ASSERT_TRUE(other->hold_lease(0, 2));
     std::this_thread::yield();
-  } while (!open_()->held_leases().value()[0]);
+  } while (!open_()->read_cluster().value().shards[0].held);
+}
+
+TEST_P(MembershipTables, ALeaseThatIsGivenBackIsFreeAndCanBeTakenAgain) {
+  ASSERT_EQ(table_->start_shard(0, 1, "tcp://a:1"), 1u);
+  const auto other = open_();
+  for (int again = 0; again < 2; ++again) {
+    do {
+      ASSERT_TRUE(table_->hold_lease(0, 1));
+      std::this_thread::yield();
+    } while (!held(*other)[0]);
+    ASSERT_TRUE(table_->release_lease());
+    while (held(*other)[0]) std::this_thread::yield();
+  }
+}
+
+TEST_P(MembershipTables, ProcessesSayWhoTheyAre) {
+  const ProcessNote shard{"tcp://a:1", "a:2", "millrace 7"};
+  const ProcessNote spare{"tcp://b:1", "", "millrace 8"};
+  ASSERT_EQ(table_->start_shard(0, 2, shard.address), 1u);
+  table_->introduce(shard);
+  auto waits = open_();
+  waits->introduce(spare);
+  const auto other = open_();
+  do {
+    ASSERT_TRUE(table_->hold_lease(0, 1));
+    ASSERT_TRUE(waits->hold_spare_lease());
+    std::this_thread::yield();
+  } while (!held(*other)[0] || other->read_cluster()->spares.empty());
+  ClusterView view = other->read_cluster().value();
+  EXPECT_EQ(view.shards[0].process, shard);
+  EXPECT_EQ(view.shards[0].entry, (ShardEntry{"tcp://a:1", 1}));
+  EXPECT_EQ(view.shards[1].process, ProcessNote());
+  EXPECT_THAT(view.spares, ::testing::ElementsAre(spare));
+  // The spare becomes a shard: it waits no more.
+  ASSERT_EQ(waits->start_shard(1, 2, spare.address), 1u);
+  do {
+    ASSERT_TRUE(waits->hold_lease(1, 1));
+    std::this_thread::yield();
+    view = other->read_cluster().value();
+  } while (!view.shards[1].held || !view.spares.empty());
+  EXPECT_EQ(view.shards[1].process, spare);
+}
+
+TEST_P(MembershipTables, ARequestToDrainIsAboutOneStart) {
+  const DrainNote asked{1, ""};
+  const DrainNote refused{1, "a reason"};
+  EXPECT_EQ(table_->set_drain(0, 1, asked), false) << "nothing has started";
+  EXPECT_EQ(table_->read_drain(0).value(), std::nullopt);
+  ASSERT_EQ(table_->start_shard(0, 2, "tcp://a:1"), 1u);
+  const auto other = open_();
+  EXPECT_EQ(other->set_drain(0, 2, DrainNote{2, ""}), false);
+  const uint64_t before = table_->change_counter().value();
+  EXPECT_EQ(other->set_drain(0, 1, asked), true);
+  EXPECT_GT(table_->change_counter().value(), before) << "the shard must see it";
+  EXPECT_EQ(table_->read_drain(0).value(), asked);
+  EXPECT_EQ(table_->read_drain(1).value(), std::nullopt);
+  EXPECT_EQ(table_->set_drain(0, 1, refused), true);
+  EXPECT_EQ(other->read_cluster()->shards[0].drain, refused);
+  EXPECT_EQ(table_->set_drain(0, 1, std::nullopt), true);
+  EXPECT_EQ(other->read_cluster()->shards[0].drain, std::nullopt);
+  EXPECT_EQ(table_->set_drain(0, 1, asked), true);
+  ASSERT_EQ(other->take_over_shard(0, 1, "tcp://b:1", ""), 2u);
+  EXPECT_EQ(table_->read_drain(0).value(), std::nullopt);
+  EXPECT_EQ(table_->read_cluster()->shards[0].drain, std::nullopt);
+}
+
+TEST_P(MembershipTables, OpenJobsAreListedByNumber) {
+  EXPECT_TRUE(table_->open_jobs().value().empty());
+  for (const char* name : {"b", "a", "c"}) ASSERT_TRUE(table_->create_job(name, spec_bytes()));
+  JobRecord done = table_->read_job("a").value().value();
+  ++done.membership.epoch;
+  done.membership.finished = true;
+  ASSERT_EQ(table_->compare_and_swap(1, done), true);
+  const auto jobs = open_()->open_jobs().value();
+  ASSERT_EQ(jobs.size(), 2u);
+  EXPECT_EQ(jobs[0].name, "b");
+  EXPECT_EQ(jobs[1].name, "c");
+  EXPECT_EQ(jobs[1].membership.job, 3u);
+}
+
+TEST_P(MembershipTables, AClusterIsRemovedOnceItsProcessesHaveEnded) {
+  ASSERT_EQ(table_->start_shard(0, 2, "tcp://a:1"), 1u);
+  ASSERT_TRUE(table_->create_job("train", spec_bytes()));
+  ASSERT_EQ(table_->set_drain(0, 1, DrainNote{1, ""}), true);
+  const auto other = open_();
+  do {
+    ASSERT_TRUE(table_->hold_lease(0, 1));
+    std::this_thread::yield();
+  } while (!held(*other)[0]);
+  EXPECT_EQ(other->remove_cluster(), false);
+  ASSERT_TRUE(table_->release_lease());
+  while (held(*other)[0]) std::this_thread::yield();
+  do {
+    ASSERT_TRUE(table_->hold_spare_lease());
+    std::this_thread::yield();
+  } while (other->read_cluster()->spares.empty());
+  EXPECT_EQ(other->remove_cluster(), false);
+  EXPECT_EQ(other->shard_map()->size(), 2u);
+  table_.reset();
+  while (!other->read_cluster()->spares.empty()) std::this_thread::yield();
+  const uint64_t before = other->change_counter().value();
+  EXPECT_EQ(other->remove_cluster(), true);
+  EXPECT_GT(other->change_counter().value(), before);
+  EXPECT_TRUE(other->shard_map().value().empty());
+  EXPECT_EQ(other->read_job("train").value(), std::nullopt);
+  EXPECT_EQ(other->read_job(uint64_t{1}).value(), std::nullopt);
+  EXPECT_EQ(other->start_shard(0, 3, "tcp://a:1"), 1u);
+  EXPECT_EQ(other->read_drain(0).value(), std::nullopt);
+  EXPECT_EQ(other->create_job("train", spec_bytes()).value().membership.job, 2u) << "numbers are not given again";
+}
+
+TEST(SqliteTable, AFileOfABuildWithoutNotesIsTaken) {
+  TemporaryDirectory directory;
+  const std::string path = directory.file("table.db");
+  ASSERT_TRUE(open_sqlite_table(path));
+  sqlite3* earlier = nullptr;
+  ASSERT_EQ(sqlite3_open(path.c_str(), &earlier), SQLITE_OK);
+  ASSERT_EQ(sqlite3_exec(earlier, "DROP TABLE notes", nullptr, nullptr, nullptr), SQLITE_OK);
+  sqlite3_close(earlier);
+  const auto table = open_sqlite_table(path).value();
+  ASSERT_EQ(table->start_shard(0, 1, "tcp://a:1"), 1u);
+  EXPECT_EQ(table->set_drain(0, 1, DrainNote{1, ""}), true);
 }
 
 TEST_P(MembershipTables, ATakeOverIsOfOneIncarnationAndSucceedsOnce) {

@@ -1,0 +1,89 @@
+#!/usr/bin/env python3
+"""`millrace cluster`: status, drain and remove, with real processes. All shards are drained in turn while a job trains; the model is, bit for
+bit, that of an undisturbed run.
+
+    cluster_command_test.py FOLDER_OF_PROGRAMS [unittest arguments]
+"""
+
+import json
+import sys
+import unittest
+
+import etcd_members
+from commands import TIMEOUT_S, run, start
+from shards_by_hand import SHARDS, ShardsByHand
+
+
+class ClusterCommand(ShardsByHand):
+    epochs = 6
+
+    def command(self, name, cluster, *flags, code=0):
+        """Runs a subcommand; returns its JSON, or its sentence where it fails."""
+        ended = run("cluster", name, *flags, "--table", cluster.table, "--json")
+        self.assertEqual(ended.returncode, code, ended.stderr)
+        return json.loads(ended.stdout.splitlines()[-1]) if code == 0 else ended.stderr
+
+    def rolling_restart(self, table):
+        expected = self.undisturbed()
+        cluster = self.cluster(table)
+        model = self.folder / "restarted"
+        workers = self.workers(cluster, model, "--compute-time", "5ms")
+        cluster.wait_for(lambda: cluster.status(0)["jobs"] and cluster.status(1)["jobs"], "the job does not begin")
+        for shard in range(SHARDS):
+            cluster.wait_for_steps(20)
+            spare = cluster.start_spare()
+            cluster.wait_for(lambda: len(self.command("status", cluster)["spares"]) == 1, "the spare is not in the table")
+            old = cluster.processes[shard]
+            moved = self.command("drain", cluster, shard)
+            self.assertEqual((moved["shard"], moved["incarnation"]), (shard, 2))
+            old.communicate(timeout=TIMEOUT_S)
+            self.assertEqual(old.returncode, 0, "a drained process ends in order")
+            self.assertEqual(cluster.becomes(spare, shard)["address"], moved["to"])
+            cluster.wait_for(lambda: cluster.status(shard)["jobs"], "the workers do not find the spare")
+        cluster.wait_for_steps(20)
+        seen = self.command("status", cluster)
+        self.assertEqual([one["state"] for one in seen["shards"]], ["ready"] * SHARDS)
+        self.assertEqual([job["name"] for job in seen["jobs"]], ["etcd"])
+        self.assertTrue(all(worker.poll() is None for worker in workers), "the shards were drained during training")
+        self.assertEqual(self.model(workers, model), expected)
+        return cluster
+
+    def test_AllShardsAreDrainedInTurnUnderLoad(self):
+        cluster = self.rolling_restart(self.folder / "rolling.db")
+        self.assertIn("no spare waits", self.command("drain", cluster, 0, code=5))
+        self.assertIn("numbered 0 to 1", self.command("drain", cluster, 2, code=2))
+        self.assertIn("leases", self.command("remove", cluster, code=5))
+        cluster.end()
+        self.assertIn("shards 0, 1 have no process", self.command("status", cluster, code=4))
+        self.assertIn("no process", self.command("drain", cluster, 0, code=4))
+        self.command("remove", cluster)
+        self.assertIn("no shard has started", self.command("status", cluster, code=4))
+
+    @unittest.skipUnless(etcd_members.is_here(), "etcd is not installed (deploy/setup.sh --tests)")
+    def test_AllShardsOnEtcdAreDrainedInTurnUnderLoad(self):
+        etcd = etcd_members.Members(self.folder, 1)
+        self.addCleanup(etcd.end)
+        etcd.leader()
+        cluster = self.rolling_restart(etcd.table())
+        status = run("status", "--table", etcd.table(), "--json")
+        self.assertEqual(status.returncode, 0, status.stderr)
+        cluster.end()
+        self.command("remove", cluster)
+
+    def test_AShardWhoseWeightsAreInNoSaveKeepsItsNumber(self):
+        cluster = self.cluster(self.folder / "store.db")
+        spare = cluster.start_spare()
+        workers = [start("train", "--servers", cluster.servers(), "--job", "store", "--worker", worker, "--workers", 2, "--train",
+                         self.folder / "rows.svm", "--batch", 2, "--epochs", 50, "--store", "sgd:0.5", "--compute-time", "5ms")
+                   for worker in range(2)]
+        cluster.wait_for(lambda: cluster.steps(1) > 0 or any(worker.poll() for worker in workers), "the job does not begin")
+        self.assertIn("in no save", self.command("drain", cluster, 1, code=5))
+        cluster.wait_for_steps(5)
+        self.assertIsNone(spare.poll())
+        for worker in workers:
+            worker.kill()
+            worker.communicate()
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], *sys.argv[1:]])

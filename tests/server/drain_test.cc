@@ -1,0 +1,124 @@
+#include "kernels/optimize/optimize.h"
+#include "tests/server/returning_cluster.h"
+
+/// A shard that leaves its number to a spare at an operator's request.
+namespace millrace::server {
+namespace {
+
+using protocol::DrainNote;
+using protocol::MembershipChange;
+using ::testing::HasSubstr;
+
+constexpr int64_t kPollsMs = 200;
+
+bool is_held(ScriptedCluster& cluster, uint32_t shard = 0) {
+  return cluster.table().read_cluster().value().shards[shard].held;
+}
+std::string refusal(ScriptedCluster& cluster) {
+  const auto note = cluster.table().read_drain(0).value();
+  return note ? note->refusal : "";
+}
+
+TEST(Drain, TheShardServesUntilASpareHasItsNumberAndThenSaysWhereItIs) {
+  constexpr uint64_t kDimension = 8'192;  // over both shards
+  ScriptedCluster cluster(ScriptedCluster::small_job(1, kDimension), 2);
+  cluster.join_all();
+  cluster.pass(kPollsMs);
+  ASSERT_TRUE(is_held(cluster));
+  ASSERT_EQ(cluster.table().set_drain(0, 1, DrainNote{1, ""}), true);
+  cluster.pass(kPollsMs);
+  EXPECT_FALSE(is_held(cluster));
+  EXPECT_TRUE(is_held(cluster, 1));
+  cluster.push(0, 0, std::vector<float>(kDimension, 1.0f));
+  EXPECT_EQ(cluster.gather(0, 0).parts, 2u) << "it decides steps";
+  EXPECT_FALSE(cluster.core().stopped());
+  cluster.take(0);
+  ASSERT_EQ(cluster.table().take_over_shard(0, 1, "tcp://spare:9", ""), 2u);
+  cluster.pass(kPollsMs);
+  EXPECT_TRUE(cluster.core().stopped());
+  EXPECT_FALSE(cluster.core().failure()) << "the process ends in order";
+  const auto told = cluster.take_of<MembershipChange>(0);
+  ASSERT_FALSE(told.empty());
+  EXPECT_EQ(told.back().membership.shards[0].address, "tcp://spare:9");
+  EXPECT_FALSE(told.back().membership.finished);
+}
+
+TEST(Drain, ARequestThatIsWithdrawnLeavesTheShardItsNumber) {
+  ScriptedCluster cluster(ScriptedCluster::small_job(1));
+  ASSERT_EQ(cluster.table().set_drain(0, 1, DrainNote{1, ""}), true);
+  cluster.pass(kPollsMs);
+  ASSERT_FALSE(is_held(cluster));
+  ASSERT_EQ(cluster.table().set_drain(0, 1, std::nullopt), true);
+  cluster.pass(kPollsMs);
+  EXPECT_TRUE(is_held(cluster));
+}
+
+TEST(Drain, ATableThatCannotBeReadLeavesTheShardItsNumber) {
+  ScriptedCluster cluster(ScriptedCluster::small_job(1));
+  cluster.fail_table_writes(true);
+  cluster.pass(kPollsMs);
+  EXPECT_TRUE(is_held(cluster));
+}
+
+TEST(Drain, AShardThatReplacesASwitchRefuses) {
+  ScriptedCluster cluster(ScriptedCluster::small_job(1), 1, {}, {}, "192.0.2.1:7800");
+  ASSERT_EQ(cluster.table().set_drain(0, 1, DrainNote{1, ""}), true);
+  cluster.pass(kPollsMs);
+  EXPECT_TRUE(is_held(cluster));
+  EXPECT_THAT(refusal(cluster), HasSubstr("switch"));
+}
+
+TEST(Drain, AShardWhoseWeightsHaveNoPlaceForSavesRefuses) {
+  for (const bool has_place : {false, true}) {
+    protocol::JobSpec spec = ScriptedCluster::small_job(1);
+    spec.store.optimizer = optimizer_from_text("sgd:0.1").value();
+    ScriptedCluster cluster(spec, 1, {}, {.possible = has_place, .every = 0});
+    cluster.disk.holds = has_place;
+    cluster.join_all();
+    ASSERT_EQ(cluster.table().set_drain(0, 1, DrainNote{1, ""}), true);
+    cluster.pass(kPollsMs);
+    EXPECT_EQ(is_held(cluster), !has_place);
+    EXPECT_THAT(refusal(cluster), HasSubstr(has_place ? "" : "in no save"));
+  }
+}
+
+TEST(Drain, AShardThatRecoversServesAgainBeforeItLeaves) {
+  ReturningCluster cluster(ReturningCluster::job(2), 1);
+  cluster.join_all_with_weights();
+  cluster.start_shard(0, 1);
+  cluster.welcome_with_weights(0);
+  ASSERT_TRUE(cluster.core().status(cluster.now).jobs.at(0).recovering);
+  ASSERT_EQ(cluster.table().set_drain(0, 2, DrainNote{2, ""}), true);
+  cluster.pass(kPollsMs);
+  EXPECT_TRUE(is_held(cluster));
+  cluster.welcome_with_weights(1);
+  for (const uint32_t worker : {0u, 1u}) cluster.say_state(worker, true);
+  cluster.pass(kPollsMs);
+  ASSERT_FALSE(cluster.core().status(cluster.now).jobs.at(0).recovering);
+  EXPECT_FALSE(is_held(cluster));
+}
+
+TEST(Drain, AProcessOfARemovedClusterStops) {
+  ScriptedCluster cluster(ScriptedCluster::small_job(1));
+  ASSERT_TRUE(cluster.table().release_lease());
+  ASSERT_EQ(cluster.table().remove_cluster(), true);
+  cluster.pass(kPollsMs);
+  EXPECT_TRUE(cluster.core().stopped());
+  ASSERT_TRUE(cluster.core().failure());
+  EXPECT_THAT(cluster.core().failure()->message, HasSubstr("removed"));
+}
+
+TEST(Drain, AProcessStopsWhereTheNextClusterHasItsIncarnation) {
+  ScriptedCluster cluster(ScriptedCluster::small_job(1));
+  cluster.pass(kPollsMs);
+  ASSERT_TRUE(cluster.table().release_lease());
+  ASSERT_EQ(cluster.table().remove_cluster(), true);
+  ASSERT_EQ(cluster.table().start_shard(0, 1, "tcp://next:9"), 1u);
+  cluster.pass(kPollsMs);
+  EXPECT_TRUE(cluster.core().stopped());
+  ASSERT_TRUE(cluster.core().failure());
+  EXPECT_THAT(cluster.core().failure()->message, HasSubstr("tcp://next:9"));
+}
+
+}  // namespace
+}  // namespace millrace::server

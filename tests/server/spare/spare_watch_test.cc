@@ -1,0 +1,68 @@
+#include "server/spare/spare_watch.h"
+
+#include <gtest/gtest.h>
+
+namespace millrace::server {
+namespace {
+
+using Map = std::vector<protocol::ShardEntry>;
+
+using Shards = std::vector<protocol::ClusterView::Shard>;
+
+Shards shards_of(const Map& map, const std::vector<bool>& held) {
+  Shards shards;
+  for (size_t at = 0; at < map.size(); ++at) shards.push_back({map[at], held[at], {}, {}});
+  return shards;
+}
+
+constexpr TimeNs kSoon = SpareWatch::kFreeAfter;
+constexpr TimeNs kLate = SpareWatch::kFreeUnseenAfter;
+
+TEST(SpareWatch, ANumberIsFreeSomeTimeAfterItsLeaseWasSeenHeld) {
+  SpareWatch watch;
+  const Map map = {{"tcp://a:1", 1}, {"tcp://b:1", 4}};
+  EXPECT_FALSE(watch.look(shards_of(map, {true, true}), 0));
+  EXPECT_FALSE(watch.look(shards_of(map, {true, false}), 5));
+  EXPECT_FALSE(watch.look(shards_of(map, {true, false}), 5 + kSoon - 1));
+  const auto vacancy = watch.look(shards_of(map, {true, false}), 5 + kSoon);
+  ASSERT_TRUE(vacancy);
+  EXPECT_EQ(vacancy->shard, 1u);
+  EXPECT_EQ(vacancy->incarnation, 4u);
+}
+
+TEST(SpareWatch, AProcessThatStartsAgainKeepsItsNumber) {
+  SpareWatch watch;
+  EXPECT_FALSE(watch.look(shards_of({{"tcp://a:1", 1}}, {true}), 0));
+  EXPECT_FALSE(watch.look(shards_of({{"tcp://a:1", 1}}, {false}), 1));
+  EXPECT_FALSE(watch.look(shards_of({{"tcp://a:1", 2}}, {false}), kSoon)) << "it has started, and its lease comes";
+  EXPECT_FALSE(watch.look(shards_of({{"tcp://a:1", 2}}, {true}), kSoon + 1));
+  EXPECT_FALSE(watch.look(shards_of({{"tcp://a:1", 2}}, {false}), 2 * kSoon));
+  EXPECT_TRUE(watch.look(shards_of({{"tcp://a:1", 2}}, {false}), 3 * kSoon));
+}
+
+TEST(SpareWatch, ANumberWhoseLeaseWasNeverSeenIsFreeLater) {
+  SpareWatch watch;
+  EXPECT_FALSE(watch.look(shards_of({{"tcp://a:1", 3}}, {false}), 0));
+  EXPECT_FALSE(watch.look(shards_of({{"tcp://a:1", 3}}, {false}), kLate - 1));
+  EXPECT_EQ(watch.look(shards_of({{"tcp://a:1", 3}}, {false}), kLate)->incarnation, 3u);
+}
+
+TEST(SpareWatch, ALaterSpareTakesANumberThatItsProcessLeaves) {
+  SpareWatch watch;
+  Shards shards = shards_of({{"tcp://a:1", 3}}, {false});
+  shards[0].drain = protocol::DrainNote{3, "its process refuses"};
+  EXPECT_FALSE(watch.look(shards, 0));
+  EXPECT_FALSE(watch.look(shards, kSoon));
+  shards[0].drain = protocol::DrainNote{3, ""};
+  EXPECT_TRUE(watch.look(shards, kSoon));
+}
+
+TEST(SpareWatch, ANumberThatNeverStartedIsNotFree) {
+  SpareWatch watch;
+  EXPECT_FALSE(watch.look(shards_of({}, {}), 0));
+  EXPECT_FALSE(watch.look(shards_of({{"", 0}, {"tcp://b:1", 1}}, {false, true}), 1));
+  EXPECT_FALSE(watch.look(shards_of({{"", 0}, {"tcp://b:1", 1}}, {false, true}), 2 * kLate));
+}
+
+}  // namespace
+}  // namespace millrace::server

@@ -1,0 +1,161 @@
+#include "worker/cluster_status/cluster_table.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/memory_table.h"
+#include "worker/cluster_status/fetch_status.h"
+
+namespace millrace::cluster_status {
+namespace {
+
+using program::ExitCode;
+using protocol::DrainNote;
+using ::testing::HasSubstr;
+
+/// A cluster of two shards and a spare in a memory table: an object of the table for each process.
+struct ClusterInTable : ::testing::Test {
+  using Table = std::unique_ptr<protocol::MembershipTable>;
+
+  ClusterInTable() {
+    for (uint32_t shard = 0; shard < 2; ++shard) {
+      const std::string address = "tcp://node:" + std::to_string(7600 + shard);
+      EXPECT_EQ(shards[shard]->start_shard(shard, 2, address), 1u);
+      shards[shard]->introduce({address, "0.0.0.0:" + std::to_string(7700 + shard), "millrace 9"});
+      EXPECT_TRUE(shards[shard]->hold_lease(shard, 1));
+    }
+    spare->introduce({"tcp://spare:7600", "", "millrace 10"});
+    EXPECT_TRUE(spare->hold_spare_lease());
+  }
+
+  /// `wait` acts for the drained process and the spare between two looks of the operator.
+  DrainOptions options(uint32_t shard, std::function<void()> wait) {
+    return {.shard = shard,
+            .timeout = kNsPerS,
+            .now = [this] { return now; },
+            .wait =
+                [this, wait] {
+                  now += kNsPerS / 10;
+                  wait();
+                }};
+  }
+  void take_over(uint32_t shard) {
+    ASSERT_TRUE(shards[shard]->release_lease());
+    ASSERT_EQ(spare->take_over_shard(shard, 1, "tcp://spare:7600", ""), 2u);
+    ASSERT_TRUE(spare->hold_lease(shard, 2));
+  }
+
+  std::shared_ptr<testing::MemoryTableState> state = testing::make_memory_table_state();
+  Table table = testing::open_memory_table(state);
+  Table shards[2] = {testing::open_memory_table(state), testing::open_memory_table(state)};
+  Table spare = testing::open_memory_table(state);
+  TimeNs now = 0;
+};
+
+TEST_F(ClusterInTable, StatusHasShardsSparesAndJobs) {
+  ASSERT_TRUE(table->create_job("night \x1b[31m", ByteBuffer{1}).error().code == ErrorCode::kInvalidArgument);
+  ASSERT_TRUE(table->create_job("night", ByteBuffer{1}));
+  ASSERT_EQ(table->set_drain(1, 1, DrainNote{1, "the weights of job 'night' are in no save"}), true);
+  const ClusterTable seen = read_cluster_table(*table).value();
+  EXPECT_TRUE(outcome_of(seen));
+  const std::string text = cluster_text(seen);
+  for (const char* part : {"node:7601", "0.0.0.0:7701", "millrace 9", "ready", "spare:7600", "millrace 10", "night",
+                           "waiting to start", "shard 1 was asked to drain and refuses: the weights"})
+    EXPECT_THAT(text, HasSubstr(part));
+  const nlohmann::json json = cluster_json(seen);
+  EXPECT_EQ(json["shards"].size(), 2u);
+  EXPECT_EQ(json["shards"][1]["state"], "ready");
+  EXPECT_EQ(json["shards"][1]["lease"], true);
+  EXPECT_EQ(json["shards"][1]["software"], "millrace 9");
+  EXPECT_THAT(json["shards"][1]["drain_refused"].get<std::string>(), HasSubstr("night"));
+  EXPECT_EQ(json["spares"][0]["address"], "tcp://spare:7600");
+  EXPECT_EQ(json["jobs"][0]["name"], "night");
+}
+
+TEST_F(ClusterInTable, AShardWithoutAProcessIsUnreachable) {
+  ASSERT_TRUE(shards[1]->release_lease());
+  const ClusterTable seen = read_cluster_table(*table).value();
+  EXPECT_EQ(cluster_json(seen)["shards"][1]["state"], "gone");
+  ASSERT_FALSE(outcome_of(seen));
+  EXPECT_EQ(outcome_of(seen).error().code, ExitCode::kUnreachable);
+  EXPECT_THAT(outcome_of(seen).error().message, HasSubstr("shard 1 has no process"));
+}
+
+TEST_F(ClusterInTable, HttpAddressesAreThoseThatTheProcessesWrote) {
+  const auto view = table->read_cluster().value();
+  EXPECT_EQ(http_address_in_table(view.shards[1]), "node:7701") << "0.0.0.0 is every address of that host";
+  protocol::ClusterView::Shard silent = view.shards[1];
+  silent.process = {};
+  EXPECT_EQ(http_address_in_table(silent), "node:7701") << "at the distance of millrace serve";
+  silent.process.http = "10.0.0.1:9";
+  EXPECT_EQ(http_address_in_table(silent), "10.0.0.1:9");
+}
+
+TEST_F(ClusterInTable, ADrainEndsWhenTheSpareHoldsTheLease) {
+  int looks = 0;
+  const auto drained = drain_shard(*table, options(1, [&] {
+    if (++looks == 1) {
+      EXPECT_EQ(table->read_drain(1).value(), (DrainNote{1, ""}));
+      EXPECT_EQ(cluster_json(read_cluster_table(*table).value())["shards"][1]["state"], "draining");
+    }
+    if (looks == 2) take_over(1);
+  }));
+  ASSERT_TRUE(drained) << drained.error().message;
+  EXPECT_EQ(drained->from.address, "tcp://node:7601");
+  EXPECT_EQ(drained->to, (protocol::ShardEntry{"tcp://spare:7600", 2}));
+  EXPECT_EQ(cluster_json(read_cluster_table(*table).value())["shards"][1]["state"], "ready");
+}
+
+TEST_F(ClusterInTable, ARefusalIsTheOperatorsAnswerAndTheRequestIsGone) {
+  const auto refused =
+      drain_shard(*table, options(0, [&] { ASSERT_EQ(shards[0]->set_drain(0, 1, DrainNote{1, "a reason"}), true); }));
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ExitCode::kRefused);
+  EXPECT_EQ(refused.error().message, "a reason");
+  EXPECT_EQ(table->read_drain(0).value(), std::nullopt);
+}
+
+TEST_F(ClusterInTable, ARequestThatIsNotGrantedInTimeIsWithdrawn) {
+  const auto late = drain_shard(*table, options(0, [] {}));
+  ASSERT_FALSE(late);
+  EXPECT_EQ(late.error().code, ExitCode::kUnreachable);
+  EXPECT_EQ(table->read_drain(0).value(), std::nullopt);
+  DrainOptions interrupted = options(0, [] {});
+  interrupted.is_interrupted = [] { return true; };
+  EXPECT_EQ(drain_shard(*table, interrupted).error().code, ExitCode::kInterrupted);
+  EXPECT_EQ(table->read_drain(0).value(), std::nullopt);
+}
+
+TEST_F(ClusterInTable, WhatCannotBeDrainedIsSaid) {
+  const auto refusal = [&](uint32_t shard) {
+    const auto refused = drain_shard(*table, options(shard, [] { FAIL() << "nothing was asked"; }));
+    return refused ? program::Failure{} : refused.error();
+  };
+  EXPECT_EQ(refusal(2).code, ExitCode::kUsage);
+  EXPECT_THAT(refusal(2).message, HasSubstr("numbered 0 to 1"));
+  ASSERT_TRUE(shards[1]->release_lease());
+  EXPECT_EQ(refusal(1).code, ExitCode::kUnreachable);
+  spare.reset();
+  EXPECT_EQ(refusal(0).code, ExitCode::kRefused);
+  EXPECT_THAT(refusal(0).message, HasSubstr("no spare waits"));
+}
+
+TEST_F(ClusterInTable, AClusterIsRemovedWhenNoProcessAndNoJobIsLeft) {
+  ASSERT_TRUE(table->create_job("night", ByteBuffer{1}));
+  const auto open = remove_cluster(*table, OpenJobs::kRefuse);
+  ASSERT_FALSE(open);
+  EXPECT_EQ(open.error().code, ExitCode::kRefused);
+  EXPECT_THAT(open.error().message, HasSubstr("'night'"));
+  const auto held = remove_cluster(*table, OpenJobs::kForget);
+  ASSERT_FALSE(held);
+  EXPECT_THAT(held.error().message, HasSubstr("leases"));
+  for (Table& shard : shards) shard.reset();
+  spare.reset();
+  EXPECT_TRUE(remove_cluster(*table, OpenJobs::kForget));
+  const ClusterTable seen = read_cluster_table(*table).value();
+  EXPECT_THAT(cluster_text(seen), HasSubstr("no shard has started"));
+  EXPECT_EQ(outcome_of(seen).error().code, ExitCode::kUnreachable);
+}
+
+}  // namespace
+}  // namespace millrace::cluster_status
