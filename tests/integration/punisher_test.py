@@ -81,6 +81,7 @@ class Life:
         self.base = 0  # pushes of this worker before this process
         self.pushes = 0
         self.steps = 0
+        self.updates = 0
         self.digests = {}  # step -> digest, since the weights were last replaced
         self.lost = 0.0
         self.kept = None
@@ -98,6 +99,7 @@ class Life:
                 self.pushes = int(rest[0]) + 1
             elif word == "at":
                 self.steps = int(rest[0])
+                self.updates += 1
                 self.digests[self.steps] = rest[1]
             elif word == "replaced":
                 self.digests = {}
@@ -126,6 +128,7 @@ def indices(words, line):
 class Cluster:
     def __init__(self, options, folder):
         self.options, self.folder = options, Path(folder)
+        self.table = self.folder / "table.db"
         self.shards = [None] * SHARDS
         self.addresses = ["tcp://127.0.0.1:0"] * SHARDS
         self.lives = [[] for _ in range(WORKERS)]
@@ -133,13 +136,14 @@ class Cluster:
         self.shard_starts = 0
         self.stopped = set()
         self.killed_all = False
+        self.settings = MODES[options.mode]
         self.counts = {"kills_of_workers": 0, "kills_of_shards": 0, "stops": 0, "states_deleted": 0, "restarts": 0}
 
     def start_shard(self, shard):
         self.shard_starts += 1
         log = open(self.folder / f"shard-{shard}-{self.shard_starts}.log", "w", encoding="utf-8")
         process = subprocess.Popen(
-            [self.options.server, "--json", "--table", self.folder / "table.db", "--shard", str(shard), "--shards", str(SHARDS),
+            [self.options.server, "--json", "--table", self.table, "--shard", str(shard), "--shards", str(SHARDS),
              "--listen", self.addresses[shard], "--drain", "1s", "--abandon-after", "600s"],
             stdout=subprocess.PIPE, stderr=log, text=True)
         log.close()
@@ -163,7 +167,7 @@ class Cluster:
                 [self.options.worker, ",".join(self.addresses), str(worker), str(WORKERS), str(serial),
                  f"dimension={DIMENSION}", f"heartbeat_ms={HEARTBEAT_MS}", f"dead_after_ms={DEAD_AFTER_MS}",
                  f"timeout_ms={SETTLE_S * 1000}", f"state={self.state(worker)}", f"control={self.folder / 'end'}",
-                 f"dump={name}.weights", f"seed={self.options.seed}", *MODES[self.options.mode]],
+                 f"dump={name}.weights", f"seed={self.options.seed}", *self.settings],
                 stdout=out, stderr=log)
         self.lives[worker].append(Life(worker, serial, process, Log(f"{name}.out")))
 
