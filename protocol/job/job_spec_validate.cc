@@ -51,24 +51,12 @@ Status check_absence(const JobSpec& spec) {
     return refuse_spec(fmt::format("quorum {} is over the {} {}: no step would ever be decided", spec.quorum, expected,
                                    spec.participants != 0 ? "participants of a step" : "workers"));
   }
-  if (spec.participants != 0 && spec.staleness != 0) {
-    return refuse_spec(
-        "participants with staleness: a worker that is not drawn for a step must not be past it when another worker's "
-        "death draws it after all; set staleness to 0");
-  }
   if (spec.participants > spec.workers) {
     return refuse_spec(fmt::format("participants {} is over workers {}", spec.participants, spec.workers));
   }
   if (spec.mode == Mode::kBoundedStaleness && spec.staleness == 0) {
     return refuse_spec(
         "mode bounded_staleness with staleness 0 would wait for all workers in every step: that is mode synchronous");
-  }
-  const bool waits = spec.quorum != 0 || spec.deadline != std::chrono::milliseconds::zero() || spec.participants != 0;
-  if (leaves_workers_out(spec.mode) && !waits) {
-    return refuse_spec(fmt::format(
-        "mode {} needs a quorum or a deadline (or, in mode partial, participants): the first contribution would "
-        "decide every step alone; a quorum of all workers but one, for example, leaves out the slowest",
-        enum_word(spec.mode)));
   }
   return {};
 }
@@ -78,7 +66,7 @@ Status check_mode(const JobSpec& spec) {
     return refuse_spec(fmt::format("staleness {} is over the limit of {}: a worker that far ahead needs another mode",
                                    spec.staleness, kStalenessMax));
   }
-  if (const Status valid = check_mode_owns(spec); !valid) return valid;
+  if (const Status valid = check_mode_options(spec); !valid) return valid;
   if (const Status valid = check_absence(spec); !valid) return valid;
   if (spec.history && (spec.mode == Mode::kAsynchronous || spec.staleness != 0)) {
     return refuse_spec(
@@ -541,7 +529,7 @@ Status check_buckets(const JobSpec& spec) {
 
 }  // namespace
 
-Status check_mode_owns(const JobSpec& spec) {
+Status check_mode_options(const JobSpec& spec) {
   const auto refuse = [&](std::string_view option, std::string_view owners) {
     return refuse_spec(fmt::format("{0} belongs to {1}, and this job has mode {2}: change the mode, or leave {0} out",
                                    option, owners, enum_word(spec.mode)));
@@ -551,6 +539,18 @@ Status check_mode_owns(const JobSpec& spec) {
   if (spec.quorum != 0 && !leaves_out) return refuse("quorum", kOwners);
   if (spec.deadline != std::chrono::milliseconds::zero() && !leaves_out) return refuse("deadline", kOwners);
   if (spec.participants != 0 && spec.mode != Mode::kPartial) return refuse("participants", "mode partial");
+  if (spec.participants != 0 && spec.staleness != 0) {
+    return refuse_spec(
+        "participants with staleness: a worker that is not drawn for a step must not be past it when another worker's "
+        "death draws it after all; set staleness to 0");
+  }
+  const bool waits = spec.quorum != 0 || spec.deadline != std::chrono::milliseconds::zero() || spec.participants != 0;
+  if (leaves_out && !waits) {
+    return refuse_spec(fmt::format(
+        "mode {} needs a quorum or a deadline (or, in mode partial, participants): the first contribution would "
+        "decide every step alone; a quorum of all workers but one, for example, leaves out the slowest",
+        enum_word(spec.mode)));
+  }
   return {};
 }
 

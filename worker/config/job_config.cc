@@ -28,6 +28,11 @@ struct Cases : Ts... {
   using Ts::operator()...;
 };
 
+void set_decision(const StepDecision& decision, protocol::JobSpec& spec) {
+  spec.quorum = decision.contributions();
+  spec.deadline = decision.time();
+}
+
 void set_consistency(const Consistency& consistency, protocol::JobSpec& spec) {
   std::visit(Cases{[&](const Synchronous& how) {
                      spec.mode = Mode::kSynchronous;
@@ -36,15 +41,17 @@ void set_consistency(const Consistency& consistency, protocol::JobSpec& spec) {
                    [&](const BoundedStaleness& how) {
                      spec.mode = Mode::kBoundedStaleness;
                      spec.staleness = how.staleness;
-                     spec.quorum = how.quorum;
-                     spec.deadline = how.deadline;
+                     set_decision(how.decision, spec);
                    },
                    [&](const Partial& how) {
                      spec.mode = Mode::kPartial;
                      spec.staleness = how.staleness;
-                     spec.quorum = how.quorum;
-                     spec.deadline = how.deadline;
-                     spec.participants = how.participants;
+                     set_decision(how.decision, spec);
+                   },
+                   [&](const Participants& how) {
+                     spec.mode = Mode::kPartial;
+                     spec.participants = how.drawn;
+                     if (how.decision) set_decision(*how.decision, spec);
                    },
                    [&](const Asynchronous& how) {
                      spec.mode = Mode::kAsynchronous;
@@ -71,7 +78,7 @@ OptimizerSpec spec_of_rule(const decltype(Store::rule)& rule) {
                                    .epsilon = adam.epsilon};
             },
             [](const optimizer::Numbered& other) {
-              return OptimizerSpec{.optimizer = static_cast<Optimizer>(other.number),
+              return OptimizerSpec{.optimizer = static_cast<Optimizer>(other.number.get()),
                                    .rate = other.rate,
                                    .momentum = other.momentum,
                                    .decay = other.decay,
@@ -98,7 +105,7 @@ std::optional<Store> store_of(const protocol::StoreSpec& spec) {
 void set_switch(const SwitchPath& path, JobDraft& draft) {
   protocol::SwitchSpec& at = draft.spec.switch_path;
   draft.spec.path = protocol::Path::kSwitch;
-  at.address = path.address;
+  at.address = path.address.get();
   at.job = path.job;
   at.slots = path.slots;
   at.lanes = path.lanes;
@@ -135,11 +142,16 @@ std::unexpected<Error> not_of(std::string_view option, std::string_view owner, s
 }
 
 Result<Consistency> consistency_of(const protocol::JobSpec& spec) {
-  if (const Status owns = protocol::check_mode_owns(spec); !owns) return std::unexpected(owns.error());
+  if (const Status fits = protocol::check_mode_options(spec); !fits) return std::unexpected(fits.error());
+  const StepDecision decision = StepDecision::quorum(spec.quorum).and_deadline(spec.deadline);
   switch (spec.mode) {
     case Mode::kSynchronous: return Synchronous{spec.staleness};
-    case Mode::kBoundedStaleness: return BoundedStaleness{spec.staleness, spec.quorum, spec.deadline};
-    case Mode::kPartial: return Partial{spec.quorum, spec.deadline, spec.participants, spec.staleness};
+    case Mode::kBoundedStaleness: return BoundedStaleness{decision, spec.staleness};
+    case Mode::kPartial: {
+      if (spec.participants == 0) return Partial{decision, spec.staleness};
+      const bool needs_all = spec.quorum == 0 && spec.deadline == std::chrono::milliseconds::zero();
+      return Participants{spec.participants, needs_all ? std::nullopt : std::optional(decision)};
+    }
     case Mode::kAsynchronous: return Asynchronous{spec.staleness};
   }
   return fail(ErrorCode::kUnsupported,
@@ -310,6 +322,12 @@ Result<JobConfig> config_of(const JobDraft& draft) {
                    .grid = draft.grid_chosen ? std::nullopt : std::optional<Grid>(spec.grid),
                    .store = store,
                    .recipe = spec.recipe};
+}
+
+uint32_t staleness_of(const Consistency& consistency) {
+  protocol::JobSpec spec;
+  set_consistency(consistency, spec);
+  return spec.staleness;
 }
 
 std::string_view consistency_name(const Consistency& consistency) {

@@ -27,6 +27,9 @@ JobDraft draft_of(const JobConfig& job);
 ///         change.
 Result<JobConfig> config_of(const JobDraft& draft);
 
+/// Returns the steps that may be pushed ahead of the last update.
+uint32_t staleness_of(const Consistency& consistency);
+
 /// Returns the word of its mode: "bounded_staleness".
 std::string_view consistency_name(const Consistency& consistency);
 

@@ -59,9 +59,7 @@ WorkerConfig worker_of(const TrainOptions& options) {
   return me;
 }
 
-uint32_t staleness_of(const JobConfig& job) {
-  return std::visit([](const auto& how) { return how.staleness; }, job.consistency);
-}
+uint32_t staleness_of(const JobConfig& job) { return worker::staleness_of(job.consistency); }
 
 TensorOptions tensor_options(uint64_t dimension) {
   TensorOptions tensor;

@@ -7,6 +7,51 @@
 
 using millrace::testing::print_type;
 
+namespace millrace::testing {
+
+template <>
+BoundedStaleness example_of() {
+  return {StepDecision::quorum(1)};
+}
+template <>
+Partial example_of() {
+  return {StepDecision::quorum(1)};
+}
+template <>
+Participants example_of() {
+  return {1U};
+}
+template <>
+SwitchPath example_of() {
+  return {.address = "a:1"};
+}
+template <>
+optimizer::Sgd example_of() {
+  return {1};
+}
+template <>
+optimizer::Momentum example_of() {
+  return {1};
+}
+template <>
+optimizer::Adagrad example_of() {
+  return {1};
+}
+template <>
+optimizer::Adam example_of() {
+  return {1};
+}
+template <>
+optimizer::Numbered example_of() {
+  return {uint8_t{1}, 1};
+}
+template <>
+Store example_of() {
+  return {optimizer::Sgd{1}};
+}
+
+}  // namespace millrace::testing
+
 void print_numbers() {
   print_type<millrace::Combine>("Combine");
   MILLRACE_NUMBER(Combine, kSum);
@@ -84,9 +129,10 @@ void print_opaque_and_groups() {
   print_type<millrace::JobError>("JobError");
   print_type<millrace::Session>("Session");
   MILLRACE_TYPE(Synchronous, MILLRACE_MEMBER(staleness))
-  MILLRACE_TYPE(BoundedStaleness, MILLRACE_MEMBER(staleness); MILLRACE_MEMBER(quorum); MILLRACE_MEMBER(deadline))
-  MILLRACE_TYPE(Partial, MILLRACE_MEMBER(quorum); MILLRACE_MEMBER(deadline); MILLRACE_MEMBER(participants);
-                MILLRACE_MEMBER(staleness))
+  print_type<millrace::StepDecision>("StepDecision");
+  MILLRACE_TYPE(BoundedStaleness, MILLRACE_MEMBER(decision); MILLRACE_MEMBER(staleness))
+  MILLRACE_TYPE(Partial, MILLRACE_MEMBER(decision); MILLRACE_MEMBER(staleness))
+  MILLRACE_TYPE(Participants, MILLRACE_MEMBER(drawn); MILLRACE_MEMBER(decision))
   MILLRACE_TYPE(Asynchronous, MILLRACE_MEMBER(staleness))
   MILLRACE_TYPE(Grid, MILLRACE_MEMBER(block_indices); MILLRACE_MEMBER(exponent_initial))
   MILLRACE_TYPE(SwitchCodec, MILLRACE_MEMBER(index); MILLRACE_MEMBER(value))

@@ -17,10 +17,16 @@ void print_member(const T& whole, const char* type, const char* name, const M& m
   std::printf("  %s::%s at %td size %zu\n", type, name, offset, sizeof(M));
 }
 
+/// Returns a value of T. Types with members that have no default specialize it.
+template <typename T>
+T example_of() {
+  return T{};
+}
+
 template <typename T, typename Print>
 void print_members(const char* name, Print print) {
   print_type<T>(name);
-  const T whole{};
+  const T whole = example_of<T>();
   print(whole);
 }
 

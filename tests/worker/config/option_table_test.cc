@@ -117,6 +117,7 @@ TEST(OptionTable, EveryOptionOfAJobReachesTheTypedOptionsAndComesBackFromThem) {
     const std::string name = tables.job[at].name;
     SCOPED_TRACE(name);
     // Its owner.
+    if (name == "mode") set("quorum", "2");
     if (name == "quorum" || name == "deadline" || name == "participants") set("mode", "partial");
     if (name.starts_with("switch_") || name == "grid") set("path", "switch");
     if (name == "store_begin") set("store", "sgd:0.1");
@@ -146,6 +147,15 @@ TEST(OptionTable, WhatDoesNotBelongTogetherIsRefusedWithTheOptionToChange) {
       "or leave quorum out");
   EXPECT_EQ(refusal({{"mode", "asynchronous"}, {"deadline", "1s"}}).substr(0, 16), "deadline belongs");
   EXPECT_EQ(refusal({{"mode", "bounded_staleness"}, {"participants", "2"}}).substr(0, 20), "participants belongs");
+  for (const char* mode : {"partial", "bounded_staleness"}) {
+    const std::string needs = "mode " + std::string(mode) + " needs a quorum or a deadline";
+    EXPECT_EQ(refusal({{"mode", mode}}).substr(0, needs.size()), needs);
+    EXPECT_EQ(refusal({{"mode", mode}, {"quorum", "2"}}), "taken");
+    EXPECT_EQ(refusal({{"mode", mode}, {"deadline", "50ms"}}), "taken");
+  }
+  EXPECT_EQ(refusal({{"mode", "partial"}, {"participants", "2"}}), "taken");
+  EXPECT_EQ(refusal({{"mode", "partial"}, {"participants", "2"}, {"staleness", "1"}}).substr(0, 27),
+            "participants with staleness");
   for (const auto& [name, text] : kOtherTexts) {
     if (!name.starts_with("switch_") || name == "switch_key_file") continue;
     EXPECT_EQ(refusal({{name, text}}), name +

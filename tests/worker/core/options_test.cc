@@ -139,7 +139,8 @@ TEST(Options, EveryFieldReachesTheSpecification) {
   job.updates.combine = Combine::kWeightedMean;
   job.contributions.codec_error = CodecError::kDrop;
   job.contributions.non_finite = NonFinite::kDropAndCount;
-  job.consistency = Partial{.quorum = 2, .deadline = std::chrono::milliseconds(70), .participants = 3};
+  job.consistency =
+      Participants{.drawn = 3, .decision = StepDecision::quorum(2).and_deadline(std::chrono::milliseconds(70))};
   job.liveness.dead_after = std::chrono::milliseconds(5'000);
   job.liveness.heartbeat = std::chrono::milliseconds(500);
   job.liveness.exchange_timeout = std::chrono::milliseconds(50);
@@ -302,7 +303,7 @@ TEST(Options, AReproducibleJobThatNamesNoGridHasTheSameOneOnEveryPath) {
 
 TEST(Options, ASwitchsAddressIsNeeded) {
   testing::SessionOptions job = good_job();
-  job.path = millrace::SwitchPath{.job = 3};
+  job.path = millrace::SwitchPath{.address = "", .job = 3};
   EXPECT_NE(options_refusal(job).find("needs the switch's address"), std::string::npos) << options_refusal(job);
 }
 

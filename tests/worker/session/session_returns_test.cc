@@ -506,7 +506,7 @@ TEST(SessionReturns, WhatCannotBeIsRefusedBeforeAShardIsAsked) {
   job.updates.initial_weights = InitialWeights::kFirst;
   refused(tensors, "initial_weights = first: ");
   job.updates.initial_weights = InitialWeights::kOwn;
-  job.consistency = Partial{.quorum = 1};
+  job.consistency = Partial{StepDecision::quorum(1)};
   tensors = model.tensors();
   tensors[0].weights = Weights(model.large, 1, ApplyWhen::kOnArrival);
   refused(tensors, "mode synchronous only");

@@ -18,7 +18,9 @@ enum class ServeAudit : uint8_t { kOff = 1, kOn = 2, kBoth = 3 };
 enum class ServePath : uint8_t { kServer = 1, kSwitch = 2, kBoth = 3 };
 
 /// Returns the job of the benchmark by default. A row by servers ignores its path.
-inline JobConfig serve_bench_job() { return {.workers = 4, .path = SwitchPath{.slots = 64, .codec = SwitchCodec{}}}; }
+inline JobConfig serve_bench_job() {
+  return {.workers = 4, .path = SwitchPath{.address = "", .slots = 64, .codec = SwitchCodec{}}};
+}
 
 struct ServeBenchOptions {
   /// Rows read workers, seed, apply_after_acks, parts_per_shard and grid, and of path switch slots, lanes and codec.

@@ -1,12 +1,14 @@
 #pragma once
 
 #include <chrono>
+#include <concepts>
 #include <cstdint>
 #include <functional>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -50,6 +52,23 @@ enum class StoreBegin : uint8_t {
   kSaved = 3,   ///< the shards' saves of the last job of this name: weights and optimizer state
 };
 
+/// Holds a member without a default: a record that has one is written with its value, or does not compile.
+template <typename T>
+class Required {
+ public:
+  template <typename Value>
+    requires(std::convertible_to<Value, T> && !std::same_as<std::remove_cvref_t<Value>, Required>)
+  // NOLINTNEXTLINE(google-explicit-constructor): Sgd{.rate = 0.1}
+  constexpr Required(Value&& value) : value_(std::forward<Value>(value)) {}
+  // NOLINTNEXTLINE(google-explicit-constructor): double rate = sgd.rate
+  constexpr operator const T&() const { return value_; }
+  constexpr const T& get() const { return value_; }
+  bool operator==(const Required&) const = default;
+
+ private:
+  T value_;
+};
+
 // How steps advance. In modes that leave workers out, push all tensors equally often: a worker that has finished only
 // some tensors delays their quorums.
 
@@ -59,21 +78,46 @@ struct Synchronous {
   bool operator==(const Synchronous&) const = default;
 };
 
-/// Lets a step omit a slow worker, at most `staleness` steps in a row. Needs a quorum, a deadline, or both.
+/// Says when the shards decide a step that lacks contributions: by a quorum, by a deadline, or by both.
+class StepDecision {
+ public:
+  /// Decides a step as soon as it has this number of contributions.
+  static constexpr StepDecision quorum(uint32_t contributions) { return StepDecision(contributions, {}); }
+  /// Decides a step this time after its first contribution.
+  static constexpr StepDecision deadline(std::chrono::milliseconds time) { return StepDecision(0, time); }
+  /// Decides a step with its quorum no earlier than this time after its first contribution.
+  constexpr StepDecision and_deadline(std::chrono::milliseconds time) const { return StepDecision(quorum_, time); }
+
+  constexpr uint32_t contributions() const { return quorum_; }            ///< 0: there is no quorum
+  constexpr std::chrono::milliseconds time() const { return deadline_; }  ///< 0: there is no deadline
+  bool operator==(const StepDecision&) const = default;
+
+ private:
+  constexpr StepDecision(uint32_t quorum, std::chrono::milliseconds deadline) : quorum_(quorum), deadline_(deadline) {}
+
+  uint32_t quorum_;
+  std::chrono::milliseconds deadline_;
+};
+
+/// Lets a step omit a slow worker, at most `staleness` steps in a row.
 struct BoundedStaleness {
-  uint32_t staleness = 1;                 ///< also: steps that may be pushed ahead of the last update
-  uint32_t quorum = 0;                    ///< contributions that a step needs before the shards decide it
-  std::chrono::milliseconds deadline{0};  ///< from a step's first contribution to the decision by its quorum
+  StepDecision decision;
+  uint32_t staleness = 1;  ///< also: steps that may be pushed ahead of the last update
   bool operator==(const BoundedStaleness&) const = default;
 };
 
-/// Lets a step take the contributions that arrive in time. Needs a quorum, a deadline, or participants.
+/// Lets a step take the contributions that arrive in time: mode partial.
 struct Partial {
-  uint32_t quorum = 0;                    ///< contributions that a step needs before the shards decide it
-  std::chrono::milliseconds deadline{0};  ///< from a step's first contribution to the decision by its quorum
-  uint32_t participants = 0;              ///< workers drawn for each step, which the step needs. 0: all
-  uint32_t staleness = 0;                 ///< steps that may be pushed ahead of the last update
+  StepDecision decision;
+  uint32_t staleness = 0;  ///< steps that may be pushed ahead of the last update
   bool operator==(const Partial&) const = default;
+};
+
+/// Draws workers for each step, which lacks the others' contributions: mode partial, without staleness.
+struct Participants {
+  Required<uint32_t> drawn;                   ///< workers of a step, 1 .. workers
+  std::optional<StepDecision> decision = {};  ///< empty: a step needs all drawn workers
+  bool operator==(const Participants&) const = default;
 };
 
 /// Makes each contribution a step, and no step is blocked on a worker (no reselect). An update is one worker's, so a
@@ -83,7 +127,7 @@ struct Asynchronous {
   bool operator==(const Asynchronous&) const = default;
 };
 
-using Consistency = std::variant<Synchronous, BoundedStaleness, Partial, Asynchronous>;
+using Consistency = std::variant<Synchronous, BoundedStaleness, Partial, Participants, Asynchronous>;
 
 /// Describes the binary grid that values are rounded to before they are sent. A value is an integer times 2^e; e is a
 /// function of earlier updates, one for each block of indices. The rounding error stays in the residual. Path switch
@@ -124,7 +168,7 @@ struct ServerPath {
 /// Lets a switch add up datagrams. A shard replaces it while it does not answer. At most 64 workers, synchronous
 /// without staleness. `job`, `slots`, `lanes` and the key must be equal to the switch's configuration.
 struct SwitchPath {
-  std::string address = {};                       ///< "host:port" of its datagrams
+  Required<std::string> address;                  ///< "host:port" of its datagrams
   uint32_t job = 0;                               ///< the job's number at the switch
   uint32_t slots = 16;                            ///< windows under way at a time
   uint32_t lanes = 1;                             ///< cores of the switch that share the windows
@@ -140,24 +184,24 @@ using Path = std::variant<ServerPath, SwitchPath>;
 namespace optimizer {
 /// Subtracts rate times the update.
 struct Sgd {
-  double rate;  ///< over 0
+  Required<double> rate;  ///< over 0
   bool operator==(const Sgd&) const = default;
 };
 /// Subtracts rate times the velocity, which is momentum times itself plus the update.
 struct Momentum {
-  double rate;            ///< over 0
+  Required<double> rate;  ///< over 0
   double momentum = 0.9;  ///< in [0, 1): share of the velocity that a step keeps
   bool operator==(const Momentum&) const = default;
 };
 /// Divides the update by the root of the sum of its squares so far.
 struct Adagrad {
-  double rate;             ///< over 0
+  Required<double> rate;   ///< over 0
   double epsilon = 1e-10;  ///< over 0: added to the root
   bool operator==(const Adagrad&) const = default;
 };
 /// Divides the update's moving mean by the root of the moving mean of its squares.
 struct Adam {
-  double rate;            ///< over 0
+  Required<double> rate;  ///< over 0
   double beta1 = 0.9;     ///< in [0, 1): share of the mean that a step keeps
   double beta2 = 0.999;   ///< in [0, 1): share of the squares' mean that a step keeps
   double epsilon = 1e-8;  ///< over 0: added to the root
@@ -165,8 +209,8 @@ struct Adam {
 };
 /// Names a rule without a type above, by its number on the wire (protocol/wire/job_spec.md).
 struct Numbered {
-  uint8_t number;
-  double rate = 0;
+  Required<uint8_t> number;
+  Required<double> rate;
   double momentum = 0;
   double decay = 0;
   double epsilon = 0;

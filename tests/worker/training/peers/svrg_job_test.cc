@@ -152,8 +152,8 @@ TEST(SvrgJob, JobsWithoutACommonSnapshotAreRefused) {
                                             .codec = SwitchCodec{SwitchIndex::kGap, SwitchValue::kFixed32}};
             }),
             "taken");
-  for (const Consistency& how :
-       {Consistency(BoundedStaleness{}), Consistency(Partial{}), Consistency(Asynchronous{})}) {
+  for (const Consistency& how : {Consistency(BoundedStaleness{StepDecision::quorum(1)}),
+                                 Consistency(Partial{StepDecision::quorum(1)}), Consistency(Asynchronous{})}) {
     EXPECT_THAT(refusal([how](Options options) { options.job.consistency = how; }),
                 ::testing::HasSubstr("needs --mode synchronous"));
   }
