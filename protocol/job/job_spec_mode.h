@@ -4,9 +4,8 @@
 
 namespace millrace::protocol {
 
-/// Refuses what the types of millrace::Consistency cannot hold: a part of validate(). That is a quorum, a deadline or
-/// participants in a mode that does not have them, a mode that needs one of them and has none, and participants with
-/// staleness.
+/// Refuses a combination that the types of millrace::Consistency cannot hold: a part of validate(). That is an option
+/// of another mode, a mode without the quorum, deadline or participants that it needs, or participants with staleness.
 ///
 /// Errors   invalid_argument, with the mode's name.
 Status check_mode_options(const JobSpec& spec);
