@@ -187,7 +187,10 @@ std::vector<Refused> refused_modes_and_numbers() {
       {"recipe", kImpossible, "recipe: 9 bytes; it must be printable text",
        [](JobSpec& s) { s.recipe = "lr=1\nl2=0"; }},
       {"bounded-staleness", kImpossible, "that is mode synchronous",
-       [](JobSpec& s) { s.mode = Mode::kBoundedStaleness; }},
+       [](JobSpec& s) {
+         s.mode = Mode::kBoundedStaleness;
+         s.quorum = 2;
+       }},
       {"patience", kImpossible, "mode partial needs a quorum", [](JobSpec& s) { s.mode = Mode::kPartial; }},
       {"patience", kImpossible, "mode bounded_staleness needs a quorum",
        [](JobSpec& s) {
