@@ -101,10 +101,11 @@ class Accumulator {
 
   /// Takes out the entries at the positions, increasing; sparse, in the host's memory. Zeros are in their place.
   ///
+  /// arrays   their memory becomes the result's: fresh memory would be paid for page by page.
   /// Cost     8 bytes an entry over the bus. Waits for the queue.
-  Result<Stream> take_at(const Positions<Queue>& selected) {
+  Result<Stream> take_at(const Positions<Queue>& selected, Stream&& arrays = {}) {
     const uint64_t count = selected.count;
-    Stream taken = Stream::empty(dimension_);
+    Stream taken{dimension_, false, std::move(arrays.indices), std::move(arrays.values)};
     taken.indices.resize(count);
     taken.values.resize(count);
     if (count == 0) return taken;

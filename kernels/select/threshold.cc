@@ -21,7 +21,7 @@ class ThresholdSelector final : public Selector {
 };
 
 std::unique_ptr<Selector> make_threshold(const SelectionSpec& spec, uint64_t) {
-  return std::make_unique<ThresholdSelector>(threshold_of(spec));
+  return std::make_unique<ThresholdSelector>(threshold_in_f32(spec.threshold));
 }
 
 constexpr SelectionParameter kThresholdParameters[] = {
@@ -38,9 +38,9 @@ Status validate_threshold(const SelectionSpec& spec) {
 
 }  // namespace
 
-float threshold_of(const SelectionSpec& spec) {
-  const float nearest = static_cast<float>(spec.threshold);
-  if (static_cast<double>(nearest) >= spec.threshold) return nearest;
+float threshold_in_f32(double threshold) {
+  const float nearest = static_cast<float>(threshold);
+  if (static_cast<double>(nearest) >= threshold) return nearest;
   return std::nextafter(nearest, std::numeric_limits<float>::infinity());
 }
 

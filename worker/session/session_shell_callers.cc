@@ -334,7 +334,7 @@ CallResult<Stream> SessionShell::take_residual(size_t tensor) {
   Stream taken;
   const CallStatus done = while_idle(tensor, [&](const IdleTensor& idle) -> Status {
     taken = idle.take_residual();
-    return {};
+    return core_.device_status();
   });
   if (!done) return std::unexpected(done.error());
   return taken;

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "millrace/device.h"
 #include "millrace/entries.h"
 #include "millrace/errors.h"
 #include "millrace/options.h"
@@ -125,6 +126,21 @@ class MILLRACE_API Session {
   uint64_t push(size_t tensor, std::span<const float> gradient, double weight = 1,
                 std::chrono::milliseconds timeout = kDefaultTimeout);
   [[nodiscard]] std::optional<uint64_t> try_push(size_t tensor, std::span<const float> gradient, double weight = 1,
+                                                 std::chrono::milliseconds timeout = {});
+
+  /// Does the same for a gradient in a CUDA device's memory. From the first such push on the tensor's residual is there,
+  /// and selected entries alone cross the bus. A step that sends everything, stats(), save() and take_residual() copy
+  /// the whole residual. Pushes from the host's memory remain possible.
+  ///
+  /// gradient  of the device of the first push. push waits for the work of its stream so far.
+  /// Cost      three reads and a write of the device's memory, and 4 bytes of it an index for the residual.
+  /// Errors    also unsupported: this build has no CUDA; the tensor is fused with others; another selection than topk
+  ///           and threshold; alternating signs, momentum, clipping, unbiased, audit, a Bloom filter. unavailable: no
+  ///           driver, no such device. limit_exceeded: no memory there. invalid_argument: not of that device. After
+  ///           another error of the device the session ends with it, and the residual is lost.
+  uint64_t push(size_t tensor, const DeviceSpan& gradient, double weight = 1,
+                std::chrono::milliseconds timeout = kDefaultTimeout);
+  [[nodiscard]] std::optional<uint64_t> try_push(size_t tensor, const DeviceSpan& gradient, double weight = 1,
                                                  std::chrono::milliseconds timeout = {});
 
   /// Does the same for a gradient of a few entries: unsorted, duplicates are added up. Strictly increasing indices are
