@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "kernels/cuda/device_queue.h"
-#include "millrace/device.h"
 #include "worker/core/residual/queue_residual.h"
+#include "worker/session/queue_weights.h"
 
 namespace millrace::worker {
 
@@ -22,6 +22,15 @@ Result<std::unique_ptr<DeviceResidual>> make_device_residual(int device, const S
   auto queue = cuda::DeviceQueue::make(device);
   if (!queue) return std::unexpected(queue.error());
   return std::make_unique<QueueResidual<cuda::DeviceQueue>>(std::move(*queue), spec, dimension);
+}
+
+Result<std::unique_ptr<DeviceWeights>> make_device_weights(const DeviceArray& weights) {
+  const auto device = device_of_memory(weights.pointer, weights.device);
+  if (!device) return std::unexpected(device.error());
+  const cuda::DeviceScope here(*device);
+  auto queue = cuda::DeviceQueue::make(*device);
+  if (!queue) return std::unexpected(queue.error());
+  return std::make_unique<QueueWeights<cuda::DeviceQueue>>(std::move(*queue), weights.pointer, weights.stream);
 }
 
 }  // namespace millrace::worker

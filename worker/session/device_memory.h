@@ -5,7 +5,9 @@
 
 #include "kernels/base/result.h"
 #include "kernels/select/select.h"
+#include "millrace/device.h"
 #include "worker/core/residual/device_residual.h"
+#include "worker/session/device_weights.h"
 
 /// CUDA devices. device_memory.cc is for builds with CUDA, device_memory_missing.cc for others.
 namespace millrace::worker {
@@ -21,5 +23,10 @@ Result<int> device_of_memory(const void* pointer, int device);
 ///
 /// Errors   as device_of_memory(). limit_exceeded: no memory there.
 Result<std::unique_ptr<DeviceResidual>> make_device_residual(int device, const SelectionSpec& spec, uint64_t dimension);
+
+/// Makes weights of an array in a device's memory.
+///
+/// Errors   as device_of_memory().
+Result<std::unique_ptr<DeviceWeights>> make_device_weights(const DeviceArray& weights);
 
 }  // namespace millrace::worker

@@ -12,5 +12,6 @@ std::unexpected<Error> no_cuda() {
 
 Result<int> device_of_memory(const void*, int) { return no_cuda(); }
 Result<std::unique_ptr<DeviceResidual>> make_device_residual(int, const SelectionSpec&, uint64_t) { return no_cuda(); }
+Result<std::unique_ptr<DeviceWeights>> make_device_weights(const DeviceArray&) { return no_cuda(); }
 
 }  // namespace millrace::worker

@@ -205,6 +205,11 @@ void Session::attach_weights(size_t tensor, std::span<float> weights, float scal
   must(impl_->attach_weights(tensor, weights, scale, when));
 }
 
+void Session::attach_weights(size_t tensor, const DeviceArray& weights, float scale) {
+  must(
+      impl_->attach_device_weights(tensor, weights.count, scale, [&] { return worker::make_device_weights(weights); }));
+}
+
 void Session::set_scale(size_t tensor, float scale) { must(impl_->set_scale(tensor, scale)); }
 
 uint64_t Session::steps_applied(size_t tensor) { return take(impl_->steps_applied(tensor)); }

@@ -9,6 +9,7 @@
 #include "tests/worker/session/session_jobs.h"
 #include "tests/worker/toys/fake_cluster.h"
 #include "worker/core/residual/queue_residual.h"
+#include "worker/session/queue_weights.h"
 #include "worker/session/session_shell.h"
 
 /// Gradients in a device's memory: the same updates as from the host's memory, and the errors of machines without one.
@@ -71,6 +72,49 @@ TEST(SessionOnDevice, UpdatesHaveTheBitsOfPushesFromTheHost) {
             std::vector<float>(of_host.values.begin(), of_host.values.end()));
 }
 
+/// Updates added to weights in a device's memory: the bits of weights in the host's.
+TEST(SessionOnDevice, WeightsThereHaveTheBitsOfTheHosts) {
+  const std::vector<TensorOptions> tensors = {{.name = "w", .dimension = kSessionDeviceDimension}};
+  std::vector<std::vector<float>> ends;
+  for (const bool on_device : {false, true}) {
+    for (const char* const select : {"topk", "dense"}) {
+      SessionOptions job = device_job_of(tensors);
+      if (std::string(select) == "dense") job.select = Selection::top_k(0.02).dense_first(2);
+      const protocol::JobSpec spec = session_spec_of(job, tensors);
+      FakeCluster cluster(spec, 2);
+      job.shards = cluster.addresses();
+      worker::SessionShell session(job, spec, worker::load_initial_state(job, tensors, spec).value());
+      ASSERT_TRUE(session.join().has_value());
+      auto weights = values_of(Pattern::kGaussian, kSessionDeviceDimension, 77);
+      if (on_device) {
+        const auto make = [&]() -> Result<std::unique_ptr<worker::DeviceWeights>> {
+          return std::make_unique<worker::QueueWeights<cuda::HostQueue>>(std::make_unique<cuda::HostQueue>(),
+                                                                         weights.data(), nullptr);
+        };
+        EXPECT_EQ(session.attach_device_weights(0, 7, -0.1f, make).error().error.code, ErrorCode::kInvalidArgument);
+        ASSERT_TRUE(session.attach_device_weights(0, weights.size(), -0.1f, make).has_value());
+      } else {
+        ASSERT_TRUE(session.attach_weights(0, weights, -0.1f, ApplyWhen::kOnAwait).has_value());
+      }
+      for (uint64_t step = 0; step < 4; ++step) {
+        const auto gradient = values_of(Pattern::kGaussian, kSessionDeviceDimension, step);
+        ASSERT_TRUE(
+            session.push(0, 1, kSessionSoon, [&](worker::PushSlot& slot) { return slot.add_dense(gradient, 1); })
+                .has_value());
+        const auto update = session.await(0, step, kSessionSoon);
+        ASSERT_TRUE(update.has_value() && update->has_value());
+        EXPECT_TRUE((*update)->applied);
+      }
+      EXPECT_EQ(session.steps_applied(0).value_or(0), 4u);
+      EXPECT_TRUE(session.finish(kSessionSoon).value_or(false));
+      ends.push_back(weights);
+    }
+  }
+  EXPECT_EQ(ends[2], ends[0]);
+  EXPECT_EQ(ends[3], ends[1]);
+  EXPECT_NE(ends[0], values_of(Pattern::kGaussian, kSessionDeviceDimension, 77));
+}
+
 /// The library works without a card, and without a driver.
 TEST(SessionOnDevice, MemoryThatIsNoDevicesIsRefusedAndTheHostsIsStillTaken) {
   const std::vector<TensorOptions> tensors = {{.name = "w", .dimension = kSessionDeviceDimension}};
@@ -89,6 +133,8 @@ TEST(SessionOnDevice, MemoryThatIsNoDevicesIsRefusedAndTheHostsIsStillTaken) {
       EXPECT_THAT(error.what(), ::testing::ContainsRegex("CUDA|cuda"));
     }
   }
+  std::vector<float> weights(kSessionDeviceDimension);
+  EXPECT_THROW(session->attach_weights(0, DeviceArray(weights.data(), weights.size(), 0, nullptr), 1), JobError);
   session->await(0, session->push(0, gradient), kSessionSoon);
   session->finish(kSessionSoon);
 }

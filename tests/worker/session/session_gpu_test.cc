@@ -81,6 +81,34 @@ TEST_F(SessionOnCard, UpdatesHaveTheBitsOfPushesFromTheHost) {
   }
 }
 
+TEST_F(SessionOnCard, WeightsThereHaveTheBitsOfTheHosts) {
+  const std::vector<TensorOptions> tensors = {{.name = "w", .dimension = kGpuSessionDimension}};
+  const std::vector<float> begin = values_of(Pattern::kGaussian, kGpuSessionDimension, 77);
+  std::vector<std::vector<float>> ends;
+  for (const bool on_card : {false, true}) {
+    SessionOptions job = job_of(Selection::top_k(0.02).dense_first(1), Codec(index::gap, value::qsgd(4)));
+    FakeCluster cluster(session_spec_of(job, tensors), 2);
+    job.shards = cluster.addresses();
+    const auto session = Session::connect(job, job, tensors);
+    std::vector<float> weights = begin;
+    const CardArray there(begin);
+    if (on_card) {
+      session->attach_weights(0, DeviceArray(there.memory.data(), begin.size(), 0, there.queue->stream()), -0.1f);
+    } else {
+      session->attach_weights(0, weights, -0.1f, ApplyWhen::kOnAwait);
+    }
+    for (uint64_t step = 0; step < 4; ++step) {
+      const auto gradient = values_of(Pattern::kGaussian, kGpuSessionDimension, step);
+      session->await(0, session->push(0, gradient), kSessionSoon);
+    }
+    session->finish(kSessionSoon);
+    if (on_card) there.queue->download(std::span(weights), static_cast<const float*>(there.memory.data()));
+    ends.push_back(weights);
+  }
+  EXPECT_EQ(ends[1], ends[0]);
+  EXPECT_NE(ends[0], begin);
+}
+
 TEST_F(SessionOnCard, MemoryOfAnotherDeviceIsRefused) {
   const std::vector<TensorOptions> tensors = {{.name = "w", .dimension = kGpuSessionDimension}};
   SessionOptions job = job_of(Selection::top_k(0.01), Codec(index::gap));

@@ -175,6 +175,13 @@ class MILLRACE_API Session {
   ///          one). kOnArrival in another mode than synchronous. connect() has attached weights: they stay, and a
   ///          Schedule changes their scale.
   void attach_weights(size_t tensor, std::span<float> weights, float scale, ApplyWhen when);
+  /// Does the same for weights in a CUDA device's memory, with kOnAwait. An update's entries cross the bus, and are added
+  /// on the device: the array has the bits of one in the host's memory. The calls that add updates wait for the work so
+  /// far of the array's stream, and for the additions. save() copies the array.
+  ///
+  /// weights  the caller's, must outlive the session or the next attach.
+  /// Errors   also those of a device, as of push().
+  void attach_weights(size_t tensor, const DeviceArray& weights, float scale);
   /// Changes the scale of weights that attach_weights() has attached, from the next update that is applied on.
   ///
   /// Errors   invalid_argument: the limits of `scale` in attach_weights(); no weights are attached.
