@@ -86,14 +86,14 @@ struct TakeEntries {
   }
 };
 
-/// array[positions[i]] += factor * values[i]. REQUIRES positions that differ.
+/// array[positions[i]] += factor * values[i], the product rounded first. REQUIRES positions that differ.
 struct ScatterAdd {
   static constexpr uint32_t kThreads = 256;
   static constexpr uint32_t kSharedWords = 0;
   const uint32_t* positions;
   const float* values;
   uint64_t count;
-  float factor;  ///< 1 or -1: exact
+  float factor;
   float* array;
 
   template <class Block>

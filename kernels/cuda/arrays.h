@@ -2,8 +2,10 @@
 
 #include <algorithm>
 
+#include "kernels/cuda/accumulate_kernels.h"
 #include "kernels/cuda/array_kernels.h"
 #include "kernels/cuda/quantize.h"
+#include "kernels/stream/stream.h"
 
 /// The operations of an accumulator on arrays that lie where a queue's kernels run.
 namespace millrace::cuda {
@@ -35,11 +37,48 @@ void take(Queue& queue, float* array, const uint32_t* positions, uint64_t count,
                (count + TakeEntries::kThreads - 1) / TakeEntries::kThreads);
 }
 
-/// Enqueues array[positions[i]] += values[i]: gives entries back, or applies an update. Positions differ.
+/// Enqueues array[positions[i]] += factor * values[i], the product rounded first: gives entries back, or applies an
+/// update. Positions differ.
 template <class Queue>
-void scatter_add(Queue& queue, float* array, const uint32_t* positions, const float* values, uint64_t count) {
-  queue.launch(ScatterAdd{positions, values, count, 1.0F, array},
+void scatter_add(Queue& queue, float* array, const uint32_t* positions, const float* values, uint64_t count,
+                 float factor = 1) {
+  queue.launch(ScatterAdd{positions, values, count, factor, array},
                (count + ScatterAdd::kThreads - 1) / ScatterAdd::kThreads);
+}
+
+/// Enqueues the addition of arrays. `is_aligned` is set here.
+template <class Queue>
+void enqueue_add_finite(Queue& queue, AddFinite add) {
+  add.is_aligned = is_aligned16(add.values) & is_aligned16(add.sums);
+  constexpr uint64_t kOfBlock = uint64_t{AddFinite::kThreads} * AddFinite::kEach;
+  queue.launch(add,
+               std::min<uint64_t>((add.count + kOfBlock - 1) / kOfBlock, queue.filling_blocks(AddFinite::kThreads)));
+}
+
+/// Values of a dense stream of the host that enqueue_add_stream() has in the queue's memory at a time.
+inline constexpr uint64_t kDensePiece = uint64_t{1} << 22;
+
+/// Adds factor * stream to an array, the product rounded first, as add_scaled() of kernels/reduce: an update to
+/// weights, say. Values are not looked at.
+///
+/// array    [stream.dimension], in the queue's memory.
+/// stream   of the host, well-formed. A dense stream adds all its values.
+/// Cost     8 bytes an entry over the bus, or 4 a value of a dense stream. The stream may go when this returns.
+template <class Queue>
+void enqueue_add_stream(Queue& queue, float* array, const StreamView& stream, float factor) {
+  const uint64_t count = stream.count();
+  auto values = queue.template allocate<float>(stream.dense ? std::min(count, kDensePiece) : count);
+  if (!stream.dense) {
+    auto indices = queue.template allocate<uint32_t>(count);
+    queue.upload(indices.data(), stream.indices);
+    queue.upload(values.data(), stream.values);
+    return scatter_add(queue, array, indices.data(), values.data(), count, factor);
+  }
+  for (uint64_t at = 0; at < count; at += kDensePiece) {
+    const auto some = stream.values.subspan(at, std::min(kDensePiece, count - at));
+    queue.upload(values.data(), some);
+    enqueue_add_finite(queue, {.values = values.data(), .sums = array + at, .count = some.size(), .weight = factor});
+  }
 }
 
 }  // namespace millrace::cuda

@@ -46,6 +46,17 @@ Result<std::string> device_name(int device) {
   return std::string(properties.name);
 }
 
+Result<int> device_of_memory(const void* pointer) {
+  int count = 0;
+  if (const int code = cudaGetDeviceCount(&count); code != cudaSuccess) return cuda_failure(code, "the devices");
+  cudaPointerAttributes attributes{};
+  if (const int code = cudaPointerGetAttributes(&attributes, pointer); code != cudaSuccess) {
+    return cuda_failure(code, "the memory of a pointer");
+  }
+  if (attributes.type == cudaMemoryTypeDevice || attributes.type == cudaMemoryTypeManaged) return attributes.device;
+  return fail(ErrorCode::kInvalidArgument, "cuda: the array is not in a device's memory");
+}
+
 DeviceEvent::DeviceEvent() {
   cudaEvent_t event = nullptr;
   if (cudaEventCreate(&event) == cudaSuccess) handle_ = event;
@@ -61,6 +72,16 @@ Result<float> DeviceEvent::milliseconds_since(const DeviceEvent& begin) const {
       cudaEventElapsedTime(&milliseconds, static_cast<cudaEvent_t>(begin.handle_), static_cast<cudaEvent_t>(handle_));
   if (code != cudaSuccess) return cuda_failure(code, "time between events");
   return milliseconds;
+}
+
+DeviceScope::DeviceScope(int device) {
+  int before = -1;
+  if (cudaGetDevice(&before) != cudaSuccess || before == device) return;
+  if (cudaSetDevice(device) == cudaSuccess) before_ = before;
+}
+
+DeviceScope::~DeviceScope() {
+  if (before_ >= 0) cudaSetDevice(before_);
 }
 
 Result<std::unique_ptr<DeviceQueue>> DeviceQueue::make(int device) {
@@ -107,6 +128,11 @@ Status DeviceQueue::open() {
   if (const int code = cudaHostAlloc(&staging_, kStagingBytes, cudaHostAllocDefault); code != cudaSuccess) {
     return cuda_failure(code, "pinned memory");
   }
+  cudaEvent_t meeting = nullptr;
+  if (const int code = cudaEventCreateWithFlags(&meeting, cudaEventDisableTiming); code != cudaSuccess) {
+    return cuda_failure(code, "an event");
+  }
+  meeting_ = meeting;
   return {};
 }
 
@@ -115,6 +141,7 @@ DeviceQueue::~DeviceQueue() {
   if (owns_stream_) cudaStreamDestroy(stream_of(stream_));
   if (pool_ != nullptr) cudaMemPoolDestroy(static_cast<cudaMemPool_t>(pool_));
   if (staging_ != nullptr) cudaFreeHost(staging_);
+  if (meeting_ != nullptr) cudaEventDestroy(static_cast<cudaEvent_t>(meeting_));
 }
 
 bool DeviceQueue::check(int code, const char* what) {
@@ -177,6 +204,13 @@ void DeviceQueue::record(DeviceEvent& event) {
 void DeviceQueue::wait_for(const DeviceEvent& event) {
   if (first_error_) {
     check(cudaStreamWaitEvent(stream_of(stream_), static_cast<cudaEvent_t>(event.handle()), 0), "an event");
+  }
+}
+
+void DeviceQueue::wait_for_stream(void* stream) {
+  const auto event = static_cast<cudaEvent_t>(meeting_);
+  if (first_error_ && check(cudaEventRecord(event, stream_of(stream)), "an event of another stream")) {
+    check(cudaStreamWaitEvent(stream_of(stream_), event, 0), "an event of another stream");
   }
 }
 

@@ -16,6 +16,11 @@ int device_count();
 /// Returns the device's name ("NVIDIA H100 80GB HBM3").
 Result<std::string> device_name(int device);
 
+/// Returns the device of the memory that a pointer is into. Of managed memory that every device reaches: as CUDA says.
+///
+/// Errors  invalid_argument: it is the host's. unavailable: no device, or no driver.
+Result<int> device_of_memory(const void* pointer);
+
 /// A point in a stream's work. A handle of CUDA's.
 class DeviceEvent {
  public:
@@ -30,6 +35,18 @@ class DeviceEvent {
 
  private:
   void* handle_ = nullptr;
+};
+
+/// Makes a device the calling thread's, and that of before again at its end.
+class DeviceScope {
+ public:
+  explicit DeviceScope(int device);
+  ~DeviceScope();
+  DeviceScope(const DeviceScope&) = delete;
+  DeviceScope& operator=(const DeviceScope&) = delete;
+
+ private:
+  int before_ = -1;  ///< -1: there is nothing to go back to
 };
 
 class DeviceQueue;
@@ -103,8 +120,14 @@ class DeviceQueue {
   void record(DeviceEvent& event);
   /// Makes later work of this queue wait for the event, without blocking the caller.
   void wait_for(const DeviceEvent& event);
+  /// Does the same for the work so far of another stream of this device (a cudaStream_t).
+  void wait_for_stream(void* stream);
   /// Waits for this queue's work and returns its first error.
   Status finish();
+  /// Returns the first error that is known, without a wait.
+  Status status() const { return first_error_; }
+  /// Makes the queue's device the calling thread's, which the calls of a queue need, until the returned object goes.
+  DeviceScope on_its_device() const { return DeviceScope(device_); }
 
   /// Blocks of `threads` threads that the device runs at once.
   uint32_t filling_blocks(uint32_t threads) const { return multiprocessors_ * (2048 / threads); }
@@ -129,6 +152,7 @@ class DeviceQueue {
   bool owns_stream_ = false;
   void* pool_ = nullptr;
   void* staging_ = nullptr;  ///< pinned
+  void* meeting_ = nullptr;  ///< the event that marks another stream's work
   Status first_error_;
   uint64_t bytes_up_ = 0;
   uint64_t bytes_down_ = 0;

@@ -60,13 +60,19 @@ class HostQueue {
   void clear(void* at, size_t bytes) { std::memset(at, 0, bytes); }
   template <class T>
   void upload(T* to, std::span<const T> from) {
+    bytes_up_ += from.size_bytes();
     if (!from.empty()) std::memcpy(to, from.data(), from.size_bytes());
   }
   template <class T>
   void download(std::span<T> to, const T* from) {
+    bytes_down_ += to.size_bytes();
     if (!to.empty()) std::memcpy(to.data(), from, to.size_bytes());
   }
 
+  void wait_for_stream(void*) {}
+  Status status() const { return {}; }
+  int device() const { return 0; }
+  int on_its_device() const { return 0; }
   Status finish() {
     if (race_.empty()) return {};
     return fail(ErrorCode::kInternal, race_);
@@ -74,11 +80,16 @@ class HostQueue {
 
   /// Blocks of `threads` threads that a kernel is cut into that loops over an array.
   uint32_t filling_blocks(uint32_t) const { return 3; }
+  /// Bytes that would have crossed the bus so far.
+  uint64_t bytes_up() const { return bytes_up_; }
+  uint64_t bytes_down() const { return bytes_down_; }
 
  private:
   HostOrder threads_;
   HostOrder blocks_;
   std::string race_;
+  uint64_t bytes_up_ = 0;
+  uint64_t bytes_down_ = 0;
 };
 
 }  // namespace millrace::cuda

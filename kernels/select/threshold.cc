@@ -9,13 +9,6 @@
 namespace millrace {
 namespace {
 
-// Returns the smallest f32 that is not below the threshold: |x| >= it is then the same as |x| >= threshold in f64.
-float rounded_up(double threshold) {
-  const float nearest = static_cast<float>(threshold);
-  if (static_cast<double>(nearest) >= threshold) return nearest;
-  return std::nextafter(nearest, std::numeric_limits<float>::infinity());
-}
-
 class ThresholdSelector final : public Selector {
  public:
   explicit ThresholdSelector(float threshold) : threshold_(threshold) {}
@@ -28,7 +21,7 @@ class ThresholdSelector final : public Selector {
 };
 
 std::unique_ptr<Selector> make_threshold(const SelectionSpec& spec, uint64_t) {
-  return std::make_unique<ThresholdSelector>(rounded_up(spec.threshold));
+  return std::make_unique<ThresholdSelector>(threshold_in_f32(spec.threshold));
 }
 
 constexpr SelectionParameter kThresholdParameters[] = {
@@ -44,6 +37,12 @@ Status validate_threshold(const SelectionSpec& spec) {
 }
 
 }  // namespace
+
+float threshold_in_f32(double threshold) {
+  const float nearest = static_cast<float>(threshold);
+  if (static_cast<double>(nearest) >= threshold) return nearest;
+  return std::nextafter(nearest, std::numeric_limits<float>::infinity());
+}
 
 Status select_threshold(std::span<const float> values, float threshold, uint64_t count_max, IndexBuffer& positions) {
   positions.clear();

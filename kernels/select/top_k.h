@@ -29,6 +29,9 @@ Status select_top_k_nonzero(std::span<const float> values, uint64_t k, IndexBuff
 /// Errors     NaN or infinity anywhere: non_finite. threshold not positive, or NaN: invalid_argument.
 Status select_threshold(std::span<const float> values, float threshold, uint64_t count_max, IndexBuffer& positions);
 
+/// Returns the smallest f32 that is not below the threshold: |x| >= it is then the same as |x| >= threshold in f64.
+float threshold_in_f32(double threshold);
+
 /// Returns the magnitude of the k-th largest entry: the threshold of top-k.
 ///
 /// Errors     k = 0 or k > n: invalid_argument. NaN or infinity: non_finite.

@@ -49,7 +49,7 @@ void AttachedWeights::set_scale(float scale) {
 
 bool AttachedWeights::attached() {
   const std::lock_guard array(array_);
-  return !target_.weights.empty();
+  return target_.is_there();
 }
 
 AttachedWeights::Run& AttachedWeights::run_at(uint64_t begin) {
@@ -72,10 +72,19 @@ Status AttachedWeights::apply(const Arrival& arrival, std::span<float> run) cons
   return {};
 }
 
+Status AttachedWeights::apply_on_device(const Arrival& arrival) const {
+  const UpdatePiece& piece = arrival.piece;
+  if (arrival.replaces) return target_.on_device->write(piece.begin, piece.values);
+  const float factor = static_cast<float>(static_cast<double>(target_.scale) / piece.denominator);
+  if (!std::isfinite(factor)) return not_finite(arrival.step, target_.scale, piece.denominator);
+  return target_.on_device->add(piece.begin, {piece.dimension, piece.dense, piece.indices, piece.values}, factor);
+}
+
 Status AttachedWeights::apply_to_array(const Arrival& arrival) {
   if (!usable_) return usable_;
-  if (!target_.weights.empty()) {
-    usable_ = apply(arrival, target_.weights.subspan(arrival.piece.begin, arrival.piece.dimension));
+  if (target_.is_there()) {
+    usable_ = target_.on_device ? apply_on_device(arrival)
+                                : apply(arrival, target_.weights.subspan(arrival.piece.begin, arrival.piece.dimension));
     if (!usable_) return usable_;
     replaced_ = replaced_ || arrival.replaces;
   }
@@ -87,7 +96,7 @@ Status AttachedWeights::arrive(Arrival&& arrival, uint64_t pushes_made) {
   {
     const std::lock_guard behind(behind_);
     const bool in_turn = waiting_.empty() && !arrival.replaces;
-    const bool wanted_now = target_.weights.empty() || target_.when == ApplyWhen::kOnArrival;
+    const bool wanted_now = !target_.is_there() || target_.when == ApplyWhen::kOnArrival;
     if (!in_turn || !wanted_now || arrival.push >= pushes_made) {
       if (arrival.replaces) {
         std::erase_if(waiting_, [&](const Arrival& older) { return older.piece.begin == arrival.piece.begin; });
@@ -133,8 +142,12 @@ Status AttachedWeights::copy_run(uint64_t begin, std::span<float> out, std::span
       if (arrival.piece.begin == begin) missing.push_back(arrival);
     }
   }
-  MILLRACE_CHECK(begin + out.size() <= target_.weights.size(), begin, out.size(), target_.weights.size());
-  std::ranges::copy(target_.weights.subspan(begin, out.size()), out.begin());
+  if (target_.on_device) {
+    if (auto copied = target_.on_device->read(begin, out); !copied) return copied;
+  } else {
+    MILLRACE_CHECK(begin + out.size() <= target_.weights.size(), begin, out.size(), target_.weights.size());
+    std::ranges::copy(target_.weights.subspan(begin, out.size()), out.begin());
+  }
   for (const Arrival& arrival : missing) {
     if (auto applied = apply(arrival, out); !applied) return applied;
   }

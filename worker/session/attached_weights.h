@@ -10,6 +10,7 @@
 
 #include "kernels/base/result.h"
 #include "millrace/millrace.h"
+#include "worker/session/device_weights.h"
 
 namespace millrace::worker {
 
@@ -47,6 +48,10 @@ class AttachedWeights {
     float scale = 0;
     Schedule schedule = {};  ///< in place of `scale`, where it is set
     ApplyWhen when = ApplyWhen::kOnAwait;
+    /// In place of `weights`: an array in a device's memory, with kOnAwait and without a schedule.
+    std::shared_ptr<DeviceWeights> on_device = {};
+
+    bool is_there() const { return !weights.empty() || on_device; }
   };
   /// Sets the weights that arrivals go into from now on. Answers of earlier pushes are not added to them. Updates that
   /// arrive before the next push are. REQUIRES: no push is in flight.
@@ -76,6 +81,7 @@ class AttachedWeights {
 
  private:
   Status apply(const Arrival& arrival, std::span<float> run) const;
+  Status apply_on_device(const Arrival& arrival) const;
   Status apply_to_array(const Arrival& arrival);
   Status bring_up(std::optional<uint64_t> push);
   Run& run_at(uint64_t begin);

@@ -10,6 +10,7 @@
 #include "kernels/base/result.h"
 #include "worker/config/job_config.h"
 #include "worker/export/worker_port.h"
+#include "worker/session/device_memory.h"
 #include "worker/session/initial_state.h"
 #include "worker/session/session_shell.h"
 
@@ -120,6 +121,19 @@ std::optional<uint64_t> push_entries(SessionShell& shell, size_t tensor, std::sp
                          [&](PushSlot& slot) { return slot.add_sparse(indices, values, static_cast<float>(weight)); }));
 }
 
+std::optional<uint64_t> push_on_device(SessionShell& shell, size_t tensor, const DeviceSpan& gradient, double weight,
+                                       milliseconds timeout) {
+  return take(shell.push(tensor, weight, timeout, [&](PushSlot& slot) -> Status {
+    if (auto possible = slot.takes_device(); !possible) return possible;
+    const auto device = worker::device_of_memory(gradient.pointer, gradient.device);
+    if (!device) return std::unexpected(device.error());
+    return slot.add_device({gradient.pointer, gradient.count, *device, gradient.stream}, static_cast<float>(weight),
+                           [&](const SelectionSpec& spec, uint64_t dimension) {
+                             return worker::make_device_residual(*device, spec, dimension);
+                           });
+  }));
+}
+
 std::optional<PulledSteps> pull_whole(SessionShell& shell, size_t tensor, std::span<float> out,
                                       const PullOptions& options) {
   if (tensor < shell.tensor_count() && out.size() != shell.dimension_of(tensor)) {
@@ -153,6 +167,15 @@ uint64_t Session::push(size_t tensor, std::span<const float> gradient, double we
   return in_time(push_dense(*impl_, tensor, gradient, weight, timeout), *impl_, kNoPush, timeout);
 }
 
+uint64_t Session::push(size_t tensor, const DeviceSpan& gradient, double weight, milliseconds timeout) {
+  return in_time(push_on_device(*impl_, tensor, gradient, weight, timeout), *impl_, kNoPush, timeout);
+}
+
+std::optional<uint64_t> Session::try_push(size_t tensor, const DeviceSpan& gradient, double weight,
+                                          milliseconds timeout) {
+  return push_on_device(*impl_, tensor, gradient, weight, timeout);
+}
+
 uint64_t Session::push_sparse(size_t tensor, std::span<const uint32_t> indices, std::span<const float> values,
                               double weight, milliseconds timeout) {
   return in_time(push_entries(*impl_, tensor, indices, values, weight, timeout), *impl_, kNoPush, timeout);
@@ -180,6 +203,11 @@ std::optional<TensorUpdate> Session::try_await(size_t tensor, uint64_t step, mil
 
 void Session::attach_weights(size_t tensor, std::span<float> weights, float scale, ApplyWhen when) {
   must(impl_->attach_weights(tensor, weights, scale, when));
+}
+
+void Session::attach_weights(size_t tensor, const DeviceArray& weights, float scale) {
+  must(
+      impl_->attach_device_weights(tensor, weights.count, scale, [&] { return worker::make_device_weights(weights); }));
 }
 
 void Session::set_scale(size_t tensor, float scale) { must(impl_->set_scale(tensor, scale)); }

@@ -80,6 +80,8 @@ class SessionShell {
   CallResult<bool> ready(size_t tensor, uint64_t step);
   CallResult<std::optional<TensorUpdate>> await(size_t tensor, uint64_t step, std::chrono::milliseconds timeout);
   CallStatus attach_weights(size_t tensor, std::span<float> weights, float scale, ApplyWhen when);
+  using MakeDeviceWeights = std::function<Result<std::unique_ptr<DeviceWeights>>()>;
+  CallStatus attach_device_weights(size_t tensor, size_t count, float scale, const MakeDeviceWeights& make);
   CallStatus set_scale(size_t tensor, float scale);
   CallResult<uint64_t> steps_applied(size_t tensor);
   SessionStatus status() const;
@@ -144,6 +146,7 @@ class SessionShell {
   Status check_tensor(size_t tensor) const;
   Status check_weight(const Gate& gate, double weight) const;
   Status check_not_given(size_t tensor) const;
+  CallStatus attach(size_t tensor, size_t count, AttachedWeights::Target&& target);
   using Moment = std::chrono::steady_clock::time_point;
   /// Returns when a wait of `timeout` that begins now ends; never, if the clock cannot represent that time.
   static Moment deadline_of(std::chrono::milliseconds timeout);

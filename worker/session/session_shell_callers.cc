@@ -259,25 +259,39 @@ Status SessionShell::check_not_given(size_t tensor) const {
 }
 
 CallStatus SessionShell::attach_weights(size_t tensor, std::span<float> weights, float scale, ApplyWhen when) {
+  return attach(tensor, weights.size(), {.weights = weights, .scale = scale, .when = when});
+}
+
+CallStatus SessionShell::attach_device_weights(size_t tensor, size_t count, float scale,
+                                               const MakeDeviceWeights& make) {
+  auto made = make();
+  if (!made) return std::unexpected(made.error());
+  AttachedWeights::Target target;
+  target.scale = scale;
+  target.on_device = std::move(*made);
+  return attach(tensor, count, std::move(target));
+}
+
+CallStatus SessionShell::attach(size_t tensor, size_t count, AttachedWeights::Target&& target) {
   if (auto valid = check_tensor(tensor); !valid) return std::unexpected(valid.error());
   if (auto valid = check_not_given(tensor); !valid) return std::unexpected(valid.error());
   const uint64_t dimension = core_.spec().tensors[tensor].dimension;
-  if (weights.size() != dimension) {
+  if (count != dimension) {
     return fail(ErrorCode::kInvalidArgument,
-                std::to_string(weights.size()) + " weights for a tensor of dimension " + std::to_string(dimension));
+                std::to_string(count) + " weights for a tensor of dimension " + std::to_string(dimension));
   }
-  if (auto valid = check_scale(scale); !valid) return std::unexpected(valid.error());
-  if (auto valid = check_apply(when, core_.spec().mode); !valid) return std::unexpected(valid.error());
+  if (auto valid = check_scale(target.scale); !valid) return std::unexpected(valid.error());
+  if (auto valid = check_apply(target.when, core_.spec().mode); !valid) return std::unexpected(valid.error());
   std::unique_lock lock(mutex_);
   if (gates_[tensor].filling || gates_[tensor].steps_pushed != shelf_.steps_complete(tensor)) {
     return fail(ErrorCode::kInvalidArgument,
                 "weights can be attached only while no step of the tensor is in flight: before a "
                 "push, or after await of the last one");
   }
-  shelf_.attach(tensor, when);
+  shelf_.attach(tensor, target.when);
   const uint64_t pushes_made = gates_[tensor].steps_pushed;
   lock.unlock();
-  weights_[tensor].attach({.weights = weights, .scale = scale, .when = when}, pushes_made);
+  weights_[tensor].attach(std::move(target), pushes_made);
   return {};
 }
 
@@ -334,7 +348,7 @@ CallResult<Stream> SessionShell::take_residual(size_t tensor) {
   Stream taken;
   const CallStatus done = while_idle(tensor, [&](const IdleTensor& idle) -> Status {
     taken = idle.take_residual();
-    return {};
+    return gates_[tensor].slot->device_status();
   });
   if (!done) return std::unexpected(done.error());
   return taken;

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/cuda/accumulator.h"
 #include "kernels/cuda/arrays.h"
 #include "kernels/cuda/bloom.h"
 #include "kernels/cuda/bucket_top_k.h"
@@ -200,6 +201,33 @@ void measure_push(Bench& bench, const float* gradient, float* residual) {
   }
 }
 
+/// A whole push of a tensor whose residual is on the device: 1 % of the gradient crosses the bus.
+void measure_accumulator(Bench& bench, const float* gradient) {
+  DeviceQueue& queue = bench.queue;
+  const uint64_t k = bench.n / 100;
+  Accumulator<DeviceQueue> sum(queue, bench.n);
+  for (const NonFiniteValues rule : {NonFiniteValues::kRefused, NonFiniteValues::kLeftOut}) {
+    const std::string name = rule == NonFiniteValues::kRefused ? "accumulator_add_refusing" : "accumulator_add";
+    bench.put_time(name, [&] { require(sum.add(gradient, 1, rule), "add"); });
+  }
+  bench.put_time("accumulator_norm", [&] { require(sum.norm(), "norm"); });
+  require(sum.take_all(), "take_all");
+  const uint64_t before = queue.bytes_down() + queue.bytes_up();
+  uint64_t entries = 0;
+  Stream arrays;  // of the push before, as Bucket has them
+  bench.put_time("accumulator_push_1_percent", [&] {
+    require(sum.add(gradient, 1, NonFiniteValues::kRefused), "add");
+    const auto selected = sum.select_top_k(k);
+    require(selected, "select");
+    auto taken = sum.take_at(*selected, std::move(arrays));
+    require(taken, "take");
+    arrays = std::move(*taken);
+    entries += arrays.count();
+  });
+  const auto crossed = static_cast<double>(queue.bytes_down() + queue.bytes_up() - before);
+  bench.put("accumulator_push_bus_bytes_over_entries", crossed / static_cast<double>(entries * kPairBytes));
+}
+
 /// Times of the selections of [RedSync19, figure 1]: 0.1 % of uniform values, by size up to the paper's largest.
 void measure_redsync(Bench& bench, float* values) {
   DeviceQueue& queue = bench.queue;
@@ -269,6 +297,7 @@ int run(int log2_n, int repeats) {
   measure_thresholds(bench, values.data());
   queue.launch(FillNormal{sums.data(), bench.n, RoundKeys::of(2, 7)}, queue.filling_blocks(256));
   measure_push(bench, values.data(), sums.data());
+  measure_accumulator(bench, values.data());
   measure_deep_reduce(bench, values.data());
   measure_redsync(bench, values.data());
   std::cout << bench.json << "\n}\n";

@@ -165,6 +165,27 @@ void print_options() {
                 MILLRACE_MEMBER(codec_down); MILLRACE_MEMBER(output_layer); MILLRACE_MEMBER(weights))
 }
 
+// These types have no default constructor.
+void print_device_array() {
+  const char* const type = "DeviceArray";
+  print_type<millrace::DeviceArray>(type);
+  const millrace::DeviceArray whole(nullptr, 0, 0, nullptr);
+  MILLRACE_MEMBER(pointer);
+  MILLRACE_MEMBER(count);
+  MILLRACE_MEMBER(device);
+  MILLRACE_MEMBER(stream);
+}
+
+void print_device_span() {
+  const char* const type = "DeviceSpan";
+  print_type<millrace::DeviceSpan>(type);
+  const millrace::DeviceSpan whole(nullptr, 0, 0, nullptr);
+  MILLRACE_MEMBER(pointer);
+  MILLRACE_MEMBER(count);
+  MILLRACE_MEMBER(device);
+  MILLRACE_MEMBER(stream);
+}
+
 void print_others() {
   MILLRACE_TYPE(UpdatePiece, MILLRACE_MEMBER(begin); MILLRACE_MEMBER(dimension); MILLRACE_MEMBER(dense);
                 MILLRACE_MEMBER(indices); MILLRACE_MEMBER(values); MILLRACE_MEMBER(denominator);
@@ -172,6 +193,8 @@ void print_others() {
   MILLRACE_TYPE(TensorUpdate, MILLRACE_MEMBER(tensor); MILLRACE_MEMBER(step); MILLRACE_MEMBER(applied);
                 MILLRACE_MEMBER(replaced); MILLRACE_MEMBER(pieces); MILLRACE_MEMBER(owner))
   MILLRACE_TYPE(SparseEntries, MILLRACE_MEMBER(indices); MILLRACE_MEMBER(values))
+  print_device_array();
+  print_device_span();
   MILLRACE_TYPE(PullOptions, MILLRACE_MEMBER(at_least_step); MILLRACE_MEMBER(timeout))
   MILLRACE_TYPE(PulledSteps, MILLRACE_MEMBER(least); MILLRACE_MEMBER(most))
   MILLRACE_TYPE(TensorStats, MILLRACE_MEMBER(name); MILLRACE_MEMBER(steps_pushed); MILLRACE_MEMBER(steps_applied);

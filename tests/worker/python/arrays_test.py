@@ -8,7 +8,7 @@ import array
 import unittest
 
 from shards import WithShards, millrace
-from dlpack_array import BFLOAT, FLOAT, GPU, DlpackArray
+from dlpack_array import BFLOAT, FLOAT, GPU, CudaArray, DlpackArray
 
 import numpy as np
 
@@ -57,11 +57,29 @@ class Arrays(WithShards):
         self.sum_of(gradient.astype(np.float64), np.empty(N, np.float16))
         self.assertEqual(millrace.copies(), (before.bytes_in + 4 * N, before.bytes_out + 4 * N))
 
+    def test_ArraysOfADevice_ReachTheLibrary(self):
+        """Whose errors say the rest: the memory is no device's, and the job sends everything."""
+        session, = self.connect([millrace.Tensor("w", N)], name="device_arrays", select="topk:0.1")
+        values = np.ones(N, np.float32)
+        there = DlpackArray(values, FLOAT, 32, device=GPU)
+        for array in (there, CudaArray(values), CudaArray(values.reshape(5, 100), stream=1)):
+            self.refused("unsupported", "selections topk and threshold", self.session.push, "w", array)
+            with self.assertRaisesRegex(millrace.JobError, "CUDA|cuda") as caught:
+                session.push("w", array)
+            self.assertIn(caught.exception.code, ("unsupported", "unavailable", "invalid_argument"))
+        self.assertEqual(there.stream, 1)  # the default stream, which a producer makes wait for its current one
+        session.wait_into("w", session.push("w", values), values)
+        session.finish()
+
     def test_BadGradients_AreRefusedWithASentence(self):
         push = self.session.push
         cases = ((ValueError, "not contiguous", np.ones(2 * N, np.float32)[::2]),
                  (ValueError, "not contiguous", DlpackArray(np.ones((N, 2), np.float32), FLOAT, 32, strides=(1, N))),
-                 (ValueError, "device", DlpackArray(np.ones(N, np.float32), FLOAT, 32, device=GPU)),
+                 (ValueError, "not contiguous", CudaArray(np.ones((N, 2), np.float32), strides=(4, 4 * N))),
+                 (ValueError, "not contiguous", DlpackArray(np.ones((N, 2), np.float32), FLOAT, 32, GPU, (1, N))),
+                 (ValueError, "mask", CudaArray(np.ones(N, np.float32), mask=1)),
+                 (TypeError, "takes? f32|f32 is taken", CudaArray(np.ones(N, np.float64))),
+                 (TypeError, "f32 is taken", DlpackArray(np.ones(N, np.float64), FLOAT, 64, GPU)),
                  (TypeError, "format 'Zd'", np.ones(N, np.complex128)),
                  (TypeError, "format '>f'", np.ones(N, ">f4")),
                  (TypeError, "of type i32", np.ones(N, np.int32)),
@@ -73,6 +91,8 @@ class Arrays(WithShards):
                 push("w", gradient)
         self.refused("invalid_argument", "499", push, "w", np.ones(N - 1, np.float32))
         self.refused("invalid_argument", "0", push, "w", np.ones(0, np.float32))
+        with self.assertRaisesRegex(ValueError, "device"):
+            self.session.push_sparse("w", np.zeros(1, np.uint32), DlpackArray(np.ones(1, np.float32), FLOAT, 32, GPU))
         for bad in (np.nan, np.inf, -np.inf):
             self.refused("non_finite", "", push, "w", np.full(N, bad, np.float16))
         self.refused("non_finite", "", push, "w", np.full(N, 1e300))

@@ -1,4 +1,4 @@
-"""An array that only DLPack can read, as bf16 ones of torch, made of a NumPy array of the same bytes."""
+"""Arrays of protocols that NumPy lacks, made of a NumPy array of the same bytes."""
 
 import ctypes
 
@@ -20,7 +20,7 @@ CPU, GPU = 1, 2
 
 
 class DlpackArray:
-    """Holds a NumPy array. code, bits: of an element. device: where it claims to be. strides: in elements."""
+    """An array that only DLPack can read, as bf16 ones of torch. code, bits: of an element. device: where it claims to be. strides: in elements."""
 
     def __init__(self, array, code, bits, device=CPU, strides=None):
         self.array = array
@@ -31,10 +31,21 @@ class DlpackArray:
                               bits=bits, lanes=1, shape=self.shape, strides=self.strides, byte_offset=0, context=None,
                               deleter=None)
         self.capsules = 0
+        self.stream = None
 
     def __dlpack_device__(self):
         return (self.device, 0)
 
     def __dlpack__(self, stream=None):
         self.capsules += 1
+        self.stream = stream
         return _new_capsule(ctypes.addressof(self.tensor), b"dltensor", None)
+
+
+class CudaArray:
+    """An array that claims to be on a CUDA device, as CuPy and Numba have them. members: others of the interface."""
+
+    def __init__(self, array, **members):
+        self.array = array
+        self.__cuda_array_interface__ = {"shape": array.shape, "typestr": array.dtype.str, "version": 3,
+                                         "data": (array.ctypes.data, False), "strides": None, "stream": None, **members}

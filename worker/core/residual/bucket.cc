@@ -55,6 +55,7 @@ Bucket::Bucket(const protocol::JobSpec& spec, const protocol::BucketLayout& layo
 Bucket::~Bucket() = default;
 
 void Bucket::add_to_residual(Stream&& stream) {
+  if (device_) return device_->add(stream.view(), 0);
   if (!spec_.audit || residual_.is_empty()) return residual_.add(std::move(stream));
   if (residual_.is_dense()) return add_all_in_f32(residual_.values(), stream.view());
   if (!stream.dense) {
@@ -95,8 +96,8 @@ bool Bucket::staged_alone() const {
   const auto nothing = [](const ReturnedPiece& piece) {
     return !piece.is_deferred() && std::get<Stream>(piece.what).count() == 0;
   };
-  return slots_.size() == 1 && !enters_in_select() && slots_[0]->staged_.dimension != 0 && slots_[0]->weight_ == 1 &&
-         residual_.is_empty() && std::ranges::all_of(returned_, nothing);
+  return enters_in_slot() && slots_[0]->staged_.dimension != 0 && slots_[0]->weight_ == 1 && residual_.is_empty() &&
+         std::ranges::all_of(returned_, nothing);
 }
 
 Status Bucket::select(uint64_t step, float clip, uint64_t draws) {
@@ -112,7 +113,11 @@ Status Bucket::select(uint64_t step, float clip, uint64_t draws) {
   // Entries that a Bloom filter took along cancel out exactly; they must not stay stored.
   if (!find_index_codec(codec_.index)->lossless()) residual_.drop_zeros();
   uncompressed_ = protocol::step_sends(select_spec_, dimension_, step) == protocol::StepSends::kUncompressed;
-  if (selector_ == nullptr || uncompressed_) {
+  if (device_) {
+    auto taken = uncompressed_ ? take_all_of_device() : device_->take_selected(step, std::exchange(spare_, {}));
+    if (!taken) return std::unexpected(taken.error());
+    selected_ = std::move(*taken);
+  } else if (selector_ == nullptr || uncompressed_) {
     if (!known_finite && !all_finite(residual_.view().values)) {
       return fail(ErrorCode::kNonFinite, "the gradients pushed so far add up to infinity");
     }
@@ -144,6 +149,10 @@ Stream Bucket::take_residual(uint64_t begin, uint64_t end) {
   MILLRACE_CHECK(parts_left_ == 0, parts_left_);
   take_returned();
   residual_.drop_zeros();
+  if (std::optional<Stream> all = on_device()) {
+    device_->forget();
+    residual_.add(std::move(*all));
+  }
   Stream taken = residual_.take_range(begin, end);
   for (auto& slot : slots_) {
     if (slot->offset_ == begin) slot->uncount_entered(taken.view());

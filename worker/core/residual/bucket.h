@@ -21,6 +21,7 @@
 #include "protocol/job/step_sends.h"
 #include "worker/core/residual/audit_account.h"
 #include "worker/core/residual/bucket_grid.h"
+#include "worker/core/residual/device_residual.h"
 #include "worker/core/residual/ledger.h"
 #include "worker/core/residual/momentum.h"
 #include "worker/core/residual/push_slot.h"
@@ -260,7 +261,15 @@ class Bucket {
   /// Says whether gradients enter in select(), not in their slots.
   bool enters_in_select() const { return velocity_.has_value() || spec_.clip != 0; }
   /// Says whether a slot adds to the residual itself.
-  bool enters_in_slot() const { return slots_.size() == 1 && !enters_in_select(); }
+  bool enters_in_slot() const { return slots_.size() == 1 && !enters_in_select() && !device_; }
+  // bucket_device.cc: gradients in a device's memory. The residual is there from the first of them on.
+  /// Errors  unsupported: a rule of the job that needs the values in the host's memory.
+  Status may_be_on_device() const;
+  /// Moves the residual to a device, if it is not there. REQUIRES: may_be_on_device().
+  Status move_to_device(const MakeDeviceResidual& make);
+  /// Returns all values on the device; nothing where there is none, or after its error.
+  std::optional<Stream> on_device() const;
+  Result<Stream> take_all_of_device();
   void take_returned();
   bool staged_alone() const;
   void add_to_residual(Stream&& stream);
@@ -301,13 +310,14 @@ class Bucket {
 
   std::mutex fill_;  ///< held while a lone tensor's slot is filled into residual_
   std::unique_ptr<Quarantine> quarantine_;
-  Accumulator residual_;                 ///< sparse; dense from the first dense push of a lone tensor on
-  Stream spare_;                         ///< arrays of the step before, for reuse
-  std::vector<ReturnedPiece> returned_;  ///< since the last select(), in the order of their events
-  size_t deferred_ = 0;                  ///< number of them that are not computed
-  size_t resolved_to_ = 0;               ///< those before this one are computed
-  Stream selected_;                      ///< taken out by select(), indices of the bucket
-  std::vector<uint8_t> coded_;           ///< by part: its share of selected_ is taken out
+  Accumulator residual_;                    ///< sparse; dense from the first dense push of a lone tensor on
+  std::unique_ptr<DeviceResidual> device_;  ///< in place of residual_, which is empty; or null
+  Stream spare_;                            ///< arrays of the step before, for reuse
+  std::vector<ReturnedPiece> returned_;     ///< since the last select(), in the order of their events
+  size_t deferred_ = 0;                     ///< number of them that are not computed
+  size_t resolved_to_ = 0;                  ///< those before this one are computed
+  Stream selected_;                         ///< taken out by select(), indices of the bucket
+  std::vector<uint8_t> coded_;              ///< by part: its share of selected_ is taken out
   size_t parts_left_ = 0;
   uint64_t entries_in_step_ = 0;
 

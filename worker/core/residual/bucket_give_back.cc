@@ -125,6 +125,10 @@ void Bucket::take_returned() {
   returned_.clear();
   resolved_to_ = 0;
   if (returned.empty()) return;
+  if (device_) {
+    for (const Returned& piece : returned) device_->add(piece.stream.view(), parts_[piece.at].begin);
+    return;
+  }
   const bool any_dense = std::ranges::any_of(returned, [](const Returned& piece) { return piece.stream.dense; });
   if (any_dense) residual_.make_dense();
   if (residual_.is_dense()) {
@@ -180,7 +184,8 @@ Stream Bucket::residual() const {
     more.push_back(
         rebased(slice_of(selected_.view(), parts_[at].begin, parts_[at].end).view(), parts_[at].begin, dimension_));
   }
-  std::vector<StreamView> views{residual_.view()};
+  const std::optional<Stream> there = on_device();
+  std::vector<StreamView> views{there ? there->view() : residual_.view()};
   for (const Stream& stream : more) views.push_back(stream.view());
   auto sum = sum_many(views);
   MILLRACE_CHECK(sum.has_value(), dimension_);

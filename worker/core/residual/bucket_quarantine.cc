@@ -16,7 +16,12 @@ bool Bucket::quarantine_residual() {
   while (resolve_one_deferred()) {
   }
   quarantine_ = std::make_unique<Quarantine>();
-  quarantine_->residual = residual_.take_all();
+  if (std::optional<Stream> all = on_device()) {
+    device_->forget();
+    quarantine_->residual = to_sparse(all->view());
+  } else {
+    quarantine_->residual = residual_.take_all();
+  }
   quarantine_->shares.assign(parts_.size(), ShareState::kInBooks);
   for (ReturnedPiece& piece : returned_) {
     quarantine_->returned.push_back({piece.at, std::move(std::get<Stream>(piece.what))});

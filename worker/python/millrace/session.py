@@ -59,10 +59,14 @@ class Session:
              timeout: Optional[float] = DEFAULT_TIMEOUT_S) -> int:
         """Adds a gradient to the tensor's residual and sends the selected part of it. Returns the step's number.
 
-        gradient  [dimension]; read before the call returns, and not kept.
+        gradient  [dimension]; read before the call returns, and not kept. Also f32 in a CUDA device's memory, with
+                  __dlpack__ or __cuda_array_interface__, of a tensor with selection topk or threshold. The residual is
+                  on the device then, and the selected entries alone cross the bus. The call waits for the current
+                  stream.
         weight    share in a weighted mean (option combine = weighted_mean), finite and positive.
         Blocks    only until the step may be pushed: until update step - 1 - staleness is there.
         Errors    non_finite: NaN or infinity, where option `non_finite` refuses them. invalid_argument: a wrong size.
+                  Of a device: unsupported: the job's method, or a build without CUDA. unavailable: no driver.
         """
         step = self.try_push(tensor, gradient, weight, timeout)
         return self._in_time(step, "the next step could not be pushed", timeout)

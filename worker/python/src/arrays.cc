@@ -55,17 +55,6 @@ std::optional<ElementType> type_of_dlpack(const dlpack::DataType& type) {
   return std::nullopt;
 }
 
-bool is_contiguous(const dlpack::Tensor& tensor) {
-  if (tensor.strides == nullptr) return true;
-  int64_t expected = 1;
-  for (int32_t at = tensor.dimensions - 1; at >= 0; --at) {
-    if (tensor.shape[at] == 0) return true;
-    if (tensor.shape[at] != 1 && tensor.strides[at] != expected) return false;
-    expected *= tensor.shape[at];
-  }
-  return true;
-}
-
 [[noreturn]] void refuse_layout(std::string_view what) {
   throw py::value_error(sentence(what,
                                  "is not contiguous: pass a contiguous array, as numpy.ascontiguousarray(x) or "
@@ -118,6 +107,17 @@ py::buffer_info buffer_of(Array& array) {
 }
 
 }  // namespace
+
+bool is_contiguous(const dlpack::Tensor& tensor) {
+  if (tensor.strides == nullptr) return true;
+  int64_t expected = 1;
+  for (int32_t at = tensor.dimensions - 1; at >= 0; --at) {
+    if (tensor.shape[at] == 0) return true;
+    if (tensor.shape[at] != 1 && tensor.strides[at] != expected) return false;
+    expected *= tensor.shape[at];
+  }
+  return true;
+}
 
 std::optional<BorrowedArray> BorrowedArray::of_buffer(py::handle object, std::string_view what, Access access) {
   if (PyObject_CheckBuffer(object.ptr()) == 0) return std::nullopt;

@@ -8,12 +8,20 @@
 #include <optional>
 #include <span>
 #include <string_view>
+#include <utility>
 
+#include "millrace/device.h"
 #include "millrace/entries.h"
 #include "worker/python/src/elements.h"
 
 /// Arrays of Python, by the buffer protocol or DLPack: NumPy, torch, JAX and CuPy have one of them.
 namespace millrace::python {
+
+namespace dlpack {
+struct Tensor;
+}
+/// Says whether a tensor's elements follow each other in C order.
+bool is_contiguous(const dlpack::Tensor& tensor);
 
 enum class Access : uint8_t { kRead, kWrite };
 
@@ -62,6 +70,28 @@ class FloatInput {
  private:
   BorrowedArray array_;
   std::optional<Uninitialized<float>> converted_;
+};
+
+/// Borrows f32 values in the memory of a CUDA device: those of an array with __dlpack__ there, or with
+/// __cuda_array_interface__. It needs the interpreter's lock as BorrowedArray does.
+class DeviceInput {
+ public:
+  /// Returns empty where the object has neither there: it may be an array of the host.
+  ///
+  /// Errors   TypeError: elements of another type than f32. ValueError: not contiguous, or with a mask.
+  static std::optional<DeviceInput> of(pybind11::handle object, std::string_view what);
+
+  /// Returns the values, and the stream whose work writes them: of DLPack the default stream, which its producer makes
+  /// wait for the current one.
+  const DeviceSpan& span() const { return span_; }
+
+ private:
+  DeviceInput(pybind11::object owner, const DeviceSpan& span) : owner_(std::move(owner)), span_(span) {}
+  static DeviceInput of_dlpack(pybind11::handle object, std::string_view what, int device);
+  static DeviceInput of_interface(pybind11::handle object, std::string_view what);
+
+  pybind11::object owner_;  ///< of the memory
+  DeviceSpan span_;
 };
 
 /// Holds u32 indices of an array, in the same way. Those of i32 are the array's own unless one is negative.

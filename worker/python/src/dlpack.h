@@ -6,7 +6,7 @@
 /// "dltensor" points to a DLManagedTensor. Names and layout are those of the specification.
 namespace millrace::python::dlpack {
 
-enum DeviceType : int32_t { kCpu = 1, kCudaHost = 3 };
+enum DeviceType : int32_t { kCpu = 1, kCuda = 2, kCudaHost = 3 };
 enum TypeCode : uint8_t { kInt = 0, kUInt = 1, kFloat = 2, kBfloat = 4 };
 
 struct Device {

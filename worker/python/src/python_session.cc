@@ -107,6 +107,11 @@ size_t PythonSession::tensor(const std::string& name) const {
 
 std::optional<uint64_t> PythonSession::push(size_t tensor, py::handle gradient, double weight, double timeout_s) {
   const Counted counted(calls_);
+  if (const auto there = DeviceInput::of(gradient, "gradient")) {
+    return wait_in_slices(timeout_s, WaitSlices::kEven, [&](milliseconds slice) {
+      return call([&](Session& session) { return session.try_push(tensor, there->span(), weight, slice); });
+    });
+  }
   FloatInput input(gradient, "gradient");
   return wait_in_slices(timeout_s, WaitSlices::kEven, [&](milliseconds slice) {
     return call([&](Session& session) { return session.try_push(tensor, input.values(), weight, slice); });

@@ -1,0 +1,10 @@
+#include "kernels/cuda/accumulate_kernels.h"
+
+#include "kernels/cuda/device_launch.cuh"
+
+namespace millrace::cuda {
+
+MILLRACE_KERNEL(FillValue);
+MILLRACE_KERNEL(AddFinite);
+
+}  // namespace millrace::cuda

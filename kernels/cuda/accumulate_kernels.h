@@ -1,0 +1,77 @@
+#pragma once
+
+#include "kernels/cuda/block_kernel.h"
+
+/// The kernels of an accumulator, a dense sum: the forms of addition that Bucket's pushes have.
+namespace millrace::cuda {
+
+/// Writes one value to a whole array.
+struct FillValue {
+  static constexpr uint32_t kThreads = 256;
+  static constexpr uint32_t kSharedWords = 0;
+  float* array;
+  uint64_t count;
+  float value;
+
+  template <class Block>
+  MILLRACE_DEVICE void operator()(Block& block) const {
+    block.step([&](auto t) {
+      for (uint64_t i = uint64_t{block.index()} * kThreads + t.rank; i < count;
+           i += uint64_t{block.blocks()} * kThreads) {
+        array[i] = value;
+      }
+    });
+  }
+};
+
+/// Adds an array to another, unless it was found to have values that are not finite; or without these values.
+struct AddFinite {
+  static constexpr uint32_t kThreads = 256;
+  static constexpr uint32_t kSharedWords = 0;
+  static constexpr uint32_t kEach = 4;
+  const float* values = nullptr;
+  float* sums = nullptr;
+  uint64_t count = 0;
+  float weight = 1;         ///< of the values; the product is rounded before it is added
+  uint32_t is_aligned = 0;  ///< 1: both arrays are at multiples of 16 bytes
+  const uint32_t* largest =
+      nullptr;                   ///< key of the largest magnitude: nothing is added where it is not finite; or null
+  uint64_t* left_out = nullptr;  ///< counts the values that are not finite, and 0 is added for each; or null
+
+  template <class Block>
+  MILLRACE_DEVICE void operator()(Block& block) const {
+    if (largest != nullptr && *largest >= kKeyInfinity) return;
+    block.step([&](auto t) {
+      const uint64_t stride = uint64_t{block.blocks()} * kThreads * kEach;
+      for (uint64_t i = (uint64_t{block.index()} * kThreads + t.rank) * kEach; i < count; i += stride) {
+        add_four(block, i);
+      }
+    });
+  }
+
+  template <class Block>
+  MILLRACE_DEVICE void add_four(Block& block, uint64_t first) const {
+    const bool is_whole = is_aligned != 0 && first + kEach <= count;
+    Float4 added{};
+    Float4 sum{};
+    if (is_whole) {
+      added = block.load4(values + first);
+      sum = block.load4(sums + first);
+    }
+    uint64_t not_finite = 0;
+    for (uint32_t c = 0; c < kEach && first + c < count; ++c) {
+      float value = is_whole ? added.at[c] : values[first + c];
+      const float before = is_whole ? sum.at[c] : sums[first + c];
+      if (left_out != nullptr && key_of(value) >= kKeyInfinity) {
+        value = 0;
+        ++not_finite;
+      }
+      sum.at[c] = before + (weight == 1.0F ? value : weight * value);
+      if (!is_whole) sums[first + c] = sum.at[c];
+    }
+    if (is_whole) block.stream4(sums + first, sum);
+    if (not_finite != 0) block.add_global(left_out, not_finite);
+  }
+};
+
+}  // namespace millrace::cuda

@@ -1,0 +1,187 @@
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <span>
+#include <utility>
+
+#include "kernels/base/check.h"
+#include "kernels/cuda/arrays.h"
+#include "kernels/cuda/tail_sums.h"
+#include "kernels/cuda/top_k.h"
+#include "kernels/stream/stream.h"
+
+namespace millrace::cuda {
+
+/// Names the treatment of values that are NaN or infinite.
+enum class NonFiniteValues : uint8_t {
+  kRefused,  ///< nothing is added
+  kLeftOut,  ///< 0 is added for each of them, and they are counted
+};
+
+/// Holds the sum of the streams that were added, without the entries that were taken out. The dense form of Accumulator
+/// (kernels/accumulate) where a queue's kernels run, with the same bits.
+///
+/// Invariant  values add up in the order of the calls, in f32.
+/// Memory     4 bytes an index in the queue's memory. Streams of the host pass through pinned memory: the entries, or
+///            kDensePiece values of a dense stream at a time.
+/// Bus        crossed by entries of the host's streams, by taken entries, by copied values and by counts; the queue
+///            counts the bytes.
+/// Limits     dimension in [1, 2^32]. After an error of the queue every call that returns a status returns that error.
+/// Threads    one at a time. The queue outlives the accumulator.
+template <class Queue>
+class Accumulator {
+ public:
+  /// The sum of nothing. Waits for no work.
+  Accumulator(Queue& queue, uint64_t dimension)
+      : queue_(&queue), dimension_(dimension), sum_(queue.template allocate<float>(dimension)) {
+    MILLRACE_CHECK(dimension >= 1 && dimension <= kDimensionMax, dimension);
+    forget();
+  }
+
+  uint64_t dimension() const { return dimension_; }
+  /// Returns the sum's values [dimension], in the queue's memory.
+  const float* values() const { return sum_.data(); }
+
+  /// Adds weight * values, the product rounded first. Returns how many values were left out.
+  ///
+  /// values   [dimension], in the queue's memory, at any multiple of 4 bytes.
+  /// Cost     kRefused: three reads and a write; kLeftOut: two reads and a write. 8 bytes over the bus. Waits for the
+  ///          queue.
+  /// Errors   non_finite: a value is NaN or infinite, and is refused; the sum is unchanged.
+  Result<uint64_t> add(const float* values, float weight, NonFiniteValues rule) {
+    auto found = queue_->template allocate<uint64_t>(1);
+    auto largest = queue_->template allocate<uint32_t>(1);
+    queue_->clear(found.data(), sizeof(uint64_t));
+    queue_->clear(largest.data(), sizeof(uint32_t));
+    const bool refuses = rule == NonFiniteValues::kRefused;
+    if (refuses) enqueue_max_key(*queue_, values, dimension_, largest.data());
+    enqueue_add_finite(*queue_, {.values = values,
+                                 .sums = sum_.data(),
+                                 .count = dimension_,
+                                 .weight = weight,
+                                 .largest = refuses ? largest.data() : nullptr,
+                                 .left_out = refuses ? nullptr : found.data()});
+    uint64_t left_out = 0;
+    uint32_t key = 0;
+    if (refuses) {
+      queue_->download(std::span(&key, 1), static_cast<const uint32_t*>(largest.data()));
+    } else {
+      queue_->download(std::span(&left_out, 1), static_cast<const uint64_t*>(found.data()));
+    }
+    if (auto done = queue_->finish(); !done) return std::unexpected(done.error());
+    if (key >= kKeyInfinity) return fail(ErrorCode::kNonFinite, "NaN or infinity among the values to add");
+    return left_out;
+  }
+
+  /// Adds factor * stream to the sum from index `begin` on, the product rounded first. Gives entries back with a factor
+  /// of 1. Values are not looked at.
+  ///
+  /// stream   of the host, well-formed; of [begin, begin + its dimension). A dense stream adds all its values.
+  /// Cost     8 bytes an entry over the bus, or 4 a value of a dense stream. Waits for the queue.
+  Status add(const StreamView& stream, uint64_t begin = 0, float factor = 1) {
+    MILLRACE_CHECK(begin + stream.dimension <= dimension_, begin, stream.dimension, dimension_);
+    enqueue_add_stream(*queue_, sum_.data() + begin, stream, factor);
+    return queue_->finish();
+  }
+
+  /// Selects the k entries of largest magnitude, without zeros: as top_k() of kernels/cuda.
+  Result<Positions<Queue>> select_top_k(uint64_t k) const {
+    return top_k(*queue_, values(), dimension_, k, Zeros::kSkipped);
+  }
+
+  /// Selects the entries with |x| >= magnitude: as threshold() of kernels/cuda. More entries than the last selection
+  /// had cost a second pass.
+  Result<Positions<Queue>> select_at_least(float magnitude) {
+    auto selected = threshold(*queue_, values(), dimension_, magnitude, dimension_, expected_);
+    if (selected) expected_ = selected->count;
+    return selected;
+  }
+
+  /// Takes out the entries at the positions, increasing; sparse, in the host's memory. Zeros are in their place.
+  ///
+  /// arrays   their memory becomes the result's: fresh memory would be paid for page by page.
+  /// Cost     8 bytes an entry over the bus. Waits for the queue.
+  Result<Stream> take_at(const Positions<Queue>& selected, Stream&& arrays = {}) {
+    const uint64_t count = selected.count;
+    Stream taken{dimension_, false, std::move(arrays.indices), std::move(arrays.values)};
+    taken.indices.resize(count);
+    taken.values.resize(count);
+    if (count == 0) return taken;
+    auto values = queue_->template allocate<float>(count);
+    take(*queue_, sum_.data(), selected.positions.data(), count, values.data());
+    queue_->download(std::span<uint32_t>(taken.indices), static_cast<const uint32_t*>(selected.positions.data()));
+    queue_->download(std::span<float>(taken.values), static_cast<const float*>(values.data()));
+    if (auto done = queue_->finish(); !done) return std::unexpected(done.error());
+    return taken;
+  }
+
+  /// Takes all values out: a dense stream in the host's memory.
+  ///
+  /// Cost     4 bytes an index over the bus. Waits for the queue.
+  Result<Stream> take_all() {
+    auto taken = read(0, dimension_);
+    if (taken) forget();
+    return taken;
+  }
+
+  /// Enqueues that all values are taken out. -0 is the sum of nothing: -0 + x is x for every x, and 0 + -0 would be 0.
+  void forget() {
+    const uint64_t blocks = (dimension_ + FillValue::kThreads - 1) / FillValue::kThreads;
+    queue_->launch(FillValue{sum_.data(), dimension_, -0.0F},
+                   std::min<uint64_t>(blocks, queue_->filling_blocks(FillValue::kThreads)));
+  }
+
+  /// Takes out the entries in [begin, end) that are not 0, indices local to begin; sparse, in the host's memory.
+  ///
+  /// Cost     4 bytes an index of the range over the bus. Waits for the queue.
+  Result<Stream> take_range(uint64_t begin, uint64_t end) {
+    auto range = read(begin, end);
+    if (!range) return range;
+    if (end - begin == dimension_) {
+      forget();
+    } else {
+      queue_->clear(sum_.data() + begin, (end - begin) * sizeof(float));
+    }
+    return to_sparse(range->view());
+  }
+
+  /// Copies the values of [begin, end): a dense stream in the host's memory.
+  ///
+  /// Cost     4 bytes an index of the range over the bus. Waits for the queue.
+  Result<Stream> read(uint64_t begin, uint64_t end) const {
+    MILLRACE_CHECK(begin < end && end <= dimension_, begin, end, dimension_);
+    Stream range{end - begin, true, {}, {}};
+    range.values.resize(end - begin);
+    queue_->download(std::span<float>(range.values), values() + begin);
+    if (auto done = queue_->finish(); !done) return std::unexpected(done.error());
+    return range;
+  }
+
+  /// Replaces the values from `begin` on.
+  Status write(uint64_t begin, std::span<const float> values) {
+    MILLRACE_CHECK(begin + values.size() <= dimension_, begin, values.size(), dimension_);
+    queue_->upload(sum_.data() + begin, values);
+    return queue_->finish();
+  }
+
+  /// Returns the L2 norm. Squares add up in f64 in the order of tail_sums() of kernels/magnitude: the same bits.
+  ///
+  /// Cost     one read pass; a few bytes over the bus. Waits for the queue.
+  /// Errors   non_finite: the sum has NaN or infinity.
+  Result<double> norm() const {
+    const auto sums = tail_sums(*queue_, values(), dimension_, kInfinityKey);
+    if (!sums) return std::unexpected(sums.error());
+    if (sums->above != 0) return fail(ErrorCode::kNonFinite, "NaN or infinity among the sums");
+    return std::sqrt(sums->squares);
+  }
+
+ private:
+  Queue* queue_;
+  uint64_t dimension_;
+  MemoryOf<Queue, float> sum_;
+  uint64_t expected_ = 0;  ///< entries of the last selection by magnitude
+};
+
+}  // namespace millrace::cuda

@@ -1,0 +1,256 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/accumulate/accumulator.h"
+#include "kernels/cuda/accumulator.h"
+#include "kernels/reduce/reduce.h"
+#include "kernels/select/select.h"
+#include "kernels/select/top_k.h"
+#include "tests/kernels/cuda/quantize_suite.h"
+#include "tests/support/oracles/stream_oracle.h"
+
+namespace millrace::cuda {
+
+/// Returns the bits of values without the sign of zeros.
+inline std::vector<uint32_t> bits_of_sums(std::span<const float> values) {
+  std::vector<float> sums(values.begin(), values.end());
+  for (float& sum : sums) sum += 0.0F;
+  return bits_of_values(sums);
+}
+
+/// An accumulator of the host and one under test, which the same operations change.
+template <class Queue>
+class AccumulatorPair {
+ public:
+  AccumulatorPair(Queue& queue, uint64_t dimension)
+      : queue_(queue), host_(dimension), under_test_(queue, dimension), crossed_(crossed()) {}
+
+  void add_dense(std::span<const float> values, float weight, NonFiniteValues rule, size_t offset) {
+    const Array<Queue> array(queue_, values, offset);
+    crossed_ = crossed();
+    const auto done = under_test_.add(array.data, weight, rule);
+    expect_crossed(8);
+    std::vector<float> clean(values.begin(), values.end());
+    uint64_t not_finite = 0;
+    for (float& value : clean) {
+      if (std::isfinite(value)) continue;
+      value = 0;
+      ++not_finite;
+    }
+    if (rule == NonFiniteValues::kRefused && not_finite > 0) {
+      ASSERT_EQ(done.error().code, ErrorCode::kNonFinite);
+    } else {
+      ASSERT_TRUE(done.has_value()) << done.error().message;
+      ASSERT_EQ(*done, not_finite);
+      host_.add_to_dense({host_.dimension(), true, {}, clean}, weight);
+    }
+    compare();
+  }
+
+  void add_stream(const Stream& stream, uint64_t begin, float factor) {
+    crossed_ = crossed();
+    ASSERT_TRUE(under_test_.add(stream.view(), begin, factor).has_value());
+    expect_crossed(stream.count() * (stream.dense ? sizeof(float) : kPairBytes));
+    host_.make_dense();
+    add_scaled(host_.values().subspan(begin, stream.dimension), stream.view(), factor);
+    compare();
+  }
+
+  /// Selects by both, and takes the selected entries.
+  void take_selected(const SelectionSpec& spec) {
+    IndexBuffer positions;
+    host_.make_dense();
+    const auto selector = make_selector(spec, host_.dimension()).value();
+    const Status wanted = selector->select(host_.view(), {}, positions);
+    crossed_ = crossed();
+    const bool is_top_k = spec.selection == SelectionId::kTopK;
+    const auto found =
+        is_top_k ? under_test_.select_top_k(spec.k) : under_test_.select_at_least(static_cast<float>(spec.threshold));
+    ASSERT_EQ(found.has_value(), wanted.has_value()) << (found ? "" : found.error().message);
+    if (!wanted) {
+      ASSERT_EQ(found.error().code, wanted.error().code);
+      return;
+    }
+    const Stream expected = host_.take_at(positions);
+    const auto taken = under_test_.take_at(*found);
+    ASSERT_TRUE(taken.has_value()) << taken.error().message;
+    // Besides the entries, the state of each pass of a selection.
+    ASSERT_LE(crossed() - crossed_, expected.count() * kPairBytes + 4 * sizeof(SelectState));
+    expect_equal(*taken, expected);
+    compare();
+  }
+
+  void take_range(uint64_t begin, uint64_t end) {
+    const auto taken = under_test_.take_range(begin, end);
+    ASSERT_TRUE(taken.has_value()) << taken.error().message;
+    expect_equal(*taken, to_sparse(host_.take_range(begin, end).view()));
+    compare();
+  }
+
+  void take_all() {
+    host_.make_dense();
+    const auto taken = under_test_.take_all();
+    ASSERT_TRUE(taken.has_value()) << taken.error().message;
+    expect_equal(*taken, host_.take_all());
+    compare();
+  }
+
+  void rewrite(uint64_t begin, uint64_t end, std::span<const float> values) {
+    ASSERT_TRUE(under_test_.write(begin, values.subspan(begin, end - begin)).has_value());
+    host_.make_dense();
+    std::ranges::copy(values.subspan(begin, end - begin), host_.values().begin() + static_cast<ptrdiff_t>(begin));
+    compare();
+  }
+
+  void compare() {
+    const Stream expected = to_dense(host_.view());
+    const auto found = under_test_.read(0, host_.dimension());
+    ASSERT_TRUE(found.has_value()) << found.error().message;
+    ASSERT_EQ(bits_of_sums(found->values), bits_of_sums(expected.values));
+    const uint64_t middle = host_.dimension() / 2;
+    const auto part = under_test_.read(middle, host_.dimension());
+    ASSERT_EQ(bits_of_values(part->values), bits_of_values(std::span<const float>(found->values).subspan(middle)));
+    const TailSums sums = millrace::tail_sums(expected.values, kInfinityKey);
+    const auto norm = under_test_.norm();
+    ASSERT_EQ(norm.has_value(), sums.above == 0);
+    if (norm) {
+      ASSERT_EQ(*norm, std::sqrt(sums.squares));
+    }
+    const Status end = queue_.finish();
+    ASSERT_TRUE(end.has_value()) << end.error().message;
+  }
+
+ private:
+  static void expect_equal(const Stream& found, const Stream& wanted) {
+    ASSERT_TRUE(validate(found.view()).has_value());
+    ASSERT_EQ(found.dense, wanted.dense);
+    ASSERT_EQ(testing::listed(found.indices), testing::listed(wanted.indices));
+    ASSERT_EQ(bits_of_sums(found.values), bits_of_sums(wanted.values));
+  }
+  uint64_t crossed() const { return queue_.bytes_up() + queue_.bytes_down(); }
+  void expect_crossed(uint64_t most) const { ASSERT_LE(crossed() - crossed_, most); }
+
+  Queue& queue_;
+  millrace::Accumulator host_;
+  Accumulator<Queue> under_test_;
+  uint64_t crossed_ = 0;
+};
+
+template <class Under>
+class CudaAccumulator : public ::testing::Test {
+ protected:
+  using Queue = typename Under::Queue;
+
+  void SetUp() override {
+    if (const std::string why = Under::why_not(); !why.empty()) GTEST_SKIP() << why;
+  }
+
+  /// Runs random operations on both.
+  static void change(AccumulatorPair<Queue>& pair, uint64_t dimension, RandomSequence& random) {
+    const auto values = testing::values_of(testing::kPatterns[random.next_below(std::size(testing::kPatterns))],
+                                           dimension, random.next_below(1000));
+    const float weight = random.next_below(2) == 0 ? 1.0F : -0.3F;
+    const uint64_t begin = random.next_below(dimension);
+    const uint64_t end = begin + 1 + random.next_below(dimension - begin);
+    switch (random.next_below(9)) {
+      case 0: return pair.add_dense(values, weight, NonFiniteValues::kRefused, random.next_below(4));
+      case 1: return pair.add_dense(values, weight, NonFiniteValues::kLeftOut, random.next_below(4));
+      case 2: return pair.add_stream(testing::random_stream(random, end - begin, 0.1), begin, 1);
+      case 3: return pair.add_stream(testing::random_stream(random, end - begin, 0.6), begin, weight);
+      case 4: return pair.add_stream(to_dense(testing::random_stream(random, end - begin, 0.1).view()), begin, weight);
+      case 5: return pair.take_selected({.selection = SelectionId::kTopK, .k = 1 + random.next_below(dimension)});
+      case 6: return pair.take_selected({.selection = SelectionId::kThreshold, .threshold = 0.1 + random.next_unit()});
+      case 7: return pair.take_range(begin, end);
+      default: return random.next_below(3) == 0 ? pair.take_all() : pair.rewrite(begin, end, values);
+    }
+  }
+};
+
+TYPED_TEST_SUITE(CudaAccumulator, QueuesUnderTest);
+
+TYPED_TEST(CudaAccumulator, EveryOperationEqualsTheHosts) {
+  for (const uint64_t dimension : {1, 3, 255, 1023, 8193}) {
+    for (const auto& queue : TypeParam::queues()) {
+      SCOPED_TRACE("dimension " + std::to_string(dimension));
+      RandomSequence random(random_key(dimension, 4));
+      AccumulatorPair pair(*queue, dimension);
+      pair.compare();
+      for (int step = 0; step < 40; ++step) {
+        this->change(pair, dimension, random);
+        if (::testing::Test::HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+TYPED_TEST(CudaAccumulator, ValuesThatAreNotFiniteAreRefusedWholeOrLeftOut) {
+  for (const size_t dimension : {size_t{1}, size_t{4099}}) {
+    for (const auto& queue : TypeParam::queues()) {
+      for (const std::vector<float>& values : values_to_code(dimension)) {
+        AccumulatorPair pair(*queue, dimension);
+        pair.add_dense(testing::values_of(testing::Pattern::kGaussian, dimension, 7), 1, NonFiniteValues::kRefused, 0);
+        for (const NonFiniteValues rule : {NonFiniteValues::kRefused, NonFiniteValues::kLeftOut}) {
+          pair.add_dense(values, 0.7F, rule, 1);
+          if (::testing::Test::HasFatalFailure()) return;
+        }
+        pair.take_selected({.selection = SelectionId::kTopK, .k = dimension / 100 + 1});
+        pair.take_selected({.selection = SelectionId::kThreshold, .threshold = 0.5});
+        if (::testing::Test::HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+TYPED_TEST(CudaAccumulator, NothingIsSelectedFromZerosOrAboveTheLargest) {
+  constexpr uint64_t kDimension = 4099;
+  for (const auto& queue : TypeParam::queues()) {
+    Accumulator sum(*queue, kDimension);
+    EXPECT_EQ(sum.select_top_k(10).value().count, 0);
+    const Array<typename TypeParam::Queue> array(*queue,
+                                                 testing::values_of(testing::Pattern::kDenormal, kDimension, 3));
+    ASSERT_TRUE(sum.add(array.data, 1, NonFiniteValues::kRefused).has_value());
+    const auto none = sum.select_at_least(1);
+    ASSERT_TRUE(none.has_value()) << none.error().message;
+    EXPECT_EQ(none->count, 0);
+    EXPECT_EQ(sum.take_at(*none).value().count(), 0);
+    EXPECT_EQ(sum.select_at_least(-1).error().code, ErrorCode::kInvalidArgument);
+  }
+}
+
+/// A step that sends everything sends the gradient's own zeros, as the host does.
+TYPED_TEST(CudaAccumulator, TheSumOfOneGradientHasItsBits) {
+  std::vector<float> values(1025, -0.0F);
+  values[7] = 0.0F;
+  values[8] = -1e-42F;
+  for (const auto& queue : TypeParam::queues()) {
+    Accumulator sum(*queue, values.size());
+    const Array<typename TypeParam::Queue> array(*queue, values);
+    for (int step = 0; step < 2; ++step) {
+      ASSERT_TRUE(sum.add(array.data, 1, NonFiniteValues::kRefused).has_value());
+      EXPECT_EQ(bits_of_values(sum.take_all().value().values), bits_of_values(values));
+    }
+  }
+}
+
+/// Sums that overflow are found by the selection, as on the host.
+TYPED_TEST(CudaAccumulator, SumsThatOverflowAreNotSelectedFrom) {
+  const std::vector<float> values(100, std::numeric_limits<float>::max());
+  for (const auto& queue : TypeParam::queues()) {
+    Accumulator sum(*queue, values.size());
+    const Array<typename TypeParam::Queue> array(*queue, values);
+    ASSERT_TRUE(sum.add(array.data, 1, NonFiniteValues::kRefused).has_value());
+    ASSERT_TRUE(sum.add(array.data, 1, NonFiniteValues::kRefused).has_value());
+    EXPECT_EQ(sum.select_top_k(3).error().code, ErrorCode::kNonFinite);
+    EXPECT_EQ(sum.select_at_least(1).error().code, ErrorCode::kNonFinite);
+    EXPECT_EQ(sum.norm().error().code, ErrorCode::kNonFinite);
+  }
+}
+
+}  // namespace millrace::cuda

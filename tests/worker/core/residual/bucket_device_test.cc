@@ -1,0 +1,290 @@
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <deque>
+#include <limits>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/base/random.h"
+#include "kernels/cuda/host_queue.h"
+#include "tests/support/oracles/select_oracle.h"
+#include "worker/core/residual/bucket.h"
+#include "worker/core/residual/queue_residual.h"
+
+/// A bucket whose gradients are in a device's memory sends and keeps the bits of one whose gradients are the host's.
+/// HostQueue takes the card's place: the code is the same.
+namespace millrace::worker {
+namespace {
+
+constexpr uint64_t kDeviceDimension = 5'003;
+
+const MakeDeviceResidual kOnHostQueue = [](const SelectionSpec& spec,
+                                           uint64_t dimension) -> Result<std::unique_ptr<DeviceResidual>> {
+  return std::make_unique<QueueResidual<cuda::HostQueue>>(std::make_unique<cuda::HostQueue>(), spec, dimension);
+};
+
+struct DeviceJob {
+  protocol::JobSpec spec;
+  protocol::JobLayout layout;
+  std::unique_ptr<Bucket> bucket;
+
+  explicit DeviceJob(const protocol::JobSpec& of) : spec(of), layout(protocol::plan_layout(spec, 1)) {
+    bucket = std::make_unique<Bucket>(spec, layout.buckets.at(0), layout.parts);
+  }
+};
+
+protocol::JobSpec job_of(const std::string& select, const std::string& codec) {
+  protocol::JobSpec spec;
+  spec.name = "device";
+  spec.tensors.push_back({.name = "w", .dimension = kDeviceDimension});
+  spec.select = selection_from_text(select).value();
+  spec.parts_per_shard = 3;
+  spec.codec_up = codec_from_text(codec).value();
+  spec.codec_error = protocol::CodecError::kRetain;
+  return spec;
+}
+
+/// Returns the bits without the sign of zeros.
+std::vector<uint32_t> residual_bits_of(std::span<const float> values) {
+  std::vector<uint32_t> bits;
+  for (const float value : values) bits.push_back(std::bit_cast<uint32_t>(value + 0.0f));
+  return bits;
+}
+
+/// Two buckets of one job, to which the same happens.
+class BucketPair {
+ public:
+  explicit BucketPair(const protocol::JobSpec& spec, uint64_t seed)
+      : host_(spec), device_(spec), random_(random_key(seed)), in_flight_(host_.layout.parts.size()) {}
+
+  void push(std::span<const float> gradient, float weight = 1) {
+    const Status wanted = host_.bucket->slot(0).add_dense(gradient, weight);
+    const Status done =
+        device_.bucket->slot(0).add_device({gradient.data(), gradient.size(), 0, nullptr}, weight, kOnHostQueue);
+    ASSERT_EQ(done.has_value(), wanted.has_value());
+    if (!done) {
+      ASSERT_EQ(done.error().code, wanted.error().code);
+    }
+    ASSERT_EQ(device_.bucket->slot(0).non_finite_dropped(), host_.bucket->slot(0).non_finite_dropped());
+    compare();
+  }
+  /// Pushes from the host's memory in both.
+  void push_host(std::span<const float> gradient) {
+    for (DeviceJob* job : {&host_, &device_}) ASSERT_TRUE(job->bucket->slot(0).add_dense(gradient, 0.5f).has_value());
+    compare();
+  }
+  void push_sparse(const Stream& gradient) {
+    for (DeviceJob* job : {&host_, &device_}) {
+      ASSERT_TRUE(job->bucket->slot(0).add_sparse(gradient.indices, gradient.values, 1).has_value());
+    }
+    compare();
+  }
+
+  /// Selects and codes a step, with updates of earlier steps in between.
+  void step(uint64_t step) {
+    const Status wanted = host_.bucket->select(step);
+    const Status done = device_.bucket->select(step);
+    ASSERT_TRUE(wanted.has_value()) << wanted.error().message;
+    ASSERT_TRUE(done.has_value()) << done.error().message;
+    compare();
+    for (size_t at = 0; at < in_flight_.size(); ++at) {
+      EncodeOptions options;
+      options.spec = host_.spec.codec_up;
+      auto expected = host_.bucket->code(at, options);
+      auto found = device_.bucket->code(at, options);
+      ASSERT_TRUE(expected.has_value() && found.has_value());
+      ASSERT_TRUE(std::ranges::equal(found->container.bytes, expected->container.bytes)) << "part " << at;
+      in_flight_[at].push_back({std::move(expected->sent), std::move(found->sent)});
+      if (random_.next_below(2) == 0) update(at);
+    }
+    compare();
+  }
+
+  /// The oldest step in flight of a part was not counted, or its update carries some of it.
+  void update(size_t at) {
+    if (in_flight_[at].empty()) return;
+    auto [of_host, of_device] = std::move(in_flight_[at].front());
+    in_flight_[at].pop_front();
+    if (random_.next_below(3) == 0) {
+      host_.bucket->give_back(at, of_host.copy());
+      device_.bucket->give_back(at, of_device.copy());
+      return;
+    }
+    Stream carried = Stream::empty(of_host.view.dimension);
+    for (uint32_t index = 0; index < carried.dimension; ++index) {
+      if (random_.next_below(2) != 0) continue;
+      carried.indices.push_back(index);
+      carried.values.push_back(1);
+    }
+    const SharedStream shared = SharedStream::from(std::move(carried));
+    host_.bucket->return_uncarried(at, std::move(of_host), shared);
+    device_.bucket->return_uncarried(at, std::move(of_device), shared);
+  }
+
+  void settle() {
+    for (size_t at = 0; at < in_flight_.size(); ++at) {
+      while (!in_flight_[at].empty()) update(at);
+    }
+    compare();
+  }
+
+  void rejoin() {
+    for (DeviceJob* job : {&host_, &device_}) ASSERT_TRUE(job->bucket->quarantine_residual());
+    compare();
+    for (DeviceJob* job : {&host_, &device_}) {
+      job->bucket->drop_quarantined(1);
+      job->bucket->merge_quarantined();
+    }
+    compare();
+  }
+
+  void take_and_restore() {
+    Stream taken[2];
+    for (DeviceJob* job : {&host_, &device_}) taken[job == &device_] = job->bucket->take_residual(0, kDeviceDimension);
+    ASSERT_EQ(testing::listed(taken[1].indices), testing::listed(taken[0].indices));
+    ASSERT_EQ(residual_bits_of(taken[1].values), residual_bits_of(taken[0].values));
+    ASSERT_EQ(device_.bucket->residual().count() == 0 ||
+                  residual_bits_of(device_.bucket->residual().values) == std::vector<uint32_t>(kDeviceDimension, 0),
+              true);
+    host_.bucket->slot(0).restore(taken[0].view());
+    device_.bucket->slot(0).restore(taken[1].view());
+    compare();
+  }
+
+  void compare() const {
+    const Stream wanted = to_dense(host_.bucket->state(1).residual.view());
+    const Stream found = to_dense(device_.bucket->state(1).residual.view());
+    ASSERT_EQ(residual_bits_of(found.values), residual_bits_of(wanted.values));
+    const BucketCounters of_host = host_.bucket->counters();
+    const BucketCounters of_device = device_.bucket->counters();
+    ASSERT_EQ(of_device.entries_sent, of_host.entries_sent);
+    ASSERT_EQ(of_device.entries_returned, of_host.entries_returned);
+    ASSERT_EQ(of_device.dropped_error, of_host.dropped_error);
+    ASSERT_TRUE(device_.bucket->slot(0).device_status().has_value());
+  }
+
+ private:
+  DeviceJob host_;
+  DeviceJob device_;
+  RandomSequence random_;
+  std::vector<std::deque<std::pair<SharedStream, SharedStream>>> in_flight_;
+};
+
+TEST(BucketOnDevice, SendsAndKeepsTheBitsOfTheHost) {
+  for (const std::string select : {"topk:0.03", "topk:50:dense=2", "topk:0.02:warm_up=3", "threshold:0.9"}) {
+    for (const std::string codec : {"gap+qsgd4", "raw", "bitmap+f16"}) {
+      SCOPED_TRACE(select + " " + codec);
+      protocol::JobSpec spec = job_of(select, codec);
+      if (codec == "raw") spec.codec_error = protocol::CodecError::kDrop;
+      BucketPair pair(spec, 9);
+      for (uint64_t step = 0; step < 5; ++step) {
+        const auto pattern = step == 3 ? testing::Pattern::kFewDistinct : testing::Pattern::kGaussian;
+        pair.push(testing::values_of(pattern, kDeviceDimension, step), step == 2 ? 0.3f : 1.0f);
+        pair.step(step);
+        if (::testing::Test::HasFatalFailure()) return;
+      }
+      pair.settle();
+      pair.take_and_restore();
+      pair.rejoin();
+      pair.push(testing::values_of(testing::Pattern::kDenormal, kDeviceDimension, 8));
+      pair.step(5);
+    }
+  }
+}
+
+TEST(BucketOnDevice, GradientsOfTheHostsMemoryJoinTheResidual) {
+  BucketPair pair(job_of("topk:0.02", "gap"), 3);
+  Stream sparse = Stream::empty(kDeviceDimension);
+  for (uint32_t index = 3; index < kDeviceDimension; index += 91) {
+    sparse.indices.push_back(index);
+    sparse.values.push_back(static_cast<float>(index) * 1e-3f);
+  }
+  const auto gradient = testing::values_of(testing::Pattern::kGaussian, kDeviceDimension, 1);
+  pair.push_sparse(sparse);
+  pair.step(0);
+  pair.push(gradient);
+  pair.step(1);
+  pair.push_host(gradient);
+  pair.step(2);
+  pair.push_sparse(sparse);
+  pair.step(3);
+  pair.settle();
+}
+
+TEST(BucketOnDevice, ValuesThatAreNotFiniteAreRefusedOrDroppedAsOnTheHost) {
+  for (const auto rule : {protocol::NonFinite::kRefuse, protocol::NonFinite::kDropAndCount}) {
+    protocol::JobSpec spec = job_of("topk:0.02", "gap");
+    spec.non_finite = rule;
+    BucketPair pair(spec, 3);
+    auto gradient = testing::values_of(testing::Pattern::kGaussian, kDeviceDimension, 1);
+    gradient[17] = std::numeric_limits<float>::quiet_NaN();
+    gradient[4'000] = -std::numeric_limits<float>::infinity();
+    pair.push(gradient);
+    if (rule == protocol::NonFinite::kRefuse) {
+      gradient[17] = gradient[4'000] = 0;
+      pair.push(gradient);
+    }
+    pair.step(0);
+  }
+}
+
+TEST(BucketOnDevice, SumsThatOverflowAreAnErrorOfTheStep) {
+  for (const std::string select : {"topk:0.03", "topk:50:dense=9"}) {
+    DeviceJob job(job_of(select, "gap"));
+    const std::vector<float> gradient(kDeviceDimension, std::numeric_limits<float>::max());
+    const DeviceGradient there{gradient.data(), gradient.size(), 0, nullptr};
+    ASSERT_TRUE(job.bucket->slot(0).add_device(there, 2, kOnHostQueue).has_value());
+    EXPECT_EQ(job.bucket->select(0).error().code, ErrorCode::kNonFinite);
+  }
+}
+
+TEST(BucketOnDevice, RulesThatNeedTheHostsMemoryAreNamed) {
+  const auto why_not = [](const protocol::JobSpec& spec) {
+    DeviceJob job(spec);
+    const std::vector<float> gradient(kDeviceDimension, 1);
+    const Status done = job.bucket->slot(0).add_device({gradient.data(), gradient.size(), 0, nullptr}, 1, kOnHostQueue);
+    if (done) return std::string();
+    EXPECT_EQ(done.error().code, ErrorCode::kUnsupported);
+    EXPECT_NE(done.error().message.find("selections topk and threshold"), std::string::npos) << done.error().message;
+    return done.error().message;
+  };
+  EXPECT_EQ(why_not(job_of("topk:0.01", "gap")), "");
+  EXPECT_NE(why_not(job_of("none", "gap")).find("selection none"), std::string::npos);
+  EXPECT_NE(why_not(job_of("sampled:0.01", "gap")).find("selection sampled"), std::string::npos);
+  EXPECT_NE(why_not(job_of("topk:0.01:signs", "gap")).find("alternating signs"), std::string::npos);
+  EXPECT_NE(why_not(job_of("topk:0.01", "bloom:0.01")).find("index code"), std::string::npos);
+  protocol::JobSpec spec = job_of("topk:0.01", "gap");
+  spec.audit = true;
+  EXPECT_NE(why_not(spec).find("audits"), std::string::npos);
+  spec = job_of("topk:0.01", "gap");
+  spec.clip = 1;
+  EXPECT_NE(why_not(spec).find("clips"), std::string::npos);
+  spec = job_of("topk:0.01", "gap");
+  spec.momentum = {.momentum = protocol::Momentum::kCorrection, .factor = 0.9};
+  EXPECT_NE(why_not(spec).find("momentum"), std::string::npos);
+}
+
+TEST(BucketOnDevice, GradientsOfAnotherSizeOrDeviceAreRefused) {
+  DeviceJob job(job_of("topk:0.03", "gap"));
+  const std::vector<float> gradient(kDeviceDimension, 1);
+  PushSlot& slot = job.bucket->slot(0);
+  EXPECT_EQ(slot.add_device({gradient.data(), 7, 0, nullptr}, 1, kOnHostQueue).error().code,
+            ErrorCode::kInvalidArgument);
+  const Status other = slot.add_device({gradient.data(), gradient.size(), 1, nullptr}, 1, kOnHostQueue);
+  EXPECT_EQ(other.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_NE(other.error().message.find("device 1"), std::string::npos) << other.error().message;
+  const MakeDeviceResidual none = [](const SelectionSpec&, uint64_t) -> Result<std::unique_ptr<DeviceResidual>> {
+    return fail(ErrorCode::kUnavailable, "no device");
+  };
+  DeviceJob without(job_of("topk:0.03", "gap"));
+  EXPECT_EQ(without.bucket->slot(0).add_device({gradient.data(), gradient.size(), 0, nullptr}, 1, none).error().code,
+            ErrorCode::kUnavailable);
+  EXPECT_TRUE(without.bucket->slot(0).add_dense(gradient, 1).has_value()) << "the host's memory remains possible";
+}
+
+}  // namespace
+}  // namespace millrace::worker

@@ -1,0 +1,155 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <vector>
+
+#include "kernels/cuda/host_queue.h"
+#include "tests/support/oracles/select_oracle.h"
+#include "tests/worker/session/session_jobs.h"
+#include "tests/worker/toys/fake_cluster.h"
+#include "worker/core/residual/queue_residual.h"
+#include "worker/session/queue_weights.h"
+#include "worker/session/session_shell.h"
+
+/// Gradients in a device's memory: the same updates as from the host's memory, and the errors of machines without one.
+namespace millrace::testing {
+namespace {
+using std::chrono::milliseconds;
+
+constexpr uint64_t kSessionDeviceDimension = 6'007;
+
+const worker::MakeDeviceResidual kSessionOnHostQueue =
+    [](const SelectionSpec& spec, uint64_t dimension) -> Result<std::unique_ptr<worker::DeviceResidual>> {
+  return std::make_unique<worker::QueueResidual<cuda::HostQueue>>(std::make_unique<cuda::HostQueue>(), spec, dimension);
+};
+
+SessionOptions device_job_of(const std::vector<TensorOptions>&) {
+  SessionOptions job = session_job_of(1);
+  job.select = Selection::top_k(0.02);
+  job.codec_up = Codec(index::gap, value::qsgd(4));
+  return job;
+}
+
+/// Runs a job; returns the values of all its updates and the saved state. fill: of the step's slot.
+template <typename Fill>
+std::vector<std::map<uint64_t, float>> updates_of(const Fill& fill, Stream& residual) {
+  const std::vector<TensorOptions> tensors = {{.name = "w", .dimension = kSessionDeviceDimension}};
+  SessionOptions job = device_job_of(tensors);
+  const protocol::JobSpec spec = session_spec_of(job, tensors);
+  FakeCluster cluster(spec, 2);
+  job.shards = cluster.addresses();
+  worker::SessionShell session(job, spec, worker::load_initial_state(job, tensors, spec).value());
+  EXPECT_TRUE(session.join().has_value());
+  std::vector<std::map<uint64_t, float>> updates;
+  for (uint64_t step = 0; step < 4; ++step) {
+    const auto gradient = values_of(Pattern::kGaussian, kSessionDeviceDimension, step);
+    const auto pushed = session.push(0, 1, kSessionSoon, [&](worker::PushSlot& slot) { return fill(slot, gradient); });
+    EXPECT_TRUE(pushed.has_value() && pushed->has_value());
+    const auto update = session.await(0, step, kSessionSoon);
+    EXPECT_TRUE(update.has_value() && update->has_value());
+    if (update && *update) updates.push_back(session_entries_of(**update));
+  }
+  residual = session.take_residual(0).value_or(Stream{});
+  EXPECT_TRUE(session.finish(kSessionSoon).value_or(false));
+  return updates;
+}
+
+TEST(SessionOnDevice, UpdatesHaveTheBitsOfPushesFromTheHost) {
+  Stream of_host, of_device;
+  const auto wanted = updates_of(
+      [](worker::PushSlot& slot, const std::vector<float>& gradient) { return slot.add_dense(gradient, 1); }, of_host);
+  const auto found = updates_of(
+      [](worker::PushSlot& slot, const std::vector<float>& gradient) {
+        return slot.add_device({gradient.data(), gradient.size(), 0, nullptr}, 1, kSessionOnHostQueue);
+      },
+      of_device);
+  ASSERT_EQ(wanted.size(), 4u);
+  EXPECT_EQ(found, wanted);
+  EXPECT_GT(of_host.count(), kSessionDeviceDimension / 2);
+  EXPECT_EQ(listed(of_device.indices), listed(of_host.indices));
+  EXPECT_EQ(std::vector<float>(of_device.values.begin(), of_device.values.end()),
+            std::vector<float>(of_host.values.begin(), of_host.values.end()));
+}
+
+/// Updates added to weights in a device's memory: the bits of weights in the host's.
+TEST(SessionOnDevice, WeightsThereHaveTheBitsOfTheHosts) {
+  const std::vector<TensorOptions> tensors = {{.name = "w", .dimension = kSessionDeviceDimension}};
+  std::vector<std::vector<float>> ends;
+  for (const bool on_device : {false, true}) {
+    for (const char* const select : {"topk", "dense"}) {
+      SessionOptions job = device_job_of(tensors);
+      if (std::string(select) == "dense") job.select = Selection::top_k(0.02).dense_first(2);
+      const protocol::JobSpec spec = session_spec_of(job, tensors);
+      FakeCluster cluster(spec, 2);
+      job.shards = cluster.addresses();
+      worker::SessionShell session(job, spec, worker::load_initial_state(job, tensors, spec).value());
+      ASSERT_TRUE(session.join().has_value());
+      auto weights = values_of(Pattern::kGaussian, kSessionDeviceDimension, 77);
+      if (on_device) {
+        const auto make = [&]() -> Result<std::unique_ptr<worker::DeviceWeights>> {
+          return std::make_unique<worker::QueueWeights<cuda::HostQueue>>(std::make_unique<cuda::HostQueue>(),
+                                                                         weights.data(), nullptr);
+        };
+        EXPECT_EQ(session.attach_device_weights(0, 7, -0.1f, make).error().error.code, ErrorCode::kInvalidArgument);
+        ASSERT_TRUE(session.attach_device_weights(0, weights.size(), -0.1f, make).has_value());
+      } else {
+        ASSERT_TRUE(session.attach_weights(0, weights, -0.1f, ApplyWhen::kOnAwait).has_value());
+      }
+      for (uint64_t step = 0; step < 4; ++step) {
+        const auto gradient = values_of(Pattern::kGaussian, kSessionDeviceDimension, step);
+        ASSERT_TRUE(
+            session.push(0, 1, kSessionSoon, [&](worker::PushSlot& slot) { return slot.add_dense(gradient, 1); })
+                .has_value());
+        const auto update = session.await(0, step, kSessionSoon);
+        ASSERT_TRUE(update.has_value() && update->has_value());
+        EXPECT_TRUE((*update)->applied);
+      }
+      EXPECT_EQ(session.steps_applied(0).value_or(0), 4u);
+      EXPECT_TRUE(session.finish(kSessionSoon).value_or(false));
+      ends.push_back(weights);
+    }
+  }
+  EXPECT_EQ(ends[2], ends[0]);
+  EXPECT_EQ(ends[3], ends[1]);
+  EXPECT_NE(ends[0], values_of(Pattern::kGaussian, kSessionDeviceDimension, 77));
+}
+
+/// The library works without a card, and without a driver.
+TEST(SessionOnDevice, MemoryThatIsNoDevicesIsRefusedAndTheHostsIsStillTaken) {
+  const std::vector<TensorOptions> tensors = {{.name = "w", .dimension = kSessionDeviceDimension}};
+  SessionOptions job = device_job_of(tensors);
+  FakeCluster cluster(session_spec_of(job, tensors), 1);
+  job.shards = cluster.addresses();
+  const auto session = Session::connect(job, job, tensors);
+  const std::vector<float> gradient(kSessionDeviceDimension, 1.0f);
+  for (const int device : {0, 1'000, -1}) {
+    try {
+      session->push(0, DeviceSpan(gradient.data(), gradient.size(), device, nullptr));
+      ADD_FAILURE() << "memory of the host was taken for a device's";
+    } catch (const JobError& error) {
+      EXPECT_THAT(error.code(), ::testing::AnyOf(JobErrorCode::kUnsupported, JobErrorCode::kUnavailable,
+                                                 JobErrorCode::kInvalidArgument));
+      EXPECT_THAT(error.what(), ::testing::ContainsRegex("CUDA|cuda"));
+    }
+  }
+  std::vector<float> weights(kSessionDeviceDimension);
+  EXPECT_THROW(session->attach_weights(0, DeviceArray(weights.data(), weights.size(), 0, nullptr), 1), JobError);
+  session->await(0, session->push(0, gradient), kSessionSoon);
+  session->finish(kSessionSoon);
+}
+
+TEST(SessionOnDevice, TensorsThatTravelTogetherAreNamed) {
+  const std::vector<TensorOptions> tensors = {{.name = "a", .dimension = 10}, {.name = "b", .dimension = 20}};
+  SessionOptions job = device_job_of(tensors);
+  FakeCluster cluster(session_spec_of(job, tensors), 1);
+  job.shards = cluster.addresses();
+  const auto session = Session::connect(job, job, tensors);
+  const std::vector<float> gradient(10, 1.0f);
+  const std::string why = session_sentence_of(
+      JobErrorCode::kUnsupported, [&] { session->push(0, DeviceSpan(gradient.data(), gradient.size(), 0, nullptr)); });
+  EXPECT_THAT(why, ::testing::HasSubstr("fused"));
+}
+
+}  // namespace
+}  // namespace millrace::testing

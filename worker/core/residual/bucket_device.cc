@@ -1,0 +1,76 @@
+#include <string>
+#include <utility>
+
+#include "worker/core/residual/bucket.h"
+
+/// Residuals in a device's memory. The selected entries alone cross the bus in a step that selects; a step that sends
+/// everything, residual() and state() copy the whole array.
+namespace millrace::worker {
+
+Status Bucket::may_be_on_device() const {
+  const auto refuse = [](const std::string& why) {
+    return fail(ErrorCode::kUnsupported,
+                "a gradient in a device's memory cannot be pushed here: " + why +
+                    ". Tensors of their own (fuse_below) with the selections topk and threshold can be pushed so, "
+                    "without alternating signs, momentum, clipping, unbiased, audit and Bloom filters");
+  };
+  if (slots_.size() != 1) return refuse("the tensor is fused with others");
+  if (!device_selects(select_spec_)) {
+    return refuse("selection " + std::string(selection_name(select_spec_.selection)) +
+                  (select_spec_.alternate_signs ? " with alternating signs" : ""));
+  }
+  if (enters_in_select()) return refuse(velocity_ ? "the job has momentum" : "the job clips gradients");
+  if (spec_.unbiased) return refuse("the job is unbiased");
+  if (spec_.audit) return refuse("the job audits");
+  if (!find_index_codec(codec_.index)->lossless()) return refuse("the index code adds entries of the residual");
+  return {};
+}
+
+Status Bucket::move_to_device(const MakeDeviceResidual& make) {
+  if (device_) return {};
+  auto made = make(select_spec_, dimension_);
+  if (!made) return std::unexpected(made.error());
+  if (!residual_.is_empty()) (*made)->add(residual_.view(), 0);
+  if (auto moved = (*made)->status(); !moved) return moved;
+  residual_.take_all();
+  device_ = std::move(*made);
+  return {};
+}
+
+std::optional<Stream> Bucket::on_device() const {
+  if (!device_) return std::nullopt;
+  auto copied = device_->copy();
+  if (!copied) return std::nullopt;
+  return std::move(*copied);
+}
+
+Result<Stream> Bucket::take_all_of_device() {
+  auto all = device_->copy();
+  if (!all) return all;
+  if (!all_finite(all->values)) return fail(ErrorCode::kNonFinite, "the gradients pushed so far add up to infinity");
+  device_->forget();
+  return all;
+}
+
+Status PushSlot::takes_device() const { return bucket_.may_be_on_device(); }
+
+Status PushSlot::device_status() const { return bucket_.device_ ? bucket_.device_->status() : Status(); }
+
+Status PushSlot::add_device(const DeviceGradient& gradient, float weight, const MakeDeviceResidual& make) {
+  if (auto valid = check(weight); !valid) return valid;
+  if (auto possible = bucket_.may_be_on_device(); !possible) return possible;
+  if (gradient.count != dimension_) {
+    return fail(ErrorCode::kInvalidArgument, "a gradient of " + std::to_string(gradient.count) +
+                                                 " values for a tensor of dimension " + std::to_string(dimension_));
+  }
+  const std::lock_guard fill(bucket_.fill_);
+  if (auto moved = bucket_.move_to_device(make); !moved) return moved;
+  const auto left_out = bucket_.device_->add(gradient, weight, bucket_.spec_.non_finite);
+  if (!left_out) return std::unexpected(left_out.error());
+  weight_ = weight;
+  filled_ = true;
+  non_finite_dropped_ += *left_out;
+  return {};
+}
+
+}  // namespace millrace::worker

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "kernels/base/result.h"
+#include "kernels/stream/stream.h"
+
+namespace millrace::worker {
+
+/// Is a tensor's array of weights in a device's memory: the numbers alone. AttachedWeights has the rules.
+///
+/// Errors   after an error of the device every later call returns it.
+/// Threads  one at a time.
+class DeviceWeights {
+ public:
+  virtual ~DeviceWeights() = default;
+  /// Computes weights[begin + index] += factor * value for every entry, the product rounded first.
+  virtual Status add(uint64_t begin, const StreamView& stream, float factor) = 0;
+  /// Replaces the weights from `begin` on.
+  virtual Status write(uint64_t begin, std::span<const float> values) = 0;
+  /// Copies the weights from `begin` on.
+  virtual Status read(uint64_t begin, std::span<float> out) = 0;
+};
+
+}  // namespace millrace::worker
