@@ -76,7 +76,7 @@ test_packages() {
   trap "rm -rf --one-file-system '$folder'" EXIT
   say "making a root in $folder"
   make_root directory "$folder/root" systemd,systemd-sysv,dbus \
-    millrace-server millrace-switch millrace-tools libmillrace0.1 python3-millrace
+    millrace-server millrace-switch millrace-tools libmillrace0.2 python3-millrace
   install -m 755 deploy/packaging/service_check.sh "$folder/root/service_check.sh"
   install -m 644 deploy/packaging/service-check.service "$folder/root/etc/systemd/system/service-check.service"
   ln -s ../service-check.service "$folder/root/etc/systemd/system/multi-user.target.wants/service-check.service"

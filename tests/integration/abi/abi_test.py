@@ -3,8 +3,8 @@
 
     abi_test.py LIBRARY LAYOUT_PROGRAM [--write]
 
-LAYOUT_PROGRAM is - for a library without types of its own. The record of SONAME libmillrace.so.0.1 is
-libmillrace.so.0.1.txt in this folder. A change needs a new number (VERSION
+LAYOUT_PROGRAM is - for a library without types of its own. The record of SONAME libmillrace.so.0.2 is
+libmillrace.so.0.2.txt in this folder. A change needs a new number (VERSION
 in the top CMakeLists.txt) and a record of its own, which --write makes. The record is of x86-64 with libstdc++.
 """
 import difflib

@@ -4,6 +4,7 @@
 #include <functional>
 #include <limits>
 #include <set>
+#include <tuple>
 
 #include "protocol/job/job_spec.h"
 #include "protocol/job/switch_layout.h"
@@ -187,10 +188,7 @@ std::vector<Refused> refused_modes_and_numbers() {
       {"recipe", kImpossible, "recipe: 9 bytes; it must be printable text",
        [](JobSpec& s) { s.recipe = "lr=1\nl2=0"; }},
       {"bounded-staleness", kImpossible, "that is mode synchronous",
-       [](JobSpec& s) {
-         s.mode = Mode::kBoundedStaleness;
-         s.quorum = 2;
-       }},
+       [](JobSpec& s) { std::tie(s.mode, s.quorum) = std::tuple(Mode::kBoundedStaleness, 2u); }},
       {"patience", kImpossible, "mode partial needs a quorum", [](JobSpec& s) { s.mode = Mode::kPartial; }},
       {"patience", kImpossible, "mode bounded_staleness needs a quorum",
        [](JobSpec& s) {
@@ -584,8 +582,7 @@ TEST(ValidateJobSpec, WhatIsSoundIsAccepted) {
   for (const Accepted& accepted : all) {
     JobSpec spec = example_spec();
     accepted.make(spec);
-    const Status status = validate(spec);
-    EXPECT_TRUE(status) << accepted.what << ": " << status.error().message;
+    if (const Status status = validate(spec); !status) ADD_FAILURE() << accepted.what << ": " << status.error().message;
   }
 }
 

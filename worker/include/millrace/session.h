@@ -128,8 +128,8 @@ class MILLRACE_API Session {
   [[nodiscard]] std::optional<uint64_t> try_push(size_t tensor, std::span<const float> gradient, double weight = 1,
                                                  std::chrono::milliseconds timeout = {});
 
-  /// Does the same for a gradient in a CUDA device's memory. From the first such push on, the residual is there, and the
-  /// selected entries alone cross the bus. A step that sends everything, stats(), save() and take_residual() copy
+  /// Does the same for a gradient in a CUDA device's memory. From the first such push on, the residual is there, and
+  /// only the selected entries cross the bus. A step that sends everything, stats(), save() and take_residual() copy
   /// the whole residual. Pushes from the host's memory remain possible.
   ///
   /// gradient  of the device of the first push. push waits for the work of its stream so far.
@@ -175,9 +175,9 @@ class MILLRACE_API Session {
   ///          one). kOnArrival in another mode than synchronous. connect() has attached weights: they stay, and a
   ///          Schedule changes their scale.
   void attach_weights(size_t tensor, std::span<float> weights, float scale, ApplyWhen when);
-  /// Does the same for weights in a CUDA device's memory, with kOnAwait. An update's entries cross the bus and are added
-  /// on the device. The array has the bits of one in the host's memory. The calls that add updates wait for the work so
-  /// far of the array's stream, and for the additions. save() copies the array.
+  /// Does the same for weights in a CUDA device's memory, with kOnAwait. An update's entries cross the bus and are
+  /// added on the device. The array has the bits of one in the host's memory. The calls that add updates wait for the
+  /// work so far of the array's stream, and for the additions. save() copies the array.
   ///
   /// weights  the caller's, must outlive the session or the next attach.
   /// Errors   also those of a device, as of push().
