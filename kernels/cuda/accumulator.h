@@ -14,14 +14,14 @@
 
 namespace millrace::cuda {
 
-/// Says what an addition does with values that are NaN or infinite.
+/// Names the treatment of values that are NaN or infinite.
 enum class NonFiniteValues : uint8_t {
   kRefused,  ///< nothing is added
   kLeftOut,  ///< 0 is added for each of them, and they are counted
 };
 
-/// Holds the sum of the streams that were added, without the entries that were taken out, where a queue's kernels run:
-/// the dense form of Accumulator (kernels/accumulate), with the same bits.
+/// Holds the sum of the streams that were added, without the entries that were taken out. The dense form of Accumulator
+/// (kernels/accumulate) where a queue's kernels run, with the same bits.
 ///
 /// Invariant  values add up in the order of the calls, in f32.
 /// Memory     4 bytes an index in the queue's memory. Streams of the host pass through pinned memory: the entries, or
@@ -166,7 +166,7 @@ class Accumulator {
     return queue_->finish();
   }
 
-  /// Returns the L2 norm, of squares that add up in f64 in the order of tail_sums() of kernels/magnitude: the same bits.
+  /// Returns the L2 norm. Squares add up in f64 in the order of tail_sums() of kernels/magnitude: the same bits.
   ///
   /// Cost     one read pass; a few bytes over the bus. Waits for the queue.
   /// Errors   non_finite: the sum has NaN or infinity.

@@ -299,6 +299,12 @@ def cuda():
     for name, card in (("cuda_h100", "H100"), ("cuda_h200", "H200")):
         yield Measurement(name, "Kernels on a card", f"Kernels on an {card}, 2^28 f32.", "millrace_cuda_bench", tuple(figures),
                           by_hand="it needs the card, torch and CUB (tests/bench/cuda/README.md)")
+    yield Measurement("cuda_accumulator_h200", "Kernels on a card", "A push whose residual is on an H200: 2^28 f32, top-k of 1 %.", "millrace_cuda_bench", (
+        Figure("bytes over the bus, over the selected entries", ("accumulator_push_bus_bytes_over_entries",), Goal(AT_MOST, 1.1)),
+        Figure("a push, entries in the host's memory, ms", ("accumulator_push_1_percent_ms",)),
+        Figure("the addition that refuses NaN, over two reads and a write", ("accumulator_add_refusing_ms",), over=("two_reads_one_write_ms",)),
+        Figure("the addition that leaves NaN out, over two reads and a write", ("accumulator_add_ms",), over=("two_reads_one_write_ms",)),
+        Figure("the norm, in read passes", ("accumulator_norm_read_passes",))), by_hand="it needs the card")
 
 
 MEASUREMENTS = {one.name: one for subject in (selections, codecs, rounds, recoveries, peers, switch, convergence, cuda) for one in subject()}

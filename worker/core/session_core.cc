@@ -315,13 +315,6 @@ std::optional<SwitchPathStatus> SessionCore::switch_status() const {
   return impl_->by_switch() ? std::optional(impl_->switch_path->status()) : std::nullopt;
 }
 
-Status SessionCore::device_status() const {
-  for (const BucketRun& run : impl_->buckets) {
-    if (auto fine = run.bucket->device_status(); !fine) return fine;
-  }
-  return {};
-}
-
 Stream SessionCore::residual(uint32_t bucket) const {
   impl_->resolve_switch_step();
   return impl_->buckets[bucket].bucket->residual();

@@ -263,8 +263,6 @@ class SessionCore {
 
   /// Returns the state that save() writes. REQUIRES: no slot is being filled.
   SavedState saved_state() const;
-  /// Returns the first error of a device that has a residual: saved_state() lacks its values since then.
-  Status device_status() const;
 
  private:
   struct Impl;

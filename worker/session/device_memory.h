@@ -15,8 +15,8 @@ namespace millrace::worker {
 /// Returns the device of the memory that the pointer is into.
 ///
 /// device   that device; or DeviceSpan::kOfPointer.
-/// Errors   unsupported: this build has no CUDA. unavailable: no driver, no such device. invalid_argument: memory of the
-///          host, or of another device.
+/// Errors   unsupported: this build has no CUDA. unavailable: no driver, no such device. invalid_argument: memory of
+///          the host, or of another device.
 Result<int> device_of_memory(const void* pointer, int device);
 
 /// Makes the sum of nothing on a device. REQUIRES: device_selects(spec).

@@ -192,7 +192,9 @@ Result<ByteBuffer> SessionShell::state_bytes() {
   {
     const PushBarrier still(*this);
     state = core_.saved_state();
-    if (auto whole = core_.device_status(); !whole) return std::unexpected(whole.error());
+    for (const Gate& gate : gates_) {
+      if (auto whole = gate.slot->device_status(); !whole) return std::unexpected(whole.error());
+    }
     const std::lock_guard lock(mutex_);
     // The residual includes slots that were filled and not handed over yet: their step counts as pushed.
     for (size_t tensor = 0; tensor < gates_.size(); ++tensor)

@@ -348,7 +348,7 @@ CallResult<Stream> SessionShell::take_residual(size_t tensor) {
   Stream taken;
   const CallStatus done = while_idle(tensor, [&](const IdleTensor& idle) -> Status {
     taken = idle.take_residual();
-    return core_.device_status();
+    return gates_[tensor].slot->device_status();
   });
   if (!done) return std::unexpected(done.error());
   return taken;

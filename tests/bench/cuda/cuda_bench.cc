@@ -201,7 +201,7 @@ void measure_push(Bench& bench, const float* gradient, float* residual) {
   }
 }
 
-/// A whole push of a tensor whose residual is on the device: 1 % of the gradient crosses the bus, and nothing else of it.
+/// A whole push of a tensor whose residual is on the device: 1 % of the gradient crosses the bus.
 void measure_accumulator(Bench& bench, const float* gradient) {
   DeviceQueue& queue = bench.queue;
   const uint64_t k = bench.n / 100;

@@ -63,7 +63,7 @@ class AccumulatorPair {
     compare();
   }
 
-  /// Selects by both, and takes what was selected.
+  /// Selects by both, and takes the selected entries.
   void take_selected(const SelectionSpec& spec) {
     IndexBuffer positions;
     host_.make_dense();
@@ -224,7 +224,7 @@ TYPED_TEST(CudaAccumulator, NothingIsSelectedFromZerosOrAboveTheLargest) {
   }
 }
 
-/// A step that sends everything sends the gradient's own zeros, as the host does, which keeps the first gradient as it is.
+/// A step that sends everything sends the gradient's own zeros, as the host does.
 TYPED_TEST(CudaAccumulator, TheSumOfOneGradientHasItsBits) {
   std::vector<float> values(1025, -0.0F);
   values[7] = 0.0F;

@@ -191,15 +191,6 @@ class Bucket {
   /// clip  as for select(), as far as it is known.
   BucketState state(float clip) const;
 
-  // --- gradients in a device's memory (bucket_device.cc): the residual is there from the first of them on.
-
-  /// Says whether gradients may be in a device's memory.
-  ///
-  /// Errors  unsupported: a rule of the job that needs the values in the host's memory.
-  Status may_be_on_device() const;
-  /// Returns the device's first error: residual() and state() lack the values on it since then.
-  Status device_status() const { return device_ ? device_->status() : Status(); }
-
   BucketCounters counters() const;
   /// Returns the ledger without the losses that postponed work will book.
   Ledger& ledger() { return ledger_; }
@@ -271,7 +262,9 @@ class Bucket {
   bool enters_in_select() const { return velocity_.has_value() || spec_.clip != 0; }
   /// Says whether a slot adds to the residual itself.
   bool enters_in_slot() const { return slots_.size() == 1 && !enters_in_select() && !device_; }
-  // bucket_device.cc
+  // bucket_device.cc: gradients in a device's memory. The residual is there from the first of them on.
+  /// Errors  unsupported: a rule of the job that needs the values in the host's memory.
+  Status may_be_on_device() const;
   /// Moves the residual to a device, if it is not there. REQUIRES: may_be_on_device().
   Status move_to_device(const MakeDeviceResidual& make);
   /// Returns all values on the device; nothing where there is none, or after its error.

@@ -54,6 +54,8 @@ Result<Stream> Bucket::take_all_of_device() {
 
 Status PushSlot::takes_device() const { return bucket_.may_be_on_device(); }
 
+Status PushSlot::device_status() const { return bucket_.device_ ? bucket_.device_->status() : Status(); }
+
 Status PushSlot::add_device(const DeviceGradient& gradient, float weight, const MakeDeviceResidual& make) {
   if (auto valid = check(weight); !valid) return valid;
   if (auto possible = bucket_.may_be_on_device(); !possible) return possible;

@@ -40,10 +40,14 @@ class PushSlot {
   /// Does the same for a gradient in a device's memory. The residual is there from the first such gradient on.
   ///
   /// make    called for the first gradient.
-  /// Errors  also unsupported: Bucket::may_be_on_device(). Those of `make` and of the device.
+  /// Errors  also those of takes_device(), of `make` and of the device.
   Status add_device(const DeviceGradient& gradient, float weight, const MakeDeviceResidual& make);
-  /// Says whether add_device() may be called: Bucket::may_be_on_device().
+  /// Says whether add_device() may be called.
+  ///
+  /// Errors  unsupported: a rule of the job needs the values in the host's memory.
   Status takes_device() const;
+  /// Returns the device's first error: the bucket's residual() and state() lack the values on it since then.
+  Status device_status() const;
 
   /// Adds entries to the residual, which count as entered; sparse, indices of the tensor.
   /// REQUIRES  the bucket is idle (Bucket::take_residual()).

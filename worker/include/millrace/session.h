@@ -128,16 +128,16 @@ class MILLRACE_API Session {
   [[nodiscard]] std::optional<uint64_t> try_push(size_t tensor, std::span<const float> gradient, double weight = 1,
                                                  std::chrono::milliseconds timeout = {});
 
-  /// Does the same for a gradient in a CUDA device's memory. From the first such push on the tensor's residual is there,
-  /// and selected entries alone cross the bus. A step that sends everything, stats(), save() and take_residual() copy
+  /// Does the same for a gradient in a CUDA device's memory. From the first such push on, the residual is there, and
+  /// selected entries alone cross the bus. A step that sends everything, stats(), save() and take_residual() copy
   /// the whole residual. Pushes from the host's memory remain possible.
   ///
   /// gradient  of the device of the first push. push waits for the work of its stream so far.
   /// Cost      three reads and a write of the device's memory, and 4 bytes of it an index for the residual.
-  /// Errors    also unsupported: this build has no CUDA; the tensor is fused with others; another selection than topk
-  ///           and threshold; alternating signs, momentum, clipping, unbiased, audit, a Bloom filter. unavailable: no
-  ///           driver, no such device. limit_exceeded: no memory there. invalid_argument: not of that device. After
-  ///           another error of the device the session ends with it, and the residual is lost.
+  /// Errors    also unsupported: this build has no CUDA; the tensor is fused with others; the selection is neither topk
+  ///           nor threshold. Or the job has alternating signs, momentum, clipping, unbiased, audit or a Bloom filter.
+  ///           unavailable: no driver, no such device. limit_exceeded: no memory there. invalid_argument: not of that
+  ///           device. After another error of the device the session ends with it, and the residual is lost.
   uint64_t push(size_t tensor, const DeviceSpan& gradient, double weight = 1,
                 std::chrono::milliseconds timeout = kDefaultTimeout);
   [[nodiscard]] std::optional<uint64_t> try_push(size_t tensor, const DeviceSpan& gradient, double weight = 1,
@@ -175,8 +175,8 @@ class MILLRACE_API Session {
   ///          one). kOnArrival in another mode than synchronous. connect() has attached weights: they stay, and a
   ///          Schedule changes their scale.
   void attach_weights(size_t tensor, std::span<float> weights, float scale, ApplyWhen when);
-  /// Does the same for weights in a CUDA device's memory, with kOnAwait. An update's entries cross the bus, and are added
-  /// on the device: the array has the bits of one in the host's memory. The calls that add updates wait for the work so
+  /// Does the same for weights in a CUDA device's memory, with kOnAwait. An update's entries cross the bus, and the sum
+  /// is made there. The array has the bits of one in the host's memory. The calls that add updates wait for the work so
   /// far of the array's stream, and for the additions. save() copies the array.
   ///
   /// weights  the caller's, must outlive the session or the next attach.

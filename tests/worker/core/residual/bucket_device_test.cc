@@ -49,7 +49,7 @@ protocol::JobSpec job_of(const std::string& select, const std::string& codec) {
 }
 
 /// Returns the bits without the sign of zeros.
-std::vector<uint32_t> bits_of(std::span<const float> values) {
+std::vector<uint32_t> residual_bits_of(std::span<const float> values) {
   std::vector<uint32_t> bits;
   for (const float value : values) bits.push_back(std::bit_cast<uint32_t>(value + 0.0f));
   return bits;
@@ -146,9 +146,9 @@ class BucketPair {
     Stream taken[2];
     for (DeviceJob* job : {&host_, &device_}) taken[job == &device_] = job->bucket->take_residual(0, kDeviceDimension);
     ASSERT_EQ(testing::listed(taken[1].indices), testing::listed(taken[0].indices));
-    ASSERT_EQ(bits_of(taken[1].values), bits_of(taken[0].values));
+    ASSERT_EQ(residual_bits_of(taken[1].values), residual_bits_of(taken[0].values));
     ASSERT_EQ(device_.bucket->residual().count() == 0 ||
-                  bits_of(device_.bucket->residual().values) == std::vector<uint32_t>(kDeviceDimension, 0),
+                  residual_bits_of(device_.bucket->residual().values) == std::vector<uint32_t>(kDeviceDimension, 0),
               true);
     host_.bucket->slot(0).restore(taken[0].view());
     device_.bucket->slot(0).restore(taken[1].view());
@@ -158,13 +158,13 @@ class BucketPair {
   void compare() const {
     const Stream wanted = to_dense(host_.bucket->state(1).residual.view());
     const Stream found = to_dense(device_.bucket->state(1).residual.view());
-    ASSERT_EQ(bits_of(found.values), bits_of(wanted.values));
+    ASSERT_EQ(residual_bits_of(found.values), residual_bits_of(wanted.values));
     const BucketCounters of_host = host_.bucket->counters();
     const BucketCounters of_device = device_.bucket->counters();
     ASSERT_EQ(of_device.entries_sent, of_host.entries_sent);
     ASSERT_EQ(of_device.entries_returned, of_host.entries_returned);
     ASSERT_EQ(of_device.dropped_error, of_host.dropped_error);
-    ASSERT_TRUE(device_.bucket->device_status().has_value());
+    ASSERT_TRUE(device_.bucket->slot(0).device_status().has_value());
   }
 
  private:
