@@ -146,6 +146,7 @@ TEST(FormatVersions, NoConstantIsWithoutOne) {
       "protocol/messages/messages.h kProtocolVersion",
       "protocol/messages/messages.h kProtocolVersionMin",
       "protocol/table/sqlite_table.cc kSchemaVersion",
+      "protocol/table/cluster_notes.h kNotesVersion",
       "server/store/save_format.cc kMagic",
       "worker/training/model/model_file.cc kMagic",
       "worker/training/model/model_file.cc kVersion",
