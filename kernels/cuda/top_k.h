@@ -187,7 +187,8 @@ class TopK {
     if (samples != 0) {
       const double rank = safe_sample_rank(k_, n_, samples);
       const double of_sample = static_cast<double>(n_) / static_cast<double>(samples);
-      if (rank >= static_cast<double>(samples) || rank * of_sample > static_cast<double>(n_ / 2)) return none();
+      const uint64_t half = n_ / 2;
+      if (rank >= static_cast<double>(samples) || rank * of_sample > static_cast<double>(half)) return none();
       sample_rank = static_cast<uint64_t>(rank);
       // Room for four standard deviations of the sample.
       const double most = rank + std::max(rank / 4, 4 * std::sqrt(rank));
