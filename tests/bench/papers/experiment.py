@@ -158,7 +158,8 @@ class Experiment:
         self.name, self.title, self.source = name, title, source
         self.quick, self.seed = arguments.quick, arguments.seed
         self.out = Path(arguments.out)
-        self.folder = programs_folder(arguments.programs, program)
+        self.folder = programs_folder(arguments.programs, program) if program else None
+        self.commit, self.machine = commit(), machine()
         self.skipped, self.findings, self.begin = [], [], time.monotonic()
         print(f"{title}\n({source})\n", flush=True)
 
@@ -193,7 +194,7 @@ class Experiment:
             if finding["why"]:
                 print(f"  why:   {finding['why']}")
         report = {"figure": self.title, "source": self.source, "quick": self.quick, "seed": self.seed, "took_s": round(took_s, 1),
-                  "commit": commit(), "machine": machine(), "result": result, "findings": self.findings, "left_out": self.skipped}
+                  "commit": self.commit, "machine": self.machine, "result": result, "findings": self.findings, "left_out": self.skipped}
         text = json.dumps(rounded(json.loads(json.dumps(report, default=float))), indent=1)
         (self.out / f"{self.name}.json").write_text(text + "\n", encoding="utf-8")
         print(f"\n{image} and its .json, {took_s:.0f} s")

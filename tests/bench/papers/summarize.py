@@ -1,9 +1,9 @@
 #!/usr/bin/python3
-"""Writes results/README.md from the JSON of full runs: the paper's claims, the results here, and reasons for
-differences.
+"""Writes a page of results/ for the JSON of each full run: the paper's claims, the results here, and reasons for
+differences. results/README.md lists the pages.
 
-    tests/bench/papers/summarize.py            writes results/README.md
-    tests/bench/papers/summarize.py --check    compares; 1 where the page differs from the JSON's
+    tests/bench/papers/summarize.py            writes the pages
+    tests/bench/papers/summarize.py --check    compares; 1 where a page differs from the JSON's
 
 Needs Python's standard library alone.
 """
@@ -21,9 +21,9 @@ COLUMNS_MAX = 120
 SENTENCE_WORDS_MAX = 25
 HEAD = """# Results of full runs
 
-Made by `tests/bench/papers/summarize.py` from the JSON files beside it: do not edit this page. Each section has one
-run of one script, with the plots that it wrote. Times are of the machine that the section names; compare ratios
-within a run. The commit is that of the programs.
+A page for each script of [papers](../README.md), with its plots. `summarize.py` makes these pages from the JSON files
+beside them: do not edit them. Compare ratios within a run: each page names the machine and the commit of the programs.
+
 """
 
 
@@ -41,11 +41,17 @@ def listed(label, text, indent):
     return [f"{indent}{label}:", *(wrapped(piece, f"  {indent}") for piece in pieces)]
 
 
-def section(path):
+def read(path):
     report = json.loads(path.read_text(encoding="utf-8"))
     if report["quick"]:
         raise ValueError(f"{path.name} is of a run with --quick")
-    lines = [f"## {path.stem}", "", wrapped(f"{report['figure']}. {report['source']}."), "",
+    return report
+
+
+def page(path):
+    """Returns the page of one run."""
+    report = read(path)
+    lines = [f"# {path.stem}", "", wrapped(f"{report['figure']}. {report['source']}."), "",
              wrapped(f"Seed {report['seed']}, {report['took_s']:.0f} s, commit {report['commit']}, on {report['machine']}.")]
     lines += [wrapped(report["note"])] if report.get("note") else []
     lines += ["", *(f"![{image.stem}]({image.name})" for image in images(path))]
@@ -64,23 +70,32 @@ def images(path):
             if image.stem == path.stem or (not (path.parent / f"{image.stem}.json").exists() and f'"{image.stem}.png"' in text)]
 
 
-def page():
-    return "\n".join([HEAD, *(section(path) for path in sorted(RESULTS.glob("*.json")))])
+def index(paths):
+    """Returns the list of the pages."""
+    rows = ((path.stem, read(path)) for path in paths)
+    return HEAD + "".join(f"- [{name}]({name}.md):\n{wrapped(report['figure'] + '. ' + report['source'] + '.', '  ')}\n" for name, report in rows)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="compare, and write nothing")
     arguments = parser.parse_args()
-    target, text = RESULTS / "README.md", page()
+    runs = sorted(RESULTS.glob("*.json"))
+    pages = {RESULTS / "README.md": index(runs)} | {path.with_suffix(".md"): page(path) for path in runs}
     scripts = {path.stem for path in SCRIPTS.glob("*.py") if "here = Experiment(" in path.read_text(encoding="utf-8")} - {Path(__file__).stem}
-    missing = sorted(scripts - {path.stem for path in RESULTS.glob("*.json")})
+    missing = sorted(scripts - {path.stem for path in runs})
     if missing:
         print(f"no results of {', '.join(missing)}: run tests/bench/papers/NAME.py --out tests/bench/papers/results", file=sys.stderr)
+    stale = [target for target, text in pages.items() if not target.exists() or target.read_text(encoding="utf-8") != text]
+    stale += sorted(set(RESULTS.glob("*.md")) - pages.keys())
     if not arguments.check:
-        target.write_text(text, encoding="utf-8")
-    elif not target.exists() or target.read_text(encoding="utf-8") != text:
-        print(f"{target} differs from the page that the JSON makes: run {Path(__file__).name}", file=sys.stderr)
+        for target in stale:
+            if target in pages:
+                target.write_text(pages[target], encoding="utf-8")
+            else:
+                target.unlink()
+    elif stale:
+        print(f"run {Path(__file__).name}: these pages differ from those of the JSON: {', '.join(path.name for path in stale)}", file=sys.stderr)
         return 1
     return 1 if missing else 0
 
