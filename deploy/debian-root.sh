@@ -138,6 +138,8 @@ enter() {
   mount --rbind /sys "$folder/sys"
   mount -t proc proc "$folder/proc"
   mount -t tmpfs -o mode=1777 tmpfs "$folder/tmp"
+  # This machine's own name: torchrun has its ranks connect to it.
+  printf '127.0.0.1 localhost %s\n::1 localhost\n' "$(uname -n)" >"$folder/etc/hosts"
   # Names of hosts, for apt in the root.
   [ ! -e /etc/resolv.conf ] || cp -f --remove-destination -L /etc/resolv.conf "$folder/etc/resolv.conf"
   for variable in TERM http_proxy https_proxy no_proxy; do

@@ -20,6 +20,7 @@ readonly BUILD_PACKAGES=(
   cmake                # build, 3.25
   ninja-build          # build
   ccache               # rebuilds after a switch of branches
+  mold                 # links the builds for tests
   git                  # source
   pkg-config           # finds Highway, xxHash, ZeroMQ, SQLite
   libzmq3-dev          # transport
@@ -36,7 +37,7 @@ readonly BUILD_PACKAGES=(
   libutfcpp-dev        # texts off the wire: UTF-8
   libsodium-dev        # keys of datagrams
   libipsec-mb-dev      # MAC of datagrams on x86 (OpenSSL's where there is none)
-  libssl-dev           # MAC of datagrams, and the tests' oracle of it
+  libssl-dev           # TLS of HTTP ports, MAC of datagrams, and the tests' oracle of it
   libsqlite3-dev       # the membership table on one machine
   libcurl4-openssl-dev # the membership table in etcd
   prometheus-cpp-dev   # metrics
@@ -76,6 +77,7 @@ readonly TEST_PACKAGES=(
   nftables             # packet loss in netlab tests
   dpdk-dev             # dpdk-testpmd, beside which tests/bench/switch_veth.sh measures
   ethtool              # checksums of veth pairs
+  chromium             # test of the page
   groff-base           # manual pages of an installation
   systemd              # systemd-analyze rates the services
 )

@@ -36,7 +36,8 @@ declare -rA BUDGETS=([setup]=5 [build]=405 [asan]=460 [tsan]=170 [fuzz]=95 [lint
 readonly LOGS=build/logs
 readonly GREEN=tests/lint/green_commit.txt
 readonly JOBS=${MILLRACE_JOBS:-$(nproc)}
-readonly SUMMARY_LINES=40
+readonly SUMMARY_LINES=25
+readonly FAILED_TEST_LINES=14
 readonly TEMPORARY_KB=4000000
 release=no
 in_memory= # folder of temporary files in memory
@@ -135,7 +136,7 @@ stage_dev() {
     echo "extend_test: unchanged since the commit of $GREEN, for which it passed"
     left_out+='|extend'
   fi
-  [ "$release" = yes ] || left_out+='|only_asan|only_tsan|slurm'
+  [ "$release" = yes ] || left_out+='|only_asan|only_tsan|release'
   # Tests commit to membership tables all the time: on a disk, each commit waits for fsync.
   local temporary=${TMPDIR:-/tmp}
   if in_memory=$(mktemp -d -p /dev/shm millrace-test.XXXXXX 2>/dev/null) && serves_as_tmp "$in_memory"; then
@@ -158,6 +159,19 @@ known_stage() {
     [ "$stage" != "$1" ] || return 0
   done
   return 1
+}
+
+# failed_tests STAGE: the end of the output of each test that failed in this stage.
+failed_tests() {
+  awk -v lines="$FAILED_TEST_LINES" '
+    function show(i) {
+      for (i = count > lines ? count - lines : 0; i < count; ++i) print "  " substr(output[i], 1, 300)
+      count = 0
+    }
+    /^ *[0-9]+\/[0-9]+ Test +#/ { show(); failed = /\*\*\*/ && !/\*\*\*Skipped/; if (failed) print; next }
+    /^ +Start +[0-9]+: / || /^[0-9]+% tests passed/ { show(); failed = 0; next }
+    /^\[( RUN|       OK|-----)/ { next }
+    failed && NF { output[count++] = $0 }' "$LOGS/$1.log"
 }
 
 # The lines of a log that name a fault, and its end. The dev stage's are shown last, as the summary.
@@ -219,8 +233,11 @@ main() {
   printf '%s\n' "${table[@]}"
   printf '  %-6s %-7s %4d s\n' all '' $((SECONDS - begun))
   [ "${#failed[@]}" -eq 0 ] || printf 'Failed: %s (logs in %s/)\n' "${failed[*]}" "$LOGS"
-  # Last, ctest's own words on the last stage that ran tests.
+  # Last, ctest's own words on the last stage that ran tests, and why tests failed.
   [[ " ${stages[*]} " != *" dev "* ]] || tail -n "$SUMMARY_LINES" "$LOGS/dev.log"
+  for stage in "${failed[@]}"; do
+    failed_tests "$stage"
+  done
   [ "${#failed[@]}" -eq 0 ]
 }
 

@@ -40,7 +40,8 @@ void begin_all(Metrics& metrics, const MetricInfo& info, Labels& labels, std::st
 
 std::vector<const MetricInfo*> metric_catalog() {
   std::vector<const MetricInfo*> all;
-  for (const auto infos : {shard_metric_infos(), worker_metric_infos(), switch_metric_infos(), peer_metric_infos()}) {
+  for (const auto infos :
+       {shard_metric_infos(), worker_metric_infos(), switch_metric_infos(), peer_metric_infos(), http_metric_infos()}) {
     for (const MetricInfo& info : infos) all.push_back(&info);
   }
   return all;

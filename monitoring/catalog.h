@@ -40,6 +40,7 @@ std::span<const MetricInfo> shard_metric_infos();
 std::span<const MetricInfo> worker_metric_infos();
 std::span<const MetricInfo> switch_metric_infos();
 std::span<const MetricInfo> peer_metric_infos();
+std::span<const MetricInfo> http_metric_infos();  ///< of the HTTP port of any program
 std::vector<const MetricInfo*> metric_catalog();
 
 /// Begins counters and histograms of `infos` at 0 for every label set that is known beforehand, so that rates and
@@ -129,6 +130,8 @@ struct ShardMetrics {
   CounterFamily jobs_opened;             ///< none
   CounterFamily jobs_ended;              ///< [reason]
   CounterFamily table_errors;            ///< [code] of the membership table
+  CounterFamily keys_refused;            ///< none; connections whose key is not allowed
+  GaugeFamily key_files_skipped;         ///< none; of the folder of allowed keys
   GaugeFamily live_workers;              ///< [job]
   GaugeFamily epoch;                     ///< [job]
   GaugeFamily retained_updates;          ///< [job] not yet acknowledged by all
@@ -205,6 +208,13 @@ struct PeerMetrics {
   CounterFamily dense_bytes;           ///< [job]
   GaugeFamily residual_norm;           ///< [job]
   GaugeFamily ranks;                   ///< [job]
+};
+
+/// Holds the metrics of an HTTP port, which exports them itself beside those of its program.
+struct HttpMetrics {
+  explicit HttpMetrics(Metrics& metrics);
+
+  CounterFamily refused;  ///< [reason]
 };
 
 }  // namespace millrace::monitoring

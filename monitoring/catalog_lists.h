@@ -27,6 +27,7 @@ inline constexpr std::array kPaths = {"server"sv, "switch"sv};
 inline constexpr std::array kEndings = {"finished"sv,        "ended"sv,     "superseded"sv,
                                         "too_few_workers"sv, "abandoned"sv, "removed"sv,
                                         "limit_exceeded"sv,  "malformed"sv, "shutdown"sv};
+inline constexpr std::array kHttpRefusals = {"token"sv, "handshake"sv, "busy"sv, "surplus"sv};
 inline constexpr std::array kWorkerDrops = {"stale"sv, "malformed"sv, "unexpected"sv};
 }  // namespace values
 
@@ -39,6 +40,7 @@ inline constexpr LabelInfo kDirectionLabel = {"direction", values::kDirections};
 
 inline constexpr std::array<LabelInfo, 1> kJob = {kJobLabel};
 inline constexpr std::array<LabelInfo, 1> kReason = {kReasonLabel};
+inline constexpr std::array<LabelInfo, 1> kHttpRefusal = {{{"reason", values::kHttpRefusals}}};
 inline constexpr std::array<LabelInfo, 1> kWorkerDrop = {{{"reason", values::kWorkerDrops}}};
 inline constexpr std::array<LabelInfo, 1> kEnding = {{{"reason", values::kEndings}}};
 inline constexpr std::array<LabelInfo, 1> kCode = {{{"code", {}}}};

@@ -6,7 +6,7 @@
 namespace millrace::monitoring {
 namespace {
 
-constexpr std::array<MetricInfo, 53> kShardMetrics = {{
+constexpr std::array<MetricInfo, 55> kShardMetrics = {{
     {.name = "millrace_shard_messages_total",
      .kind = MetricKind::kCounter,
      .labels = kMessage,
@@ -182,6 +182,13 @@ constexpr std::array<MetricInfo, 53> kShardMetrics = {{
      .kind = MetricKind::kCounter,
      .labels = kCode,
      .help = "Errors of the membership table, by error code"},
+    {.name = "millrace_shard_keys_refused_total",
+     .kind = MetricKind::kCounter,
+     .help = "Connections refused because their key is not among the allowed ones"},
+    {.name = "millrace_shard_key_files_skipped",
+     .kind = MetricKind::kGauge,
+     .help = "Files of the folder of allowed keys that have no usable key",
+     .shown = Shown::kDetail},
     {.name = "millrace_shard_live_workers",
      .kind = MetricKind::kGauge,
      .labels = kJob,
@@ -269,6 +276,8 @@ ShardMetrics::ShardMetrics(Metrics& metrics)
       jobs_opened(metrics, kShardMetrics[index_of(kShardMetrics, "millrace_shard_jobs_opened_total")]),
       jobs_ended(metrics, kShardMetrics[index_of(kShardMetrics, "millrace_shard_jobs_ended_total")]),
       table_errors(metrics, kShardMetrics[index_of(kShardMetrics, "millrace_shard_table_errors_total")]),
+      keys_refused(metrics, kShardMetrics[index_of(kShardMetrics, "millrace_shard_keys_refused_total")]),
+      key_files_skipped(metrics, kShardMetrics[index_of(kShardMetrics, "millrace_shard_key_files_skipped")]),
       live_workers(metrics, kShardMetrics[index_of(kShardMetrics, "millrace_shard_live_workers")]),
       epoch(metrics, kShardMetrics[index_of(kShardMetrics, "millrace_shard_epoch")]),
       retained_updates(metrics, kShardMetrics[index_of(kShardMetrics, "millrace_shard_kept_updates")]),

@@ -23,6 +23,7 @@ enum class ExitCode : uint8_t {
   kNotStarted = 10,       ///< status: a job waits for its start
   kWeightsDisagree = 11,  ///< status: a worker's weights are not those of the others
   kDoesNotBalance = 12,   ///< status: a job's audit finds something missing, or too much
+  kUnfit = 13,            ///< doctor: a check found a problem
   kEndedBySigint = 130,   ///< serve: a second signal, SIGINT, did not wait for rounds in flight
   kEndedBySigterm = 143,  ///< the same, SIGTERM
 };

@@ -67,7 +67,7 @@ until_is ready property millrace-server@0 StatusText
 say "a second shard without a configuration is refused"
 if systemctl start millrace-server@1; then exit 1; fi
 
-say "the watchdog restarts a shard that stands still"
+say "the watchdog restarts a shard that has stopped"
 mkdir -p /run/systemd/system/millrace-server@.service.d
 printf '[Service]\nWatchdogSec=2s\n' >/run/systemd/system/millrace-server@.service.d/watchdog.conf
 systemctl daemon-reload

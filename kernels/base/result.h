@@ -27,7 +27,7 @@ enum class ErrorCode : uint16_t {
   kUnavailable = 14,       ///< peer cannot be reached, or is shutting down
   kTimeout = 15,           ///< a stated time has passed
   kIo = 16,                ///< file or socket error
-  kUnauthenticated = 17,   ///< reserved for authentication
+  kUnauthenticated = 17,   ///< a key that is not allowed, or lacks a right
   kInternal = 18,
 };
 

@@ -4,15 +4,14 @@
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
+#include <utility>
 
 #include "kernels/base/check.h"
 
 namespace millrace::cuda {
 namespace {
 
-/// Pinned memory that one copy uses at a time.
-constexpr size_t kStagingBytes = size_t{1} << 20;
+constexpr size_t kStagingBytes = DevicePool::kStagingBytes;
 
 cudaStream_t stream_of(void* stream) { return static_cast<cudaStream_t>(stream); }
 
@@ -26,11 +25,53 @@ ErrorCode error_code_of(int code) {
 }
 
 std::unexpected<Error> cuda_failure(int code, const char* what) {
+  (void)cudaGetLastError();  // a launch of another queue of this thread would report it again
   return fail(error_code_of(code),
               std::string("cuda: ") + what + ": " + cudaGetErrorString(static_cast<cudaError_t>(code)));
 }
 
+/// Says whether the error is that of a handle which names no stream of the device.
+bool is_of_handle(int code) {
+  return code == cudaErrorInvalidResourceHandle || code == cudaErrorInvalidValue || code == cudaErrorInvalidDevice ||
+         code == cudaErrorInvalidConfiguration || code == cudaErrorContextIsDestroyed;
+}
+
+std::unexpected<Error> no_stream() {
+  return fail(
+      ErrorCode::kInvalidArgument,
+      "cuda: the stream of an array is no stream of the array's device: pass the cudaStream_t whose work writes "
+      "the array, or null for the device's default stream");
+}
+
+/// cudaStreamPerThread names another stream in each thread.
+Status may_wait_for(void* stream) {
+  if (stream_of(stream) != cudaStreamPerThread) return {};
+  return fail(ErrorCode::kInvalidArgument,
+              "cuda: cudaStreamPerThread names another stream in each thread: pass a stream "
+              "of cudaStreamCreate()");
+}
+
 }  // namespace
+
+Status await_stream(int device, void* stream) {
+  if (auto named = may_wait_for(stream); !named) return named;
+  const DeviceScope here(device);
+  cudaEvent_t event = nullptr;
+  if (const int code = cudaEventCreateWithFlags(&event, cudaEventDisableTiming | cudaEventBlockingSync);
+      code != cudaSuccess) {
+    return cuda_failure(code, "an event");
+  }
+  const int recorded = cudaEventRecord(event, stream_of(stream));
+  const int ended = recorded == cudaSuccess ? cudaEventSynchronize(event) : cudaSuccess;
+  cudaEventDestroy(event);
+  if (is_of_handle(recorded)) {
+    (void)cudaGetLastError();
+    return no_stream();
+  }
+  if (recorded != cudaSuccess) return cuda_failure(recorded, "an event of another stream");
+  if (ended != cudaSuccess) return cuda_failure(ended, "the work of another stream");
+  return {};
+}
 
 int device_count() {
   int count = 0;
@@ -84,8 +125,80 @@ DeviceScope::~DeviceScope() {
   if (before_ >= 0) cudaSetDevice(before_);
 }
 
+Result<std::shared_ptr<DevicePool>> DevicePool::make(int device, uint64_t keeps) {
+  std::shared_ptr<DevicePool> made(new DevicePool(device));
+  if (const int code = cudaSetDevice(device); code != cudaSuccess) return cuda_failure(code, "a device");
+  cudaMemPoolProps properties{};
+  properties.allocType = cudaMemAllocationTypePinned;
+  properties.location = {cudaMemLocationTypeDevice, {device}};
+  cudaMemPool_t pool = nullptr;
+  if (const int code = cudaMemPoolCreate(&pool, &properties); code != cudaSuccess) {
+    return cuda_failure(code, "a memory pool");
+  }
+  made->pool_ = pool;
+  if (auto kept = made->keep_more(keeps); !kept) return std::unexpected(kept.error());
+  return made;
+}
+
+DevicePool::~DevicePool() {
+  for (void* memory : staging_) cudaFreeHost(memory);
+  if (pool_ != nullptr) cudaMemPoolDestroy(static_cast<cudaMemPool_t>(pool_));
+}
+
+Status DevicePool::keep_more(uint64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  return set_limit(keeps_ > kKeepsAll - bytes ? kKeepsAll : keeps_ + bytes);
+}
+
+void DevicePool::keep_less(uint64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  if (keeps_ != kKeepsAll) (void)set_limit(keeps_ - bytes);  // with the old limit the pool keeps more
+}
+
+Status DevicePool::set_limit(uint64_t keeps) {
+  const int code = cudaMemPoolSetAttribute(static_cast<cudaMemPool_t>(pool_), cudaMemPoolAttrReleaseThreshold, &keeps);
+  if (code != cudaSuccess) return cuda_failure(code, "the memory pool's threshold");
+  keeps_ = keeps;
+  return {};
+}
+
+uint64_t DevicePool::memory_bytes() const {
+  uint64_t bytes = 0;
+  const int code =
+      cudaMemPoolGetAttribute(static_cast<cudaMemPool_t>(pool_), cudaMemPoolAttrReservedMemCurrent, &bytes);
+  if (code != cudaSuccess) (void)cudaGetLastError();
+  return code == cudaSuccess ? bytes : 0;
+}
+
+Result<void*> DevicePool::take_staging() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!staging_.empty()) {
+      void* const memory = staging_.back();
+      staging_.pop_back();
+      return memory;
+    }
+  }
+  void* memory = nullptr;
+  if (const int code = cudaHostAlloc(&memory, kStagingBytes, cudaHostAllocDefault); code != cudaSuccess) {
+    return cuda_failure(code, "pinned memory");
+  }
+  return memory;
+}
+
+void DevicePool::return_staging(void* memory) {
+  const std::lock_guard lock(mutex_);
+  staging_.push_back(memory);
+}
+
 Result<std::unique_ptr<DeviceQueue>> DeviceQueue::make(int device) {
-  std::unique_ptr<DeviceQueue> queue(new DeviceQueue(device));
+  auto pool = DevicePool::make(device, DevicePool::kKeepsAll);
+  if (!pool) return std::unexpected(pool.error());
+  return of_pool(std::move(*pool), 0);
+}
+
+Result<std::unique_ptr<DeviceQueue>> DeviceQueue::of_pool(std::shared_ptr<DevicePool> pool, uint64_t keeps) {
+  std::unique_ptr<DeviceQueue> queue(new DeviceQueue(std::move(pool)));
   if (auto opened = queue->open(); !opened) return std::unexpected(opened.error());
   cudaStream_t stream = nullptr;
   if (const int code = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking); code != cudaSuccess) {
@@ -93,11 +206,15 @@ Result<std::unique_ptr<DeviceQueue>> DeviceQueue::make(int device) {
   }
   queue->stream_ = stream;
   queue->owns_stream_ = true;
+  if (auto kept = queue->pool_->keep_more(keeps); !kept) return std::unexpected(kept.error());
+  queue->keeps_ = keeps;
   return queue;
 }
 
 Result<std::unique_ptr<DeviceQueue>> DeviceQueue::on_stream(int device, void* stream) {
-  std::unique_ptr<DeviceQueue> queue(new DeviceQueue(device));
+  auto pool = DevicePool::make(device, DevicePool::kKeepsAll);
+  if (!pool) return std::unexpected(pool.error());
+  std::unique_ptr<DeviceQueue> queue(new DeviceQueue(std::move(*pool)));
   if (auto opened = queue->open(); !opened) return std::unexpected(opened.error());
   queue->stream_ = stream;
   return queue;
@@ -111,50 +228,41 @@ Status DeviceQueue::open() {
     return cuda_failure(code, "the device's multiprocessors");
   }
   multiprocessors_ = static_cast<uint32_t>(multiprocessors);
-  cudaMemPoolProps properties{};
-  properties.allocType = cudaMemAllocationTypePinned;
-  properties.location = {cudaMemLocationTypeDevice, {device_}};
-  cudaMemPool_t pool = nullptr;
-  if (const int code = cudaMemPoolCreate(&pool, &properties); code != cudaSuccess) {
-    return cuda_failure(code, "a memory pool");
-  }
-  pool_ = pool;
-  // Memory that a step releases stays in the pool for the next step.
-  uint64_t kept_bytes = std::numeric_limits<uint64_t>::max();
-  if (const int code = cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &kept_bytes);
-      code != cudaSuccess) {
-    return cuda_failure(code, "the memory pool's threshold");
-  }
-  if (const int code = cudaHostAlloc(&staging_, kStagingBytes, cudaHostAllocDefault); code != cudaSuccess) {
-    return cuda_failure(code, "pinned memory");
-  }
   cudaEvent_t meeting = nullptr;
   if (const int code = cudaEventCreateWithFlags(&meeting, cudaEventDisableTiming); code != cudaSuccess) {
     return cuda_failure(code, "an event");
   }
   meeting_ = meeting;
+  auto staging = pool_->take_staging();
+  if (!staging) return std::unexpected(staging.error());
+  staging_ = *staging;
   return {};
 }
 
 DeviceQueue::~DeviceQueue() {
   if (stream_ != nullptr || !owns_stream_) cudaStreamSynchronize(stream_of(stream_));
   if (owns_stream_) cudaStreamDestroy(stream_of(stream_));
-  if (pool_ != nullptr) cudaMemPoolDestroy(static_cast<cudaMemPool_t>(pool_));
-  if (staging_ != nullptr) cudaFreeHost(staging_);
   if (meeting_ != nullptr) cudaEventDestroy(static_cast<cudaEvent_t>(meeting_));
+  if (staging_ != nullptr) pool_->return_staging(staging_);
+  if (keeps_ != 0) pool_->keep_less(keeps_);
 }
 
 bool DeviceQueue::check(int code, const char* what) {
+  if (code != cudaSuccess) (void)cudaGetLastError();  // a launch of another queue of this thread would report it again
   if (code != cudaSuccess && first_error_) first_error_ = cuda_failure(code, what);
   return first_error_.has_value();
 }
 
 void* DeviceQueue::take(size_t bytes) {
   void* memory = nullptr;
-  if (!first_error_ || bytes == 0) return nullptr;
-  check(cudaMallocFromPoolAsync(&memory, bytes, static_cast<cudaMemPool_t>(pool_), stream_of(stream_)),
-        "device memory");
-  return memory;
+  if (!works() || bytes == 0) return nullptr;
+  const int code =
+      cudaMallocFromPoolAsync(&memory, bytes, static_cast<cudaMemPool_t>(pool_->handle()), stream_of(stream_));
+  if (code == cudaErrorMemoryAllocation) {
+    shortage_ = cuda_failure(code, "device memory");
+    return nullptr;
+  }
+  return check(code, "device memory") ? memory : nullptr;
 }
 
 void DeviceQueue::release(void* memory) { check(cudaFreeAsync(memory, stream_of(stream_)), "release of memory"); }
@@ -164,15 +272,15 @@ bool DeviceQueue::may_launch(uint64_t blocks) {
     first_error_ = fail(ErrorCode::kLimitExceeded, "cuda: an array of more than 2^31 blocks");
   }
   // A launch goes to the calling thread's device, which may be that of another queue.
-  return first_error_.has_value() && blocks != 0 && check(cudaSetDevice(device_), "a device");
+  return works() && blocks != 0 && check(cudaSetDevice(device_), "a device");
 }
 
 void DeviceQueue::clear(void* at, size_t bytes) {
-  if (first_error_ && bytes != 0) check(cudaMemsetAsync(at, 0, bytes, stream_of(stream_)), "clearing memory");
+  if (works() && bytes != 0) check(cudaMemsetAsync(at, 0, bytes, stream_of(stream_)), "clearing memory");
 }
 
 void DeviceQueue::copy_in(void* to, const void* from, size_t bytes) {
-  bytes_up_ += bytes;
+  if (!works()) return;
   for (size_t at = 0; at < bytes && first_error_; at += kStagingBytes) {
     const size_t some = std::min(kStagingBytes, bytes - at);
     std::memcpy(staging_, static_cast<const char*>(from) + at, some);
@@ -180,10 +288,12 @@ void DeviceQueue::copy_in(void* to, const void* from, size_t bytes) {
           "a copy to the device");
     check(cudaStreamSynchronize(stream_of(stream_)), "a copy to the device");
   }
+  bytes_up_ += bytes;
+  pool_->bytes_up_ += bytes;
 }
 
 void DeviceQueue::copy_out(void* to, const void* from, size_t bytes) {
-  bytes_down_ += bytes;
+  if (!works()) return;
   for (size_t at = 0; at < bytes && first_error_; at += kStagingBytes) {
     const size_t some = std::min(kStagingBytes, bytes - at);
     check(cudaMemcpyAsync(staging_, static_cast<const char*>(from) + at, some, cudaMemcpyDeviceToHost,
@@ -193,6 +303,8 @@ void DeviceQueue::copy_out(void* to, const void* from, size_t bytes) {
       std::memcpy(static_cast<char*>(to) + at, staging_, some);
     }
   }
+  bytes_down_ += bytes;
+  pool_->bytes_down_ += bytes;
 }
 
 void DeviceQueue::record(DeviceEvent& event) {
@@ -207,16 +319,24 @@ void DeviceQueue::wait_for(const DeviceEvent& event) {
   }
 }
 
-void DeviceQueue::wait_for_stream(void* stream) {
+Status DeviceQueue::wait_for_stream(void* stream) {
+  if (!first_error_) return first_error_;
+  if (auto named = may_wait_for(stream); !named) return named;
   const auto event = static_cast<cudaEvent_t>(meeting_);
-  if (first_error_ && check(cudaEventRecord(event, stream_of(stream)), "an event of another stream")) {
-    check(cudaStreamWaitEvent(stream_of(stream_), event, 0), "an event of another stream");
+  const int recorded = cudaEventRecord(event, stream_of(stream));
+  if (is_of_handle(recorded)) {
+    (void)cudaGetLastError();
+    return no_stream();
   }
+  check(recorded, "an event of another stream");
+  if (first_error_) check(cudaStreamWaitEvent(stream_of(stream_), event, 0), "an event of another stream");
+  return first_error_;
 }
 
 Status DeviceQueue::finish() {
   if (first_error_) check(cudaStreamSynchronize(stream_of(stream_)), "the work of a stream");
-  return first_error_;
+  if (!first_error_) return first_error_;
+  return std::exchange(shortage_, Status());
 }
 
 }  // namespace millrace::cuda

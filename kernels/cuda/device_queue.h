@@ -1,9 +1,14 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <limits>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "kernels/base/result.h"
 #include "kernels/cuda/device_launch.h"
@@ -20,6 +25,12 @@ Result<std::string> device_name(int device);
 ///
 /// Errors  invalid_argument: it is the host's. unavailable: no device, or no driver.
 Result<int> device_of_memory(const void* pointer);
+
+/// Blocks until the work so far of a stream has ended.
+///
+/// stream  a cudaStream_t of the device; null: its default stream.
+/// Errors  invalid_argument: no stream of this device, or cudaStreamPerThread, which another thread cannot name.
+Status await_stream(int device, void* stream);
 
 /// A point in a stream's work. A handle of CUDA's.
 class DeviceEvent {
@@ -47,6 +58,52 @@ class DeviceScope {
 
  private:
   int before_ = -1;  ///< -1: there is nothing to go back to
+};
+
+/// Memory of a device, and pinned memory of the host, of several queues.
+///
+/// Memory   released memory stays in the pool for later work, up to the limit of keep_more(). The pool of a lone queue
+///          keeps all of it.
+/// Threads  any.
+class DevicePool {
+ public:
+  /// Pinned memory of each queue.
+  static constexpr size_t kStagingBytes = size_t{1} << 20;
+  static constexpr uint64_t kKeepsAll = std::numeric_limits<uint64_t>::max();
+
+  /// keeps   bytes, those in use among them, above which the pool returns unused memory to the device.
+  /// Errors  unavailable: no such device, or no driver.
+  static Result<std::shared_ptr<DevicePool>> make(int device, uint64_t keeps);
+  ~DevicePool();
+  DevicePool(const DevicePool&) = delete;
+  DevicePool& operator=(const DevicePool&) = delete;
+
+  /// Changes the limit. Of kKeepsAll it stays.
+  Status keep_more(uint64_t bytes);
+  void keep_less(uint64_t bytes);
+  int device() const { return device_; }
+  void* handle() const { return pool_; }
+  /// Returns the bytes of the device that the pool holds now, in use or not.
+  uint64_t memory_bytes() const;
+  /// Return the bytes that crossed the bus for all queues of the pool.
+  uint64_t bytes_up() const { return bytes_up_; }
+  uint64_t bytes_down() const { return bytes_down_; }
+
+ private:
+  friend class DeviceQueue;
+  explicit DevicePool(int device) : device_(device) {}
+  Status set_limit(uint64_t keeps);
+  /// Returns kStagingBytes of pinned memory. Errors  limit_exceeded.
+  Result<void*> take_staging();
+  void return_staging(void* memory);
+
+  int device_;
+  void* pool_ = nullptr;
+  std::mutex mutex_;
+  uint64_t keeps_ = 0;
+  std::vector<void*> staging_;  ///< of queues that are gone
+  std::atomic<uint64_t> bytes_up_ = 0;
+  std::atomic<uint64_t> bytes_down_ = 0;
 };
 
 class DeviceQueue;
@@ -78,7 +135,9 @@ class DeviceMemory {
 
 /// A stream of a device, with memory from a pool and pinned memory for what crosses the bus.
 ///
-/// Errors   the first error of CUDA is kept, and later calls do nothing; finish() returns it.
+/// Errors   the first error of CUDA is kept, and later calls do nothing; finish() returns it. A shortage of memory is
+///          no such error: calls do nothing until the next finish(), which returns limit_exceeded once. Then the queue
+///          works as before.
 /// Threads  one at a time. No call waits for the whole device.
 class DeviceQueue {
  public:
@@ -87,6 +146,10 @@ class DeviceQueue {
   /// Errors  unavailable: no such device, or no driver.
   static Result<std::unique_ptr<DeviceQueue>> make(int device);
   static Result<std::unique_ptr<DeviceQueue>> on_stream(int device, void* stream);
+  /// Does as make(), with the memory of a pool. keeps: bytes by which the pool's limit is higher while the queue lives.
+  ///
+  /// Errors  also limit_exceeded: no pinned memory. So copies of a queue need no memory.
+  static Result<std::unique_ptr<DeviceQueue>> of_pool(std::shared_ptr<DevicePool> pool, uint64_t keeps);
   ~DeviceQueue();
   DeviceQueue(const DeviceQueue&) = delete;
   DeviceQueue& operator=(const DeviceQueue&) = delete;
@@ -121,11 +184,13 @@ class DeviceQueue {
   /// Makes later work of this queue wait for the event, without blocking the caller.
   void wait_for(const DeviceEvent& event);
   /// Does the same for the work so far of another stream of this device (a cudaStream_t).
-  void wait_for_stream(void* stream);
-  /// Waits for this queue's work and returns its first error.
+  ///
+  /// Errors  those of await_stream(): the queue works as before.
+  Status wait_for_stream(void* stream);
+  /// Waits for this queue's work and returns its first error, or the shortage of memory since the last finish().
   Status finish();
-  /// Returns the first error that is known, without a wait.
-  Status status() const { return first_error_; }
+  /// Returns the same as far as it is known, without a wait. A shortage stays for finish().
+  Status status() const { return first_error_ ? shortage_ : first_error_; }
   /// Makes the queue's device the calling thread's, which the calls of a queue need, until the returned object goes.
   DeviceScope on_its_device() const { return DeviceScope(device_); }
 
@@ -138,22 +203,25 @@ class DeviceQueue {
   uint64_t bytes_down() const { return bytes_down_; }
 
  private:
-  explicit DeviceQueue(int device) : device_(device) {}
+  explicit DeviceQueue(std::shared_ptr<DevicePool> pool) : pool_(std::move(pool)), device_(pool_->device()) {}
   Status open();
+  bool works() const { return first_error_.has_value() && shortage_.has_value(); }
   void* take(size_t bytes);
   bool may_launch(uint64_t blocks);
   bool check(int code, const char* what);
   void copy_in(void* to, const void* from, size_t bytes);
   void copy_out(void* to, const void* from, size_t bytes);
 
+  std::shared_ptr<DevicePool> pool_;
   int device_;
   uint32_t multiprocessors_ = 1;
   void* stream_ = nullptr;
   bool owns_stream_ = false;
-  void* pool_ = nullptr;
   void* staging_ = nullptr;  ///< pinned
+  uint64_t keeps_ = 0;       ///< of the pool's limit
   void* meeting_ = nullptr;  ///< the event that marks another stream's work
   Status first_error_;
+  Status shortage_;  ///< since the last finish()
   uint64_t bytes_up_ = 0;
   uint64_t bytes_down_ = 0;
 };

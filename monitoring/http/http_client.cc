@@ -33,13 +33,20 @@ bool wait_until(const Descriptor& socket, short events, TimeNs deadline) {
   }
 }
 
-bool send_all(const Descriptor& socket, std::string_view bytes, TimeNs deadline) {
+/// Waits until the channel can go on. False: the time is over, or the connection.
+bool wait_for(const Descriptor& socket, ByteChannel::Outcome outcome, TimeNs deadline) {
+  if (outcome == ByteChannel::Outcome::kWaitToRead) return wait_until(socket, POLLIN, deadline);
+  return outcome == ByteChannel::Outcome::kWaitToWrite && wait_until(socket, POLLOUT, deadline);
+}
+
+bool send_all(const Descriptor& socket, ByteChannel& channel, std::string_view bytes, TimeNs deadline) {
   while (!bytes.empty()) {
-    if (!wait_until(socket, POLLOUT, deadline)) return false;
-    const ssize_t sent = ::send(socket.number(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
-    if (sent < 0 && (errno == EINTR || errno == EAGAIN)) continue;
-    if (sent <= 0) return false;
-    bytes.remove_prefix(static_cast<size_t>(sent));
+    const ByteChannel::Moved sent = channel.write(bytes);
+    if (sent.outcome == ByteChannel::Outcome::kMoved) {
+      bytes.remove_prefix(sent.bytes);
+    } else if (!wait_for(socket, sent.outcome, deadline)) {
+      return false;
+    }
   }
   return true;
 }
@@ -69,7 +76,7 @@ std::optional<size_t> announced_bytes(std::string_view reply) {
 }
 
 /// Reads until the peer closes its end, or the whole body that the head announces is there.
-ReplyEnd read_reply(const Descriptor& socket, TimeNs deadline, std::string& reply) {
+ReplyEnd read_reply(const Descriptor& socket, ByteChannel& channel, TimeNs deadline, std::string& reply) {
   constexpr size_t kReplyBytesMax = kHttpReplyBytesMax + (64 << 10);  // with a head
   std::array<char, 16 << 10> bytes;
   std::optional<size_t> announced;
@@ -77,12 +84,14 @@ ReplyEnd read_reply(const Descriptor& socket, TimeNs deadline, std::string& repl
     if (!announced) announced = announced_bytes(reply);
     if (announced && reply.size() >= *announced) return ReplyEnd::kWhole;
     if (std::max(reply.size(), announced.value_or(0)) > kReplyBytesMax) return ReplyEnd::kTooLong;
-    if (!wait_until(socket, POLLIN, deadline)) return ReplyEnd::kBroken;
-    const ssize_t got = ::recv(socket.number(), bytes.data(), bytes.size(), 0);
-    if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
-    if (got < 0) return ReplyEnd::kBroken;
-    if (got == 0) return announced ? ReplyEnd::kBroken : ReplyEnd::kWhole;
-    reply.append(bytes.data(), static_cast<size_t>(got));
+    const ByteChannel::Moved got = channel.read(bytes);
+    if (got.outcome == ByteChannel::Outcome::kEnd) return announced ? ReplyEnd::kBroken : ReplyEnd::kWhole;
+    if (got.outcome == ByteChannel::Outcome::kMoved) {
+      if (monotonic_now_ns() > deadline) return ReplyEnd::kBroken;  // single bytes buy no time
+      reply.append(bytes.data(), got.bytes);
+    } else if (!wait_for(socket, got.outcome, deadline)) {
+      return ReplyEnd::kBroken;
+    }
   }
 }
 
@@ -101,10 +110,17 @@ std::optional<HttpReply> parse_reply(std::string_view reply) {
 
 }  // namespace
 
-Result<HttpReply> http_get(std::string_view address, const std::string& path, int timeout_ms) {
+Result<HttpReply> http_get(std::string_view address, const std::string& path, int timeout_ms,
+                           const HttpCaller* caller) {
   const auto parsed = protocol::parse_host_port(address);
   if (!parsed) return std::unexpected(parsed.error());
   const std::string at(address);
+  const bool has_token = caller != nullptr && !caller->token().empty();
+  if (has_token && !caller->uses_tls() && !(protocol::is_loopback_host(parsed->host) && caller->is_named(address))) {
+    return fail(ErrorCode::kInvalidArgument,
+                at + ": the token is sent unencrypted to a named loopback address alone; give --http-ca, and the port "
+                     "there --http-tls");
+  }
   const auto socket = connect_to_host(*parsed, timeout_ms);
   if (!socket) {
     return fail(ErrorCode::kUnavailable,
@@ -112,14 +128,27 @@ Result<HttpReply> http_get(std::string_view address, const std::string& path, in
   }
   const TimeNs deadline = monotonic_now_ns() + TimeNs{timeout_ms} * kNsPerMs;
   // HTTP/1.0: a server may send no chunks, which this client does not put together.
-  const std::string request = "GET " + path + " HTTP/1.0\r\nHost: " + at + "\r\nConnection: close\r\n\r\n";
+  std::string request = "GET " + path + " HTTP/1.0\r\nHost: " + at + "\r\nConnection: close\r\n";
+  if (has_token) request += "Authorization: Bearer " + caller->token() + "\r\n";
+  request += "\r\n";
+  const auto channel = caller != nullptr ? caller->open(*socket, parsed->host) : open_plain_channel(*socket);
+  if (!channel) return fail(ErrorCode::kUnavailable, at + ": no certificate can prove this name");
   std::string bytes;
-  const ReplyEnd end = send_all(*socket, request, deadline) ? read_reply(*socket, deadline, bytes) : ReplyEnd::kBroken;
+  const ReplyEnd end = send_all(*socket, *channel, request, deadline) ? read_reply(*socket, *channel, deadline, bytes)
+                                                                      : ReplyEnd::kBroken;
   std::optional<HttpReply> reply = end == ReplyEnd::kWhole ? parse_reply(bytes) : std::nullopt;
   if (end == ReplyEnd::kTooLong || (reply && reply->body.size() > kHttpReplyBytesMax))
     return fail(ErrorCode::kLimitExceeded, at + path + " is longer than 16 MiB: it is no status of Millrace");
   if (reply) return std::move(*reply);
-  return fail(ErrorCode::kUnavailable, at + " does not answer as HTTP does: is it the port of --http?");
+  if (caller != nullptr && caller->uses_tls()) {
+    const std::string problem = channel->problem().empty() ? "" : " (" + channel->problem() + ")";
+    return fail(ErrorCode::kUnavailable,
+                at + " does not answer as HTTPS does" + problem +
+                    ": is it the port of --http, with --http-tls? Its certificate must name this host, and --http-ca "
+                    "have its authority");
+  }
+  return fail(ErrorCode::kUnavailable, at + " does not answer as HTTP does: is it the port of --http? If it has "
+                                            "--http-tls, give --http-ca");
 }
 
 }  // namespace millrace::monitoring

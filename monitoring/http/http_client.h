@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "kernels/base/result.h"
+#include "monitoring/http/http_protection.h"
 
 namespace millrace::monitoring {
 
@@ -23,6 +24,9 @@ inline constexpr size_t kHttpReplyBytesMax = size_t{16} << 20;
 /// Errors   invalid_argument: not an address. unavailable: no process answers there, or not within timeout_ms for
 ///          connecting, and as much for all of the rest. limit_exceeded: a longer body.
 /// Threads  reentrant; blocks.
-Result<HttpReply> http_get(std::string_view address, const std::string& path, int timeout_ms);
+/// caller  nullptr: without TLS and without a token. Its token goes to the server only after TLS has proved its name.
+///         A server whose certificate does not: unavailable.
+Result<HttpReply> http_get(std::string_view address, const std::string& path, int timeout_ms,
+                           const HttpCaller* caller = nullptr);
 
 }  // namespace millrace::monitoring

@@ -19,9 +19,11 @@
 
 #include "kernels/base/clock.h"
 #include "kernels/base/descriptor.h"
+#include "monitoring/catalog.h"
 #include "monitoring/http/http_exchange.h"
 #include "monitoring/http/request_threads.h"
 #include "monitoring/http/status_page.h"
+#include "monitoring/metrics.h"
 #include "monitoring/open_files.h"
 #include "protocol/address/host_port.h"
 #include "protocol/address/stream_sockets.h"
@@ -43,11 +45,25 @@ struct HttpAnswer {
 
 constexpr std::string_view kPlain = "text/plain; charset=utf-8";
 
+bool takes_time(const HttpHandlers& handlers, const HttpRequest& request) {
+  return (request.method == "GET" || request.method == "HEAD") &&
+         (request.path == "/metrics" || request.path == "/status" || handlers.more_json.contains(request.path) ||
+          (request.path == "/trace" && handlers.trace_json));
+}
+
 /// REQUIRES: a path that takes_time().
 HttpAnswer slow_answer(const HttpHandlers& handlers, const HttpRequest& request) {
   if (request.path == "/metrics")
     return {.type = "text/plain; version=0.0.4; charset=utf-8", .body = handlers.metrics_text()};
-  return {.type = "application/json", .body = handlers.status_json()};
+  const auto more = handlers.more_json.find(request.path);
+  if (more != handlers.more_json.end()) return {.type = "application/json", .body = more->second()};
+  if (request.path == "/status") return {.type = "application/json", .body = handlers.status_json()};
+  Result<std::string> spans = handlers.trace_json(request.query);
+  if (spans) return {.type = "application/json", .body = std::move(*spans)};
+  constexpr int kBadRequest = 400;
+  constexpr int kUnavailable = 503;
+  const bool clients_fault = spans.error().code == ErrorCode::kInvalidArgument;
+  return {.status = clients_fault ? kBadRequest : kUnavailable, .type = kPlain, .body = spans.error().message + "\n"};
 }
 
 HttpAnswer quick_answer(const HttpHandlers& handlers, const HttpRequest& request) {
@@ -66,8 +82,37 @@ HttpAnswer quick_answer(const HttpHandlers& handlers, const HttpRequest& request
     return reason ? HttpAnswer{.status = kUnavailable, .type = kPlain, .body = *reason + "\n"}
                   : HttpAnswer{.type = kPlain, .body = "ready\n"};
   }
-  if (request.path == "/") return {.type = "text/html; charset=utf-8", .body = status_page(handlers.title)};
-  return {.status = kNotFound, .type = kPlain, .body = "no such page: /, /status, /metrics, /healthz, /readyz\n"};
+  if (request.path == "/") {
+    const PageOf of = handlers.more_json.contains("/cluster") ? PageOf::kCluster : PageOf::kProcess;
+    return {.type = "text/html; charset=utf-8", .body = status_page(handlers.title, of)};
+  }
+  return {
+      .status = kNotFound, .type = kPlain, .body = "no such page: /, /status, /metrics, /healthz, /readyz, /trace\n"};
+}
+
+HttpAnswer refusal_without_token(const HttpHandlers& /*handlers*/, const HttpRequest& /*request*/) {
+  constexpr int kUnauthorized = 401;
+  return {.status = kUnauthorized,
+          .type = kPlain,
+          .body = "this port asks for its token: send the header Authorization: Bearer TOKEN (--http-token-file)\n"};
+}
+
+/// Health without its reason, and the page without this process's title: the answers to requests without a token.
+HttpAnswer public_answer(const HttpHandlers& handlers, const HttpRequest& request) {
+  HttpHandlers hidden;
+  hidden.more_json = handlers.more_json;
+  const auto hide = [](const auto& reason) {
+    return [&reason]() -> std::optional<std::string> {
+      return reason() ? std::optional<std::string>("no reason is given without a token") : std::nullopt;
+    };
+  };
+  hidden.unhealthy = hide(handlers.unhealthy);
+  if (handlers.unready) hidden.unready = hide(handlers.unready);
+  return quick_answer(hidden, request);
+}
+
+bool is_public(const HttpRequest& request) {
+  return request.path == "/" || request.path == "/healthz" || request.path == "/readyz";
 }
 
 HttpAnswer busy_answer(const HttpHandlers& /*handlers*/, const HttpRequest& /*request*/) {
@@ -75,18 +120,14 @@ HttpAnswer busy_answer(const HttpHandlers& /*handlers*/, const HttpRequest& /*re
   return {.status = kUnavailable, .type = kPlain, .body = "too many requests wait; ask again later\n"};
 }
 
-/// Not accept4(): a server keeps its last descriptors for this port by a limit on that (server/process/accept_limit.h).
+/// Not accept4(): a server keeps its last descriptors for this port by a limit on that
+/// (server/connections/accept_limit.h).
 Descriptor accept_one(const Descriptor& listener) {
   Descriptor socket(::accept(listener.number(), nullptr, nullptr));
   if (!socket) return socket;
   ::fcntl(socket.number(), F_SETFD, FD_CLOEXEC);
   ::fcntl(socket.number(), F_SETFL, O_NONBLOCK);
   return socket;
-}
-
-bool takes_time(const HttpRequest& request) {
-  return (request.method == "GET" || request.method == "HEAD") &&
-         (request.path == "/metrics" || request.path == "/status");
 }
 
 /// The whole answer to a request; `make` is one of the above.
@@ -102,6 +143,7 @@ std::string answered(const HttpHandlers& handlers, const HttpRequest& request, c
   std::string headers = "Content-Type: " + std::string(answer.type) + "\r\n";
   headers += "Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n";
   if (answer.status == 405) headers += "Allow: GET, HEAD\r\n";
+  if (answer.status == 401) headers += "WWW-Authenticate: Bearer realm=\"millrace\"\r\n";
   if (answer.type.starts_with("text/html"))
     headers += "Content-Security-Policy: " + std::string(kStatusPagePolicy) + "\r\n";
   return http_answer_bytes(answer.status, request.method, headers, answer.body);
@@ -113,8 +155,12 @@ std::string answered(const HttpHandlers& handlers, const HttpRequest& request, c
 /// make the slow answers and return them by `made_`.
 class HttpPort::Impl {
  public:
-  Impl(HttpHandlers handlers, protocol::StreamListeners listeners, Descriptor wake)
-      : handlers_(std::move(handlers)), listeners_(std::move(listeners)), wake_(std::move(wake)) {}
+  Impl(HttpHandlers handlers, std::shared_ptr<HttpProtection> protection, protocol::StreamListeners listeners,
+       Descriptor wake)
+      : handlers_(with_own_metrics(std::move(handlers))),
+        protection_(std::move(protection)),
+        listeners_(std::move(listeners)),
+        wake_(std::move(wake)) {}
   ~Impl() {
     stop();
     threads_.shutdown();
@@ -138,7 +184,11 @@ class HttpPort::Impl {
  private:
   struct Connection {
     Descriptor socket;
+    std::unique_ptr<ByteChannel> channel;  ///< over the socket
     HttpExchange exchange;
+    bool shook_hands = false;             ///< or has no handshake
+    bool reading_waits_to_write = false;  ///< TLS shakes hands, or answers a message of its own
+    bool writing_waits_to_read = false;
   };
 
   void wake() {
@@ -159,8 +209,24 @@ class HttpPort::Impl {
   void write(Connection& connection, TimeNs now);
   void begin_answer(uint64_t number, Connection& connection, const HttpRequest& request, TimeNs now);
   void take_made(TimeNs now);
+  void end_late(Connection& connection, TimeNs now);
+  void break_off(Connection& connection);
+  /// Appends this port's metrics to those of its program.
+  HttpHandlers with_own_metrics(HttpHandlers handlers) {
+    handlers.metrics_text = [this, text = std::move(handlers.metrics_text)] {
+      return text() + metrics_.prometheus_text();
+    };
+    return handlers;
+  }
 
+  Metrics metrics_;
+  const CounterFamily refused_ = HttpMetrics(metrics_).refused;
+  Counter& refused_tokens_ = refused_.with({"token"});
+  Counter& failed_handshakes_ = refused_.with({"handshake"});
+  Counter& busy_answers_ = refused_.with({"busy"});
+  Counter& surplus_connections_ = refused_.with({"surplus"});
   const HttpHandlers handlers_;
+  const std::shared_ptr<HttpProtection> protection_;
   protocol::StreamListeners listeners_;
   Descriptor wake_;
   Descriptor spare_;                            ///< kept for one connection in a process that has no descriptor left
@@ -181,7 +247,7 @@ void HttpPort::Impl::run() {
     now = monotonic_now_ns();
     take_made(now);
     for (auto& [number, connection] : connections_) {
-      connection.exchange.on_time(now);
+      end_late(connection, now);
       write(connection, now);
     }
     std::erase_if(connections_,
@@ -221,8 +287,9 @@ void HttpPort::Impl::poll_all(TimeNs now) {
   std::vector<uint64_t> numbers;
   for (const auto& [number, connection] : connections_) {
     const int reads = connection.exchange.reads() ? POLLIN : 0;
-    const int writes = connection.exchange.state() == HttpExchange::State::kWriting ? POLLOUT : 0;
-    items.push_back({connection.socket.number(), static_cast<short>(reads | writes), 0});
+    const bool is_writing = connection.exchange.state() == HttpExchange::State::kWriting;
+    const bool writes = (is_writing && !connection.writing_waits_to_read) || connection.reading_waits_to_write;
+    items.push_back({connection.socket.number(), static_cast<short>(reads | (writes ? POLLOUT : 0)), 0});
     numbers.push_back(number);
   }
   if (::poll(items.data(), items.size(), wait_ms(now)) <= 0) return;
@@ -236,8 +303,8 @@ void HttpPort::Impl::poll_all(TimeNs now) {
     Connection& connection = connections_.at(numbers[at]);
     // poll() reports these unasked, and for ever. Both directions are closed then: no peer can take an answer.
     if ((events & (POLLERR | POLLHUP | POLLNVAL)) != 0) {
-      connection.exchange.on_broken();
-    } else if ((events & POLLIN) != 0) {
+      break_off(connection);
+    } else if ((events & POLLIN) != 0 || (connection.reading_waits_to_write && (events & POLLOUT) != 0)) {
       read(numbers[at], connection, now);
     }
   }
@@ -261,7 +328,10 @@ void HttpPort::Impl::accept_all(const Descriptor& listener, TimeNs now) {
       return;
     }
     if (connections_.size() >= kConnectionsMax) make_room();
-    connections_.emplace(next_number_++, Connection{std::move(socket), HttpExchange(now)});
+    std::unique_ptr<ByteChannel> channel = protection_ ? protection_->open(socket) : open_plain_channel(socket);
+    if (!channel) return failed_handshakes_.increment();
+    const bool is_open = channel->is_open();
+    connections_.emplace(next_number_++, Connection{std::move(socket), std::move(channel), HttpExchange(now), is_open});
   }
 }
 
@@ -274,8 +344,10 @@ bool HttpPort::Impl::make_room() {
     numbers.push_back(number);
   }
   const std::optional<size_t> ended = exchange_to_end(exchanges);
-  if (ended) connections_.erase(numbers[*ended]);
-  return ended.has_value();
+  if (!ended) return false;
+  connections_.erase(numbers[*ended]);
+  surplus_connections_.increment();
+  return true;
 }
 
 bool HttpPort::Impl::spend_spare() {
@@ -286,20 +358,40 @@ bool HttpPort::Impl::spend_spare() {
 
 void HttpPort::Impl::read(uint64_t number, Connection& connection, TimeNs now) {
   constexpr int kReadsPerPass = 4;
-  std::array<char, 4096> bytes;
+  std::array<char, 16 << 10> bytes;  // a whole record of TLS: none of it waits where poll() does not see it
   for (int reads = 0; reads < kReadsPerPass; ++reads) {
-    const ssize_t got = ::recv(connection.socket.number(), bytes.data(), bytes.size(), 0);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0 && errno == EAGAIN) return;
-    if (got < 0) return connection.exchange.on_broken();
-    if (got == 0) return connection.exchange.on_end();
-    const auto request = connection.exchange.on_bytes(std::string_view(bytes.data(), static_cast<size_t>(got)), now);
+    const ByteChannel::Moved got = connection.channel->read(bytes);
+    connection.shook_hands = connection.shook_hands || connection.channel->is_open();
+    connection.reading_waits_to_write = got.outcome == ByteChannel::Outcome::kWaitToWrite;
+    if (got.outcome == ByteChannel::Outcome::kBroken) return break_off(connection);
+    if (got.outcome == ByteChannel::Outcome::kEnd) return connection.exchange.on_end();
+    if (got.outcome != ByteChannel::Outcome::kMoved) return;
+    const auto request = connection.exchange.on_bytes(std::string_view(bytes.data(), got.bytes), now);
     if (request) begin_answer(number, connection, *request, now);
   }
 }
 
+/// Answers 408 or ends an exchange whose time is over. A peer that has not ended its handshake can take no answer.
+void HttpPort::Impl::end_late(Connection& connection, TimeNs now) {
+  const std::optional<TimeNs> deadline = connection.exchange.deadline();
+  if (deadline && now >= *deadline && !connection.channel->is_open()) return break_off(connection);
+  connection.exchange.on_time(now);
+}
+
+void HttpPort::Impl::break_off(Connection& connection) {
+  if (!connection.shook_hands && connection.exchange.state() != HttpExchange::State::kOver)
+    failed_handshakes_.increment();
+  connection.exchange.on_broken();
+}
+
 void HttpPort::Impl::begin_answer(uint64_t number, Connection& connection, const HttpRequest& request, TimeNs now) {
-  if (!takes_time(request)) return connection.exchange.answer(answered(handlers_, request, quick_answer), now);
+  if (protection_ && protection_->asks_for_token() && !protection_->accepts(request.token)) {
+    if (!is_public(request)) refused_tokens_.increment();
+    const auto refused = is_public(request) ? public_answer : refusal_without_token;
+    return connection.exchange.answer(answered(handlers_, request, refused), now);
+  }
+  if (!takes_time(handlers_, request))
+    return connection.exchange.answer(answered(handlers_, request, quick_answer), now);
   const bool queued = threads_.enqueue([this, number, request] {
     std::string bytes = answered(handlers_, request, slow_answer);
     {
@@ -308,7 +400,9 @@ void HttpPort::Impl::begin_answer(uint64_t number, Connection& connection, const
     }
     wake();
   });
-  if (!queued) connection.exchange.answer(answered(handlers_, request, busy_answer), now);
+  if (queued) return;
+  busy_answers_.increment();
+  connection.exchange.answer(answered(handlers_, request, busy_answer), now);
 }
 
 void HttpPort::Impl::take_made(TimeNs now) {
@@ -326,14 +420,13 @@ void HttpPort::Impl::take_made(TimeNs now) {
 void HttpPort::Impl::write(Connection& connection, TimeNs now) {
   HttpExchange& exchange = connection.exchange;
   while (exchange.state() == HttpExchange::State::kWriting) {
-    const std::string_view unsent = exchange.unsent();
-    const ssize_t sent = ::send(connection.socket.number(), unsent.data(), unsent.size(), MSG_NOSIGNAL);
-    if (sent < 0 && errno == EINTR) continue;
-    if (sent < 0 && errno == EAGAIN) return;
-    if (sent < 0) return exchange.on_broken();
-    exchange.on_sent(static_cast<size_t>(sent), now);
+    const ByteChannel::Moved sent = connection.channel->write(exchange.unsent());
+    connection.writing_waits_to_read = sent.outcome == ByteChannel::Outcome::kWaitToRead;
+    if (sent.outcome == ByteChannel::Outcome::kBroken) return exchange.on_broken();
+    if (sent.outcome != ByteChannel::Outcome::kMoved) return;
+    exchange.on_sent(sent.bytes, now);
     // Ends only this direction and reads on: close() with unread bytes would reset the connection and lose the answer.
-    if (exchange.state() == HttpExchange::State::kClosing) ::shutdown(connection.socket.number(), SHUT_WR);
+    if (exchange.state() == HttpExchange::State::kClosing) connection.channel->end_writing();
   }
 }
 
@@ -342,7 +435,7 @@ HttpPort::HttpPort(std::unique_ptr<Impl> impl, std::string host) : impl_(std::mo
 HttpPort::~HttpPort() { stop(); }
 
 Result<std::unique_ptr<HttpPort>> HttpPort::start(std::string_view address, std::string_view flag,
-                                                  HttpHandlers handlers) {
+                                                  HttpHandlers handlers, std::shared_ptr<HttpProtection> protection) {
   const Result<protocol::HostPort> parsed = protocol::parse_host_port(address);
   if (!parsed) return fail(parsed.error().code, std::string(flag) + ": " + parsed.error().message);
   auto listeners = protocol::listen_on_host(*parsed);
@@ -355,8 +448,9 @@ Result<std::unique_ptr<HttpPort>> HttpPort::start(std::string_view address, std:
   }
   Descriptor wake(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
   if (!wake) return fail(ErrorCode::kIo, std::string("no file descriptor is left for HTTP: ") + kRaiseOpenFiles);
-  std::unique_ptr<HttpPort> port(
-      new HttpPort(std::make_unique<Impl>(std::move(handlers), std::move(*listeners), std::move(wake)), parsed->host));
+  auto impl =
+      std::make_unique<Impl>(std::move(handlers), std::move(protection), std::move(*listeners), std::move(wake));
+  std::unique_ptr<HttpPort> port(new HttpPort(std::move(impl), parsed->host));
   port->impl_->start();
   return port;
 }

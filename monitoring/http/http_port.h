@@ -2,12 +2,14 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 
 #include "kernels/base/result.h"
+#include "monitoring/http/http_protection.h"
 
 namespace millrace::monitoring {
 
@@ -19,7 +21,11 @@ struct HttpHandlers {
   std::function<std::optional<std::string>()> unhealthy;     ///< nothing: healthy; else the reason, one sentence
   std::function<std::optional<std::string>()> unready = {};  ///< the same of readiness; empty: ready while healthy
   std::function<std::string()> status_json;                  ///< one JSON object
-  std::string title = "Millrace";                            ///< of the page; any text
+  /// Spans of this process (monitoring/trace/trace_answer.h); invalid_argument: a wrong query. Empty: no such path.
+  std::function<Result<std::string>(std::string_view query)> trace_json = {};
+  std::string title = "Millrace";  ///< of the page; any text
+  /// Further paths, each with the function that makes its JSON object.
+  std::map<std::string, std::function<std::string()>, std::less<>> more_json = {};
 };
 
 /// Serves HTTP to people, scrapers and probes. GET and HEAD have these paths:
@@ -27,15 +33,25 @@ struct HttpHandlers {
 /// - /healthz   200 "ok", or 503 and the reason: is the process alive? A supervisor ends one that is not.
 /// - /readyz    200 "ready", or 503 and the reason: does it serve? A supervisor waits for one that does not.
 /// - /status    200, JSON
-/// - /          200, a page that shows /status and follows it
+/// - /trace     200, JSON: the timeline; 400 or 503 and the reason
+/// - /          200, a page for people (status_page.h)
+/// - further paths of `more_json`: 200, JSON
 ///
-/// Other paths get 404, other methods 405. A client can change nothing through it, and it authenticates no client. Bind
-/// it to the loopback address or to a network that is trusted to read.
+/// /metrics has the port's own metrics (http_metric_infos()) after those of its program.
+///
+/// Other paths get 404, other methods 405. A client can change nothing through it but the recording of spans.
+///
+/// A port with an HttpProtection speaks TLS, or answers 401 to a request without its token, or both. Then /healthz and
+/// /readyz need no token, and give no reason without one. The page at / needs none either, and has no number of this
+/// process. A port without protection authenticates no client: bind it to the loopback address or to a network that is
+/// trusted to read.
 ///
 /// Limits   32 connections. One more ends the oldest one without an answer under way, otherwise the oldest. One request
-///          a connection: 3 s for the whole of it, 10 s to take the whole answer. 8 KiB of request line and headers, no
-///          request body. Two threads make /metrics and /status; 32 more such requests wait, further ones get 503.
-/// Health   and readiness wait for no other request, and for no other connection.
+///          a connection: 3 s for the handshake and the whole of it, 10 s to take the whole answer. 8 KiB of request
+///          line and headers, no request body. Two threads make /metrics, /status, /trace and further paths; 32 such
+///          requests wait, more get 503.
+/// Health   and readiness wait for no other request. They wait for the handshakes of TLS: some ms of computation for
+///          each of at most 32 connections.
 class HttpPort {
  public:
   /// Connections at a time, and so descriptors.
@@ -46,9 +62,10 @@ class HttpPort {
   /// address   "127.0.0.1:9100", "[::1]:9100", "localhost:9100": every address of the name that is this machine's; port
   ///           0: any free one, see port().
   /// flag      the command line flag that set the address, named in error messages ("--http").
+  /// protection  nullptr: none.
   /// Errors    invalid_argument: not an address. io: in use, or not of this machine.
-  static Result<std::unique_ptr<HttpPort>> start(std::string_view address, std::string_view flag,
-                                                 HttpHandlers handlers);
+  static Result<std::unique_ptr<HttpPort>> start(std::string_view address, std::string_view flag, HttpHandlers handlers,
+                                                 std::shared_ptr<HttpProtection> protection = nullptr);
 
   ~HttpPort();
   HttpPort(const HttpPort&) = delete;

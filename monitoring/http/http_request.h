@@ -12,7 +12,9 @@ inline constexpr size_t kHttpHeadBytesMax = 8 * 1024;
 
 struct HttpRequest {
   std::string method;
-  std::string path;  ///< as it was sent, without the query
+  std::string path;        ///< as it was sent, without the query
+  std::string query;       ///< behind the question mark, as it was sent
+  std::string token = {};  ///< of "Authorization: Bearer TOKEN"; empty: none
 };
 
 /// Collects the head of one request off a connection. Pure: bytes in, in pieces of any size.

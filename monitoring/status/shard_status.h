@@ -20,6 +20,10 @@ struct MemberStatus {
   int64_t silent_ms = 0;       ///< since its last message here, or else since it was joined
   uint64_t steps_applied = 0;  ///< least step count that it acknowledged here
   uint64_t steps_behind = 0;   ///< behind the slowest part's decided steps
+
+  /// Of its contributions that this shard took from this incarnation: as they came, and as plain f32 of every index.
+  uint64_t contribution_bytes = 0;
+  uint64_t dense_bytes = 0;
 };
 
 /// A member whose digest of a part is not the shard's: its weights are not those of the others.
@@ -208,6 +212,12 @@ struct TableFailuresStatus {
   int64_t last_ms = 0;
 };
 
+/// The keys of workers that a shard allows.
+struct KeysStatus {
+  uint64_t allowed = 0;
+  uint64_t skipped_files = 0;  ///< of the folder: they have no key, and the log says why
+};
+
 struct StatusReport {
   uint32_t shard = 0;
   uint32_t shard_count = 0;
@@ -227,6 +237,7 @@ struct StatusReport {
   std::vector<NamedCount> datagrams_dropped = {};
   std::string table_error;  ///< the last one's sentence; empty: the table does not fail
   std::optional<TableFailuresStatus> table_failures;
+  std::optional<KeysStatus> keys = {};  ///< with keys; set by the process
 };
 
 /// A job at a millrace-switch, from its /status: what `millrace status` reads.

@@ -24,6 +24,8 @@ void visit_fields(auto& v, Is<MemberStatus> auto& one) {
   v.field("silent_ms", one.silent_ms);
   v.field("steps_applied", one.steps_applied);
   v.field("steps_behind", one.steps_behind);
+  v.field("contribution_bytes", one.contribution_bytes);
+  v.field("dense_bytes", one.dense_bytes);
 }
 
 void visit_fields(auto& v, Is<DisagreementStatus> auto& one) {
@@ -194,6 +196,11 @@ void visit_fields(auto& v, Is<TableFailuresStatus> auto& failures) {
   v.field("last_ms", failures.last_ms);
 }
 
+void visit_fields(auto& v, Is<KeysStatus> auto& keys) {
+  v.field("allowed", keys.allowed);
+  v.field("skipped_files", keys.skipped_files);
+}
+
 void visit_fields(auto& v, Is<StatusReport> auto& report) {
   v.field("shard", report.shard);
   v.field("shard_count", report.shard_count);
@@ -206,6 +213,7 @@ void visit_fields(auto& v, Is<StatusReport> auto& report) {
   v.field("memory_bytes_max", report.memory_bytes_max);
   v.unless_empty("table_error", report.table_error);
   v.field("table_failures", report.table_failures);
+  v.field("keys", report.keys);
   v.unless_empty("datagrams_dropped", report.datagrams_dropped);
   v.field("jobs", report.jobs);
   v.field("other_shards", report.peers);

@@ -103,6 +103,17 @@ std::string host_port_text(std::string_view host, uint16_t port) {
 
 std::string tcp_address(std::string_view host, uint16_t port) { return std::string(kTcp) + host_port_text(host, port); }
 
+bool is_loopback_host(std::string_view host) {
+  if (host == "localhost") return true;
+  const std::string text(host.substr(0, host.find('%')));
+  in_addr ipv4{};
+  if (::inet_pton(AF_INET, text.c_str(), &ipv4) == 1) return (ntohl(ipv4.s_addr) >> 24) == IN_LOOPBACKNET;
+  in6_addr ipv6{};
+  if (::inet_pton(AF_INET6, text.c_str(), &ipv6) != 1) return false;
+  if (IN6_IS_ADDR_V4MAPPED(&ipv6)) return ipv6.s6_addr[12] == IN_LOOPBACKNET;
+  return IN6_IS_ADDR_LOOPBACK(&ipv6) != 0;
+}
+
 bool is_every_host(std::string_view host) { return host == "*" || host == "0.0.0.0" || host == "::"; }
 
 }  // namespace millrace::protocol

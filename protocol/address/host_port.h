@@ -48,6 +48,10 @@ std::string tcp_address(std::string_view host, uint16_t port);
 /// Returns whether a listener at `host` accepts on every address of its machine: "*", "0.0.0.0", "::".
 bool is_every_host(std::string_view host);
 
+/// Returns whether only this machine reaches a listener at `host`: 127.0.0.0/8, ::1, and the name "localhost". Other
+/// names are not looked up.
+bool is_loopback_host(std::string_view host);
+
 /// Returns the error of a text that is no address: "'TEXT' is not an address: give FORM; FAULT". A long text is
 /// truncated in it.
 Error not_an_address(std::string_view text, std::string_view form, std::string_view fault);

@@ -32,7 +32,7 @@ enum class MemberState : uint8_t { kSynced = 1, kJoining = 2 };
 struct Member {
   uint32_t worker = 0;
   uint64_t incarnation = 0;  ///< incarnation; grows with every return
-  uint64_t nonce = 0;        ///< drawn by the process: tells a reconnecting process from a second one
+  uint64_t nonce = 0;        ///< drawn by the process: tells a reconnecting process from a second one; 0 to others
   MemberState state = MemberState::kSynced;
   bool operator==(const Member&) const = default;
 };

@@ -2,13 +2,15 @@
 
 #include <chrono>
 #include <utility>
+#include <vector>
 
+#include "protocol/base/text.h"
 #include "protocol/table/membership_table.h"
 
 namespace millrace::protocol {
 
-EtcdPoller::EtcdPoller(const EtcdOptions& options, std::shared_ptr<EtcdHealth> health, std::string key)
-    : client_(options, std::move(health)), key_(std::move(key)), thread_([this] { run(); }) {}
+EtcdPoller::EtcdPoller(const EtcdOptions& options, std::shared_ptr<EtcdHealth> health, EtcdWatched watched)
+    : client_(options, std::move(health)), watched_(std::move(watched)), thread_([this] { run(); }) {}
 
 EtcdPoller::~EtcdPoller() {
   {
@@ -42,7 +44,7 @@ void EtcdPoller::run() {
   while (!stopped_) {
     lock.unlock();
     read();
-    keep_lease();
+    if (found() == Found::kSame) keep_lease();  // of another table it has no number
     lock.lock();
     stops_.wait_for(lock, std::chrono::nanoseconds(kReadEvery), [this] { return stopped_; });
   }
@@ -95,11 +97,22 @@ void EtcdPoller::revoke() {
 }
 
 void EtcdPoller::read() {
+  // Before the request: a linearizable read that begins now returns no earlier revision, unless etcd has lost data.
+  const uint64_t known = mod_revision_.load();
   EtcdTransaction transaction;
-  transaction.then().get(key_);
+  transaction.then().get(watched_.changes_key).get(watched_.identity_key);
   const auto answer = client_.transact(transaction, monotonic_now_ns() + kReadLimit);
-  if (!answer || answer->etcd.ranges.size() != 1 || answer->etcd.ranges[0].empty()) return;
-  note(answer->etcd.ranges[0][0].mod_revision);
+  if (!answer || answer->etcd.ranges.size() != 2) return;
+  const std::vector<EtcdEntry>& changes = answer->etcd.ranges[0];
+  const std::vector<EtcdEntry>& identity = answer->etcd.ranges[1];
+  const uint64_t revision = changes.empty() ? 0 : changes[0].mod_revision;
+  if (identity.empty() || text_of(identity[0].value) != watched_.identity) {
+    found_.store(Found::kAnother);
+  } else if (revision < known) {
+    found_.store(Found::kOlder);
+  } else {
+    note(revision);
+  }
 }
 
 }  // namespace millrace::protocol

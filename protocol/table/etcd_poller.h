@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -21,11 +22,18 @@ struct EtcdLeaseKey {
   bool operator==(const EtcdLeaseKey&) const = default;
 };
 
-/// Reads a key's last change again and again, on a thread and a connection of its own. So the caller's loop never waits
-/// for it. It also notices that etcd answers again, and keeps the process's lease.
+/// The table that a poller watches.
+struct EtcdWatched {
+  std::string changes_key;
+  std::string identity_key;
+  std::string identity;
+};
+
+/// Reads the last change of the key `changes` again and again, on a thread and a connection of its own. So the caller's
+/// loop never waits for it. It also notices that etcd answers again or has lost data, and keeps the process's lease.
 class EtcdPoller {
  public:
-  EtcdPoller(const EtcdOptions& options, std::shared_ptr<EtcdHealth> health, std::string key);
+  EtcdPoller(const EtcdOptions& options, std::shared_ptr<EtcdHealth> health, EtcdWatched watched);
   /// Gives the lease back. Waits for the call in progress and for that, kReadLimit at most each.
   ~EtcdPoller();
   EtcdPoller(const EtcdPoller&) = delete;
@@ -33,6 +41,13 @@ class EtcdPoller {
 
   /// Returns the largest mod revision that was read or noted. 0: none yet.
   uint64_t mod_revision() const { return mod_revision_.load(); }
+  enum class Found : uint8_t {
+    kSame,
+    kAnother,  ///< another identity than the one watched, or none
+    kOlder,    ///< a mod revision that was smaller than an earlier one
+  };
+  /// Returns the finding of the reads. It stays once it is not kSame.
+  Found found() const { return found_.load(); }
   /// Notes one that another connection has read.
   void note(uint64_t mod_revision);
 
@@ -55,8 +70,9 @@ class EtcdPoller {
   void revoke();
 
   EtcdClient client_;
-  std::string key_;
+  EtcdWatched watched_;
   std::atomic<uint64_t> mod_revision_ = 0;
+  std::atomic<Found> found_ = Found::kSame;
   std::mutex mutex_;
   std::condition_variable stops_;
   bool stopped_ = false;

@@ -1,10 +1,8 @@
 #include "protocol/table/etcd_table.h"
 
 #include <fmt/format.h>
-#include <sys/random.h>
 
 #include <algorithm>
-#include <charconv>
 #include <optional>
 #include <utility>
 
@@ -14,6 +12,7 @@
 #include "protocol/table/cluster_notes.h"
 #include "protocol/table/etcd_client.h"
 #include "protocol/table/etcd_poller.h"
+#include "protocol/table/etcd_values.h"
 #include "protocol/table/job_record.h"
 #include "protocol/table/lock_wait_policy.h"
 #include "protocol/table/table_rules.h"
@@ -27,22 +26,10 @@ namespace millrace::protocol {
 namespace {
 
 /// Raised with every change of the keys (protocol/wire/versions.md).
-constexpr std::string_view kFormat = "1";
+constexpr std::string_view kFormat = "2";
 constexpr size_t kTagBytes = 16;
 /// Time without an answer after which the polled counter is old.
 constexpr TimeNs kPolledAgeMax = kNsPerS;
-
-std::optional<uint64_t> number_of(std::string_view text) {
-  uint64_t number = 0;
-  const auto [end, fault] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (fault != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return number;
-}
-
-/// Returns the first entry of the range, or nullptr.
-const EtcdEntry* first_of(const EtcdAnswer& answer, size_t range) {
-  return range < answer.ranges.size() && !answer.ranges[range].empty() ? &answer.ranges[range][0] : nullptr;
-}
 
 class EtcdTable : public MembershipTable {
  public:
@@ -51,7 +38,7 @@ class EtcdTable : public MembershipTable {
         health_(std::make_shared<EtcdHealth>()),
         client_(options, health_),
         wait_policy_(options.wait_ms),
-        tag_(random_tag()) {}
+        tag_(random_identity()) {}
 
   Status open();
 
@@ -94,6 +81,11 @@ class EtcdTable : public MembershipTable {
   Result<TimeNs> deadline();
   static TimeNs open_deadline() { return monotonic_now_ns() + kTableOpenWaitMs * kNsPerMs; }
   Result<EtcdClient::Answer> run(const EtcdTransaction& transaction, TimeNs deadline);
+  /// Runs a transaction iff the table is the one that this object opened. Errors  conflict: it is another one.
+  Result<EtcdClient::Answer> run_here(EtcdTransaction& transaction, TimeNs deadline);
+  bool is_own(const EtcdEntry* identity) const { return identity && text_of(identity->value) == identity_; }
+  std::unexpected<Error> another_table() const { return error({ErrorCode::kConflict, std::string(kAnotherTable)}); }
+  std::unexpected<Error> older_table() const { return error({ErrorCode::kStale, std::string(kOlderTable)}); }
   Result<std::optional<JobRecord>> read_job_until(uint64_t job, TimeNs deadline);
   Result<std::optional<JobRecord>> read_named(std::string_view name, TimeNs deadline);
   Result<JobRecord> record_of(const EtcdEntry& entry) const;
@@ -106,7 +98,6 @@ class EtcdTable : public MembershipTable {
 
   EtcdPoller& poller();
 
-  static uint64_t random_tag();
   /// Returns the tag of the next swap: no other swap of any process has it.
   ByteBuffer next_tag();
   static ByteBuffer tagged(const ByteBuffer& tag, const JobRecord& record);
@@ -117,6 +108,8 @@ class EtcdTable : public MembershipTable {
   LockWaitPolicy wait_policy_;
   uint64_t tag_;
   uint64_t swaps_ = 0;
+  std::string identity_;                ///< of the table
+  uint64_t revision_ = 0;               ///< the largest one of the key `changes` that change_counter() has read
   std::unique_ptr<EtcdPoller> poller_;  ///< from the first poll on
 };
 
@@ -141,17 +134,32 @@ Result<EtcdClient::Answer> EtcdTable::run(const EtcdTransaction& transaction, Ti
   return answer;
 }
 
+Result<EtcdClient::Answer> EtcdTable::run_here(EtcdTransaction& transaction, TimeNs deadline) {
+  transaction.if_value(key("identity"), identity_);
+  transaction.otherwise().get(key("identity"));  // the last one
+  Result<EtcdClient::Answer> answer = run(transaction, deadline);
+  if (!answer || answer->etcd.succeeded || answer->etcd.ranges.empty()) return answer;
+  if (!is_own(first_of(answer->etcd, answer->etcd.ranges.size() - 1))) return another_table();
+  return answer;
+}
+
 Status EtcdTable::open() {
+  identity_ = fmt::format("{:016x}", random_identity());
   EtcdTransaction transaction;
   transaction.if_version(key("format"), 0);
-  transaction.then().put(key("format"), kFormat);
-  transaction.otherwise().get(key("format"));
+  transaction.then().put(key("format"), kFormat).put(key("identity"), identity_);
+  transaction.otherwise().get(key("format")).get(key("identity"));
   const auto answer = run(transaction, open_deadline());
   if (!answer) return std::unexpected(answer.error());
   if (answer->etcd.succeeded) return {};
   const EtcdEntry* format = first_of(answer->etcd, 0);
   if (!format) return damaged("the key 'format'");
-  if (text_of(format->value) == kFormat) return {};
+  if (text_of(format->value) == kFormat) {
+    const EtcdEntry* identity = first_of(answer->etcd, 1);
+    if (!identity) return damaged("the key 'identity'");
+    identity_ = text_of(identity->value);
+    return {};
+  }
   return error({ErrorCode::kUnsupported,
                 fmt::format("written by another version of Millrace (this build knows format {}): name another prefix, "
                             "etcd://HOST:PORT/PREFIX",
@@ -173,11 +181,11 @@ Result<uint64_t> EtcdTable::start_shard(uint32_t shard, uint32_t shard_count, st
     }
     transaction.then()
         .put(key("shard_count"), count_text)
-        .put(key_of_shard(shard), fmt::format("{}\n{}", address, datagrams))
+        .put(key_of_shard(shard), value_of_start(shard, address, datagrams))
         .get(key_of_shard(shard));
     put_change(transaction.then());
     transaction.otherwise().get(key("shard_count"));
-    const auto answer = run(transaction, until);
+    const auto answer = run_here(transaction, until);
     if (!answer) return std::unexpected(answer.error());
     if (answer->etcd.succeeded) {
       const EtcdEntry* entry = first_of(answer->etcd, 2);
@@ -204,11 +212,12 @@ Result<std::vector<ShardEntry>> EtcdTable::map_of(uint64_t count, const std::vec
   const size_t prefix_bytes = key("shard/").size();
   for (const EtcdEntry& entry : entries) {
     const std::optional<uint64_t> shard = number_of(std::string_view(entry.key).substr(prefix_bytes));
-    const std::string_view value = text_of(entry.value);
-    const size_t end = value.find('\n');
-    if (!shard || end == std::string_view::npos) return damaged(fmt::format("the key '{}'", entry.key));
+    std::optional<ShardEntry> start;
+    if (shard && *shard < kShardsMax) start = start_of_value(static_cast<uint32_t>(*shard), text_of(entry.value));
+    if (!start) return damaged(fmt::format("the key '{}'", entry.key));
     if (*shard >= count) continue;
-    shards[*shard] = {std::string(value.substr(0, end)), entry.version, std::string(value.substr(end + 1))};
+    shards[*shard] = std::move(*start);
+    shards[*shard].incarnation = entry.version;
   }
   return shards;
 }
@@ -314,7 +323,10 @@ Result<std::optional<JobRecord>> EtcdTable::try_to_create(std::string_view name,
   Result<std::vector<ShardEntry>> shards = map_of(*count, seen->etcd.ranges[2]);
   if (!shards) return std::unexpected(shards.error());
 
-  const uint64_t job = *last_job + 1;
+  const uint64_t place = *last_job + 1;
+  const Result<uint64_t> number = draw_job_number(place);
+  if (!number) return damaged("the key 'last_job'");
+  const uint64_t job = *number;
   JobRecord record = new_job_record(name, spec, path, job, std::move(*shards));
   EtcdTransaction create;
   create.if_version(key_of_name(name), 0)
@@ -322,13 +334,13 @@ Result<std::optional<JobRecord>> EtcdTable::try_to_create(std::string_view name,
       .if_mod_revision(key("shard_count"), counted ? counted->mod_revision : 0);
   create.then()
       .put(key_of_name(name), fmt::format("{}", job))
-      .put(key("last_job"), fmt::format("{}", job))
+      .put(key("last_job"), fmt::format("{}", place))
       .put(key_of_job("job", job), ByteSpan(tagged(next_tag(), record)))
       .put(key_of_job("spec", job), spec);
   put_change(create.then());
-  if (job > kFinishedJobsKept)
-    create.then().remove_range(key_of_job("done", 0), key_of_job("done", job - kFinishedJobsKept));
-  const auto created = run(create, deadline);
+  if (const uint64_t first = first_kept_job(place); first > 0)
+    create.then().remove_range(key_of_job("done", 0), key_of_job("done", first));
+  const auto created = run_here(create, deadline);
   if (!created) return std::unexpected(created.error());
   if (!created->etcd.succeeded) return std::optional<JobRecord>();
   return std::optional(std::move(record));
@@ -353,7 +365,7 @@ Result<bool> EtcdTable::compare_and_swap(uint64_t expected_epoch, const JobRecor
   }
   put_change(swap.then());
   swap.otherwise().get(key_of_job("job", job)).get(key_of_job("done", job));
-  const auto answer = run(swap, *until);
+  const auto answer = run_here(swap, *until);
   if (!answer) return std::unexpected(answer.error());
   if (answer->etcd.succeeded) return true;
   return swap_outcome(expected_epoch, job, *answer, tag);
@@ -379,11 +391,15 @@ Result<uint64_t> EtcdTable::change_counter() {
   const Result<TimeNs> until = deadline();
   if (!until) return std::unexpected(until.error());
   EtcdTransaction transaction;
-  transaction.then().get(key("changes"));
+  const uint64_t known = poller_ ? std::max(revision_, poller_->mod_revision()) : revision_;
+  transaction.then().get(key("changes")).get(key("identity"));
   const auto answer = run(transaction, *until);
   if (!answer) return std::unexpected(answer.error());
+  if (!is_own(first_of(answer->etcd, 1))) return another_table();
   const EtcdEntry* changes = first_of(answer->etcd, 0);
   const uint64_t counter = changes ? changes->mod_revision : 0;
+  if (counter < known) return older_table();
+  revision_ = counter;
   if (poller_) poller_->note(counter);
   return counter;
 }
@@ -399,17 +415,14 @@ Result<uint64_t> EtcdTable::polled_change_counter() {
                   fmt::format("no member has answered for {:.1f} s; jobs go on, and their members stay as they are",
                               static_cast<double>(age) / 1e9)});
   }
+  if (poller_->found() == EtcdPoller::Found::kAnother) return another_table();
+  if (poller_->found() == EtcdPoller::Found::kOlder) return older_table();
   return poller_->mod_revision();
 }
 
-uint64_t EtcdTable::random_tag() {
-  uint64_t tag = 0;
-  MILLRACE_CHECK(::getrandom(&tag, sizeof tag, 0) == sizeof tag);
-  return tag;
-}
-
 EtcdPoller& EtcdTable::poller() {
-  if (!poller_) poller_ = std::make_unique<EtcdPoller>(options_, health_, key("changes"));
+  if (!poller_)
+    poller_ = std::make_unique<EtcdPoller>(options_, health_, EtcdWatched{key("changes"), key("identity"), identity_});
   return *poller_;
 }
 
@@ -421,11 +434,11 @@ Result<uint64_t> EtcdTable::take_over_shard(uint32_t shard, uint64_t expected, s
     return std::unexpected(s.error());
   EtcdTransaction transaction;
   transaction.if_version(key_of_shard(shard), expected);
-  const std::string value = fmt::format("{}\n{}", address, datagrams);
+  const std::string value = value_of_start(shard, address, datagrams);
   transaction.then().put(key("shard_count"), fmt::format("{}", map->size())).put(key_of_shard(shard), value);
   put_change(transaction.then());
   transaction.otherwise().get(key_of_shard(shard));
-  const auto answer = run(transaction, open_deadline());
+  const auto answer = run_here(transaction, open_deadline());
   if (!answer) return std::unexpected(answer.error());
   if (answer->etcd.succeeded) return expected + 1;
   // An earlier attempt may have been this one: no other process has its address.
@@ -500,7 +513,7 @@ Result<bool> EtcdTable::set_drain(uint32_t shard, uint64_t incarnation, const st
     transaction.then().remove(key(key_of_drain(shard)));
   }
   put_change(transaction.then());
-  const auto answer = run(transaction, *until);
+  const auto answer = run_here(transaction, *until);
   if (!answer) return std::unexpected(answer.error());
   return answer->etcd.succeeded;
 }
@@ -535,15 +548,26 @@ Result<std::vector<JobRecord>> EtcdTable::open_jobs() {
 }
 
 Result<bool> EtcdTable::remove_cluster() {
+  // A process that was stopped meanwhile knows by the next identity that the cluster was removed.
+  const std::string next = fmt::format("{:016x}", random_identity());
   EtcdTransaction transaction;
-  transaction.if_none(key("lease/")).if_none(key("spare/"));
+  transaction.if_none(key("lease/")).if_none(key("spare/")).if_value(key("identity"), identity_);
   for (const char* kind : {"shard/", "drain/", "name/", "job/", "spec/", "done/"})
     transaction.then().remove_all(key(kind));
-  transaction.then().remove(key("shard_count"));
+  transaction.then().remove(key("shard_count")).put(key("identity"), next);
   put_change(transaction.then());
+  transaction.otherwise().get(key("identity"));
   const auto answer = run(transaction, open_deadline());
   if (!answer) return std::unexpected(answer.error());
-  return answer->etcd.succeeded;
+  const EtcdEntry* found = first_of(answer->etcd, 0);
+  const bool earlier_attempt = !answer->etcd.succeeded && found && text_of(found->value) == next;
+  if (!answer->etcd.succeeded && !earlier_attempt) {
+    if (!is_own(found)) return another_table();
+    return false;
+  }
+  identity_ = next;
+  poller_.reset();  // it watches the identity before
+  return true;
 }
 
 ByteBuffer EtcdTable::next_tag() {

@@ -9,7 +9,7 @@
 namespace millrace::protocol {
 namespace {
 
-constexpr uint16_t kRecordVersion = 6;  ///< raised with every change of the bytes: protocol/wire/versions.md
+constexpr uint16_t kRecordVersion = 9;  ///< raised with every change of the bytes: protocol/wire/versions.md
 constexpr size_t kChecksumBytes = sizeof(uint64_t);
 
 void put_membership(const Membership& membership, ByteWriter& writer) {
@@ -81,6 +81,12 @@ bool get_membership(FieldReader& reader, Membership& membership) {
          membership.cut <= membership.epoch && activations_make_sense(membership);
 }
 
+bool get_end_code(FieldReader& reader, ErrorCode& code) {
+  const auto number = reader.get<uint16_t>();
+  code = static_cast<ErrorCode>(number);
+  return number != 0 && error_code_name(code) != error_code_name(ErrorCode{0});
+}
+
 }  // namespace
 
 ByteBuffer encode_job_record(const JobRecord& record) {
@@ -98,6 +104,13 @@ ByteBuffer encode_job_record(const JobRecord& record) {
   }
   writer.put(static_cast<uint8_t>(record.workers_rejoin));
   put_text(writer, record.end_reason);
+  put_text(writer, record.opened_by);
+  writer.put(static_cast<uint16_t>(record.end_code));
+  writer.put(static_cast<uint32_t>(record.finished.size()));
+  for (const LogReach& reach : record.finished) {
+    writer.put(reach.steps);
+    writer.put(reach.decided_in);
+  }
   writer.put(hash64(ByteSpan(bytes)));
   return bytes;
 }
@@ -124,6 +137,13 @@ Result<JobRecord> decode_job_record(ByteSpan bytes) {
   }
   record.workers_rejoin = reader.flag();
   record.end_reason = reader.text(kSentenceBytesMax);
+  record.opened_by = reader.text(kNameBytesMax);
+  if (!get_end_code(reader, record.end_code)) return malformed();
+  record.finished.resize(reader.count(16, kShardsMax));
+  for (LogReach& reach : record.finished) {
+    reach.steps = reader.get<uint64_t>();
+    reach.decided_in = reader.get<uint64_t>();
+  }
   if (!reader.at_end()) return malformed();
   return record;
 }

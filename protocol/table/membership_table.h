@@ -14,6 +14,13 @@
 
 namespace millrace::protocol {
 
+/// How far the log, or a member's state, goes in the parts of one shard.
+struct LogReach {
+  uint64_t steps = 0;       ///< the least over the parts
+  uint64_t decided_in = 0;  ///< the epoch of the last step; the greatest over the parts
+  bool operator==(const LogReach&) const = default;
+};
+
 /// A job as the membership table keeps it.
 struct JobRecord {
   std::string name;
@@ -24,6 +31,13 @@ struct JobRecord {
   bool workers_rejoin = false;  ///< a member's first Hello asked to return: its processes do when they are restarted
   /// A finished job's reason, for processes that ask for it. Empty: all its workers have finished.
   std::string end_reason = {};
+  /// The code of that reason: every shard aborts the members that are left with it.
+  ErrorCode end_code = ErrorCode::kUnavailable;
+  /// R10f: how far the members had come that left as finished, by shard: the greatest of each number. A shard that has
+  /// noted nothing has zeros, or no entry. Empty also where the job has ended.
+  std::vector<LogReach> finished = {};
+  /// Name of the key whose Hello opened the job: its quotas hold for the job on all shards. Empty: without keys.
+  std::string opened_by = {};
 };
 
 /// A process of the cluster, as it describes itself to operators. No decision depends on it.
@@ -59,8 +73,10 @@ struct ClusterView {
 /// Threads  one object a thread; several objects, and processes, may share one table. An object does not survive
 ///          fork().
 /// Errors   io: the file or the server refuses. timeout: another process holds the lock, or etcd does not answer.
-///          malformed, unsupported: a record that is damaged or of another version. A write that reports timeout may
-///          have taken effect: the caller reads again. Nothing has changed when a write reports another error.
+///          malformed, unsupported: a record that is damaged or of another version. conflict, of writes and of the
+///          change counter: the table is not the one that this object opened. stale, of these too: it is an older copy
+///          of that one. A write that reports timeout may have taken effect: the caller reads again. Nothing has
+///          changed when a write reports another error.
 class MembershipTable {
  public:
   virtual ~MembershipTable() = default;
@@ -129,7 +145,8 @@ class MembershipTable {
   virtual Result<bool> compare_and_swap(uint64_t expected_epoch, const JobRecord& next) = 0;
 
   /// Forgets the shard map and all jobs, so that the next cluster may have another number of shards. Numbers of jobs
-  /// are not given again. Returns false, and changes nothing: some process holds a lease.
+  /// are not given again. The table is another one from then on, except to this object. Returns false, and changes
+  /// nothing: some process holds a lease.
   virtual Result<bool> remove_cluster() = 0;
 
   /// Returns a counter that grows with every change of the table.

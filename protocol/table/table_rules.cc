@@ -1,11 +1,45 @@
 #include "protocol/table/table_rules.h"
 
 #include <fmt/format.h>
+#include <sys/random.h>
 
+#include <algorithm>
+
+#include "kernels/base/bytes.h"
+#include "kernels/base/check.h"
+#include "kernels/base/hash.h"
 #include "protocol/base/limits.h"
 #include "protocol/base/text.h"
 
 namespace millrace::protocol {
+
+uint64_t random_identity() {
+  uint64_t drawn = 0;
+  MILLRACE_CHECK(::getrandom(&drawn, sizeof drawn, 0) == sizeof drawn);
+  return std::max<uint64_t>(drawn >> 1, 1);
+}
+
+Result<uint64_t> draw_job_number(uint64_t place) {
+  constexpr uint64_t kPlacesMax = uint64_t{1} << (63 - kJobNumberRandomBits);
+  if (place == 0 || place >= kPlacesMax)
+    return fail(ErrorCode::kMalformed, "membership table: its count of jobs is damaged");
+  constexpr uint64_t kMask = (uint64_t{1} << kJobNumberRandomBits) - 1;
+  return (place << kJobNumberRandomBits) | (random_identity() & kMask);
+}
+
+uint64_t first_kept_job(uint64_t last) {
+  return last > kFinishedJobsKept ? (last - kFinishedJobsKept) << kJobNumberRandomBits : 0;
+}
+
+uint64_t hash_of_start(uint32_t shard, const ShardEntry& start) {
+  ByteBuffer bytes;
+  ByteWriter writer(bytes);
+  writer.put(shard);
+  writer.put(start.incarnation);
+  put_text(writer, start.address);
+  put_text(writer, start.datagrams);
+  return hash64(ByteSpan(bytes));
+}
 
 Status check_start_shard(uint32_t shard, uint32_t shard_count, std::string_view address, std::string_view datagrams) {
   if (shard_count < 1 || shard_count > kShardsMax) {

@@ -16,81 +16,20 @@
 #include <utility>
 
 #include "kernels/base/check.h"
-#include "protocol/base/text.h"
+#include "protocol/transport/key_gate.h"
+#include "protocol/transport/socket.h"
 
 namespace millrace::protocol {
 namespace {
 
-// Below this a copy costs less than the bookkeeping of a shared owner.
-constexpr size_t kCopyBelowBytes = 1024;
-constexpr size_t kFramesMax = 2;
 constexpr int kBacklog = 1024;
-constexpr int kKeepaliveIdleS = 30;
+/// Time in which a peer that connected must end its handshake: a connection that never speaks holds a descriptor.
+constexpr int kHandshakeMs = 10'000;
 /// Where a name has several addresses, one that does not answer must leave time for the others.
 constexpr int kOneAddressConnectMs = 2'000;
 constexpr int kOneAddressHandshakeMs = 5'000;
 /// A free port of a name's first address may be taken on the second one: another one is asked for.
 constexpr int kFreePortTries = 8;
-
-// Keeps a payload alive until ZeroMQ has sent it. An I/O thread releases it; that thread's queue orders the release
-// after the sending thread's writes. `handed` expresses the same order where tools can see it (the library is not built
-// for ThreadSanitizer).
-struct FrameOwner {
-  std::shared_ptr<const void> owner;
-  std::atomic<bool> handed{false};
-};
-
-void release_owner(void* /*data*/, void* hint) {
-  auto* held = static_cast<FrameOwner*>(hint);
-  MILLRACE_CHECK(held->handed.load(std::memory_order_acquire));
-  delete held;
-}
-
-// A received ZeroMQ message that lives as long as a reader of its bytes.
-struct PendingFrame {
-  zmq_msg_t message;
-  PendingFrame() { zmq_msg_init(&message); }
-  ~PendingFrame() { zmq_msg_close(&message); }
-  PendingFrame(const PendingFrame&) = delete;
-  PendingFrame& operator=(const PendingFrame&) = delete;
-};
-
-SharedBytes as_shared(std::shared_ptr<PendingFrame> frame) {
-  const auto* data = static_cast<const uint8_t*>(zmq_msg_data(&frame->message));
-  const size_t size = zmq_msg_size(&frame->message);
-  return {std::move(frame), ByteSpan(data, size)};
-}
-
-/// A frame on its way out, empty until it is filled.
-struct OutgoingFrame {
-  zmq_msg_t message;
-  OutgoingFrame() { zmq_msg_init(&message); }
-  ~OutgoingFrame() { zmq_msg_close(&message); }
-  OutgoingFrame(const OutgoingFrame&) = delete;
-  OutgoingFrame& operator=(const OutgoingFrame&) = delete;
-
-  /// Copies the bytes. False: there is no memory for them.
-  bool copy(ByteSpan bytes) {
-    if (zmq_msg_init_size(&message, bytes.size()) != 0) {
-      zmq_msg_init(&message);
-      return false;
-    }
-    if (!bytes.empty()) std::memcpy(zmq_msg_data(&message), bytes.data(), bytes.size());
-    return true;
-  }
-  bool fill(const SharedBytes& bytes) {
-    if (bytes.bytes.size() < kCopyBelowBytes || !bytes.owner) return copy(bytes.bytes);
-    auto* held = new (std::nothrow) FrameOwner{bytes.owner};
-    if (held == nullptr) return false;
-    held->handed.store(true, std::memory_order_release);
-    // ZeroMQ's interface is not const-correct; it only reads the sent bytes.
-    auto* data = const_cast<uint8_t*>(bytes.bytes.data());
-    if (zmq_msg_init_data(&message, data, bytes.bytes.size(), release_owner, held) == 0) return true;
-    zmq_msg_init(&message);
-    delete held;
-    return false;
-  }
-};
 
 /// Does the same as each thread of ZeroMQ at its start, where a failure would end the process.
 Status scheduling_can_be_set() {
@@ -151,157 +90,6 @@ const Status& TransportContext::threads_can_start() {
   if (!state_->threads_can_start) state_->threads_can_start = scheduling_can_be_set();
   return *state_->threads_can_start;
 }
-
-/// Reads the remaining frames of the message at which its socket is, unless disarmed. Takes no memory.
-class RestOfMessage {
- public:
-  explicit RestOfMessage(void* socket) : socket_(socket) {}
-  ~RestOfMessage() {
-    int more = 0;
-    size_t size = sizeof(more);
-    while (socket_ != nullptr && zmq_getsockopt(socket_, ZMQ_RCVMORE, &more, &size) == 0 && more != 0) {
-      zmq_msg_t frame;
-      zmq_msg_init(&frame);
-      const bool read = zmq_msg_recv(&frame, socket_, ZMQ_DONTWAIT) >= 0 || zmq_errno() == EINTR;
-      zmq_msg_close(&frame);
-      if (!read) return;
-    }
-  }
-  RestOfMessage(const RestOfMessage&) = delete;
-  RestOfMessage& operator=(const RestOfMessage&) = delete;
-  void disarm() { socket_ = nullptr; }
-
- private:
-  void* socket_;
-};
-
-/// A ZeroMQ socket with its options set; the one place that calls the library for sending and receiving.
-class Socket {
- public:
-  /// Errors   io: the process has no descriptor for it.
-  static Result<std::unique_ptr<Socket>> open(TransportContext& context, int type) {
-    if (const Status& can = context.threads_can_start(); !can) return std::unexpected(can.error());
-    std::unique_ptr<Socket> socket(new Socket);  // first: the owner of the handle exists before it
-    socket->handle_ = zmq_socket(context.handle(), type);
-    if (socket->handle_ == nullptr) return not_opened();
-    const auto& options = context.options();
-    socket->set(ZMQ_LINGER, static_cast<int>(options.linger_ms));
-    socket->set(ZMQ_SNDHWM, static_cast<int>(options.queue_messages_max));
-    socket->set(ZMQ_RCVHWM, static_cast<int>(options.queue_messages_max));
-    const auto frame_max =
-        static_cast<int64_t>(std::max(options.limits.payload_bytes_max, options.limits.envelope_bytes_max));
-    zmq_setsockopt(socket->handle_, ZMQ_MAXMSGSIZE, &frame_max, sizeof(frame_max));
-    socket->set(ZMQ_TCP_KEEPALIVE, 1);
-    socket->set(ZMQ_TCP_KEEPALIVE_IDLE, kKeepaliveIdleS);
-    return socket;
-  }
-  static std::unexpected<Error> not_opened() {
-    return fail(ErrorCode::kIo, std::string("cannot open a socket: ") + zmq_strerror(zmq_errno()) +
-                                    "; raise the limit of open files (ulimit -n), or close what holds them");
-  }
-  ~Socket() { close(); }
-  Socket(const Socket&) = delete;
-  Socket& operator=(const Socket&) = delete;
-
-  void set(int option, int value) {
-    MILLRACE_CHECK(zmq_setsockopt(handle_, option, &value, sizeof(value)) == 0, option, value);
-  }
-  void* handle() const { return handle_; }
-  void close() {
-    if (handle_ != nullptr) zmq_close(handle_);
-    handle_ = nullptr;
-  }
-
-  SendResult send_one(OutgoingFrame& frame, int flags) {
-    for (;;) {
-      if (zmq_msg_send(&frame.message, handle_, flags | ZMQ_DONTWAIT) >= 0) return SendResult::kSent;
-      const int error = zmq_errno();
-      if (error == EINTR) continue;
-      if (error == EAGAIN) return SendResult::kWouldBlock;
-      return error == EHOSTUNREACH ? SendResult::kUnknownPeer : SendResult::kFailed;
-    }
-  }
-
-  // Either all frames are queued or none: ZeroMQ decides at the first one, and the rest of a multipart message follows.
-  // All frames are made before the first one is sent. One that could not be made would leave half a message, and the
-  // next message would be its end.
-  SendResult send_all(const PeerId* to, const SharedBytes& envelope, const SharedBytes& payload) {
-    if (handle_ == nullptr) return SendResult::kFailed;
-    OutgoingFrame identity;
-    OutgoingFrame first;
-    OutgoingFrame second;
-    if (to != nullptr && !identity.copy(bytes_of(to->bytes))) return SendResult::kFailed;
-    if (!first.fill(envelope) || !second.fill(payload)) return SendResult::kFailed;
-    if (to != nullptr) {
-      if (const auto result = send_one(identity, ZMQ_SNDMORE); result != SendResult::kSent) return result;
-    }
-    if (const auto result = send_one(first, ZMQ_SNDMORE); result != SendResult::kSent) return result;
-    return send_one(second, 0);
-  }
-
-  // Reads one whole multipart message; frames beyond kFramesMax (after the routing identity) are read and dropped.
-  // Throws std::bad_alloc with that message read and dropped: its rest must not be taken for the next one.
-  std::optional<ReceivedFrames> receive_all(bool routed, bool& too_many) {
-    RestOfMessage rest(handle_);
-    auto received = receive_frames(routed, too_many);
-    rest.disarm();
-    return received;
-  }
-
-  std::optional<ReceivedFrames> receive_frames(bool routed, bool& too_many) {
-    too_many = false;
-    ReceivedFrames received;
-    bool first = true;
-    for (;;) {
-      auto frame = std::make_shared<PendingFrame>();
-      if (zmq_msg_recv(&frame->message, handle_, ZMQ_DONTWAIT) < 0) {
-        if (zmq_errno() == EINTR) continue;
-        return std::nullopt;  // between messages only: a multipart message arrives as a whole
-      }
-      const bool more = zmq_msg_more(&frame->message) != 0;
-      received.bytes += zmq_msg_size(&frame->message);
-      if (first && routed) {
-        received.peer.bytes.assign(static_cast<const char*>(zmq_msg_data(&frame->message)),
-                                   zmq_msg_size(&frame->message));
-      } else if (received.frames.size() < kFramesMax) {
-        received.frames.push_back(as_shared(std::move(frame)));
-      } else {
-        too_many = true;
-      }
-      first = false;
-      if (!more) return received;
-    }
-  }
-
-  // The kind of a monitor's next event, 0 where it has none. Takes no memory: if an event were read and lost, no caller
-  // would make its broken connection again.
-  std::optional<uint16_t> receive_event() {
-    const RestOfMessage rest(handle_);  // the address
-    PendingFrame frame;
-    while (zmq_msg_recv(&frame.message, handle_, ZMQ_DONTWAIT) < 0) {
-      if (zmq_errno() != EINTR) return std::nullopt;
-    }
-    uint16_t kind = 0;
-    if (zmq_msg_size(&frame.message) >= sizeof(kind)) std::memcpy(&kind, zmq_msg_data(&frame.message), sizeof(kind));
-    return kind;
-  }
-
-  std::optional<Received> receive_message(bool routed, const FrameLimits& limits) {
-    bool too_many = false;
-    auto frames = receive_all(routed, too_many);
-    if (!frames) return std::nullopt;
-    Received received{std::move(frames->peer), fail(ErrorCode::kMalformed, "not two frames: envelope and payload"),
-                      frames->bytes};
-    if (!too_many && frames->frames.size() == kFramesMax) {
-      received.message = decode_message(frames->frames[0].bytes, std::move(frames->frames[1]), limits);
-    }
-    return received;
-  }
-
- private:
-  Socket() = default;
-  void* handle_ = nullptr;
-};
 
 namespace {
 
@@ -369,6 +157,10 @@ Result<std::unique_ptr<Listener>> Listener::bind(TransportContext& context, cons
   listener->socket_ = std::move(*socket);
   listener->socket_->set(ZMQ_ROUTER_MANDATORY, 1);
   listener->socket_->set(ZMQ_BACKLOG, kBacklog);
+  listener->socket_->set(ZMQ_HANDSHAKE_IVL, kHandshakeMs);
+  if (const auto& keys = context.options().keys) {
+    if (const Status listens = listener->socket_->listen_with(*keys); !listens) return std::unexpected(listens.error());
+  }
   const Result<HostPort> host = parse_tcp_address(address);
   if (host && host->host != "*" && !is_numeric_host(host->host)) {
     if (const Status bound = listener->bind_host(*host, context.options().resolver); !bound)
@@ -391,11 +183,12 @@ SendResult Listener::send_frames(const PeerId& to, const SharedBytes& envelope, 
   return socket_->send_all(&to, envelope, payload);
 }
 
-std::optional<Received> Listener::receive() { return socket_->receive_message(true, limits_); }
+std::optional<Received> Listener::receive() { return socket_->receive_message(Socket::Routing::kRouted, limits_); }
 
 std::optional<ReceivedFrames> Listener::receive_frames() {
-  bool too_many = false;
-  return socket_->receive_all(true, too_many);
+  auto all = socket_->receive_all(Socket::Routing::kRouted);
+  if (!all) return std::nullopt;
+  return std::move(all->frames);
 }
 
 Result<std::unique_ptr<Connection>> Connection::connect(TransportContext& context, const std::string& address) {
@@ -419,6 +212,7 @@ Status Connection::reconnect() {
   state_ = ConnectionState::kConnecting;
   accepted_ = false;
   trouble_.clear();
+  key_trouble_.clear();
   unsent_.clear();
   if (!name_) return connect_to(address_);
   if (!lookup_) connect_to_host();  // else its answer connects the new socket
@@ -433,6 +227,9 @@ Status Connection::open_sockets() {
   auto monitor = Socket::open(*context_, ZMQ_PAIR);
   if (!monitor) return std::unexpected(monitor.error());
   (*socket)->set(ZMQ_RECONNECT_IVL, -1);
+  if (const auto& keys = context_->options().keys) {
+    if (const Status connects = (*socket)->connect_with(*keys); !connects) return connects;
+  }
   constexpr int kWatched = ZMQ_EVENT_CONNECTED | ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED |
                            ZMQ_EVENT_CLOSED | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
                            ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH;
@@ -494,16 +291,36 @@ void Connection::give_up(const Error& error) {
 
 ConnectionState Connection::state() {
   take_lookup();
-  while (const std::optional<uint16_t> event = monitor_->receive_event()) {
-    if (*event == 0) continue;
-    if (*event == ZMQ_EVENT_CONNECTED) {
+  while (const std::optional<Socket::Event> event = monitor_->receive_event()) {
+    if (event->kind == 0) continue;
+    if (event->kind == ZMQ_EVENT_CONNECTED) {
       accepted_ = true;
       continue;
     }
-    state_ = *event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED ? ConnectionState::kConnected : ConnectionState::kDisconnected;
+    note_handshake(event->kind, event->value);
+    state_ =
+        event->kind == ZMQ_EVENT_HANDSHAKE_SUCCEEDED ? ConnectionState::kConnected : ConnectionState::kDisconnected;
     if (state_ == ConnectionState::kConnected) rotation_.worked();
   }
   return state_;
+}
+
+/// Finds out whether a handshake failed because of the keys, and of whose.
+void Connection::note_handshake(uint16_t event, uint32_t reason) {
+  const auto& keys = context_->options().keys;
+  if (!key_trouble_.empty() || state_ == ConnectionState::kConnected) return;
+  if (event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) {
+    key_trouble_ = keys ? "it does not accept this process's key " + key_digits(keys->own.public_key) +
+                              ": that public key must be among its allowed keys"
+                        : "it refuses processes without a key";
+  } else if (event == ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL && reason == ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH) {
+    key_trouble_ = keys ? "it takes no keys, and this process has one: give it keys, or this process none"
+                        : "it wants a key, and this process has none: give it one, and the server's public key";
+  } else if (event != ZMQ_EVENT_HANDSHAKE_SUCCEEDED && keys && accepted_) {
+    key_trouble_ =
+        "it ended the handshake of the keys: the server's public key that this process was given may be "
+        "another server's, or it takes no keys";
+  }
 }
 
 SendResult Connection::send(const Message& message) {
@@ -524,11 +341,12 @@ SendResult Connection::keep_unsent(const SharedBytes& envelope, const SharedByte
   return SendResult::kSent;
 }
 
-std::optional<Received> Connection::receive() { return socket_->receive_message(false, limits_); }
+std::optional<Received> Connection::receive() { return socket_->receive_message(Socket::Routing::kNone, limits_); }
 
 std::optional<ReceivedFrames> Connection::receive_frames() {
-  bool too_many = false;
-  return socket_->receive_all(false, too_many);
+  auto all = socket_->receive_all(Socket::Routing::kNone);
+  if (!all) return std::nullopt;
+  return std::move(all->frames);
 }
 
 Waker::Waker() : descriptor_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) { MILLRACE_CHECK(descriptor_ >= 0, errno); }
@@ -546,12 +364,13 @@ void Waker::clear() {
 
 bool Poller::wait(int timeout_ms) {
   std::vector<zmq_pollitem_t> items;
-  items.reserve(listeners_.size() + 3 * connections_.size() + descriptors_.size() + wakers_.size());
+  items.reserve(listeners_.size() + 3 * connections_.size() + gates_.size() + descriptors_.size() + wakers_.size());
   for (auto* listener : listeners_) items.push_back({listener->socket().handle(), 0, ZMQ_POLLIN, 0});
   for (auto* connection : connections_) {
     items.push_back({connection->socket().handle(), 0, ZMQ_POLLIN, 0});
     items.push_back({connection->monitor().handle(), 0, ZMQ_POLLIN, 0});
   }
+  for (const auto* gate : gates_) items.push_back({gate->handle(), 0, ZMQ_POLLIN, 0});
   for (const int descriptor : descriptors_) items.push_back({nullptr, descriptor, ZMQ_POLLIN, 0});
   for (const auto* connection : connections_) {
     if (const int lookup = connection->lookup_descriptor(); lookup >= 0)

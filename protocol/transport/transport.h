@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -12,6 +13,7 @@
 #include "protocol/address/address_rotation.h"
 #include "protocol/address/host_lookup.h"
 #include "protocol/address/host_port.h"
+#include "protocol/keys/key.h"
 #include "protocol/messages/frame.h"
 #include "protocol/messages/messages.h"
 #include "protocol/messages/peer_id.h"
@@ -21,15 +23,29 @@
 /// protocol/wire/transport.md.
 namespace millrace::protocol {
 
+/// The keys of a process: CURVE on all its connections.
+struct TransportKeys {
+  KeyPair own;
+  PublicKey server;  ///< of the processes that its connections lead to
+};
+
 struct TransportOptions {
   FrameLimits limits;
   uint32_t io_threads = 1;
-  uint32_t queue_messages_max = 16'384;  ///< waiting to be sent to one peer; beyond it a send returns kWouldBlock.
+  uint32_t queue_messages_max = 16'384;     ///< waiting to be sent to one peer; beyond it a send returns kWouldBlock
+  uint32_t received_messages_max = 16'384;  ///< of one peer, that wait for the owner; beyond it the peer waits
+  /// Bytes that wait to be sent to one peer of a listener. A send beyond it returns kWouldBlock; one message of any
+  /// size passes. Frames below 1 KiB are not counted.
+  uint64_t queue_bytes_max = std::numeric_limits<uint64_t>::max();
+  /// The same over all peers. Beyond it a send to a peer for which something waits returns kWouldBlock. Shared payloads
+  /// count for each peer.
+  uint64_t queue_total_bytes_max = std::numeric_limits<uint64_t>::max();
   /// Time for which queued messages may still be sent when a socket is closed.
   uint32_t linger_ms = 1'000;
   HostResolver resolver = look_up_host;  ///< names of hosts to addresses, on threads of its own
-  /// Reserved for CURVE keys; empty in this version.
-  std::string security;
+  /// Of a listener and of all connections; empty: neither authentication nor encryption. A listener needs a KeyGate
+  /// beside it.
+  std::optional<TransportKeys> keys = {};
 };
 
 /// Owns the sockets' I/O threads. Made in main, outlives every Listener and Connection.
@@ -62,6 +78,8 @@ struct Received {
   PeerId peer;  ///< empty for a Connection
   Result<Message> message;
   uint64_t bytes = 0;  ///< of all frames
+  /// Of the connection that it came over, -1: not known. That may be gone, and its number another one's.
+  int descriptor = -1;
 };
 
 /// Undecoded frames, for measurements of the bare transport.
@@ -69,6 +87,7 @@ struct ReceivedFrames {
   PeerId peer;
   std::vector<SharedBytes> frames;
   uint64_t bytes = 0;
+  int descriptor = -1;  ///< as Received::descriptor
 };
 
 class Socket;
@@ -127,6 +146,9 @@ class Connection {
   ConnectionState state();
   /// Returns one sentence: why the name's lookup led to no connection. Empty: it did, or there was none.
   const std::string& trouble() const { return trouble_; }
+  /// Returns one sentence: why the keys of both sides led to no connection since the last (re)connect. Empty: they did,
+  /// or the cause is another. As of the last state().
+  const std::string& key_trouble() const { return key_trouble_; }
   /// Returns a descriptor that is readable once the lookup under way has an answer for state() to take; -1: none is
   /// under way.
   int lookup_descriptor() const { return lookup_ ? lookup_->descriptor() : -1; }
@@ -160,6 +182,7 @@ class Connection {
   void connect_to_host();
   void take_lookup();
   void give_up(const Error& error);
+  void note_handshake(uint16_t event, uint32_t reason);
   SendResult keep_unsent(const SharedBytes& envelope, const SharedBytes& payload);
 
   TransportContext* context_ = nullptr;
@@ -171,6 +194,7 @@ class Connection {
   std::unique_ptr<HostLookup> lookup_;
   std::deque<Unsent> unsent_;  ///< while lookup_ is there
   std::string trouble_;
+  std::string key_trouble_;
   FrameLimits limits_;
   ConnectionState state_ = ConnectionState::kConnecting;
   bool accepted_ = false;
@@ -191,12 +215,15 @@ class Waker {
   int descriptor_ = -1;
 };
 
+class KeyGate;
+
 /// Waits until something can be received. Connections are watched for connection events too.
 class Poller {
  public:
   /// Adds an object. It must outlive the poller or be removed; a Connection may be reconnected in between.
   void add(Listener& listener) { listeners_.push_back(&listener); }
   void add(Connection& connection) { connections_.push_back(&connection); }
+  void add(KeyGate& gate) { gates_.push_back(&gate); }
   void add(Waker& waker) { wakers_.push_back(&waker); }
   /// Adds a socket of the system's: datagrams beside the messages. The owner closes it, after it was removed.
   void add_descriptor(int descriptor) { descriptors_.push_back(descriptor); }
@@ -212,6 +239,7 @@ class Poller {
  private:
   std::vector<Listener*> listeners_;
   std::vector<Connection*> connections_;
+  std::vector<KeyGate*> gates_;
   std::vector<Waker*> wakers_;
   std::vector<int> descriptors_;
 };

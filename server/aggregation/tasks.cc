@@ -25,6 +25,10 @@ constexpr uint64_t kQuickEntryNs = 4;
 constexpr uint64_t kWholeEntryNs = 9;
 constexpr uint64_t kSelectEntryNs = 2;
 
+void enter(StageWatch* watch, TaskStage stage) {
+  if (watch != nullptr) watch->enter(stage);
+}
+
 /// Returns the entries of `sum` that pass the cut, sparse.
 Stream selected_of(const StreamView& sum, const PartThreshold& cut) {
   IndexBuffer positions;
@@ -154,20 +158,28 @@ PartThreshold threshold_of_largest(const StreamView& sum, uint64_t count) {
 }
 
 /// Encodes the entries that pass the cut.
-Result<EncodedUpdate> encode_by_step(const StreamView& sum, const EncodePlan& plan) {
+Result<EncodedUpdate> encode_by_step(const StreamView& sum, const EncodePlan& plan, StageWatch* watch) {
+  enter(watch, TaskStage::kThreshold);
   Stream kept = sum.dense ? to_sparse(sum) : slice_of(sum, 0, sum.dimension);
   const uint32_t count =
       apply_threshold(plan.by_step->threshold, plan.by_step->window_indices, kept.indices, kept.values);
   kept.indices.resize(count);
   kept.values.resize(count);
+  enter(watch, TaskStage::kEncode);
   return encode_selected(std::as_const(kept).view(), sum, plan);
 }
 
-Result<EncodedUpdate> encode_sum(const StreamView& sum, const EncodePlan& plan) {
-  if (plan.by_step && plan.by_step->threshold.bin != 0) return encode_by_step(sum, plan);
-  if (!plan.threshold && !plan.largest) return encode_selected(sum, sum, plan);
+Result<EncodedUpdate> encode_sum(const StreamView& sum, const EncodePlan& plan, StageWatch* watch) {
+  if (plan.by_step && plan.by_step->threshold.bin != 0) return encode_by_step(sum, plan, watch);
+  if (!plan.threshold && !plan.largest) {
+    enter(watch, TaskStage::kEncode);
+    return encode_selected(sum, sum, plan);
+  }
+  enter(watch, TaskStage::kThreshold);
   const PartThreshold cut = plan.threshold ? *plan.threshold : threshold_of_largest(sum, *plan.largest);
-  return encode_selected(selected_of(sum, cut).view(), sum, plan);
+  const Stream selected = selected_of(sum, cut);
+  enter(watch, TaskStage::kEncode);
+  return encode_selected(selected.view(), sum, plan);
 }
 
 Result<Stream> checked_sum(Result<Stream> sum) {
@@ -183,13 +195,16 @@ SharedHistogram magnitudes_of(const Stream& sum) {
   return histogram;
 }
 
-Result<ReduceTask::Output> reduce_whole(const ReduceTask::Input& input) {
+Result<ReduceTask::Output> reduce_whole(const ReduceTask::Input& input, StageWatch* watch) {
   Result<Stream> sum = checked_sum(sum_many(views_of(input.contributions)));
   if (!sum) return std::unexpected(sum.error());
   ReduceTask::Output output;
-  if (input.magnitudes == ReduceTask::Magnitudes::kCounted) output.histogram = magnitudes_of(*sum);
+  if (input.magnitudes == ReduceTask::Magnitudes::kCounted) {
+    enter(watch, TaskStage::kThreshold);
+    output.histogram = magnitudes_of(*sum);
+  }
   if (input.plan) {
-    Result<EncodedUpdate> update = encode_sum(sum->view(), *input.plan);
+    Result<EncodedUpdate> update = encode_sum(sum->view(), *input.plan, watch);
     if (!update) return std::unexpected(update.error());
     output.update = std::move(*update);
   }
@@ -199,15 +214,18 @@ Result<ReduceTask::Output> reduce_whole(const ReduceTask::Input& input) {
 
 /// Sums and cuts a part in one pass. Contributions are finite, so a sum is never NaN; one that overflowed is among the
 /// large ones.
-Result<ReduceTask::Output> reduce_quick(const ReduceTask::Input& input, const FusedThreshold& quick) {
+Result<ReduceTask::Output> reduce_quick(const ReduceTask::Input& input, const FusedThreshold& quick,
+                                        StageWatch* watch) {
   Result<Stream> sum = checked_sum(sum_at_least(views_of(input.contributions), quick.edge));
   if (!sum) return std::unexpected(sum.error());
+  enter(watch, TaskStage::kThreshold);
   Stream above_threshold;
   if (quick.edge < quick.threshold) above_threshold = entries_at_least(sum->view(), quick.threshold);
   const Stream& selected = quick.edge < quick.threshold ? above_threshold : *sum;
   ReduceTask::Output output;
   output.reached = selected.count();
   if (output.reached >= quick.least && output.reached <= quick.most) {
+    enter(watch, TaskStage::kEncode);
     Result<EncodedUpdate> update = encode_selected(selected.view(), sum->view(), *input.plan);
     if (!update) return std::unexpected(update.error());
     output.update = std::move(*update);
@@ -313,13 +331,13 @@ Status DecodeTask::restore() {
   return {};
 }
 
-Result<EncodedUpdate> encode_update(const SharedStream& sum, const EncodePlan& plan) {
-  return encode_sum(sum.view, plan);
+Result<EncodedUpdate> encode_update(const SharedStream& sum, const EncodePlan& plan, StageWatch* watch) {
+  return encode_sum(sum.view, plan, watch);
 }
 
 void ReduceTask::run() {
   MILLRACE_CHECK(!input_.contributions.empty(), input_.key.part);
-  result_ = input_.quick ? reduce_quick(input_, *input_.quick) : reduce_whole(input_);
+  result_ = input_.quick ? reduce_quick(input_, *input_.quick, stage_watch()) : reduce_whole(input_, stage_watch());
 }
 
 uint64_t ReduceTask::cost_ns() const {

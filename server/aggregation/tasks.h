@@ -44,6 +44,8 @@ struct RoundKey {
   uint32_t part = 0;
   uint64_t step = 0;
   uint64_t token = 0;
+
+  TaskRound task_round() const { return {.step = step, .part = part}; }
 };
 
 /// Turns a contribution's payload into a stream. Checks its hash, its container, its dimension and its values. A
@@ -69,6 +71,9 @@ class DecodeTask : public Task {
   uint64_t job() const override { return input_.key.job; }
   void run() override;
   uint64_t cost_ns() const override;
+  TaskRound round() const override {
+    return {.step = input_.key.step, .part = input_.key.part, .worker = input_.worker};
+  }
 
   const Input& input() const { return input_; }
   const Result<SharedStream>& result() const { return result_; }
@@ -128,7 +133,9 @@ struct EncodedUpdate {
 };
 
 /// Cuts and codes a sum. Source: those of the cut and of the codecs.
-Result<EncodedUpdate> encode_update(const SharedStream& sum, const EncodePlan& plan);
+///
+/// watch  learns of both stages; nullptr: of none.
+Result<EncodedUpdate> encode_update(const SharedStream& sum, const EncodePlan& plan, StageWatch* watch = nullptr);
 
 /// Sums a part over its contributors, in the order given (worker order, regardless of the order of arrival). Counts its
 /// magnitudes if asked. Encodes the update at once where the decision waits for no other shard.
@@ -155,6 +162,7 @@ class ReduceTask : public Task {
   uint64_t job() const override { return input_.key.job; }
   void run() override;
   uint64_t cost_ns() const override;
+  TaskRound round() const override { return input_.key.task_round(); }
 
   const Input& input() const { return input_; }
   const Result<Output>& result() const { return result_; }
@@ -185,6 +193,9 @@ class QuotaTask : public Task {
   uint64_t job() const override { return input_.job; }
   void run() override;
   uint64_t cost_ns() const override;
+  TaskRound round() const override {
+    return input_.parts.empty() ? TaskRound() : input_.parts.front().key.task_round();
+  }
 
   const Input& input() const { return input_; }
   const std::vector<uint64_t>& take() const { return take_; }  ///< by part
@@ -205,8 +216,9 @@ class EncodeTask : public Task {
 
   Kind kind() const override { return Kind::kEncode; }
   uint64_t job() const override { return input_.key.job; }
-  void run() override { result_ = encode_update(input_.sum, input_.plan); }
+  void run() override { result_ = encode_update(input_.sum, input_.plan, stage_watch()); }
   uint64_t cost_ns() const override;
+  TaskRound round() const override { return input_.key.task_round(); }
 
   const Input& input() const { return input_; }
   const Result<EncodedUpdate>& result() const { return result_; }
@@ -237,6 +249,7 @@ class MergeTask : public Task {
   uint64_t job() const override { return input_.key.job; }
   void run() override;
   uint64_t cost_ns() const override;
+  TaskRound round() const override { return input_.key.task_round(); }
 
   const Input& input() const { return input_; }
   const std::optional<SharedBytes>& result() const { return result_; }

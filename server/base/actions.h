@@ -11,10 +11,30 @@
 #include "protocol/job/switch_layout.h"
 #include "protocol/messages/messages.h"
 #include "protocol/messages/peer_id.h"
+#include "server/base/audit_event.h"
 
 /// The actions that the shard core asks of its driver (the process millrace-server, the simulator). The core itself has
 /// no socket, clock or thread.
 namespace millrace::server {
+
+/// A stage of a task that follows the one that its kind names.
+enum class TaskStage : uint8_t { kThreshold, kEncode };
+
+/// Learns when a running task enters its next stage. For the timeline: no result depends on it.
+class StageWatch {
+ public:
+  virtual void enter(TaskStage stage) = 0;
+
+ protected:
+  ~StageWatch() = default;
+};
+
+/// The step that a task works on, for the timeline.
+struct TaskRound {
+  uint64_t step = 0;
+  uint32_t part = 0;                    ///< or the bucket
+  std::optional<uint32_t> worker = {};  ///< whose contribution; empty: of all of them
+};
 
 /// Heavy numeric work as a value: a pure function of immutable inputs that it shares (a StoreTask: of arrays that it
 /// owns meanwhile). The driver of the core calls run() once, on any thread, inline or much later. It hands the task
@@ -31,6 +51,15 @@ class Task {
   virtual void run() = 0;
   /// Returns about how long one core takes: shows whether another thread pays off.
   virtual uint64_t cost_ns() const = 0;
+  virtual TaskRound round() const { return {}; }
+  /// Sets the object that run() tells its stages to, or none. It outlives run().
+  void watch(StageWatch* watch) { watch_ = watch; }
+
+ protected:
+  StageWatch* stage_watch() const { return watch_; }
+
+ private:
+  StageWatch* watch_ = nullptr;
 };
 
 struct SendToPeer {
@@ -120,6 +149,7 @@ enum class Metric : uint8_t {
   kJobsOpened,
   kJobsEnded,    ///< by reason: "finished", "too_few_workers", "superseded", "abandoned", "shutdown", ...
   kTableErrors,  ///< by error code
+  kKeysRefused,  ///< connections whose key is not allowed
 };
 
 struct MetricEvent {
@@ -139,6 +169,7 @@ struct Actions {
   std::vector<DatagramChange> datagrams;
   std::vector<LogLine> log;
   std::vector<MetricEvent> metrics;
+  std::vector<AuditEvent> audit;  ///< as they happened; the driver adds kStart, kStop, kReload, and its own kRefuse
 
   void clear() {
     to_peers.clear();
@@ -149,6 +180,7 @@ struct Actions {
     datagrams.clear();
     log.clear();
     metrics.clear();
+    audit.clear();
   }
 };
 

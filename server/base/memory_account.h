@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <utility>
 
 #include "kernels/base/check.h"
@@ -11,11 +12,14 @@ namespace millrace::server {
 /// its charges.
 class MemoryAccount {
  public:
-  explicit MemoryAccount(MemoryAccount* parent = nullptr) : parent_(parent) {}
+  /// limit_bytes  largest use. The caller checks it before a charge; the account does not enforce it.
+  explicit MemoryAccount(MemoryAccount* parent = nullptr, uint64_t limit_bytes = std::numeric_limits<uint64_t>::max())
+      : parent_(parent), limit_(limit_bytes) {}
   MemoryAccount(const MemoryAccount&) = delete;
   MemoryAccount& operator=(const MemoryAccount&) = delete;
 
   uint64_t used_bytes() const { return used_; }
+  uint64_t limit_bytes() const { return limit_; }
   void add(uint64_t bytes) {
     for (MemoryAccount* at = this; at; at = at->parent_) at->used_ += bytes;
   }
@@ -28,6 +32,7 @@ class MemoryAccount {
 
  private:
   MemoryAccount* parent_;
+  uint64_t limit_;
   uint64_t used_ = 0;
 };
 

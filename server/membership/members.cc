@@ -1,11 +1,22 @@
 #include "server/membership/members.h"
 
 #include <algorithm>
+#include <utility>
+#include <variant>
 
 #include "kernels/base/check.h"
 #include "server/membership/membership_changes.h"
 
 namespace millrace::server {
+
+protocol::Membership Members::view_of(protocol::Membership membership, uint32_t worker, uint64_t incarnation,
+                                      const protocol::PeerId& to) const {
+  if (nonces_ == Nonces::kShown || to.key == protocol::PublicKey()) return membership;
+  for (protocol::Member& member : membership.members) {
+    if (member.worker != worker || member.incarnation != incarnation) member.nonce = 0;
+  }
+  return membership;
+}
 
 Members::Adopted Members::adopt(protocol::Membership membership, TimeNs now) {
   Adopted result;
@@ -64,6 +75,7 @@ std::optional<protocol::PeerId> Members::connect(uint32_t worker, protocol::Peer
       links_.try_emplace(worker, Link{.heard = now, .incarnation = member ? member->incarnation : 0}).first->second;
   std::optional<protocol::PeerId> old;
   if (link.peer && *link.peer != peer) old = link.peer;
+  link.key = peer.key;
   link.peer = std::move(peer);
   link.weights = process.weights;
   link.returns = link.returns || process.returns;
@@ -123,9 +135,19 @@ protocol::Header Members::header(uint32_t worker, uint64_t incarnation) const {
           .shard_incarnation = shard_incarnation_};
 }
 
+bool Members::is_key_of(uint32_t worker, const protocol::PublicKey& key) const {
+  const Link* at = link(worker);
+  return at == nullptr || !at->key || *at->key == key;
+}
+
 void Members::send(const protocol::Member& member, protocol::Body body, SharedBytes payload, Actions& actions) const {
   const auto link = links_.find(member.worker);
   if (link == links_.end() || !link->second.peer) return;
+  const auto hide = [&](protocol::Membership& membership) {
+    membership = view_of(std::move(membership), member.worker, member.incarnation, *link->second.peer);
+  };
+  if (auto* welcome = std::get_if<protocol::Welcome>(&body)) hide(welcome->membership);
+  if (auto* change = std::get_if<protocol::MembershipChange>(&body)) hide(change->membership);
   actions.to_peers.push_back(
       {*link->second.peer, {header(member.worker, member.incarnation), std::move(body), std::move(payload)}});
 }

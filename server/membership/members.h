@@ -33,6 +33,8 @@ class Members {
 
   struct Link {
     std::optional<protocol::PeerId> peer = std::nullopt;  ///< empty: has not sent Hello to this shard
+    /// Key of the connection that sent this incarnation's first Hello to this shard; empty: none has.
+    std::optional<protocol::PublicKey> key = std::nullopt;
     TimeNs heard = 0;
     uint64_t incarnation = 0;
     bool finishing = false;  ///< reported that it pushes nothing more
@@ -48,7 +50,12 @@ class Members {
     std::vector<protocol::Member> before;          ///< the old members
   };
 
-  Members(uint32_t shard, uint64_t shard_incarnation) : shard_(shard), shard_incarnation_(shard_incarnation) {}
+  /// Says whether a member may see the nonces of other processes. Workers of path switch compute the hash of their
+  /// datagrams from them.
+  enum class Nonces : uint8_t { kHidden = 1, kShown = 2 };
+
+  Members(uint32_t shard, uint64_t shard_incarnation, Nonces nonces)
+      : shard_(shard), shard_incarnation_(shard_incarnation), nonces_(nonces) {}
 
   const protocol::Membership& membership() const { return membership_; }
   const std::vector<protocol::Member>& all() const { return membership_.members; }
@@ -82,13 +89,20 @@ class Members {
   void extend_deadlines(TimeNs paused);
 
   protocol::Header header(uint32_t worker, uint64_t incarnation) const;
-  /// Sends to a member that is connected; does nothing for others.
+  /// Returns whether a connection with this key may speak for the member: its process has one key for its whole life.
+  bool is_key_of(uint32_t worker, const protocol::PublicKey& key) const;
+  /// Returns the membership as one member may see it. Where nonces are hidden and its connection has a key, those of
+  /// other processes are 0. A Hello with a member's nonce takes the place of that member's connection.
+  protocol::Membership view_of(protocol::Membership membership, uint32_t worker, uint64_t incarnation,
+                               const protocol::PeerId& to) const;
+  /// Sends to a member that is connected; does nothing for others. A membership goes out as view_of().
   void send(const protocol::Member& member, protocol::Body body, SharedBytes payload, Actions& actions) const;
   void send(const protocol::Member& member, protocol::Body body, Actions& actions) const;
 
  private:
   uint32_t shard_;
   uint64_t shard_incarnation_;
+  Nonces nonces_;
   protocol::Membership membership_;
   void gather_pushing();
   void look_at_weights();

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <tuple>
+#include <utility>
 
 #include "kernels/base/plain_text.h"
 #include "protocol/base/limits.h"
@@ -64,6 +65,15 @@ Result<std::optional<protocol::JobRecord>> change_job_in(protocol::MembershipTab
   return std::optional(std::move(record));
 }
 
+Status judge_past(const protocol::JobRecord& record, const protocol::Header& header) {
+  if (header.epoch <= record.membership.epoch) return {};
+  return fail(
+      ErrorCode::kNotAMember,
+      fmt::format("worker {} knows epoch {} of job '{}', and the membership table has epoch {}: the table is an "
+                  "older copy",
+                  header.worker, header.epoch, record.name, record.membership.epoch));
+}
+
 Result<Change> join(protocol::JobRecord& record, const Joiner& joiner, const protocol::JobSpec& spec) {
   protocol::Membership& membership = record.membership;
   if (membership.finished) return fail(ErrorCode::kNotAMember, end_sentence(record));
@@ -106,7 +116,26 @@ Change leave(protocol::JobRecord& record, const protocol::Member& who, Leaving l
   if (membership.members.empty()) membership.finished = true;
   const bool lost = at_own_request ? leaving == Leaving::kFailed : leaving != Leaving::kBehind;
   if (membership.started && lost && membership.members.size() < workers_min) membership.finished = true;
+  if (membership.finished) record.finished = {};
   return Change::kChanged;
+}
+
+Change note_finished(protocol::JobRecord& record, uint32_t shard, const protocol::LogReach& reach) {
+  if (record.membership.finished) return Change::kNone;
+  if (record.finished.size() <= shard) record.finished.resize(shard + 1);
+  protocol::LogReach& noted = record.finished[shard];
+  const protocol::LogReach greatest{std::max(noted.steps, reach.steps), std::max(noted.decided_in, reach.decided_in)};
+  return std::exchange(noted, greatest) == greatest ? Change::kNone : Change::kChanged;
+}
+
+Status has_finished_steps(const protocol::JobRecord& record, uint32_t shard, const protocol::LogReach& reach) {
+  if (shard >= record.finished.size()) return {};
+  const protocol::LogReach& noted = record.finished[shard];
+  if (reach.steps >= noted.steps && reach.decided_in >= noted.decided_in) return {};
+  return fail(ErrorCode::kStale,
+              fmt::format("job '{}': other workers finished at step {}, and no worker that is left has all of these "
+                          "steps: take the model of a worker that finished",
+                          record.name, noted.steps));
 }
 
 Result<Claim> claim_shard(protocol::JobRecord& record, uint32_t shard, const protocol::ShardEntry& entry) {
@@ -168,7 +197,8 @@ Result<Change> begin_branch(protocol::JobRecord& record, std::span<const protoco
 
 }  // namespace
 
-Result<Change> activate(protocol::JobRecord& record, uint32_t shard, uint64_t parent) {
+Result<Change> activate(protocol::JobRecord& record, uint32_t shard, uint64_t parent, const protocol::LogReach& reach) {
+  if (const Status has = has_finished_steps(record, shard, reach); !has) return std::unexpected(has.error());
   const protocol::Activation activation{shard, 0, parent};
   return begin_branch(record, std::span(&activation, 1));
 }
@@ -177,6 +207,10 @@ Result<Change> cut_logs(protocol::JobRecord& record, const CutChoice& choice) {
   protocol::Membership& membership = record.membership;
   if (!find_member(membership, choice.worker)) {
     return fail(ErrorCode::kNotAMember, fmt::format("worker {} is not a member any more", choice.worker));
+  }
+  for (uint32_t shard = 0; shard < choice.reach.size(); ++shard) {
+    if (const Status has = has_finished_steps(record, shard, choice.reach[shard]); !has)
+      return std::unexpected(has.error());
   }
   if (membership.shards.size() < choice.parents.size()) membership.shards.resize(choice.parents.size());
   std::vector<protocol::Activation> activations;
@@ -214,19 +248,33 @@ CutChoice choose_for_cut(const std::map<uint32_t, protocol::State>& states, cons
     uint64_t& parent = choice.parents.at(layout.parts.at(part.part).shard);
     parent = std::max(parent, part.branch);  // parts of one shard differ where a joiner has not settled all of them
   }
+  // A shard without parts has all steps of its parts.
+  choice.reach.assign(layout.shard_count, {UINT64_MAX, UINT64_MAX});
+  std::vector<bool> seen(layout.shard_count);
+  for (const protocol::State::Part& part : chosen->second.parts) {
+    const uint32_t shard = layout.parts.at(part.part).shard;
+    protocol::LogReach& reached = choice.reach.at(shard);
+    if (!seen[shard]) reached = {part.n, part.decided_in};
+    reached = {std::min(reached.steps, part.n), std::max(reached.decided_in, part.decided_in)};
+    seen[shard] = true;
+  }
   return choice;
 }
 
-Change end(protocol::JobRecord& record, std::string_view reason) {
+Change end(protocol::JobRecord& record, const Error& why) {
   if (record.membership.finished) return Change::kNone;
   record.membership.finished = true;
-  give_end_reason(record, reason);
+  record.finished = {};
+  give_end_reason(record, why);
   return Change::kChanged;
 }
 
-void give_end_reason(protocol::JobRecord& record, std::string_view reason) {
-  record.end_reason = plain_text_of(reason, protocol::kSentenceBytesMax);
+void give_end_reason(protocol::JobRecord& record, const Error& why) {
+  record.end_reason = plain_text_of(why.message, protocol::kSentenceBytesMax);
+  record.end_code = why.code;
 }
+
+protocol::Abort end_abort(const protocol::JobRecord& record) { return {record.end_code, record.end_reason}; }
 
 std::string end_sentence(const protocol::JobRecord& record) {
   const std::string_view reason =

@@ -36,6 +36,12 @@ Result<protocol::JobRecord> change_job(protocol::MembershipTable& table, uint64_
 Result<std::optional<protocol::JobRecord>> change_job_in(protocol::MembershipTable& table, uint64_t job, uint64_t epoch,
                                                          const Transform& transform);
 
+/// R11c: Refuses a process that knows a later epoch of the job than the table: the table is an older copy.
+///
+/// header   of its Hello. REQUIRES: it names this job, or none.
+/// Errors   not_a_member.
+Status judge_past(const protocol::JobRecord& record, const protocol::Header& header);
+
 /// Holds a worker's request to become a member.
 struct Joiner {
   uint32_t worker = 0;
@@ -71,6 +77,16 @@ enum class Leaving : uint8_t {
 /// members. Then `finished` is set with members still listed, and every shard aborts the job.
 Change leave(protocol::JobRecord& record, const protocol::Member& who, Leaving leaving, uint32_t workers_min);
 
+/// R10f: Records how far a member had come, in the parts of that shard, that left as finished.
+Change note_finished(protocol::JobRecord& record, uint32_t shard, const protocol::LogReach& reach);
+
+/// R10f: Returns whether a log has, in the parts of that shard, the steps of all members that left as finished.
+///
+/// reach    how far the log goes in these parts.
+///
+/// Errors   stale: it lacks some.
+Status has_finished_steps(const protocol::JobRecord& record, uint32_t shard, const protocol::LogReach& reach);
+
 /// Says how a shard stands to a job's shard map, as claim_shard() found it.
 enum class Claim : uint8_t {
   kKnown,  ///< this start is in the map
@@ -95,20 +111,22 @@ Change synced(protocol::JobRecord& record, uint32_t worker, uint64_t incarnation
 
 /// R8e: Records that the shard serves again, by a new branch of its log that starts from `parent`.
 ///
-/// Errors   limit_exceeded: more activations than a membership holds.
-Result<Change> activate(protocol::JobRecord& record, uint32_t shard, uint64_t parent);
+/// reach    how far the branch goes.
+/// Errors   limit_exceeded: more activations than a membership holds; as has_finished_steps().
+Result<Change> activate(protocol::JobRecord& record, uint32_t shard, uint64_t parent, const protocol::LogReach& reach);
 
 /// Names a state that all members return to.
 struct CutChoice {
   uint32_t worker = 0;
-  std::vector<uint64_t> parents;  ///< by shard: the log branch of that worker's state
+  std::vector<uint64_t> parents;               ///< by shard: the log branch of that worker's state
+  std::vector<protocol::LogReach> reach = {};  ///< by shard: how far that state goes
 };
 
 /// R10c: Makes every shard's log continue from the state of one member, which is synced from now on; all others join
 /// again. Drops the state of every shard: view.cut is the new epoch. REQUIRES: the swap is conditional on the epoch of
 /// `record` (change_job_in).
 ///
-/// Errors   as activate(); not_a_member: the chosen one is none.
+/// Errors   as activate(); not_a_member: the chosen one is none; stale: as has_finished_steps().
 Result<Change> cut_logs(protocol::JobRecord& record, const CutChoice& choice);
 
 /// Returns one of the members' states that no other exceeds in every part.
@@ -120,11 +138,15 @@ CutChoice choose_for_cut(const std::map<uint32_t, protocol::State>& states, cons
 
 /// Ends the job as it is. Members that are still listed mean that it ended with an error.
 ///
-/// reason   a sentence for processes that ask for the job; cut to the longest that a record holds.
-Change end(protocol::JobRecord& record, std::string_view reason);
+/// why   the code and the sentence with which every shard aborts the members. Processes that ask for the job get the
+///       sentence. It is cut to the longest that a record holds.
+Change end(protocol::JobRecord& record, const Error& why);
 
 /// Writes the reason of the end of a job that is finished.
-void give_end_reason(protocol::JobRecord& record, std::string_view reason);
+void give_end_reason(protocol::JobRecord& record, const Error& why);
+
+/// Returns the message with which every shard aborts the members that are left. REQUIRES: the job is finished.
+protocol::Abort end_abort(const protocol::JobRecord& record);
 
 /// Returns "job 'NAME' has ended: REASON". REQUIRES: it is finished.
 std::string end_sentence(const protocol::JobRecord& record);

@@ -12,6 +12,7 @@
 #include "protocol/address/endpoint_text.h"
 #include "protocol/datagram/header.h"
 #include "protocol/datagram/io/job_key_file.h"
+#include "protocol/datagram/key.h"
 #include "server/process/racks_file.h"
 #include "switch_agg/aggregator/aggregator_counters.h"
 #include "switch_agg/aggregator/split_by_lanes.h"
@@ -49,6 +50,13 @@ switch_agg::AggregatorOptions options_of(const protocol::JobSpec& spec, const pr
 }
 
 }  // namespace
+
+uint64_t random_incarnation_seed() {
+  const protocol::Nonce nonce = protocol::random_nonce();
+  uint64_t seed = 0;
+  std::memcpy(&seed, nonce.data(), sizeof seed);
+  return seed;
+}
 
 uint64_t aggregator_bytes(const protocol::JobSpec& spec, const protocol::SwitchLayout& layout, size_t racks) {
   constexpr uint64_t kSlotBytes = 3 << 10;

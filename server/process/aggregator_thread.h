@@ -107,6 +107,9 @@ class DatagramThread {
   std::thread thread_;  ///< last
 };
 
+/// Returns the seed of the aggregators' incarnations: two starts must not draw the same.
+uint64_t random_incarnation_seed();
+
 /// Returns the memory that a job's slot machine takes with this number of racks in front of it (switch_agg/DESIGN.md,
 /// "Memory").
 uint64_t aggregator_bytes(const protocol::JobSpec& spec, const protocol::SwitchLayout& layout, size_t racks);

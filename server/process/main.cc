@@ -19,6 +19,7 @@ using millrace::server::kServerProgram;
 // For the signal handlers. A spare takes signals before it runs.
 std::atomic<millrace::server::ShardProcess*> running = nullptr;
 std::atomic<bool> end_requested = false;
+std::atomic<bool> reload_requested = false;
 
 void on_signal(int) {
   end_requested.store(true);
@@ -27,7 +28,10 @@ void on_signal(int) {
 void on_save(int) {
   if (millrace::server::ShardProcess* process = running.load()) process->request_save();
 }
-void on_reload(int) { running.load()->request_reload(); }
+void on_reload(int) {
+  reload_requested.store(true);
+  if (millrace::server::ShardProcess* process = running.load()) process->request_reload();
+}
 
 /// Gives this process's threads the batch policy; threads that start later inherit it. A thread with new work then does
 /// not preempt another that computes: sockets, decoding and sums take turns with fewer changes. A policy that the user
@@ -44,7 +48,10 @@ std::string waiting_line(const millrace::server::Options& options) {
 std::string start_line(const millrace::server::Options& options, const millrace::server::ShardProcess& process) {
   if (!options.json) {
     return fmt::format("shard {} of {} listens on {}{}{}", process.shard(), process.shards(), process.address(),
-                       process.http_address().empty() ? "" : ", status on http://", process.http_address());
+                       process.http_address().empty()      ? ""
+                       : options.http_security.tls.empty() ? ", status on http://"
+                                                           : ", status on https://",
+                       process.http_address());
   }
   const nlohmann::json line = {{"event", "listening"},
                                {"shard", process.shard()},
@@ -64,7 +71,8 @@ int main(int argc, char** argv) {
   if (const int* code = std::get_if<int>(&parsed)) return *code;
   const auto& options = std::get<millrace::server::Options>(parsed);
   use_batch_scheduling();
-  std::signal(SIGHUP, SIG_IGN);  // a start reads everything anyway
+  // From here on: the files may have changed after the start read them.
+  std::signal(SIGHUP, on_reload);
   if (options.spare) millrace::monitoring::take_server_signals(on_signal, SIGUSR2, on_save);
   auto manager = millrace::monitoring::ServiceNotifier::from_environment();
   if (!manager) kServerProgram.say(manager.error().message);
@@ -78,7 +86,7 @@ int main(int argc, char** argv) {
   if (!*process) return 0;
   running.store(process->get());
   if (!options.spare) millrace::monitoring::take_server_signals(on_signal, SIGUSR2, on_save);
-  std::signal(SIGHUP, on_reload);
+  if (reload_requested.load()) (*process)->request_reload();
   if (end_requested.load()) (*process)->request_stop();
   kServerProgram.print_line(start_line(options, **process));
   if (const millrace::Status ended = (*process)->run(); !ended) return kServerProgram.report_error(ended.error());

@@ -109,6 +109,7 @@ void MetricsExport::record(const MetricEvent& event) {
       return shard_.jobs_opened.with({}).increment(event.value);
     case Metric::kJobsEnded: return shard_.jobs_ended.with({event.label}).increment(event.value);
     case Metric::kTableErrors: return shard_.table_errors.with({event.label}).increment(event.value);
+    case Metric::kKeysRefused: return shard_.keys_refused.with({}).increment(event.value);
     // Those of record_of_job(). All are listed: a metric that is not exported does not build.
     case Metric::kContributions:
     case Metric::kContributionBytes:
@@ -191,6 +192,7 @@ void MetricsExport::update_gauges(const StatusReport& status, TimeNs now) {
   }
   shard_.memory_bytes.with({}).set(static_cast<double>(status.memory_bytes));
   shard_.memory_limit_bytes.with({}).set(static_cast<double>(status.memory_bytes_max));
+  shard_.key_files_skipped.with({}).set(status.keys ? static_cast<double>(status.keys->skipped_files) : 0);
 }
 
 void MetricsExport::count_network(uint64_t in_bytes, uint64_t out_bytes) {

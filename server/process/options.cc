@@ -12,6 +12,7 @@
 #include "kernels/base/version.h"
 #include "monitoring/command_line/completion.h"
 #include "monitoring/command_line/config_flag.h"
+#include "monitoring/command_line/http_flags.h"
 #include "monitoring/command_line/quantity_flags.h"
 #include "monitoring/command_line/table_flags.h"
 #include "monitoring/command_line/text_check.h"
@@ -49,16 +50,16 @@ constexpr const char* kFooter =
     "  One shard on this machine, port chosen by the system, addresses printed as JSON:\n"
     "    millrace-server --table /tmp/millrace.db --listen 127.0.0.1:0 --json\n"
     "  The second of two shards, reachable from other machines, with /metrics, /healthz, /readyz and /status on port "
-    "9090:\n"
+    "9090 of this one:\n"
     "    millrace-server --shard 1 --shards 2 --table /srv/millrace.db --listen 0.0.0.0:7601 \\\n"
-    "                    --advertise node1:7601 --http 0.0.0.0:9090\n"
+    "                    --advertise node1:7601 --key keys/cluster.key --allowed-keys keys --http 127.0.0.1:9090\n"
     "  The same with the table in etcd, for shards on several machines:\n"
     "    millrace-server --shard 1 --shards 2 --table etcd://etcd1:2379,etcd2:2379,etcd3:2379 --listen 0.0.0.0:7601 "
     "\\\n"
-    "                    --advertise node1:7601\n"
+    "                    --advertise node1:7601 --key keys/cluster.key --allowed-keys keys\n"
     "  A spare for any of them:\n"
-    "    millrace-server --spare --table etcd://etcd1:2379,etcd2:2379,etcd3:2379 --listen 0.0.0.0:7601 --advertise "
-    "node3:7601\n"
+    "    millrace-server --spare --table etcd://etcd1:2379,etcd2:2379,etcd3:2379 --listen 0.0.0.0:7601 \\\n"
+    "                    --advertise node3:7601 --key keys/cluster.key --allowed-keys keys\n"
     "  Shard 0 that takes over from a switch which does not answer (jobs of path switch; DIR has 7.key for job 7):\n"
     "    millrace-server --table /tmp/millrace.db --datagrams 127.0.0.1:0 --job-keys DIR\n"
     "  The same from a file, with lines as table = \"/tmp/millrace.db\" (the command line wins over it):\n"
@@ -66,7 +67,8 @@ constexpr const char* kFooter =
     "\n"
     "Signals\n"
     "  SIGTERM, SIGINT  no new steps; rounds in flight may finish for --drain; workers are notified; exit code 0.\n"
-    "  SIGHUP           reads again what may change while it serves (nothing yet).\n"
+    "  SIGHUP           reads --allowed-keys, --policy and the files of the --http flags again; opens --audit-log "
+    "again.\n"
     "  SIGUSR2          saves the weights of all jobs with a store to --store-dir now.\n"
     "\n"
     "Exit codes\n"
@@ -98,11 +100,29 @@ void add_limits(CLI::App& app, Limits& limits) {
                "A job ends when its last worker is silent for this time", {.least = kNsPerS, .most = kDay});
 }
 
+/// Returns why the server may not listen where it is asked to, or what its keys lack.
+std::string refuse_access(const Options& options) {
+  if (options.access.key.empty() != options.access.allowed_keys.empty())
+    return "--key and --allowed-keys go together: the key of this cluster, and those that may connect";
+  const bool has_keys = !options.access.key.empty();
+  if (!has_keys && !options.access.policy.empty()) return "--policy: rights are those of keys; give --key as well";
+  if (has_keys && options.insecure) return "--insecure: this server has keys; leave one of them out";
+  const Result<protocol::HostPort> listen = protocol::parse_tcp_address(options.listen);
+  if (has_keys || options.insecure || !listen || protocol::is_loopback_host(listen->host)) return {};
+  return fmt::format(
+      "--listen {}: other machines may reach this address; give --key and --allowed-keys (millrace keys new), or say "
+      "--insecure: every process that reaches the port may then join, end and read every job",
+      protocol::without_tcp(options.listen));
+}
+
 /// Returns why the flags do not fit together, which the parser cannot see in one flag alone; empty: they do.
 std::string refuse_together(const Options& options) {
   if (std::string refusal = protocol::refuse_table(options.table); !refusal.empty()) return refusal;
   if (options.shard >= options.shards)
     return fmt::format("--shard: numbers are 0 to {} with --shards {}", options.shards - 1, options.shards);
+  if (std::string refusal = refuse_access(options); !refusal.empty()) return refusal;
+  if (std::string refusal = monitoring::refuse_http(options.http, options.http_security); !refusal.empty())
+    return refusal;
   if (options.store_save_seconds != 0 && options.store_dir.empty())
     return "--store-save-every without --store-dir: there is no place to save to";
   if (options.spare && !options.datagrams.empty()) return "--datagrams: a spare does not replace a switch";
@@ -163,6 +183,32 @@ void add_table_flags(CLI::App& app, protocol::TableFlags& table) {
                {.least = 20 * kNsPerMs, .most = 10 * kNsPerS});
 }
 
+void add_access_flags(CLI::App& app, Options& options) {
+  app.option_defaults()->group("Security");
+  app.add_option("--key", options.access.key,
+                 "Secret key of the cluster, the same at all its shards (millrace keys new); encrypts every connection "
+                 "and lets in the keys of --allowed-keys alone")
+      ->type_name("FILE")
+      ->check(not_empty());
+  app.add_option("--allowed-keys", options.access.allowed_keys,
+                 "Public keys that may connect: a folder of NAME.pub files, or a file of lines NAME DIGITS; read again "
+                 "on SIGHUP")
+      ->type_name("FOLDER")
+      ->check(not_empty());
+  app.add_option("--policy", options.access.policy,
+                 "Rights and quotas of the keys, as JSON (deploy/SECURITY.md); without it every allowed key may do "
+                 "everything; read again on SIGHUP")
+      ->type_name("FILE")
+      ->check(not_empty());
+  app.add_flag("--insecure", options.insecure,
+               "Without keys: may listen on addresses that other machines reach. Every process that reaches the port "
+               "may join, end and read every job");
+  app.add_option("--audit-log", options.access.audit_log,
+                 "Appends joins, leaves, refusals and removals, one JSON line each; opened again on SIGHUP")
+      ->type_name("FILE")
+      ->check(not_empty());
+}
+
 void add_job_flags(CLI::App& app, Options& options) {
   app.option_defaults()->group("Compression");
   add_rate(app, "--link-rate", options.link_rate,
@@ -193,9 +239,19 @@ void add_job_flags(CLI::App& app, Options& options) {
 
 void add_output_flags(CLI::App& app, Options& options) {
   app.option_defaults()->group("Output");
-  app.add_option("--http", options.http, "Serves /metrics, /healthz, /readyz and /status; port 0 takes a free one")
+  app.add_option("--http", options.http,
+                 "Serves the page of the cluster, /metrics, /healthz, /readyz and /status; port 0 takes a free one")
       ->check(checked([](const std::string& text) { return protocol::parse_host_port(text); }))
       ->type_name("HOST:PORT");
+  monitoring::add_http_port_flags(app, options.http_security, monitoring::HelpCase::kCapital);
+  monitoring::add_http_ca_flag(app, options.http_security, monitoring::HelpCase::kCapital);
+  app.add_option("--page-workers", options.page_workers,
+                 "HTTP ports of workers (their --http): the page shows their residuals and times beside the shards' "
+                 "numbers")
+      ->check(checked([](const std::string& text) { return protocol::parse_host_port(text); }))
+      ->delimiter(',')
+      ->type_name("LIST")
+      ->expected(1, 256);
   app.add_flag("--json", options.json,
                "Prints the start line as JSON: address, http, shard, incarnation; instead of it: code, error");
   app.add_flag("--quiet", options.quiet, "Logs warnings and errors only");
@@ -211,6 +267,7 @@ std::variant<Options, int> parse_options(int argc, const char* const* argv) {
   monitoring::shape_command_line(app);
   monitoring::add_config_flag(app);
   add_cluster_flags(app, options);
+  add_access_flags(app, options);
   add_table_flags(app, options.table);
   add_job_flags(app, options);
   add_output_flags(app, options);

@@ -1,12 +1,10 @@
 #include "server/process/process.h"
 
 #include <fmt/format.h>
-#include <poll.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cstring>
 #include <new>
 #include <optional>
 #include <stdexcept>
@@ -16,28 +14,28 @@
 
 #include "kernels/base/clock.h"
 #include "kernels/base/version.h"
-#include "monitoring/http/http_port.h"
 #include "monitoring/metrics.h"
-#include "monitoring/open_files.h"
 #include "monitoring/status/status_json.h"
+#include "monitoring/trace/trace_answer.h"
 #include "protocol/container/codec_speeds.h"
-#include "protocol/datagram/key.h"
-#include "protocol/files/atomic_file.h"
 #include "protocol/messages/frame.h"
 #include "protocol/table/open_table.h"
+#include "protocol/transport/key_gate.h"
 #include "protocol/transport/transport.h"
-#include "server/process/accept_limit.h"
+#include "server/access/access.h"
+#include "server/connections/connection_watch.h"
+#include "server/page/shard_page.h"
 #include "server/process/aggregator_thread.h"
-#include "server/process/descriptor_room.h"
 #include "server/process/metrics_export.h"
+#include "server/process/port_guard.h"
 #include "server/process/process_log.h"
 #include "server/process/shard_links.h"
 #include "server/process/status_board.h"
 #include "server/process/store_thread.h"
 #include "server/process/task_pool.h"
 #include "server/shard/shard_core.h"
-#include "server/spare/shard_probe.h"
-#include "server/spare/spare_watch.h"
+#include "server/spans/round_spans.h"
+#include "server/spare/spare_wait.h"
 #include "server/supervision/supervision.h"
 
 namespace millrace::server {
@@ -55,69 +53,40 @@ constexpr TimeNs kComputePerPass = 500 * kNsPerUs;
 /// it costs at most a tenth of the time. Writes are tried again.
 constexpr uint32_t kTableWaitMs = 20;
 constexpr TimeNs kGaugesEvery = kNsPerS;
-/// Interval between log lines about connections that were closed for lack of a descriptor.
-constexpr TimeNs kSayClosedEvery = 60 * kNsPerS;
-/// Interval at which a spare reads the table.
-constexpr int kSpareLooksEveryMs = 50;
-/// Interval between log lines about a table that a spare cannot read.
-constexpr TimeNs kSaySpareEvery = 10 * kNsPerS;
 /// Between two tries to begin tasks for which there was no memory.
 constexpr int kStarvedMs = 10;
+/// Time in which a connection whose key was taken away may still receive the reason.
+constexpr TimeNs kRevokedAfter = kNsPerS;
 /// Time without a turn of the loop after which /healthz reports the shard as unhealthy.
 constexpr TimeNs kStallLimit = 5 * kNsPerS;
-
-Result<std::string> advertised(const Options& options, const std::string& bound) {
-  if (!options.advertise.empty()) return options.advertise;
-  const Result<protocol::HostPort> at = protocol::parse_tcp_address(bound);
-  if (!at || !protocol::is_every_host(at->host)) return bound;
-  return fail(ErrorCode::kInvalidArgument,
-              fmt::format("--listen {} accepts on every address; say with --advertise HOST:PORT which one workers and "
-                          "other shards are to use",
-                          options.listen));
-}
-
-/// Returns the seed of the aggregators' incarnations: two starts must not draw the same.
-uint64_t random_seed() {
-  const protocol::Nonce nonce = protocol::random_nonce();
-  uint64_t seed = 0;
-  std::memcpy(&seed, nonce.data(), sizeof seed);
-  return seed;
-}
-
-protocol::TransportOptions transport_options(const Options& options) {
-  protocol::TransportOptions transport;
-  transport.limits.payload_bytes_max = options.limits.message_bytes_max;
-  return transport;
-}
 
 }  // namespace
 
 class ShardProcess::Loop {
  public:
-  Loop(const Options& options, monitoring::ServiceNotifier manager)
+  Loop(const Options& options, std::unique_ptr<Access> access, monitoring::ServiceNotifier manager)
       : options_(options),
         supervision_(std::move(manager), kServerProgram),
-        context_(transport_options(options)),
-        pool_(options.threads != 0 ? options.threads : std::max(1u, std::thread::hardware_concurrency()),
-              [this] { waker_.wake(); }),
+        access_(std::move(access)),
+        context_(transport_options(options, access_->transport_keys())),
+        pool_(
+            options.threads != 0 ? options.threads : std::max(1u, std::thread::hardware_concurrency()),
+            [this] { waker_.wake(); }, &spans_),
         export_(metrics_),
         board_([this] { waker_.wake(); }) {}
 
   /// Returns false: it is a spare that was asked to end before it had a number.
   Result<bool> open(const SpareWait& wait);
   Status open_http();
-  Status share_descriptors();
   Status run();
   void request_stop() noexcept {
     stop_.store(true);
     waker_.wake();
   }
-
   void request_save() noexcept {
     save_.store(true);
     waker_.wake();
   }
-
   void request_reload() noexcept {
     reload_.store(true);
     waker_.wake();
@@ -145,11 +114,14 @@ class ShardProcess::Loop {
     return false;
   }
   Result<bool> take_over(const SpareWait& wait);
-  Status look_for_vacancy(SpareWatch& watch, ShardProbe& probe);
   void run_pass();
   void reload(TimeNs now);
+  void end_revoked(TimeNs now);
+  bool has_session(const protocol::PeerId& peer) const { return core_ && core_->has_session(peer); }
+  void look_as_spare(TimeNs now);
   int wait_ms(TimeNs now) const;
-  void receive();
+  Status listen();
+  ConnectionWatch::Inbox receive();
   void receive_links();
   void compute();
   void watch_links(TimeNs now);
@@ -157,7 +129,6 @@ class ShardProcess::Loop {
   void carry_out_many();
   void send_to_peer(const SendToPeer& send);
   void watch(TimeNs now);
-  void watch_accept_limit(TimeNs now);
   void take_from_disk();
   void change_datagrams(const DatagramChange& change, TimeNs now);
   StatusReport status(TimeNs now) const;
@@ -166,18 +137,20 @@ class ShardProcess::Loop {
   Supervision supervision_;
   ProcessLog log_{options_.shard, options_.quiet ? Severity::kWarning : Severity::kInfo};
   std::unique_ptr<protocol::MembershipTable> table_;
+  std::unique_ptr<Access> access_;
   protocol::TransportContext context_;
+  std::unique_ptr<protocol::KeyGate> gate_;  ///< with keys
   std::unique_ptr<protocol::Listener> listener_;
   protocol::Waker waker_;
   protocol::Poller poller_;
   std::unique_ptr<ShardLinks> links_;
+  monitoring::SpanRecorder spans_;     ///< before the pool that records into it
   TaskPool pool_;                      ///< after the waker that it wakes
   std::unique_ptr<StoreThread> disk_;  ///< where there is a place for saves
   std::vector<StoreThread::Answer> from_disk_;
   std::unique_ptr<DatagramThread> datagrams_;  ///< where this shard replaces switches
-  SpeedMeasurer
-      speed_measurer_;  ///< for jobs with codec auto: the loop runs their tasks itself, and has no second to spare
-  std::optional<DescriptorRoom> room_;
+  SpeedMeasurer speed_measurer_;    ///< for jobs with codec auto: the loop runs their tasks, and has no second to spare
+  std::optional<PortGuard> guard_;  ///< of the listener
   std::unique_ptr<ShardCore> core_;
   monitoring::Metrics metrics_;
   MetricsExport export_;
@@ -185,7 +158,6 @@ class ShardProcess::Loop {
   std::atomic<TimeNs> last_pass_ = 0;
   bool draining_ = false;
   TimeNs next_gauges_ = 0;
-  TimeNs say_closed_at_ = 0;
   uint64_t broken_off_ = 0;  ///< for want of memory, not counted in the metrics yet
   uint64_t bytes_in_ = 0;
   uint64_t bytes_out_ = 0;
@@ -197,44 +169,35 @@ class ShardProcess::Loop {
   std::string address_;
   std::string http_address_;
   uint64_t incarnation_ = 0;
+  ShardPage page_{options_.table, options_.http_security, options_.page_workers};
   std::unique_ptr<monitoring::HttpPort> http_;  ///< last: its threads ask the others
 };
 
 Result<bool> ShardProcess::Loop::open(const SpareWait& wait) {
-  JobStore::Saves saves;
-  if (!options_.store_dir.empty()) {
-    if (const Status usable = check_folder(options_.store_dir); !usable) return std::unexpected(usable.error());
-    saves.possible = true;
-    saves.every = static_cast<TimeNs>(options_.store_save_seconds) * kNsPerS;
-    saves.judge = [this](const std::string& name) {
-      return files::check_replaceable(store_path(options_.store_dir, options_.shard, name));
-    };
-  }
+  access_->set_log(
+      [this](Severity severity, const std::string& text) { log_.write(severity, text, monotonic_now_ns()); });
+  const Result<JobStore::Saves> saves = saves_of(options_);
+  if (!saves) return std::unexpected(saves.error());
   auto table = protocol::open_table(options_.table, kTableWaitMs);
   if (!table) return std::unexpected(table.error());
   table_ = std::move(*table);
-  auto listener = protocol::Listener::bind(context_, options_.listen);
-  if (!listener) return std::unexpected(listener.error());
-  listener_ = std::move(*listener);
-  Result<std::string> address = advertised(options_, listener_->address());
-  if (!address) return std::unexpected(address.error());
-  address_ = std::move(*address);
+  if (const Status listens = listen(); !listens) return std::unexpected(listens.error());
   // Before the table records this process: a start that fails must not end the one that has the number.
   if (const Status opened = options_.http.empty() ? Status{} : open_http(); !opened)
     return std::unexpected(opened.error());
   table_->introduce({address_, http_address_, software_name()});
   if (!options_.datagrams.empty()) {
     auto datagrams = DatagramThread::start(
-        {options_.datagrams, options_.job_keys, options_.limits.job_memory_bytes_max}, random_seed());
+        {options_.datagrams, options_.job_keys, options_.limits.job_memory_bytes_max}, random_incarnation_seed());
     if (!datagrams) return std::unexpected(datagrams.error());
     datagrams_ = std::move(*datagrams);
   }
+  // A spare: for one shard. The number of shards is not known yet.
+  if (const Status enough = guard_->share_descriptors(options_.shards); !enough) return std::unexpected(enough.error());
   if (options_.spare) {
     const Result<bool> taken = take_over(wait);
     if (!taken || !*taken) return taken;
-  }
-  if (const Status enough = share_descriptors(); !enough) return std::unexpected(enough.error());
-  if (!options_.spare) {
+  } else {
     const Result<uint64_t> incarnation =
         table_->start_shard(options_.shard, options_.shards, address_, datagrams_address());
     if (!incarnation) return std::unexpected(incarnation.error());
@@ -243,7 +206,7 @@ Result<bool> ShardProcess::Loop::open(const SpareWait& wait) {
   // At once: without a lease a spare may take this number.
   if (const Status held = table_->hold_lease(options_.shard, incarnation_); !held) return std::unexpected(held.error());
   links_ = std::make_unique<ShardLinks>(options_.shards, context_, poller_, log_);
-  if (saves.possible) {
+  if (saves->possible) {
     disk_ = std::make_unique<StoreThread>(options_.store_dir, options_.shard, system_disk(), [this] { waker_.wake(); });
   }
   ShardConfig::Datagrams datagrams;
@@ -257,78 +220,89 @@ Result<bool> ShardProcess::Loop::open(const SpareWait& wait) {
                                                   incarnation_,
                                                   software_name(),
                                                   options_.limits,
-                                                  saves,
+                                                  *saves,
                                                   {speeds_so_far, options_.link_rate},
                                                   std::move(datagrams),
-                                                  [this](TimeNs now) { return room_->judge_worker(now); }},
+                                                  [this](TimeNs now) { return guard_->judge_worker(now); },
+                                                  access_->rights()},
                                       *table_, monotonic_now_ns());
   poller_.add(*listener_);
   poller_.add(waker_);
+  access_->begin(options_.shard, monotonic_now_ns());
   return true;
+}
+
+Status ShardProcess::Loop::listen() {
+  if (context_.options().keys) {  // before the port is open: no key gets in without the gate
+    auto gate = protocol::KeyGate::open(context_);
+    if (!gate) return std::unexpected(gate.error());
+    gate_ = std::move(*gate);
+    poller_.add(*gate_);
+  }
+  auto listener = protocol::Listener::bind(context_, options_.listen);
+  if (!listener) return std::unexpected(listener.error());
+  listener_ = std::move(*listener);
+  Result<std::string> address = advertised_address(options_, listener_->address());
+  if (!address) return std::unexpected(address.error());
+  address_ = std::move(*address);
+  const Result<protocol::HostPort> at = protocol::parse_tcp_address(listener_->address());
+  if (!at) return std::unexpected(at.error());
+  guard_.emplace(options_, at->port, log_, export_, *access_);
+  return {};
 }
 
 /// Waits until a shard is without a process, and takes its number. Returns false: the wait was ended.
 Result<bool> ShardProcess::Loop::take_over(const SpareWait& wait) {
-  SpareWatch watch;
-  ShardProbe probe;
-  bool waits = false;
-  TimeNs say_again_at = 0;
-  while (incarnation_ == 0) {
-    if (wait.is_over()) {
-      supervision_.draining();
-      return false;
-    }
-    const Status looked = look_for_vacancy(watch, probe);
-    const TimeNs now = monotonic_now_ns();
-    if (!looked && looked.error().code != ErrorCode::kTimeout) return std::unexpected(looked.error());
-    if (!looked && now >= say_again_at) {
-      log_.write(Severity::kError, fmt::format("spare: {}", looked.error().message), now);
-      say_again_at = now + kSaySpareEvery;
-    }
-    if (looked && !std::exchange(waits, true)) {
-      supervision_.as_spare();
-      wait.on_waiting();
-    }
+  SpareCallbacks callbacks;
+  callbacks.on_waiting = [&] {
+    supervision_.as_spare();
+    wait.on_waiting();
+  };
+  callbacks.on_look = [this](TimeNs now) {
     supervision_.keep_alive(now);
-    if (incarnation_ == 0) ::poll(nullptr, 0, kSpareLooksEveryMs);
+    catch_out_of_memory([&] { look_as_spare(now); });
+  };
+  callbacks.say = [this](Severity severity, const std::string& text) {
+    log_.write(severity, text, monotonic_now_ns());
+  };
+  callbacks.is_over = wait.is_over;
+  callbacks.may_take = [this](uint32_t shards) -> Result<bool> {
+    options_.shards = shards;
+    if (const Status enough = guard_->share_descriptors(options_.shards); !enough)
+      return std::unexpected(enough.error());
+    // The keys and rights of the moment: it may have waited for long. Without them it leaves the number to others.
+    return access_->reload(monotonic_now_ns()).has_value() && !access_->allows_nobody();
+  };
+  const Result<std::optional<TakenNumber>> taken = wait_for_number(*table_, address_, datagrams_address(), callbacks);
+  if (!taken) return std::unexpected(taken.error());
+  if (!*taken) {
+    supervision_.draining();
+    return false;
   }
+  incarnation_ = (*taken)->incarnation;
+  options_.shard = (*taken)->shard;
   log_ = ProcessLog(options_.shard, options_.quiet ? Severity::kWarning : Severity::kInfo);
   log_.write(Severity::kWarning, fmt::format("this spare takes over shard {} of {}", options_.shard, options_.shards),
              monotonic_now_ns());
   return true;
 }
 
-Status ShardProcess::Loop::look_for_vacancy(SpareWatch& watch, ShardProbe& probe) {
-  if (const Status held = table_->hold_spare_lease(); !held) return held;
-  Result<protocol::ClusterView> view = table_->read_cluster();
-  if (!view) return std::unexpected(view.error());
-  const TimeNs now = monotonic_now_ns();
-  const std::vector<bool> refuses = probe.look(view->shards, now);
-  for (size_t shard = 0; shard < refuses.size(); ++shard) {
-    if (refuses[shard]) view->shards[shard].held = false;  // the lease of a process that is gone has some time left
+/// Nothing may connect to a spare that waits: it has no number to serve.
+void ShardProcess::Loop::look_as_spare(TimeNs now) {
+  if (gate_) gate_->answer([](const protocol::KeyGate::Caller&) { return false; });
+  const auto none = [](const protocol::PeerId&) { return false; };
+  for (int taken = 0; taken < kMessagesPerPass; ++taken) {
+    const std::optional<protocol::Received> received = listener_->receive();
+    if (!received) return guard_->look(ConnectionWatch::Inbox::kDrained, none, now);
+    guard_->on_message(*received, now);
+    if (!received->message) continue;
+    protocol::Refuse refusal;
+    refusal.code = ErrorCode::kUnavailable;
+    refusal.sentence = "this process is a spare that waits for the number of a shard";
+    refusal.retry = true;
+    listener_->send(received->peer, {received->message->header, refusal, {}});
   }
-  const std::optional<SpareWatch::Vacancy> vacancy = watch.look(view->shards, now);
-  if (!vacancy) return {};
-  const Result<uint64_t> taken =
-      table_->take_over_shard(vacancy->shard, vacancy->incarnation, address_, datagrams_address());
-  if (!taken) return std::unexpected(taken.error());
-  if (*taken == 0) return {};  // another spare was faster
-  incarnation_ = *taken;
-  options_.shard = vacancy->shard;
-  options_.shards = static_cast<uint32_t>(view->shards.size());
-  return {};
-}
-
-Status ShardProcess::Loop::share_descriptors() {
-  room_.emplace(DescriptorRoom::Options{.limit = monitoring::open_file_limit(),
-                                        .shards = options_.shards,
-                                        .count = monitoring::open_file_count,
-                                        .accepted = accepted_connections});
-  if (const Status enough = room_->judge_start(); !enough) return enough;
-  set_accept_limit(room_->accept_below());
-  if (const std::string warning = room_->warning(options_.limits); !warning.empty())
-    log_.write(Severity::kWarning, warning, monotonic_now_ns());
-  return {};
+  guard_->look(ConnectionWatch::Inbox::kNotDrained, none, now);
 }
 
 Status ShardProcess::Loop::open_http() {
@@ -350,7 +324,10 @@ Status ShardProcess::Loop::open_http() {
     constexpr std::chrono::milliseconds kAnswerTimeout(2'000);
     return board_.ask(kAnswerTimeout).value_or(R"({"error": "the shard's loop did not answer within 2000 ms"})");
   };
-  auto http = monitoring::HttpPort::start(options_.http, "--http", std::move(handlers));
+  handlers.trace_json = [this](std::string_view query) {
+    return monitoring::answer_trace(spans_, query, {.kind = "shard", .address = address_});
+  };
+  auto http = page_.open(options_.http, address_, std::move(handlers));
   if (!http) return std::unexpected(http.error());
   http_ = std::move(*http);
   http_address_ = http_->address();
@@ -370,7 +347,8 @@ void ShardProcess::Loop::watch(TimeNs now) {
     const StatusReport report = status(now);
     export_.update_gauges(report, now);
     supervision_.update(report);
-    watch_accept_limit(now);
+    page_.add(report, now);
+    guard_->report_surplus(now);
   }
   supervision_.keep_alive(now);
   if (board_.wanted()) {
@@ -378,23 +356,11 @@ void ShardProcess::Loop::watch(TimeNs now) {
   }
 }
 
-void ShardProcess::Loop::watch_accept_limit(TimeNs now) {
-  const uint64_t closed = take_over_accept_limit();
-  if (closed == 0) return;
-  export_.record({Metric::kDropped, {}, "no_descriptor", static_cast<double>(closed)});
-  if (now < say_closed_at_) return;
-  say_closed_at_ = now + kSayClosedEvery;
-  log_.write(
-      Severity::kError,
-      fmt::format("{} connections were closed as they came: this process may open {} files, and no more of them are "
-                  "for connections; {}",
-                  closed, monitoring::open_file_limit(), monitoring::kRaiseOpenFiles),
-      now);
-}
-
 StatusReport ShardProcess::Loop::status(TimeNs now) const {
   StatusReport status = core_->status(now);
   status.table = options_.table.location;
+  if (const protocol::AllowedKeys* allowed = access_->allowed_keys())
+    status.keys = KeysStatus{.allowed = allowed->count(), .skipped_files = allowed->problems().size()};
   for (JobStatus& job : status.jobs) {
     if (job.switch_path && datagrams_) job.switch_path->aggregator = datagrams_->report(job.job);
   }
@@ -424,11 +390,26 @@ int ShardProcess::Loop::wait_ms(TimeNs now) const {
   return static_cast<int>(std::min<TimeNs>((until - now + kNsPerMs - 1) / kNsPerMs, 1'000));
 }
 
-/// Keys of jobs are read when a job begins, and everything else once: there is nothing to read again yet.
+/// Keys of jobs are read when a job begins, and other options once.
 void ShardProcess::Loop::reload(TimeNs now) {
   supervision_.reloading(now);
-  log_.write(Severity::kInfo, "SIGHUP: keys of jobs are read when a job begins; other options need a restart", now);
-  supervision_.reloaded();
+  catch_out_of_memory([&] {
+    (void)access_->reload(now);  // the log has the reason
+    end_revoked(now);
+    if (const auto said = page_.reload()) log_.write(said->severity, said->text, now);
+  });
+  supervision_.reloaded();  // in any case: a manager waits for it
+}
+
+/// Tells the connections whose key was taken away, and ends them a moment later: they would receive their jobs' updates
+/// else.
+void ShardProcess::Loop::end_revoked(TimeNs now) {
+  const auto is_over = [this](const protocol::PeerId& peer) { return !access_->may_speak(peer); };
+  core_->end_sessions(
+      is_over,
+      {ErrorCode::kUnauthenticated, "the key of this connection is not among this shard's allowed keys any more"}, now,
+      actions_);
+  guard_->connections().end_later(is_over, "key_revoked", now + kRevokedAfter);
 }
 
 Status ShardProcess::Loop::run() {
@@ -437,6 +418,7 @@ Status ShardProcess::Loop::run() {
     catch_out_of_memory([this] { run_pass(); });
   }
   catch_out_of_memory([this] { execute_actions(); });
+  access_->end(monotonic_now_ns());
   if (core_->failure()) return std::unexpected(*core_->failure());
   return {};
 }
@@ -448,8 +430,9 @@ void ShardProcess::Loop::run_pass() {
     supervision_.draining();
   }
   if (reload_.exchange(false)) reload(monotonic_now_ns());
+  if (gate_) guard_->answer(*gate_);
   if (save_.exchange(false)) core_->save_stores(monotonic_now_ns(), actions_);
-  receive();
+  const ConnectionWatch::Inbox inbox = receive();
   receive_links();
   if (disk_) take_from_disk();
   pool_.take_done(done_);
@@ -463,6 +446,7 @@ void ShardProcess::Loop::run_pass() {
   catch_out_of_memory([&] { watch_links(now); });
   execute_actions();
   watch(now);
+  guard_->look(inbox, [this](const protocol::PeerId& peer) { return has_session(peer); }, now);
   compute();
 }
 
@@ -479,14 +463,24 @@ void ShardProcess::Loop::take_from_disk() {
   from_disk_.clear();
 }
 
-void ShardProcess::Loop::receive() {
+/// Takes messages of workers and shards.
+ConnectionWatch::Inbox ShardProcess::Loop::receive() {
   for (int taken = 0; taken < kMessagesPerPass; ++taken) {
     std::optional<protocol::Received> received;
     if (!catch_out_of_memory([&] { received = listener_->receive(); })) continue;  // the message is lost
-    if (!received) return;
+    if (!received) return ConnectionWatch::Inbox::kDrained;
     bytes_in_ += received->bytes;
     const TimeNs now = monotonic_now_ns();
+    guard_->on_message(*received, now);
+    const Access::Intake intake = access_->take(*received, now);
+    if (intake.ends_connection) guard_->connections().end_later(received->peer, "over_rate", now);
+    if (intake.refusal) {
+      actions_.metrics.push_back({Metric::kRefused, {}, intake.label, 1});
+      listener_->send(received->peer, *intake.refusal);
+      continue;
+    }
     if (received->message) {
+      const MessageSpan span(spans_, *received->message);
       core_->on_message(received->peer, std::move(*received->message), now, actions_);
     } else {
       const Error& error = received->message.error();
@@ -501,6 +495,7 @@ void ShardProcess::Loop::receive() {
     }
     carry_out_many();
   }
+  return ConnectionWatch::Inbox::kNotDrained;
 }
 
 void ShardProcess::Loop::receive_links() {
@@ -511,6 +506,7 @@ void ShardProcess::Loop::receive_links() {
       if (!received) break;
       const TimeNs now = monotonic_now_ns();
       if (received->message) {
+        const MessageSpan span(spans_, *received->message);
         core_->on_shard_reply(shard, *received->message, now, actions_);
       } else {
         core_->on_malformed(received->message.error(), now, actions_);
@@ -547,6 +543,7 @@ void ShardProcess::Loop::execute_actions() {
     });
   }
   for (const DatagramChange& change : actions_.datagrams) catch_out_of_memory([&] { change_datagrams(change, now); });
+  for (const AuditEvent& event : actions_.audit) catch_out_of_memory([&] { access_->record(event, now); });
   for (const MetricEvent& event : actions_.metrics) catch_out_of_memory([&] { export_.record(event); });
   // A message that was not sent is requested again. A task that was not begun is not, so that it is kept.
   catch_out_of_memory([this] { pool_.submit(actions_.tasks); });
@@ -563,6 +560,7 @@ void ShardProcess::Loop::carry_out_many() {
 }
 
 void ShardProcess::Loop::send_to_peer(const SendToPeer& send) {
+  const MessageSpan span(spans_, send.message);
   const SharedBytes envelope = SharedBytes::from(protocol::encode_envelope(send.message));
   const protocol::SendResult result = listener_->send_frames(send.to, envelope, send.message.payload);
   if (result == protocol::SendResult::kSent) {
@@ -579,7 +577,9 @@ ShardProcess::~ShardProcess() = default;
 
 Result<std::unique_ptr<ShardProcess>> ShardProcess::start(const Options& options, const SpareWait& wait,
                                                           monitoring::ServiceNotifier manager) {
-  auto loop = std::make_unique<Loop>(options, std::move(manager));
+  auto access = Access::open(options.access);
+  if (!access) return std::unexpected(access.error());
+  auto loop = std::make_unique<Loop>(options, std::move(*access), std::move(manager));
   const Result<bool> opened = loop->open(wait);
   if (!opened) return std::unexpected(opened.error());
   return *opened ? std::unique_ptr<ShardProcess>(new ShardProcess(std::move(loop))) : nullptr;

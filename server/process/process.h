@@ -51,7 +51,7 @@ class ShardProcess {
   /// Saves the stores of all jobs soon. As request_stop().
   void request_save() noexcept;
 
-  /// Reads again what may change while the shard serves. As request_stop().
+  /// Reads the allowed keys and the policy again and opens the audit log again. As request_stop().
   void request_reload() noexcept;
 
  private:

@@ -36,9 +36,11 @@ void ProcessLog::write(Severity severity, std::string_view text, TimeNs now) {
     if (left_out_ != 0) print(Severity::kWarning, fmt::format("{} lines were left out", left_out_));
     second_begun_ = now;
     lines_ = 0;
+    errors_ = 0;
     left_out_ = 0;
   }
-  if (++lines_ > kLinesPerSecond) {
+  uint32_t& lines = severity == Severity::kError ? errors_ : lines_;
+  if (++lines > kLinesPerSecond) {
     ++left_out_;
     return;
   }

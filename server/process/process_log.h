@@ -9,7 +9,7 @@
 namespace millrace::server {
 
 /// The process's log: lines on stderr with the time of day. Peers cause lines, so there are at most kLinesPerSecond of
-/// them; the log reports how many were left out.
+/// them, and as many of errors: warnings never displace an error. The log reports how many were left out.
 ///
 /// Threads  one at a time.
 class ProcessLog {
@@ -25,7 +25,8 @@ class ProcessLog {
   uint32_t shard_;
   Severity least_;
   TimeNs second_begun_ = 0;
-  uint32_t lines_ = 0;
+  uint32_t lines_ = 0;   ///< of this second, errors apart
+  uint32_t errors_ = 0;  ///< of this second
   uint64_t left_out_ = 0;
 };
 

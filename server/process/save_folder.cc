@@ -4,7 +4,9 @@
 
 #include <utility>
 
+#include "kernels/base/clock.h"
 #include "kernels/base/hash.h"
+#include "protocol/files/atomic_file.h"
 
 namespace millrace::server {
 namespace {
@@ -29,6 +31,18 @@ std::string store_path(const std::string& folder, uint32_t shard, const std::str
     if (plain.size() >= kNameBytesMax) break;
   }
   return fmt::format("{}/{}-{:016x}.shard-{}.store", folder, plain, hash64(name), shard);
+}
+
+Result<JobStore::Saves> saves_of(const Options& options) {
+  JobStore::Saves saves;
+  if (options.store_dir.empty()) return saves;
+  if (const Status usable = check_folder(options.store_dir); !usable) return std::unexpected(usable.error());
+  saves.possible = true;
+  saves.every = static_cast<TimeNs>(options.store_save_seconds) * kNsPerS;
+  saves.judge = [&options](const std::string& name) {
+    return files::check_replaceable(store_path(options.store_dir, options.shard, name));
+  };
+  return saves;
 }
 
 StoreFolder::~StoreFolder() {

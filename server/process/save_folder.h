@@ -7,6 +7,8 @@
 #include "kernels/base/result.h"
 #include "server/base/actions.h"
 #include "server/process/disk.h"
+#include "server/process/options.h"
+#include "server/store/job_store.h"
 #include "server/store/save_format.h"
 
 namespace millrace::server {
@@ -14,6 +16,11 @@ namespace millrace::server {
 /// Returns FOLDER/NAME-HASH.shard-N.store. Other characters of the name than letters, digits, '_', '-', '.' are %XX; a
 /// long name is cut.
 std::string store_path(const std::string& folder, uint32_t shard, const std::string& name);
+
+/// Returns the saves that a shard offers to its jobs; none without a folder. `options` outlives them.
+///
+/// Errors  io: the folder cannot be used.
+Result<JobStore::Saves> saves_of(const Options& options);
 
 /// The saves of one shard in a folder, a file a job. A save appears whole or not at all, and stays over power cuts:
 /// temporary file, fsync, rename, fsync of the folder. On any failure the earlier save stays, and the temporary file is

@@ -9,6 +9,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "server/spans/round_spans.h"
+
 namespace millrace::server {
 
 struct TaskPool::Helpers {
@@ -43,8 +45,8 @@ struct TaskPool::Call {
   bool counted_off_ = false;
 };
 
-TaskPool::TaskPool(uint32_t threads, std::function<void()> wake)
-    : helpers_max_(threads > 1 ? threads - 1 : 0), wake_(std::move(wake)) {
+TaskPool::TaskPool(uint32_t threads, std::function<void()> wake, monitoring::SpanRecorder* spans)
+    : helpers_max_(threads > 1 ? threads - 1 : 0), wake_(std::move(wake)), spans_(spans) {
   door_->pool = this;
   if (helpers_max_ > 0) helpers_ = std::make_unique<Helpers>(helpers_max_);
 }
@@ -125,13 +127,19 @@ void run_guarded(Task& task) {
 
 }  // namespace
 
+void TaskPool::run(Task& task) const {
+  if (spans_ == nullptr || !spans_->on()) return run_guarded(task);
+  const TaskSpans spans(*spans_, task);
+  run_guarded(task);
+}
+
 std::shared_ptr<Task> TaskPool::run_one() {
   std::shared_ptr<Task> task;
   {
     const std::lock_guard lock(mutex_);
     task = pop();
   }
-  if (task) run_guarded(*task);
+  if (task) run(*task);
   return task;
 }
 
@@ -149,7 +157,7 @@ void TaskPool::help(std::unique_lock<std::mutex>& lock) {
   ++inside_;
   while (std::shared_ptr<Task> task = closing_ ? nullptr : pop()) {
     lock.unlock();
-    run_guarded(*task);
+    run(*task);
     lock.lock();
     // A result without memory to hand it back waits for memory: no caller would ask for it again.
     while (!closing_ && !hand_back(task)) changed_.wait_for(lock, kNoMemoryPause);

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <vector>
 
+#include "monitoring/trace/span_recorder.h"
 #include "server/base/actions.h"
 
 namespace millrace::server {
@@ -24,7 +25,8 @@ class TaskPool {
 
   /// threads  that compute, the loop's included; 1: no helpers.
   /// wake     called by a helper when it has finished something and take_done() was empty before.
-  TaskPool(uint32_t threads, std::function<void()> wake);
+  /// spans    records the tasks' runs; outlives the pool. nullptr: none.
+  TaskPool(uint32_t threads, std::function<void()> wake, monitoring::SpanRecorder* spans = nullptr);
   /// Waits for the tasks that helpers are running; waiting tasks are dropped. It does not wait for a helper that was
   /// called and never came (the machine has no thread to give).
   ~TaskPool();
@@ -53,6 +55,7 @@ class TaskPool {
   void call_helpers(uint32_t count);
   bool hand_back(const std::shared_ptr<Task>& task);  ///< under the lock; false: no memory
   void help(std::unique_lock<std::mutex>& lock);
+  void run(Task& task) const;
 
   std::shared_ptr<Door> door_ = std::make_shared<Door>();
   std::mutex& mutex_ = door_->mutex;
@@ -64,6 +67,7 @@ class TaskPool {
   uint32_t helpers_max_;
   bool closing_ = false;
   std::function<void()> wake_;
+  monitoring::SpanRecorder* spans_;
   std::condition_variable changed_;  ///< inside_, or closing_
   std::unique_ptr<Helpers> helpers_;
 };

@@ -311,6 +311,15 @@ uint64_t Recovery::parent() const {
   return parent;
 }
 
+protocol::LogReach Recovery::reach() const {
+  if (parts_.empty()) return {UINT64_MAX, UINT64_MAX};
+  protocol::LogReach reach{UINT64_MAX, 0};
+  for (const PartFetch& part : parts_) {
+    reach = {std::min(reach.steps, part.decided), std::max(reach.decided_in, part.decided_in)};
+  }
+  return reach;
+}
+
 CutChoice Recovery::choice() const {
   std::map<uint32_t, protocol::State> states;
   for (const auto& [worker, answer] : answers_) states.emplace(worker, answer.state);

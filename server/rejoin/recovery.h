@@ -82,6 +82,8 @@ class Recovery {
   TimeNs without_majority(TimeNs now) const;
   /// R8e: Returns the greatest log branch of this shard among the synced members' states. REQUIRES: kReady.
   uint64_t parent() const;
+  /// R10f: Returns how far the recovered log goes in this shard's parts. REQUIRES: kReady.
+  protocol::LogReach reach() const;
   /// Returns the state to cut to. REQUIRES: kCut.
   CutChoice choice() const;
   /// Returns the recovered state of this shard's parts; the states of the synced members stay. REQUIRES: kReady.

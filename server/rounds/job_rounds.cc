@@ -29,7 +29,8 @@ std::vector<uint32_t> shards_of(const protocol::JobLayout& layout, const protoco
 
 }  // namespace
 
-JobRounds::JobRounds(Setup setup) : setup_(setup), account_(&setup.shard_memory), retained_account_(&account_) {
+JobRounds::JobRounds(Setup setup)
+    : setup_(setup), account_(&setup.shard_memory, setup.limits.job_memory_bytes_max), retained_account_(&account_) {
   if (setup_.spec.has_store()) {
     store_ = std::make_unique<JobStore>(
         JobStore::Setup{setup_.spec, setup_.layout, setup_.shard, setup_.shard_count, account_});
@@ -214,6 +215,10 @@ void JobRounds::admit(const protocol::Member& from, PartRound& part, const proto
                       SharedBytes payload, TimeNs now, Actions& actions) {
   count(Metric::kContributions, "", 1, actions);
   count(Metric::kContributionBytes, "", static_cast<double>(payload.bytes.size()), actions);
+  Received& received = received_[from.worker];
+  if (received.incarnation != from.incarnation) received = {.incarnation = from.incarnation};
+  received.contribution_bytes += payload.bytes.size();
+  received.dense_bytes += sizeof(float) * uint64_t{part.dimension()};
   PartRound::Open open;
   open.incarnation = from.incarnation;
   open.hash = body.payload_hash;
@@ -237,6 +242,11 @@ void JobRounds::admit(const protocol::Member& from, PartRound& part, const proto
       .history = part.history(),
       .payload_bytes_max = setup_.limits.message_bytes_max,
   }));
+}
+
+JobRounds::Received JobRounds::received_of(const protocol::Member& member) const {
+  const auto found = received_.find(member.worker);
+  return found != received_.end() && found->second.incarnation == member.incarnation ? found->second : Received{};
 }
 
 void JobRounds::answer_decided(const protocol::Member& to, const PartRound& part, const protocol::Contribution& body,
@@ -396,7 +406,8 @@ uint64_t JobRounds::steps_decided_max() const {
 }
 
 uint64_t JobRounds::memory_for_rounds() const {
-  return setup_.limits.job_memory_bytes_max - (store_ ? store_->bytes() : 0) - history_charge_.bytes();
+  const uint64_t kept = (store_ ? store_->bytes() : 0) + history_charge_.bytes();
+  return setup_.limits.job_memory_bytes_max - std::min(kept, setup_.limits.job_memory_bytes_max);
 }
 
 uint64_t JobRounds::retained_updates() const {

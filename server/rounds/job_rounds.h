@@ -127,7 +127,13 @@ class JobRounds {
   /// Returns parts that have decided more than `least` steps and more than the worker has acknowledged, at most as many
   /// as a heartbeat holds.
   std::vector<protocol::Ack::Entry> unacknowledged(uint32_t worker, uint64_t least) const;
-  uint64_t memory_bytes() const { return account_.used_bytes(); }
+  /// The contributions that were taken of a worker's present incarnation since this shard opened the job.
+  struct Received {
+    uint64_t incarnation = 0;
+    uint64_t contribution_bytes = 0;
+    uint64_t dense_bytes = 0;  ///< of the same steps as plain f32 of every index
+  };
+  Received received_of(const protocol::Member& member) const;
   uint64_t retained_bytes() const { return retained_account_.used_bytes(); }
   uint64_t retained_updates() const;
   const MemoryAccount& account() const { return account_; }
@@ -279,12 +285,13 @@ class JobRounds {
   MemoryAccount retained_account_;
   MemoryCharge history_charge_;
   std::unique_ptr<JobStore> store_;
-  std::vector<PartRound> parts_;        ///< this shard's, ascending by number
-  std::vector<CodecChooser> choosers_;  ///< by part, of automatic codecs
-  std::vector<Delivery> deliveries_;    ///< by part, in mode asynchronous
-  std::vector<uint32_t> local_at_;      ///< by part number: index in parts_, or kNowhere
-  std::vector<Bucket> buckets_;         ///< with parts on this shard
-  std::vector<uint32_t> bucket_at_;     ///< by bucket number: index in buckets_, or kNowhere
+  std::vector<PartRound> parts_;           ///< this shard's, ascending by number
+  std::vector<CodecChooser> choosers_;     ///< by part, of automatic codecs
+  std::vector<Delivery> deliveries_;       ///< by part, in mode asynchronous
+  std::map<uint32_t, Received> received_;  ///< by worker
+  std::vector<uint32_t> local_at_;         ///< by part number: index in parts_, or kNowhere
+  std::vector<Bucket> buckets_;            ///< with parts on this shard
+  std::vector<uint32_t> bucket_at_;        ///< by bucket number: index in buckets_, or kNowhere
   DigestWatch digest_watch_;
   std::optional<JobAudit> audit_;  ///< of a job that asks for it
   uint64_t next_token_ = 1;

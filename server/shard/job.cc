@@ -21,7 +21,8 @@ Job::Job(Setup setup)
     : setup_(std::move(setup)),
       spec_hash_(protocol::job_spec_hash(setup_.spec)),
       layout_hash_(protocol::layout_hash(setup_.layout)),
-      members_(setup_.shard, setup_.shard_incarnation),
+      members_(setup_.shard, setup_.shard_incarnation,
+               setup_.spec.path == protocol::Path::kSwitch ? Members::Nonces::kShown : Members::Nonces::kHidden),
       rounds_(JobRounds::Setup{setup_.spec, setup_.layout, members_, setup_.gate, setup_.limits, setup_.shard_memory,
                                setup_.refusals, setup_.shard, setup_.shard_count, setup_.codec_costs}),
       settlement_(Settlement::Setup{setup_.spec, setup_.layout, members_, rounds_, setup_.shard}) {
@@ -32,16 +33,19 @@ Job::Job(Setup setup)
 std::vector<protocol::PeerId> Job::adopt(protocol::Membership membership, TimeNs now, Actions& actions) {
   const bool first = opened_ == 0;
   if (first) opened_ = now;
+  const uint32_t left_before = members_.membership().left;
+  cut_refused_.reset();
   const bool is_void = membership.cut > members_.membership().epoch || (first && setup_.start == Start::kSuccessor);
   Members::Adopted adopted = members_.adopt(std::move(membership), now);
+  if (!is_void) note_finished(left_before, adopted);
   // Drops the rounds before the members learn their steps. A worker that a cut made synced would wait for void steps.
   if (is_void && !recovery_) rounds_.drop();
   for (size_t at = 0; at < adopted.gone_peers.size(); ++at) {
+    const protocol::Member& gone = adopted.gone_connected[at];
+    protocol::MembershipChange change{
+        members_.view_of(members_.membership(), gone.worker, gone.incarnation, adopted.gone_peers[at])};
     actions.to_peers.push_back(
-        {adopted.gone_peers[at],
-         {members_.header(adopted.gone_connected[at].worker, adopted.gone_connected[at].incarnation),
-          protocol::MembershipChange{members_.membership()},
-          {}}});
+        {adopted.gone_peers[at], {members_.header(gone.worker, gone.incarnation), std::move(change), {}}});
   }
   if (members_.membership().started) {
     if (started_ == 0) started_ = now;
@@ -173,9 +177,15 @@ std::optional<TimeNs> Job::deadline() const {
 Job::TableChange Job::table_change(TimeNs now) {
   TableChange table_change;
   if (!members_.membership().started || rounds_.failure()) return table_change;
+  if (noted_ != finished_) {
+    table_change.kind = TableChange::Kind::kNote;
+    table_change.reach = finished_;
+    return table_change;
+  }
   if (recovery_ && recovery_->stage() == Recovery::Stage::kReady) {
     table_change.kind = TableChange::Kind::kActivate;
     table_change.parent = recovery_->parent();
+    table_change.reach = recovery_->reach();
   } else if (recovery_ && recovery_->stage() == Recovery::Stage::kCut) {
     return cut_or_end(recovery_->choice());
   } else if (recovery_) {
@@ -223,6 +233,27 @@ void Job::activated(uint64_t branch, TimeNs now) {
   recovery_.reset();
 }
 
+/// R10f: No step of mode synchronous is decided without a synced member. So a member that left had just the steps that
+/// are decided when this shard learns that it has left. Its acks may be late.
+void Job::note_finished(uint32_t left_before, const Members::Adopted& adopted) {
+  const auto is_synced = [](const protocol::Member& one) { return one.state == protocol::MemberState::kSynced; };
+  if (recovery_ || setup_.spec.mode != protocol::Mode::kSynchronous || members_.membership().left <= left_before ||
+      !std::ranges::all_of(adopted.gone, is_synced))
+    return;
+  finished_.steps = std::max(finished_.steps, rounds_.steps_decided());
+  for (const PartRound& part : rounds_.parts()) {
+    const auto& epochs = part.summary().epochs;
+    if (!epochs.empty()) finished_.decided_in = std::max(finished_.decided_in, epochs.back().first);
+  }
+}
+
+bool Job::may_wait_for_steps(TimeNs now) {
+  const protocol::Membership& membership = members_.membership();
+  if (membership.members.size() + membership.left >= setup_.spec.workers) return false;
+  if (!cut_refused_) cut_refused_ = now;
+  return now - *cut_refused_ < TimeNs{setup_.limits.abandon_ms} * kNsPerMs;
+}
+
 void Job::on_switch_report(const protocol::Member& from, const protocol::Heartbeat& said, TimeNs now,
                            Actions& actions) {
   if (!switch_health_ || from.state != protocol::MemberState::kSynced) return;
@@ -266,6 +297,9 @@ void Job::add_members(JobStatus& status, TimeNs now) const {
     entry.finishing = link && link->finishing;
     entry.silent_ms = link ? milliseconds(now - link->heard) : 0;
     entry.steps_applied = rounds_.steps_applied(member.worker);
+    const JobRounds::Received received = rounds_.received_of(member);
+    entry.contribution_bytes = received.contribution_bytes;
+    entry.dense_bytes = received.dense_bytes;
     entry.steps_behind = status.steps_decided - std::min(status.steps_decided, entry.steps_applied);
   }
 }
@@ -353,7 +387,7 @@ JobStatus Job::status(TimeNs now) const {
   status.moved_ms = started_ == 0 ? 0 : milliseconds(now - std::max(started_, rounds_.decided_at()));
   status.retained_updates = rounds_.retained_updates();
   status.retained_bytes = rounds_.retained_bytes();
-  status.memory_bytes = rounds_.memory_bytes();
+  status.memory_bytes = rounds_.account().used_bytes();
   status.memory_bytes_max = setup_.limits.job_memory_bytes_max;
   if (rounds_.store()) status.store = rounds_.store()->status();
   status.audit = rounds_.audit();

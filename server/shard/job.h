@@ -43,9 +43,10 @@ class Job {
   };
   /// Holds the change that this job requires in the table, in the epoch of its membership.
   struct TableChange {
-    enum class Kind : uint8_t { kNone, kActivate, kCut, kRemove, kPath, kEnd };
+    enum class Kind : uint8_t { kNone, kActivate, kCut, kRemove, kPath, kEnd, kNote };
     Kind kind = Kind::kNone;
     uint64_t parent = 0;                            ///< kActivate
+    protocol::LogReach reach;                       ///< kActivate, kNote
     CutChoice choice;                               ///< kCut
     Leaving leaving = Leaving::kSilent;             ///< kRemove
     std::vector<protocol::Member> members;          ///< kRemove
@@ -88,6 +89,11 @@ class Job {
   /// R8e: Records that the table has this shard's activation: the next membership is adopted as active. REQUIRES: the
   /// last required change was kActivate, and no other event came since.
   void activated(uint64_t branch, TimeNs now);
+  /// R10f: Records that the table has this note of the last required change.
+  void noted(const protocol::LogReach& reach) { noted_ = reach; }
+  /// R10f: Returns whether a worker may still come that has the steps which a refused cut lacks. Some worker has left
+  /// without finishing, and abandon_ms has not passed since the first refusal in this epoch.
+  bool may_wait_for_steps(TimeNs now);
   /// Handles a member's report about the switch, of a job of path switch, in the epoch of the membership.
   void on_switch_report(const protocol::Member& from, const protocol::Heartbeat& said, TimeNs now, Actions& actions);
   /// Records that the table has the path that the job required.
@@ -113,6 +119,7 @@ class Job {
 
  private:
   TableChange cut_or_end(CutChoice choice) const;
+  void note_finished(uint32_t left_before, const Members::Adopted& adopted);
   void announce_membership(const std::vector<protocol::Member>& before, Actions& actions) const;
   void on_state(const protocol::Member& from, const protocol::State& state, TimeNs now, Actions& actions);
   void add_joining(JobStatus& status, TimeNs now) const;
@@ -130,6 +137,9 @@ class Job {
   std::optional<Recovery> recovery_;           ///< while the rounds are not known
   std::optional<SwitchHealth> switch_health_;  ///< shard 0, of jobs of path switch
   TimeNs recovering_since_ = 0;
+  protocol::LogReach finished_;        ///< R10f: the log when members left as finished
+  protocol::LogReach noted_;           ///< as much of it as the table has
+  std::optional<TimeNs> cut_refused_;  ///< when a cut was first refused in this epoch
   bool membership_unannounced_ = false;
   TimeNs opened_ = 0;
   TimeNs started_ = 0;  ///< when this shard learned it; 0: not yet

@@ -39,16 +39,16 @@ class ShardCore::Gate : public MemoryGate {
 
   std::optional<Error> refuses(const MemoryAccount& job, uint64_t bytes) const override {
     const Limits& limits = core_.config_.limits;
-    if (job.used_bytes() + bytes > limits.job_memory_bytes_max) {
-      return Error{
-          ErrorCode::kUnavailable,
-          fmt::format("the job uses {} bytes of this shard; {} more are over its limit of {} (--job-memory-bytes-max)",
-                      job.used_bytes(), bytes, limits.job_memory_bytes_max)};
+    if (job.used_bytes() + bytes > job.limit_bytes()) {
+      return Error{ErrorCode::kUnavailable,
+                   fmt::format("the job uses {} bytes of this shard; {} more are over its limit of {} "
+                               "(--job-memory-bytes-max, or the quota of the key that created it)",
+                               job.used_bytes(), bytes, job.limit_bytes())};
     }
     const uint64_t share = limits.shard_memory_bytes_max / std::max<size_t>(1, core_.jobs_.size());
     uint64_t spoken_for = job.used_bytes() + bytes;
     for (const auto& [number, other] : core_.jobs_) {
-      if (&other->rounds().account() != &job) spoken_for += std::max(other->rounds().memory_bytes(), share);
+      if (&other->rounds().account() != &job) spoken_for += std::max(other->rounds().account().used_bytes(), share);
     }
     if (spoken_for <= limits.shard_memory_bytes_max || job.used_bytes() + bytes <= share) return std::nullopt;
     return Error{
@@ -183,6 +183,10 @@ bool ShardCore::fits_session(const protocol::PeerId& from, const protocol::Heade
   return true;
 }
 
+bool ShardCore::has_session(const protocol::PeerId& peer) const {
+  return sessions_.contains(peer) || shard_sessions_.contains(peer);
+}
+
 void ShardCore::on_worker_message(const protocol::PeerId& from, protocol::Message message, TimeNs now,
                                   Actions& actions) {
   if (holds<protocol::Goodbye>(message.body) && is_unnamed(message.header) && !name_by_session(from, message.header))
@@ -275,6 +279,14 @@ void ShardCore::on_goodbye(Job& job, const protocol::Member& member, const proto
       fmt::format("job '{}': worker {} {}{}{}", job.spec().name, member.worker, finished ? "has finished" : "leaves",
                   goodbye.sentence.empty() ? "" : ": ", goodbye.sentence),
       actions);
+  const Members::Link* link = job.members().link(member.worker);
+  actions.audit.push_back({.what = AuditEvent::What::kLeave,
+                           .by = link && link->peer ? *link->peer : protocol::PeerId(),
+                           .job = job.spec().name,
+                           .worker = member.worker,
+                           .incarnation = member.incarnation,
+                           .code = finished ? "finished" : "failed",
+                           .sentence = goodbye.sentence});
   const protocol::Member leaving = member;
   if (is_leaving(job.membership().job, member)) return;
   remove(job, std::span(&leaving, 1), finished ? Leaving::kFinished : Leaving::kFailed, now, actions);

@@ -20,6 +20,7 @@
 #include "protocol/messages/peer_id.h"
 #include "protocol/table/membership_table.h"
 #include "server/base/actions.h"
+#include "server/base/join_request.h"
 #include "server/base/limits.h"
 #include "server/base/memory_account.h"
 #include "server/membership/membership_changes.h"
@@ -45,6 +46,7 @@ struct ShardConfig {
   Datagrams datagrams = {};
   /// Returns whether the process can serve another worker. Empty: always.
   std::function<Status(TimeNs now)> room_for_worker = {};
+  Rights rights = {};
 };
 
 /// Holds one shard: its jobs, its limits, and the identities of its peers.
@@ -109,17 +111,25 @@ class ShardCore {
   /// Returns whether all work is over: the process may exit once its sends are flushed.
   bool stopped() const { return stopped_; }
 
-  /// Returns why it stopped by itself: another process has started under this shard's number, or the cluster was
-  /// removed from the table. Empty after an orderly shutdown, and where this process had left its number to a spare.
+  /// Returns why it stops by itself: another process has started under this shard's number, or the table is not the one
+  /// that it began with. Empty after an orderly shutdown, and where this process had left its number to a spare.
   const std::optional<Error>& failure() const { return failure_; }
 
   StatusReport status(TimeNs now) const;
+
+  /// Returns whether a Hello or ShardHello of this connection holds.
+  bool has_session(const protocol::PeerId& peer) const;
+  /// Ends the sessions of workers' connections that `is_over` says, and sends them a Refuse with the reason. Their
+  /// workers stay members until they count as dead.
+  void end_sessions(const std::function<bool(const protocol::PeerId&)>& is_over, const Error& why, TimeNs now,
+                    Actions& actions);
 
  private:
   struct Session {
     uint64_t job = 0;
     uint32_t worker = 0;
     uint64_t incarnation = 0;
+    bool operator==(const Session&) const = default;
   };
   /// Another shard, as the table and its ShardHello describe it.
   struct Neighbour {
@@ -138,7 +148,7 @@ class ShardCore {
     TimeNs since = 0;
     uint32_t silent_ms_max = 0;
     LostJobAction action = LostJobAction::kOver;
-    std::string reason;  ///< of its end
+    Error why;  ///< of its end
 
     TimeNs due_at() const { return since + TimeNs{silent_ms_max} * kNsPerMs; }
     bool due(TimeNs now) const { return now >= due_at(); }
@@ -206,8 +216,10 @@ class ShardCore {
 
   // shard_core_store.cc: the stores of jobs
   void on_pull(Job& job, const protocol::Member& member, protocol::Message message, Actions& actions);
-  Status judge_store(const protocol::JobSpec& spec, const protocol::JobLayout& layout) const;
-  void end_store(Job& job, std::string_view label, Actions& actions);
+  /// job_bytes_max  the memory that the job may use
+  Status judge_store(const protocol::JobSpec& spec, const protocol::JobLayout& layout, uint64_t job_bytes_max) const;
+  uint64_t job_bytes_max_of(const std::string& key_name, const std::string& job) const;
+  void end_store(Job& job, Actions& actions);
   JobStore* ending_store(uint64_t job);
   void on_last_task_done(const StoreTask& task, Actions& actions);
   void forget_ended_store(uint64_t job);
@@ -218,15 +230,26 @@ class ShardCore {
   Status judge_hello(const protocol::Header& header, const protocol::Hello& hello) const;
   Status judge_spec(const protocol::JobSpec& spec) const;
   Status judge_datagrams(const protocol::JobSpec& spec, const protocol::JobLayout& layout) const;
-  Result<Admitted> admit(const protocol::Header& header, const protocol::Hello& hello, TimeNs now, Actions& actions);
-  Result<Job*> admit_by_table(const protocol::Header& header, const protocol::Hello& hello, TimeNs now,
-                              Actions& actions);
-  Job* open_job(uint64_t number, const protocol::JobSpec& spec, protocol::JobLayout layout, Actions& actions);
-  Result<protocol::JobRecord> open_record(const protocol::Header& header, const protocol::Hello& hello);
+  enum class JobKnown : uint8_t { kYes, kNo };
+  Status judge_rights(const protocol::PeerId& from, const protocol::Header& header, const protocol::Hello& hello,
+                      JobKnown known);
+  Result<Admitted> admit(const protocol::PeerId& from, const protocol::Header& header, const protocol::Hello& hello,
+                         TimeNs now, Actions& actions);
+  Result<Job*> admit_newcomer(const protocol::PeerId& from, const protocol::Header& header,
+                              const protocol::Hello& hello, TimeNs now, Actions& actions);
+  Result<Job*> admit_by_table(const protocol::PeerId& from, const protocol::Header& header,
+                              const protocol::Hello& hello, TimeNs now, Actions& actions);
+  Status judge_opening(const std::string& key_name, const std::string& job) const;
+  std::string name_of_key(const protocol::PeerId& peer) const;
+  Job* open_job(const std::string& key_name, uint64_t number, const protocol::JobSpec& spec, protocol::JobLayout layout,
+                Actions& actions);
+  Result<protocol::JobRecord> open_record(const protocol::PeerId& from, const protocol::Header& header,
+                                          const protocol::Hello& hello);
   /// Returns the record after the join, or after this shard has taken over a job that refused the join: `refused` then
   /// has the reason.
-  Result<protocol::JobRecord> join_job(const protocol::JobRecord& record, const protocol::Header& header,
-                                       const protocol::Hello& hello, TimeNs now, std::optional<Error>& refused);
+  Result<protocol::JobRecord> join_job(const protocol::PeerId& from, const protocol::JobRecord& record,
+                                       const protocol::Header& header, const protocol::Hello& hello, TimeNs now,
+                                       std::optional<Error>& refused);
   uint64_t replaceable_incarnation(uint64_t job, const protocol::Header& header, const protocol::Hello& hello,
                                    TimeNs now);
   std::optional<Error> of_dead_run(const protocol::Header& header, const protocol::Hello& hello, TimeNs now,
@@ -268,17 +291,29 @@ class ShardCore {
   void apply_removal(Job& job, Job::TableChange table_change, TimeNs now, Actions& actions);
   void tell_change(const Job& job, const Job::TableChange& table_change, uint64_t branch, Actions& actions) const;
   void end_in_table(Job& job, Error why, std::string_view label, Actions& actions);
-  void close(Job& job, std::optional<protocol::Body> last_message, std::string_view label, Actions& actions);
+  /// Whether the end of a job saves its store. Where another process has this shard's number, none is saved: that
+  /// process has later steps.
+  enum class StoreEnd : uint8_t { kSave = 1, kDrop = 2 };
+  void close(Job& job, std::optional<protocol::Body> last_message, std::string_view label, Actions& actions,
+             StoreEnd store = StoreEnd::kSave);
   void close_if_failed(Job& job, Actions& actions);
   void superseded(Actions& actions);
+  void lose_table(const Error& why, TimeNs now, Actions& actions);
+  Result<bool> is_number_taken(const Error& loss) const;
   void advance_shutdown(TimeNs now, Actions& actions);
-  bool end_at_shutdown(Job& job, std::string_view reason, TimeNs now, Actions& actions);
+  bool end_at_shutdown(Job& job, const Error& why, TimeNs now, Actions& actions);
   void note_time(TimeNs now);
 
   ShardConfig config_;
   protocol::MembershipTable& table_;
   std::unique_ptr<MemoryGate> gate_;
   MemoryAccount memory_;
+  /// The name of the key that created a job, and the limits of the job.
+  struct Opened {
+    std::string by;
+    Limits limits;
+  };
+  std::map<uint64_t, Opened> opened_;              ///< of jobs_; the jobs refer to it
   std::map<uint64_t, std::unique_ptr<Job>> jobs_;  ///< open at this shard, by number
   std::map<uint64_t, LostJob> lost_;
   RefusalLog refusals_;

@@ -103,7 +103,7 @@ std::unexpected<Error> other_layout() {
 
 void ShardCore::on_hello(const protocol::PeerId& from, const protocol::Header& header, const protocol::Hello& hello,
                          TimeNs now, Actions& actions) {
-  const Result<Admitted> admitted = admit(header, hello, now, actions);
+  const Result<Admitted> admitted = admit(from, header, hello, now, actions);
   if (!admitted) {
     protocol::Refuse refusal;
     refusal.code = admitted.error().code;
@@ -127,6 +127,12 @@ void ShardCore::on_hello(const protocol::PeerId& from, const protocol::Header& h
                     .code = refusal.code,
                     .sentence = refusal.sentence},
                    now);
+    actions.audit.push_back({.what = AuditEvent::What::kRefuse,
+                             .by = from,
+                             .job = hello.spec.name,
+                             .worker = header.worker,
+                             .code = std::string(error_code_name(refusal.code)),
+                             .sentence = refusal.sentence});
     count(Metric::kRefused, error_code_name(refusal.code), actions);
     count(Metric::kWorkerHandshakes, "refused", actions);
     return reply(from, header, std::move(refusal), actions);
@@ -143,7 +149,15 @@ void ShardCore::on_hello(const protocol::PeerId& from, const protocol::Header& h
     count(Metric::kDropped, "connection_reused", actions);
     if (Job* before = find_job(other->second.job)) before->members().disconnect(other->second.worker);
   }
-  sessions_[from] = {job.membership().job, member.worker, member.incarnation};
+  const Session session{job.membership().job, member.worker, member.incarnation};
+  if (other == sessions_.end() || other->second != session) {
+    actions.audit.push_back({.what = AuditEvent::What::kJoin,
+                             .by = from,
+                             .job = job.spec().name,
+                             .worker = member.worker,
+                             .incarnation = member.incarnation});
+  }
+  sessions_[from] = session;
   protocol::Welcome welcome = job.welcome(config_.software);
   welcome.capabilities = hello.capabilities & protocol::kTakesMerged;
   job.members().send(member, std::move(welcome), actions);
@@ -193,7 +207,8 @@ Job* ShardCore::named(std::string_view name) {
   return nullptr;
 }
 
-Result<protocol::JobRecord> ShardCore::open_record(const protocol::Header& header, const protocol::Hello& hello) {
+Result<protocol::JobRecord> ShardCore::open_record(const protocol::PeerId& from, const protocol::Header& header,
+                                                   const protocol::Hello& hello) {
   Result<std::optional<protocol::JobRecord>> known = table_.read_job(hello.spec.name);
   if (!known) return std::unexpected(known.error());
   if (header.job != 0 && (!*known || (*known)->membership.job != header.job)) {
@@ -203,6 +218,19 @@ Result<protocol::JobRecord> ShardCore::open_record(const protocol::Header& heade
     }
     return fail(ErrorCode::kNotAMember, fmt::format("job {} ('{}') has ended", header.job, hello.spec.name));
   }
+  const std::string name = name_of_key(from);
+  // The row of a process that ended between its two writes is as good as none: the next Hello opens the job.
+  const bool is_new = !*known || (!name.empty() && (*known)->opened_by.empty());
+  if (const Status may = is_new ? judge_rights(from, header, hello, JobKnown::kNo) : Status(); !may) {
+    // It may join: a key that may create the job can come at any time.
+    if (may.error().code != ErrorCode::kUnauthenticated) return std::unexpected(may.error());
+    return fail(ErrorCode::kUnavailable, may.error().message + ", which does not exist yet");
+  }
+  if (!named(hello.spec.name)) {
+    if (const Status may = judge_opening(is_new ? name : (*known)->opened_by, hello.spec.name); !may)
+      return std::unexpected(may.error());
+  }
+  if (const Status past = *known ? judge_past(**known, header) : Status(); !past) return std::unexpected(past.error());
   if (*known) return std::move(**known);
   return table_.create_job(hello.spec.name, protocol::encode_job_spec(hello.spec), hello.spec.path);
 }
@@ -258,15 +286,16 @@ std::string ShardCore::time_in_the_way(uint64_t number, uint32_t worker, TimeNs 
                      seconds_of(dead_after), seconds_of(dead_after - silence));
 }
 
-Result<protocol::JobRecord> ShardCore::join_job(const protocol::JobRecord& record, const protocol::Header& header,
-                                                const protocol::Hello& hello, TimeNs now,
-                                                std::optional<Error>& refused) {
+Result<protocol::JobRecord> ShardCore::join_job(const protocol::PeerId& from, const protocol::JobRecord& record,
+                                                const protocol::Header& header, const protocol::Hello& hello,
+                                                TimeNs now, std::optional<Error>& refused) {
   const protocol::ShardEntry own{neighbours_[config_.shard].entry.address, config_.incarnation,
                                  neighbours_[config_.shard].entry.datagrams};
   const Joiner joiner{.worker = header.worker,
                       .nonce = hello.nonce,
                       .replaces = replaceable_incarnation(record.membership.job, header, hello, now),
                       .returns = hello.returns && header.incarnation == 0};
+  const std::string key_name = name_of_key(from);
   return change_job(table_, record.membership.job, [&](protocol::JobRecord& at) -> Result<Change> {
     refused.reset();
     protocol::JobRecord claimed_only = at;
@@ -277,6 +306,7 @@ Result<protocol::JobRecord> ShardCore::join_job(const protocol::JobRecord& recor
     at = claimed_only;
     const Status may = may_join(at, header, hello, joiner);
     const Result<Change> joined = may ? join(at, joiner, hello.spec) : std::unexpected(may.error());
+    if (joined && *joined == Change::kChanged && at.opened_by.empty()) at.opened_by = key_name;
     if (joined) return *claimed == Claim::kKnown ? *joined : Change::kChanged;
     if (*claimed != Claim::kSuccessor || at.membership.finished) return joined;
     // Regardless of the asker, the job runs, and this shard must ask its members for their state.
@@ -306,10 +336,11 @@ std::optional<Error> ShardCore::left_behind(const protocol::JobRecord& record, c
   const bool in_the_way = theirs != hello.spec || (member && member->nonce != hello.nonce && !hello.returns);
   if (!in_the_way) return std::nullopt;
   const uint32_t silent_ms_max = silent_ms_max_of(record, protocol::wire_ms(theirs.dead_after));
+  Error why{ErrorCode::kTimeout, "none of its workers was heard after a shard had started again"};
   const LostJob& waits =
       lost_
           .try_emplace(membership.job, LostJob{record.name, now, silent_ms_max, LostJob::LostJobAction::kUnlessReopened,
-                                               "none of its workers was heard after a shard had started again"})
+                                               std::move(why)})
           .first->second;
   return not_free_yet(
       fmt::format("job '{}' is an earlier run's, which was not ended and none of whose workers has been "
@@ -318,27 +349,31 @@ std::optional<Error> ShardCore::left_behind(const protocol::JobRecord& record, c
       record.workers_rejoin && !hello.returns, header.worker, waits.due_at() - now);
 }
 
-Result<ShardCore::Admitted> ShardCore::admit(const protocol::Header& header, const protocol::Hello& hello, TimeNs now,
-                                             Actions& actions) {
+Result<ShardCore::Admitted> ShardCore::admit(const protocol::PeerId& from, const protocol::Header& header,
+                                             const protocol::Hello& hello, TimeNs now, Actions& actions) {
   if (const Status ok = judge_hello(header, hello); !ok) return std::unexpected(ok.error());
+  // Before anything that the Hello may cause at a job of this name. Whether it may create one is judged once the table
+  // has none.
+  if (const Status may = judge_rights(from, header, hello, JobKnown::kYes); !may) return std::unexpected(may.error());
   const auto is_here = [&](const Job* job) {
     const protocol::Member* member = job ? find_member(job->membership(), header.worker) : nullptr;
     return member && member->nonce == hello.nonce && (header.job == 0 || header.job == job->membership().job);
   };
   Job* job = named(hello.spec.name);
   if (!is_here(job)) {
-    // A member stays a member, regardless of its connection.
-    if (const Status room = config_.room_for_worker ? config_.room_for_worker(now) : Status(); !room)
-      return std::unexpected(room.error());
-    refresh(now, actions);
-    if (stopped_) return fail(ErrorCode::kUnavailable, failure_->message);
-    if (std::optional<Error> wait = of_dead_run(header, hello, now, actions)) return std::unexpected(*wait);
-    Result<Job*> joined = admit_by_table(header, hello, now, actions);
+    const Status may_read = config_.rights.admit_to_table ? config_.rights.admit_to_table(from, now) : Status();
+    if (!may_read) return std::unexpected(may_read.error());
+    const Result<Job*> joined = admit_newcomer(from, header, hello, now, actions);
+    if (!joined && config_.rights.refused_by_table) config_.rights.refused_by_table(from, now);
     if (!joined) return std::unexpected(joined.error());
     job = *joined;
   }
   if (!is_here(job))
     return fail(ErrorCode::kNotAMember, fmt::format("worker {} is not a member any more", header.worker));
+  if (!job->members().is_key_of(header.worker, from.key)) {
+    return fail(ErrorCode::kIdentityInUse,
+                fmt::format("worker {} of job '{}' is a process with another key", header.worker, hello.spec.name));
+  }
   if (job->spec() != hello.spec) {
     return fail(ErrorCode::kJobMismatch, fmt::format("job '{}' is open with another specification: {}", hello.spec.name,
                                                      protocol::first_difference(job->spec(), hello.spec)));
@@ -347,8 +382,19 @@ Result<ShardCore::Admitted> ShardCore::admit(const protocol::Header& header, con
   return Admitted{job, *find_member(job->membership(), header.worker)};
 }
 
-Result<Job*> ShardCore::admit_by_table(const protocol::Header& header, const protocol::Hello& hello, TimeNs now,
-                                       Actions& actions) {
+Result<Job*> ShardCore::admit_newcomer(const protocol::PeerId& from, const protocol::Header& header,
+                                       const protocol::Hello& hello, TimeNs now, Actions& actions) {
+  // A member stays a member, regardless of its connection.
+  if (const Status room = config_.room_for_worker ? config_.room_for_worker(now) : Status(); !room)
+    return std::unexpected(room.error());
+  refresh(now, actions);
+  if (stopped_ || failure_) return fail(ErrorCode::kUnavailable, failure_ ? failure_->message : kNotRun);
+  if (std::optional<Error> wait = of_dead_run(header, hello, now, actions)) return std::unexpected(*wait);
+  return admit_by_table(from, header, hello, now, actions);
+}
+
+Result<Job*> ShardCore::admit_by_table(const protocol::PeerId& from, const protocol::Header& header,
+                                       const protocol::Hello& hello, TimeNs now, Actions& actions) {
   // Refusals by this shard alone come before the table has a row for the job.
   protocol::JobLayout layout;
   for (const auto& [number, store] : ending_stores_) {
@@ -363,21 +409,27 @@ Result<Job*> ShardCore::admit_by_table(const protocol::Header& header, const pro
     const Status parts = limit(layout.parts.size(), config_.limits.parts_max, "parts", "--parts-max");
     if (!parts) return std::unexpected(parts.error());
     if (protocol::layout_hash(layout) != hello.layout_hash) return other_layout();
-    if (const Status store = judge_store(hello.spec, layout); !store) return std::unexpected(store.error());
+    if (const Status store = judge_store(hello.spec, layout, config_.limits.job_memory_bytes_max); !store)
+      return std::unexpected(store.error());
     if (const Status datagrams = judge_datagrams(hello.spec, layout); !datagrams)
       return std::unexpected(datagrams.error());
   }
-  const Result<protocol::JobRecord> record = open_record(header, hello);
+  const Result<protocol::JobRecord> record = open_record(from, header, hello);
   if (!record) return std::unexpected(record.error());
   const Result<protocol::JobSpec> theirs = protocol::decode_job_spec(record->spec);
   if (!theirs) return std::unexpected(theirs.error());
+  if (!layout.parts.empty()) {
+    const std::string& creator = record->opened_by.empty() ? name_of_key(from) : record->opened_by;
+    const Status store = judge_store(hello.spec, layout, job_bytes_max_of(creator, hello.spec.name));
+    if (!store) return std::unexpected(store.error());
+  }
   if (std::optional<Error> wait = left_behind(*record, *theirs, header, hello, now)) return std::unexpected(*wait);
   if (*theirs != hello.spec) {
     return fail(ErrorCode::kJobMismatch, fmt::format("job '{}' is open with another specification: {}", hello.spec.name,
                                                      protocol::first_difference(*theirs, hello.spec)));
   }
   std::optional<Error> refused;
-  Result<protocol::JobRecord> joined = join_job(*record, header, hello, now, refused);
+  Result<protocol::JobRecord> joined = join_job(from, *record, header, hello, now, refused);
   if (!joined) {
     Error error = joined.error();
     if (error.code == ErrorCode::kIdentityInUse)
@@ -389,7 +441,7 @@ Result<Job*> ShardCore::admit_by_table(const protocol::Header& header, const pro
   // Only where a job of this name ended between the two reads: the worker's next Hello finds the new one.
   if (!job && layout.parts.empty())
     return fail(ErrorCode::kUnavailable, "the job of this name has just ended; try again");
-  if (!job) job = open_job(number, hello.spec, std::move(layout), actions);
+  if (!job) job = open_job(joined->opened_by, number, hello.spec, std::move(layout), actions);
   adopt(*job, std::move(*joined), now, actions);
   job = find_job(number);
   if (refused) return std::unexpected(*refused);
@@ -397,7 +449,8 @@ Result<Job*> ShardCore::admit_by_table(const protocol::Header& header, const pro
   return job;
 }
 
-Job* ShardCore::open_job(uint64_t number, const protocol::JobSpec& spec, protocol::JobLayout layout, Actions& actions) {
+Job* ShardCore::open_job(const std::string& key_name, uint64_t number, const protocol::JobSpec& spec,
+                         protocol::JobLayout layout, Actions& actions) {
   log(Severity::kInfo,
       fmt::format("job '{}' ({}): {} workers, {} tensors, {} parts", spec.name, number, spec.workers,
                   spec.tensors.size(), layout.parts.size()),
@@ -410,7 +463,9 @@ Job* ShardCore::open_job(uint64_t number, const protocol::JobSpec& spec, protoco
                     spec.name, number, config_.shard),
         actions);
   }
-  auto made = std::make_unique<Job>(Job::Setup{spec, std::move(layout), *gate_, config_.limits, memory_, refusals_,
+  Opened& opened = opened_.insert_or_assign(number, Opened{key_name, config_.limits}).first->second;
+  opened.limits.job_memory_bytes_max = job_bytes_max_of(key_name, spec.name);
+  auto made = std::make_unique<Job>(Job::Setup{spec, std::move(layout), *gate_, opened.limits, memory_, refusals_,
                                                config_.shard, config_.incarnation, config_.shard_count, start,
                                                config_.codec_costs});
   // Before the job is known: if it breaks off here, the next Hello opens it again.
@@ -481,6 +536,11 @@ void ShardCore::on_shard_hello(const protocol::PeerId& from, const protocol::Hea
                   .code = refusal.code,
                   .sentence = refusal.sentence},
                  now);
+  actions.audit.push_back({.what = AuditEvent::What::kRefuse,
+                           .by = from,
+                           .of_shard = shard,
+                           .code = std::string(error_code_name(refusal.code)),
+                           .sentence = refusal.sentence});
   log(Severity::kWarning, refusal.sentence, actions);
   count(Metric::kShardHandshakes, "refused", actions);
   count(Metric::kRefused, error_code_name(refusal.code), actions);

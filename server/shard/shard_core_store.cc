@@ -11,12 +11,10 @@ namespace {
 /// A store may have this share of a job's memory; the rest is the rounds'.
 constexpr uint64_t kStoreShare = 2;
 
-/// close()'s word for a job that a later process of this shard serves.
-constexpr std::string_view kReplaced = "shard_lost";
-
 }  // namespace
 
-Status ShardCore::judge_store(const protocol::JobSpec& spec, const protocol::JobLayout& layout) const {
+Status ShardCore::judge_store(const protocol::JobSpec& spec, const protocol::JobLayout& layout,
+                              uint64_t job_bytes_max) const {
   if (spec.store.begin == protocol::StoreBegin::kSaved && !config_.saves.possible) {
     return fail(ErrorCode::kUnsupported,
                 fmt::format("the job is to begin with saved weights, and shard {} keeps no saves (--store-dir)",
@@ -30,11 +28,11 @@ Status ShardCore::judge_store(const protocol::JobSpec& spec, const protocol::Job
     }
   }
   const uint64_t bytes = store_bytes(spec, layout, config_.shard) + history_bytes(spec, layout, config_.shard);
-  if (bytes > config_.limits.job_memory_bytes_max / kStoreShare) {
+  if (bytes > job_bytes_max / kStoreShare) {
     return fail(ErrorCode::kLimitExceeded,
                 fmt::format("{} bytes of weights, optimizer state and history, over 1/{} of this shard's limit of {} "
-                            "(--job-memory-bytes-max)",
-                            bytes, kStoreShare, config_.limits.job_memory_bytes_max));
+                            "(--job-memory-bytes-max, or the quota of the key that created the job)",
+                            bytes, kStoreShare, job_bytes_max));
   }
   if (bytes != 0 && memory_.used_bytes() + bytes > config_.limits.shard_memory_bytes_max) {
     return fail(ErrorCode::kLimitExceeded,
@@ -95,10 +93,9 @@ void ShardCore::on_last_task_done(const StoreTask& task, Actions& actions) {
   forget_ended_store(task.job());
 }
 
-void ShardCore::end_store(Job& job, std::string_view label, Actions& actions) {
+void ShardCore::end_store(Job& job, Actions& actions) {
   JobStore* store = job.rounds().store();
-  // The process that has replaced this one saves as well, and knows more.
-  if (!store || !config_.saves.possible || label == kReplaced) return;
+  if (!store || !config_.saves.possible) return;
   const uint64_t number = job.membership().job;
   std::unique_ptr<JobStore>& left = ending_stores_[number];  // before the job loses it
   store->end(actions);

@@ -64,6 +64,18 @@ std::string not_ended(std::string_view name, uint64_t number) {
       name, number);
 }
 
+/// Returns whether a record that would be adopted is of another job than the one that has its number here. Numbers are
+/// not given again; a damaged table, or one that another program has written to, may do so.
+bool is_another_job(const protocol::JobRecord& record, const Job& job) {
+  if (record.name != job.spec().name) return true;
+  if (record.membership.finished || record.membership.epoch <= job.membership().epoch) return false;
+  const Result<protocol::JobSpec> spec = protocol::decode_job_spec(record.spec);
+  return !spec || *spec != job.spec();
+}
+
+/// Returns whether the table is not the one that this process began with, but another one or an older copy.
+bool is_loss(const Error& error) { return error.code == ErrorCode::kConflict || error.code == ErrorCode::kStale; }
+
 }  // namespace
 
 void ShardCore::note_time(TimeNs now) {
@@ -92,7 +104,7 @@ void ShardCore::table_failed(const Error& error, Actions& actions) {
 
 void ShardCore::poll_table(TimeNs now, Actions& actions) {
   refresh_from(table_.polled_change_counter(), now, actions);
-  if (stopped_) return;
+  if (stopped_ || failure_) return;
   hold_or_release_lease(actions);
   say_owed_hellos(now, actions);
   remove_leavers(now, actions);  // before they count as silent: a finished worker has not failed
@@ -108,18 +120,19 @@ void ShardCore::refresh(TimeNs now, Actions& actions) { refresh_from(table_.chan
 
 /// Reads the table if its change counter is another one than at the last read.
 void ShardCore::refresh_from(const Result<uint64_t>& counter, TimeNs now, Actions& actions) {
+  if (!counter && is_loss(counter.error())) return lose_table(counter.error(), now, actions);
   if (!counter) return table_failed(counter.error(), actions);
   if (table_counter_ == *counter) return;
   table_counter_ = *counter;
   refresh_neighbours(now, actions);
-  if (stopped_) return;
+  if (stopped_ || failure_) return;
   for (auto at = jobs_.begin(); at != jobs_.end();) {
     Job& job = *at++->second;  // closing erases it
     Result<std::optional<protocol::JobRecord>> record = table_.read_job(job.membership().job);
     if (!record) {
       table_counter_.reset();
       table_failed(record.error(), actions);
-    } else if (!*record) {
+    } else if (!*record || is_another_job(**record, job)) {
       close(job, protocol::Abort{ErrorCode::kNotAMember, "the job is not in the membership table any more"}, "removed",
             actions);
     } else {
@@ -157,9 +170,12 @@ void ShardCore::refresh_neighbours(TimeNs now, Actions& actions) {
     return table_failed(map.error(), actions);
   }
   map->resize(config_.shard_count);
+  if ((*map)[config_.shard].incarnation < config_.incarnation) {
+    const std::string gone = fmt::format("the membership table has not this start of shard {} any more", config_.shard);
+    return lose_table({ErrorCode::kStale, gone}, now, actions);
+  }
   protocol::ShardEntry& own = neighbours_[config_.shard].entry;
   const std::string address = std::exchange(own, std::move((*map)[config_.shard])).address;
-  // A lower incarnation, or another address: the cluster was removed from the table, and another one may have begun.
   if (own.incarnation != config_.incarnation || (!address.empty() && address != own.address))
     return superseded(actions);
   refresh_drain(actions);
@@ -182,10 +198,7 @@ void ShardCore::refresh_neighbours(TimeNs now, Actions& actions) {
 
 void ShardCore::superseded(Actions& actions) {
   const protocol::ShardEntry& entry = neighbours_[config_.shard].entry;
-  if (entry.incarnation < config_.incarnation) {
-    failure_ = Error{ErrorCode::kConflict,
-                     fmt::format("shard {} was removed from the membership table; this process stops", config_.shard)};
-  } else if (entry.incarnation > config_.incarnation && is_leaving_number()) {
+  if (entry.incarnation > config_.incarnation && is_leaving_number()) {
     log(Severity::kInfo,
         fmt::format("a spare ({}) has taken shard {}; this process ends", entry.address, config_.shard), actions);
   } else {
@@ -203,6 +216,39 @@ void ShardCore::superseded(Actions& actions) {
   stopped_ = true;
 }
 
+/// R11c: Ends all jobs with the reason and stops, once the stores are saved. The table is another one or an older copy:
+/// nothing in it is about this process.
+void ShardCore::lose_table(const Error& why, TimeNs now, Actions& actions) {
+  if (!failure_) {
+    Error failure{ErrorCode::kConflict, fmt::format("{}; shard {} stops", why.message, config_.shard)};
+    log(Severity::kError, failure.message, actions);
+    failure_ = std::move(failure);
+  }
+  const Result<bool> taken = is_number_taken(why);
+  if (!taken) {  // the next poll finds the loss again
+    table_counter_.reset();
+    return table_failed(taken.error(), actions);
+  }
+  const StoreEnd store = *taken ? StoreEnd::kDrop : StoreEnd::kSave;
+  for (auto at = jobs_.begin(); at != jobs_.end();) {
+    Job& job = *at++->second;  // closing erases it
+    close(job, protocol::Abort{ErrorCode::kUnavailable, failure_->message}, "removed", actions, store);
+  }
+  lost_.clear();
+  leavers_.clear();
+  if (!draining_until_) draining_until_ = now;
+  advance_shutdown(now, actions);
+}
+
+/// Returns whether another process has this shard's number in the table. In another table, any start is another
+/// process's. In an older copy, the starts before this one are of processes that are gone.
+Result<bool> ShardCore::is_number_taken(const Error& loss) const {
+  const Result<std::vector<protocol::ShardEntry>> map = table_.shard_map();
+  if (!map) return std::unexpected(map.error());
+  const uint64_t start = config_.shard < map->size() ? (*map)[config_.shard].incarnation : 0;
+  return loss.code == ErrorCode::kConflict ? start != 0 : start > config_.incarnation;
+}
+
 void ShardCore::adopt(Job& job, protocol::JobRecord record, TimeNs now, Actions& actions) {
   protocol::Membership& membership = record.membership;
   if (membership.epoch <= job.membership().epoch) return;
@@ -213,7 +259,7 @@ void ShardCore::adopt(Job& job, protocol::JobRecord record, TimeNs now, Actions&
   }
   if (membership.finished && membership.members.empty()) return close(job, std::nullopt, "finished", actions);
   if (membership.finished) {
-    return close(job, protocol::Abort{ErrorCode::kUnavailable, std::move(record.end_reason)}, "ended", actions);
+    return close(job, end_abort(record), "ended", actions);
   }
   catch_out_of_memory(membership.job, actions, [&] {
     const auto joined = std::ranges::count_if(membership.members, [&](const protocol::Member& member) {
@@ -233,9 +279,11 @@ void ShardCore::hand_over(Job& job, const protocol::Membership& membership, Acti
     if (!link || !link->peer) continue;
     protocol::Header header = job.members().header(member.worker, member.incarnation);
     header.epoch = membership.epoch;
-    actions.to_peers.push_back({*link->peer, {header, protocol::MembershipChange{membership}, {}}});
+    protocol::MembershipChange change{
+        job.members().view_of(membership, member.worker, member.incarnation, *link->peer)};
+    actions.to_peers.push_back({*link->peer, {header, std::move(change), {}}});
   }
-  close(job, std::nullopt, "superseded", actions);
+  close(job, std::nullopt, "superseded", actions, StoreEnd::kDrop);
 }
 
 void ShardCore::remove(Job& job, std::span<const protocol::Member> members, Leaving leaving, TimeNs now,
@@ -249,7 +297,7 @@ void ShardCore::remove(Job& job, std::span<const protocol::Member> members, Leav
         }
         const bool is_over = !removed.empty() && at.membership.finished;
         if (is_over && leaving != Leaving::kFinished) {
-          give_end_reason(at, too_few_left(job.spec(), members, leaving, at.membership));
+          give_end_reason(at, {ErrorCode::kUnavailable, too_few_left(job.spec(), members, leaving, at.membership)});
         }
         return removed.empty() ? Change::kNone : Change::kChanged;
       });
@@ -269,11 +317,19 @@ void ShardCore::remove(Job& job, std::span<const protocol::Member> members, Leav
     log(Severity::kWarning,
         fmt::format("job '{}': worker {} {} and is removed", job.spec().name, worker, why_removed(leaving, job.spec())),
         actions);
+    const Members::Link* link = job.members().link(worker);
+    actions.audit.push_back({.what = AuditEvent::What::kEvict,
+                             .by = link && link->peer ? *link->peer : protocol::PeerId(),
+                             .job = job.spec().name,
+                             .worker = worker,
+                             .incarnation = link ? link->incarnation : 0,
+                             .code = std::string(shard_table_name_of(leaving)),
+                             .sentence = "it " + why_removed(leaving, job.spec())});
   }
   // Ended by this removal. Where another shard ended the job before, adopt() logs it.
   if (!removed.empty() && record->membership.finished && !record->membership.members.empty()) {
     log(Severity::kError, record->end_reason, actions);
-    return close(job, protocol::Abort{ErrorCode::kUnavailable, record->end_reason}, "too_few_workers", actions);
+    return close(job, end_abort(*record), "too_few_workers", actions);
   }
   if (leaving == Leaving::kFinished || leaving == Leaving::kFailed) {
     for (const protocol::Member& member : members) {
@@ -343,10 +399,17 @@ void ShardCore::apply_table_change(uint64_t number, TimeNs now, Actions& actions
   Result<std::optional<protocol::JobRecord>> record =
       change_job_in(table_, number, epoch, [&](protocol::JobRecord& at) -> Result<Change> {
         if (table_change.kind == Job::TableChange::Kind::kPath) return take_path(at, table_change.path);
-        return activates ? activate(at, config_.shard, table_change.parent) : cut_logs(at, table_change.choice);
+        if (table_change.kind == Job::TableChange::Kind::kNote)
+          return note_finished(at, config_.shard, table_change.reach);
+        return activates ? activate(at, config_.shard, table_change.parent, table_change.reach)
+                         : cut_logs(at, table_change.choice);
       });
   if (!record && record.error().code == ErrorCode::kLimitExceeded) {
     return end_in_table(*job, record.error(), "limit_exceeded", actions);
+  }
+  if (!record && record.error().code == ErrorCode::kStale) {
+    if (!activates && job->may_wait_for_steps(now)) return;
+    return end_in_table(*job, record.error(), "abandoned", actions);
   }
   if (!record) {
     pursue_after_ = now + static_cast<TimeNs>(config_.limits.table_poll_ms) * kNsPerMs;
@@ -355,6 +418,10 @@ void ShardCore::apply_table_change(uint64_t number, TimeNs now, Actions& actions
   if (!*record) {
     table_counter_.reset();
     return refresh(now, actions);
+  }
+  if (table_change.kind == Job::TableChange::Kind::kNote) {
+    job->noted(table_change.reach);
+    return adopt(*job, std::move(**record), now, actions);
   }
   catch_out_of_memory(number, actions, [&] {
     tell_change(*job, table_change, (*record)->membership.branches, actions);
@@ -409,9 +476,9 @@ void ShardCore::refresh_lost(TimeNs now, Actions& actions) {
       at = lost_.erase(at);
       continue;
     }
-    const Result<protocol::JobRecord> ended = change_job(
-        table_, at->first,
-        [&reason = at->second.reason](protocol::JobRecord& record) -> Result<Change> { return end(record, reason); });
+    const Result<protocol::JobRecord> ended =
+        change_job(table_, at->first,
+                   [&why = at->second.why](protocol::JobRecord& record) -> Result<Change> { return end(record, why); });
     if (!ended && ended.error().code != ErrorCode::kNotAMember) {
       table_failed(ended.error(), actions);
       ++at;
@@ -422,27 +489,35 @@ void ShardCore::refresh_lost(TimeNs now, Actions& actions) {
 }
 
 void ShardCore::end_in_table(Job& job, Error why, std::string_view label, Actions& actions) {
-  const Result<protocol::JobRecord> ended =
-      change_job(table_, job.membership().job,
-                 [&why](protocol::JobRecord& record) -> Result<Change> { return end(record, why.message); });
+  Change change = Change::kNone;
+  Result<protocol::JobRecord> ended =
+      change_job(table_, job.membership().job, [&](protocol::JobRecord& record) -> Result<Change> {
+        change = end(record, why);
+        return change;
+      });
   if (!ended) {
     table_failed(ended.error(), actions);
     // Each poll tries again to write the end. Until then no worker may open the job again without the rounds decided
     // here.
     lost_.insert_or_assign(job.membership().job,
-                           LostJob{job.spec().name, last_call_, 0, LostJob::LostJobAction::kOver, why.message});
+                           LostJob{job.spec().name, last_call_, 0, LostJob::LostJobAction::kOver, why});
   }
   log(Severity::kError, why.message, actions);
+  // Another shard was faster: all members receive one code and one sentence, regardless of the shard.
+  if (ended && change == Change::kNone) return adopt(job, std::move(*ended), last_call_, actions);
   close(job, protocol::Abort{why.code, std::move(why.message)}, label, actions);
 }
 
-void ShardCore::close(Job& job, std::optional<protocol::Body> last_message, std::string_view label, Actions& actions) {
+void ShardCore::close(Job& job, std::optional<protocol::Body> last_message, std::string_view label, Actions& actions,
+                      StoreEnd store) {
   // All that takes memory comes first: where it ends the job is still open, and is closed again. So its end counts
   // once.
   LogLine line{Severity::kInfo, fmt::format("job '{}' ({}) is over: {}", job.spec().name, job.membership().job, label)};
   MetricEvent event{Metric::kJobsEnded, job.spec().name, label, 1};
   Ended ended{job.spec().name, job.membership().job, std::string(label), last_message ? sentence_of(*last_message) : "",
               last_call_};
+  AuditEvent audit{.what = AuditEvent::What::kEnd, .job = ended.name, .code = ended.how, .sentence = ended.sentence};
+  actions.audit.reserve(actions.audit.size() + 1);
   ended_.reserve(kEndedMax + 1);
   actions.log.reserve(actions.log.size() + 1);
   actions.metrics.reserve(actions.metrics.size() + 1);
@@ -452,9 +527,10 @@ void ShardCore::close(Job& job, std::optional<protocol::Body> last_message, std:
     const Members::Link* link = job.members().link(member.worker);
     if (link && link->peer) sessions_.erase(*link->peer);
   }
-  end_store(job, label, actions);
+  if (store == StoreEnd::kSave) end_store(job, actions);
   actions.log.push_back(std::move(line));
   actions.metrics.push_back(std::move(event));
+  actions.audit.push_back(std::move(audit));
   ended_.push_back(std::move(ended));
   if (ended_.size() > kEndedMax) ended_.erase(ended_.begin());
   successions_.erase(job.membership().job);
@@ -462,6 +538,7 @@ void ShardCore::close(Job& job, std::optional<protocol::Body> last_message, std:
     actions.datagrams.push_back(DatagramChange{job.membership().job});
   // Not by its membership's number: a job that broke off while it was opened has none.
   std::erase_if(jobs_, [&job](const auto& entry) { return entry.second.get() == &job; });
+  std::erase_if(opened_, [this](const auto& entry) { return !jobs_.contains(entry.first); });
 }
 
 void ShardCore::close_if_failed(Job& job, Actions& actions) {
@@ -492,7 +569,7 @@ void ShardCore::advance_shutdown(TimeNs now, Actions& actions) {
   for (auto at = jobs_.begin(); at != jobs_.end();) {
     Job& job = *at++->second;  // closing erases it
     const std::string sentence = fmt::format("shard {} was shut down", config_.shard);
-    if (!end_at_shutdown(job, sentence, now, actions)) continue;
+    if (!end_at_shutdown(job, {ErrorCode::kUnavailable, sentence}, now, actions)) continue;
     close(job, protocol::Goodbye{protocol::Goodbye::Reason::kShutdown, sentence}, "shutdown", actions);
   }
   // Jobs that ended here before, and whose end the table does not have: poll_table() writes it.
@@ -506,10 +583,9 @@ void ShardCore::advance_shutdown(TimeNs now, Actions& actions) {
 }
 
 /// Ends the job in the table at shutdown. True: the table has the end, or it was tried for long enough.
-bool ShardCore::end_at_shutdown(Job& job, std::string_view reason, TimeNs now, Actions& actions) {
-  const Result<protocol::JobRecord> ended =
-      change_job(table_, job.membership().job,
-                 [reason](protocol::JobRecord& record) -> Result<Change> { return end(record, reason); });
+bool ShardCore::end_at_shutdown(Job& job, const Error& why, TimeNs now, Actions& actions) {
+  const Result<protocol::JobRecord> ended = change_job(
+      table_, job.membership().job, [&why](protocol::JobRecord& record) -> Result<Change> { return end(record, why); });
   if (ended || ended.error().code == ErrorCode::kNotAMember) return true;
   table_failed(ended.error(), actions);
   if (now < *ending_until_) return false;

@@ -78,6 +78,7 @@ class StoreTask : public Task {
   uint64_t job() const override { return input_.job; }
   void run() override;
   uint64_t cost_ns() const override;
+  TaskRound round() const override { return {.part = input_.part}; }
 
   const Input& input() const { return input_; }
   /// Returns the values (Read), the record (Copy), or nothing (other operations).

@@ -22,7 +22,10 @@ std::string start_line(const millrace::switch_agg::RunOptions& options,
                        const millrace::switch_agg::SwitchProcess& process) {
   if (!options.json) {
     return fmt::format("switch listens on {}{}{}", fmt::join(process.addresses(), ", "),
-                       process.http_address().empty() ? "" : ", status on http://", process.http_address());
+                       process.http_address().empty()      ? ""
+                       : options.http_security.tls.empty() ? ", status on http://"
+                                                           : ", status on https://",
+                       process.http_address());
   }
   const nlohmann::json line = {
       {"event", "listening"}, {"addresses", process.addresses()}, {"http", process.http_address()}};

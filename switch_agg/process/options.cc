@@ -7,6 +7,7 @@
 
 #include "monitoring/command_line/completion.h"
 #include "monitoring/command_line/config_flag.h"
+#include "monitoring/command_line/http_flags.h"
 #include "monitoring/command_line/quantity_flags.h"
 #include "monitoring/command_line/text_check.h"
 #include "monitoring/command_line/usage_sentence.h"
@@ -48,7 +49,7 @@ constexpr const char* kExamples =
     "shard 0\n"
     "  (millrace-server --datagrams, with \"racks\" in JOB-KEYS/JOB.racks). Workers get both addresses\n"
     "  (--path switch --switch-address HOST:PORT --rack HOST:PORT):\n"
-    "    millrace-switch run --listen 10.0.3.1:7700 --jobs rack.json --http 10.0.3.1:9091\n"
+    "    millrace-switch run --listen 10.0.3.1:7700 --jobs rack.json --http 127.0.0.1:9091\n"
     "  How fast one core of this machine is: millrace-switch-bench traffic --pmd net_ring --json\n";
 
 constexpr const char* kFooter =
@@ -121,6 +122,7 @@ void add_run(CLI::App& run, RunOptions& options, RunTexts& texts) {
   run.add_option("--http", options.http, "Serves /metrics, /healthz, /readyz and /status; port 0 takes a free one")
       ->check(checked([](const std::string& text) { return protocol::parse_host_port(text); }))
       ->type_name("HOST:PORT");
+  monitoring::add_http_port_flags(run, options.http_security, monitoring::HelpCase::kCapital);
   run.add_flag("--json", options.json, "Prints the start line as JSON: addresses, http; instead of it: code, error");
   run.add_flag("--quiet", options.quiet, "Logs warnings and errors only");
   add_limits(run, options);
@@ -128,6 +130,8 @@ void add_run(CLI::App& run, RunOptions& options, RunTexts& texts) {
 
 /// Returns the fault of a combination of flags, which the parser cannot see; empty where there is none.
 std::string refuse_together(const RunOptions& options) {
+  if (std::string refusal = monitoring::refuse_http(options.http, options.http_security); !refusal.empty())
+    return refusal;
   const bool kernel = options.pmd == "kernel";
   if (options.limits.window_indices_max % 64 != 0) return "--window-indices-max: must be a multiple of 64";
   if (!kernel && !ipv4_of(options.listen)) return "--listen: with DPDK the address must be IPv4";

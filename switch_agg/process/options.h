@@ -4,6 +4,7 @@
 #include <string>
 #include <variant>
 
+#include "monitoring/http/secure/http_security.h"
 #include "monitoring/program.h"
 #include "switch_agg/aggregator/aggregator.h"
 #include "switch_agg/packet_io/dpdk/open_dpdk.h"
@@ -16,7 +17,8 @@ inline constexpr monitoring::ServerProgram kSwitchProgram{"millrace-switch", mon
 struct RunOptions {
   protocol::Endpoint listen;
   std::string jobs_file;
-  std::string http;            ///< "host:port"; empty: none
+  std::string http;  ///< "host:port"; empty: none
+  monitoring::HttpSecurityOptions http_security;
   std::string pmd = "kernel";  ///< or a driver of DPDK with its arguments
   uint32_t lcores = 1;
   AggregatorOptions limits;

@@ -34,7 +34,7 @@ void Lane::run() {
   TimeNs next_exchange = 0;
   while (!stop_.load(std::memory_order_relaxed)) {
     const TimeNs now = monotonic_now_ns();
-    const size_t packets = serve_burst(*port_, aggregator_, now);
+    const size_t packets = serve_burst(now);
     if (now >= next_tick) {
       next_tick = now + kTickEvery;
       aggregator_.tick(now, *port_);
@@ -46,6 +46,15 @@ void Lane::run() {
     }
     if (packets == 0) port_->wait(kIdleWaitMs);
   }
+}
+
+size_t Lane::serve_burst(TimeNs now) {
+  if (spans_ == nullptr) return switch_agg::serve_burst(*port_, aggregator_, now);
+  monitoring::SpanTimer timer(*spans_);
+  const size_t packets = switch_agg::serve_burst(*port_, aggregator_, now);
+  if (packets > 0)
+    timer.end({.unit = number_, .name = monitoring::SpanName::kReduce, .unit_kind = monitoring::SpanUnit::kLane});
+  return packets;
 }
 
 void Lane::exchange(TimeNs now) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernels/base/clock.h"
+#include "monitoring/trace/span_recorder.h"
 #include "switch_agg/aggregator/aggregator.h"
 #include "switch_agg/aggregator/aggregator_counters.h"
 #include "switch_agg/packet_io/packet_port.h"
@@ -42,6 +43,12 @@ class Lane {
   /// Errors   that of the first job that cannot be served, with its name; the jobs before it stay.
   Status add_jobs(const std::vector<SwitchJob>& jobs, TimeNs now);
 
+  /// Records each burst with packets as a span `reduce` of unit `lane`. REQUIRES: before run(); `spans` outlives it.
+  void record_into(monitoring::SpanRecorder& spans, uint32_t lane) {
+    spans_ = &spans;
+    number_ = lane;
+  }
+
   /// Serves until request_stop().
   void run();
   void request_stop() { stop_.store(true); }
@@ -58,9 +65,12 @@ class Lane {
 
  private:
   void exchange(TimeNs now);
+  size_t serve_burst(TimeNs now);
 
   std::unique_ptr<PacketPort> port_;
   Aggregator aggregator_;
+  monitoring::SpanRecorder* spans_ = nullptr;
+  uint32_t number_ = 0;
   std::atomic<bool> stop_ = false;
   mutable std::mutex mutex_;  ///< of the members below
   LaneReport report_;

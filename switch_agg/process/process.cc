@@ -15,8 +15,10 @@
 #include <utility>
 
 #include "monitoring/http/http_port.h"
+#include "monitoring/http/secure/http_security.h"
 #include "monitoring/metrics.h"
 #include "monitoring/open_files.h"
+#include "monitoring/trace/trace_answer.h"
 #include "protocol/address/endpoint_text.h"
 #include "switch_agg/packet_io/udp_port.h"
 #include "switch_agg/process/jobs_file.h"
@@ -95,6 +97,7 @@ class SwitchProcess::Impl {
 
   RunOptions options_;
   int wake_ = -1;
+  monitoring::SpanRecorder spans_;  ///< before the lanes that record into it
   std::vector<std::unique_ptr<Lane>> lanes_;
   TimeNs started_ = 0;
   mutable std::mutex jobs_mutex_;
@@ -102,6 +105,7 @@ class SwitchProcess::Impl {
   monitoring::Metrics metrics_;
   std::mutex export_mutex_;
   MetricsExport export_;
+  std::shared_ptr<monitoring::HttpProtection> protection_;
   std::unique_ptr<monitoring::HttpPort> http_;  ///< last: its threads ask the others
 };
 
@@ -136,6 +140,7 @@ Status SwitchProcess::Impl::open() {
     auto lane = std::make_unique<Lane>(std::move(opened->ports[number]), options_.limits, *seed + number);
     if (const Status added = lane->add_jobs(jobs_of_lane(jobs_, number, options_.lcores), started_); !added)
       return fail(added.error().code, fmt::format("{}: {}", options_.jobs_file, added.error().message));
+    lane->record_into(spans_, number);
     lanes_.push_back(std::move(lane));
   }
   if (const Status shown = options_.http.empty() ? Status{} : open_http(); !shown) return shown;
@@ -165,7 +170,13 @@ Status SwitchProcess::Impl::open_http() {
   handlers.unhealthy = [this] { return stalled(); };
   handlers.unready = [this] { return stop_.load() ? std::optional<std::string>("shutting down") : stalled(); };
   handlers.status_json = [this] { return status_json(status()); };
-  auto http = monitoring::HttpPort::start(options_.http, "--http", std::move(handlers));
+  handlers.trace_json = [this](std::string_view query) {
+    return monitoring::answer_trace(spans_, query, {.kind = "switch", .address = address_});
+  };
+  auto protection = monitoring::open_http_protection(options_.http, options_.http_security);
+  if (!protection) return std::unexpected(protection.error());
+  protection_ = std::move(*protection);
+  auto http = monitoring::HttpPort::start(options_.http, "--http", std::move(handlers), protection_);
   if (!http) return std::unexpected(http.error());
   http_ = std::move(*http);
   http_address_ = http_->address();
@@ -205,6 +216,8 @@ std::optional<std::string> SwitchProcess::Impl::stalled() const {
 }
 
 void SwitchProcess::Impl::reload() {
+  if (const Status read = protection_ ? protection_->reload() : Status{}; !read)
+    kSwitchProgram.say(fmt::format("SIGHUP: {}; HTTP stays as it is", read.error().message));
   Result<std::vector<SwitchJob>> jobs = read_jobs_file(options_.jobs_file);
   if (const Status fits = jobs ? fit(*jobs) : Status(); !fits) jobs = std::unexpected(fits.error());
   if (!jobs) {

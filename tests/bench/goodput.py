@@ -10,8 +10,9 @@ pushes arrived.
 
     goodput       pushes of the disturbed time that are in the final weights, over the pushes of an equally long
                   undisturbed time (before and after, in the same job)
-    recovery      from a kill until the killed worker takes part in a step again; of a shard, until every worker has an
-                  update; of an etcd member, until the next step of every worker
+    recovery      from a kill until the killed worker takes part in a step again; of a shard or an etcd member, until
+                  every worker has an update that was decided after the kill. A job that changes no membership does not
+                  need the table, so an etcd member's kill should cost no more than two steps.
 
 Limits: all processes share one machine, so a start of a process takes time from the others. The job is small: a real
 job also loads its data. A row lasts MTBF x kills seconds.
@@ -102,7 +103,6 @@ class Job(punisher.Cluster):
 
     def strike(self, kind, draw):
         """Kills one process of this kind and starts it again. Returns the seconds until the job has recovered."""
-        marks = {life.worker: life.updates for life in self.workers()}
         begin = time.monotonic()
         if kind == "workers":
             worker = draw.randrange(punisher.WORKERS)
@@ -112,14 +112,19 @@ class Job(punisher.Cluster):
         elif kind == "shards":
             shard = draw.randrange(punisher.SHARDS)
             self.kill_shard(shard)
-            self.start_shard(shard)
-            self.wait(lambda: all(life.updates > marks[life.worker] for life in self.workers()))
+            self.wait_for_new_updates(lambda: self.start_shard(shard))
         else:
             member = draw.randrange(MEMBERS)
             self.members.kill(member)
-            self.members.start(member)
-            self.wait(lambda: all(life.updates > marks[life.worker] for life in self.workers()))
+            self.wait_for_new_updates(lambda: self.members.start(member))
         return time.monotonic() - begin
+
+    def wait_for_new_updates(self, restart):
+        """Calls `restart`, and waits until each worker has an update that was decided after it."""
+        self.read()
+        marks = {life.worker: life.updates + 1 for life in self.workers()}  # one may have been on its way
+        restart()
+        self.wait(lambda: all(life.updates > marks[life.worker] for life in self.workers()))
 
 
 def disturbed(job, kind, mtbf, kills, draw):
@@ -139,10 +144,10 @@ def measure(options, kind, mtbf):
     draw = random.Random(f"{options.seed} {kind} {mtbf}")
     with tempfile.TemporaryDirectory(prefix="millrace-goodput-") as folder:
         members = etcd_members.Members(Path(folder), MEMBERS) if kind == "etcd" else None
-        if members:
-            members.leader()
         job = Job(options, folder, members)
         try:
+            if members:
+                members.leader()
             job.start()
             rates = [job.undisturbed()]
             before = job.pushed()
@@ -196,7 +201,7 @@ def parsed():
 
 def main():
     options = parsed()
-    rows = []
+    rows, failed = [], 0
     for kind in options.kill:
         for mtbf in options.mtbf:
             print(f"goodput: {kind}, MTBF {mtbf:g} s, {options.kills} kills: about {mtbf * options.kills + 2 * UNDISTURBED_S:.0f} s",
@@ -205,15 +210,19 @@ def main():
                 rows.append(measure(options, kind, mtbf))
             except punisher.Failure as failure:
                 print(f"goodput: {kind}, MTBF {mtbf:g} s: {failure}", file=sys.stderr)
-                return 1
-    if options.json:
+                failed = 1
+    show(rows, options.json)
+    return failed
+
+
+def show(rows, as_json):
+    if as_json:
         print(json.dumps({"rows": rows}))
-        return 0
+        return
     print("killed   MTBF s  kills  goodput  recovery p50 s  p99 s  max s")
     for row in rows:
         print(f"{row['kind']:8} {row['mtbf_s']:6g} {row['kills']:6} {row['goodput']:8.3f} {row['recovery_p50_s']:15.2f} "
               f"{row['recovery_p99_s']:6.2f} {row['recovery_max_s']:6.2f}")
-    return 0
 
 
 if __name__ == "__main__":

@@ -139,6 +139,10 @@ def rounds():
          Figure("the same with the tuned allocator", row("lossless", "ratio_to_raw_zmq_tuned_allocator")),
          Figure("lossless, ms", row("lossless", "round_ms"))))
     yield Measurement(
+        "serve_secure", "Rounds through shards", "The round on loopback with keys: every message of Millrace's is encrypted, bare ZeroMQ's are not.",
+        f"{serve} --only lossless --secure --json",
+        (Figure("lossless, over bare ZeroMQ", row("lossless", "ratio_to_raw_zmq")), Figure("lossless, ms", row("lossless", "round_ms"))))
+    yield Measurement(
         "serve_1gbit", "Rounds through shards", "The same round, every process behind 1 Gbit/s.", f"{serve} --link-rate 1gbit --json",
         (Figure("lossless, over bare ZeroMQ", row("lossless", "ratio_to_raw_zmq")),
          Figure("4 bits, over bare ZeroMQ", row("qsgd4", "ratio_to_raw_zmq")),
@@ -158,6 +162,18 @@ def rounds():
         (Figure("pull and push, speed over bare ZeroMQ's", ("speed",), Goal(AT_LEAST, 0.5)),
          Figure("pull, speed over bare ZeroMQ's", ("pull_speed",)), Figure("push, speed over bare ZeroMQ's", ("push_speed",)),
          Figure("pull, ms", ("pull_ms",)), Figure("push, ms", ("push_ms",))))
+    yield Measurement(
+        "hook_overhead", "Rounds through shards", "A bucket of 25 MB with 4 parameters through PyTorch's hook, beside the session's own calls.",
+        "/usr/bin/python3 tests/bench/hook_overhead.py --programs $MILLRACE_PROGRAMS --package $MILLRACE_PROGRAMS/../python --json",
+        (Figure("the hook beyond the session, ms a bucket", ("whole_overhead_ms",), Goal(AT_MOST, 0.3)),
+         Figure("the hook over the session", ("whole_ratio",)), Figure("of the pushes, ms", ("push_overhead_ms",))))
+    yield Measurement(
+        "trace_cost", "Rounds through shards", "Small steps of 2 workers and 2 shards while `millrace trace` records them, and while nothing asks.",
+        "tests/bench/trace_cost.py --programs $MILLRACE_PROGRAMS --json",
+        (Figure("a step that is recorded, over one that is not", ("on_ratio",), Goal(AT_MOST, 1.05)),
+         Figure("a step with timers that are off, over one without timers", ("off_ratio",), Goal(AT_MOST, 1.01)),
+         Figure("spans a step, of the process that records most", ("spans_a_step",)),
+         Figure("a timer that is off, ns", ("timer_off_ns",)), Figure("a span, ns", ("timer_on_ns",))))
     crowd = ("rows", {"workers": 256})
     yield Measurement(
         "crowd", "Rounds through shards", "256 workers on 2 shards, n = 2^20, 1 %.", "millrace-bench crowd --json",

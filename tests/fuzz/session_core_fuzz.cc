@@ -94,7 +94,7 @@ class SessionFuzz {
     steady_ = true;
     switch (source_.below(22)) {
       case 0: return core_->on_connected(shard, now_, actions_);
-      case 1: return core_->on_disconnected(shard, "fuzz", now_, actions_);
+      case 1: return core_->on_disconnected(shard, {ErrorCode::kUnavailable, "fuzz"}, now_, actions_);
       case 2: steady_ = false; return welcome(shard, membership(), source_.one_in(16) ? 9 : 1);
       case 3: steady_ = false; return message(shard, protocol::MembershipChange{membership(), {}});
       case 4: return message(shard, protocol::Duplicate{part(), source_.number(4)});

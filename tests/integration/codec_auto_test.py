@@ -22,7 +22,7 @@ class Automatic(WithServers):
 
     @staticmethod
     def status(address):
-        with urllib.request.urlopen(f"http://{address}/status", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://{address}/status", timeout=120) as answer:
             return json.loads(answer.read().decode("utf-8"))
 
     def test_TheResultIsThatOfNamedCodecs(self):

@@ -66,7 +66,7 @@ class WithServers(unittest.TestCase):
     @classmethod
     def tearDownClass(cls):
         cls.serve.send_signal(signal.SIGTERM)
-        code = cls.serve.wait(timeout=60)
+        code = cls.serve.wait(timeout=240)
         cls.serve.stdout.close()
         cls.log.close()
         cls.folder.cleanup()

@@ -43,7 +43,7 @@ class Completion(unittest.TestCase):
         return ended.stdout.split()
 
     def test_BashCompletesCommands(self):
-        self.assertEqual(self.completed("millrace", "tr"), ["train"])
+        self.assertEqual(self.completed("millrace", "trai"), ["train"])
         self.assertEqual(self.completed("millrace", "data", "sy"), ["synthetic"])
         self.assertEqual(self.completed("millrace-switch", "r"), ["run"])
         self.assertEqual(self.completed("millrace", "completion", "b"), ["bash"])

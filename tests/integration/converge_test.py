@@ -15,7 +15,7 @@ import xml.etree.ElementTree
 from pathlib import Path
 
 PROGRAMS = Path(sys.argv.pop(1) if len(sys.argv) > 1 else "build/dev/bin").resolve()
-TIMEOUT_S = 60
+TIMEOUT_S = 240
 
 
 def bench(*arguments):

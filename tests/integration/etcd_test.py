@@ -6,6 +6,7 @@ bit, that of an undisturbed run.
 """
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -54,6 +55,27 @@ class TrainingOnEtcd(ShardsByHand):
 
         self.assertTrue(all(worker.poll() is None for worker in workers), "the faults came during training")
         self.assertEqual(self.model(workers, model), expected)
+
+    def test_ALossOfAllDataEndsTheJobAndTheShardsWhichSayWhy(self):
+        """Shards do not take the empty etcd for their table. Started again, they serve a job of the same name."""
+        etcd = etcd_members.Members(self.folder, 1)
+        self.addCleanup(etcd.end)
+        etcd.leader()
+        cluster = self.cluster(etcd.table("/lost"))
+        workers = self.workers(cluster, self.folder / "lost", "--compute-time", "10ms")
+        cluster.wait_for(lambda: cluster.status(0)["jobs"] and cluster.status(1)["jobs"], "the job does not begin")
+        cluster.wait_for_steps(5)
+        etcd.kill(0)
+        shutil.rmtree(self.folder / "etcd-0")
+        etcd.start(0)
+        for worker in workers:
+            _, err = worker.communicate(timeout=TIMEOUT_S)
+            self.assertNotEqual(worker.returncode, 0)
+            self.assertIn("its data were lost", err)
+        for shard in range(SHARDS):
+            self.assertEqual(cluster.processes[shard].wait(timeout=TIMEOUT_S), 5)
+            cluster.start(shard)
+        self.assertEqual(self.model(self.workers(cluster, self.folder / "next"), self.folder / "next"), self.undisturbed())
 
 
 @unittest.skipUnless(etcd_members.is_here(), "etcd is not installed (deploy/setup.sh --tests)")

@@ -124,7 +124,7 @@ class Extend(unittest.TestCase):
                                  "--epochs", 4, "--store", "signs:0.01", "--select", "first:0.9", "--codec-up", "wide+flipped")
         finally:
             server.send_signal(signal.SIGTERM)
-            self.assertEqual(server.wait(timeout=60), 0)
+            self.assertEqual(server.wait(timeout=240), 0)
             server.stdout.close()
         losses = [epoch["loss"] for epoch in report["epochs"]]
         self.assertLess(losses[-1], 0.9 * losses[0])

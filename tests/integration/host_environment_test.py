@@ -119,7 +119,7 @@ class Names(InFolder):
         self.assertIn("'nowhere.invalid' cannot be found", err)
 
     def test_AServerListensAndShowsItsStatusOnEveryAddressOfAName(self):
-        _, line = self.serve(listen="tcp://both:0", http="both:0")
+        _, line = self.serve("--insecure", "--http-insecure", listen="tcp://both:0", http="both:0")
         self.assertTrue(line["address"].startswith("tcp://both:"), line)
         port = line["address"].rsplit(":", 1)[1]
         http = line["http"].rsplit(":", 1)[1]
@@ -241,7 +241,7 @@ class OpenFiles(InFolder):
                 self.assertEqual(answer.status, 200)
             time.sleep(0.1)
         spent = (self.cpu_seconds(process.pid) - before) / (time.monotonic() - began)
-        self.assertLess(spent, 0.4, "a listener that cannot accept must not take a core")
+        self.assertLess(spent, 0.2, "a listener that cannot accept must not take a core")
 
     @staticmethod
     def cpu_seconds(pid):

@@ -11,17 +11,17 @@ import unittest
 from pathlib import Path
 
 PROGRAMS, SOURCE = (Path(sys.argv.pop(1)).resolve() for _ in range(2))
-TIMEOUT_S = 60
+TIMEOUT_S = 240
 COMMANDS = {
-    "millrace": ["train", "eval", "data debian", "data synthetic", "status", "cluster status", "cluster drain", "cluster remove", "serve",
-                 "demo", "advise", "completion"],
+    "millrace": ["train", "eval", "data debian", "data synthetic", "status", "trace", "doctor", "cluster status",
+                 "cluster drain", "cluster remove", "serve", "demo", "advise", "keys new", "keys public", "keys job", "completion"],
     "millrace-server": [""],
     "millrace-switch": ["run"],
     "millrace-switch-bench": ["traffic", "load"],
     "millrace-peer": ["train"],
     "millrace-bench": ["select", "codec", "reduce", "worker", "converge", "crowd", "recover", "serve", "peers", "simulate"],
 }
-MANUALS = ["README.md", "worker/README.md", "worker/peer/README.md", "server/README.md", "switch_agg/README.md",
+MANUALS = ["README.md", "deploy/SECURITY.md", "worker/README.md", "worker/peer/README.md", "server/README.md", "switch_agg/README.md",
            "switch_agg/packet_io/DESIGN.md", "switch_agg/process/DESIGN.md", "deploy/OPERATING.md",
            "tests/bench/RESULTS.md"]
 # Flags of other programs that the manuals name: CMake, mpirun, pkg-config, ctest, GoogleTest.

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 METRICS = Path(__file__).resolve().parents[2] / "monitoring/METRICS.md"
-PROGRAMS = (("shard", "Shards"), ("worker", "Workers"), ("switch", "Switches"), ("peer", "Peers"))
+PROGRAMS = (("shard", "Shards"), ("worker", "Workers"), ("switch", "Switches"), ("peer", "Peers"), ("http", "HTTP ports"))
 
 
 def read():

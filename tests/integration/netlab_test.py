@@ -30,13 +30,13 @@ print(count, time.monotonic() - started, flush=True)
 """
 SEND = """
 import socket, sys
-with socket.create_connection((sys.argv[1], 7000), timeout=10) as peer:
+with socket.create_connection((sys.argv[1], 7000), timeout=120) as peer:
     peer.sendall(bytes(int(sys.argv[2])))
 """
 
 
 def netlab(*arguments):
-    return subprocess.run([NETLAB, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run([NETLAB, *arguments], capture_output=True, text=True, timeout=240, check=False)
 
 
 def lab_namespaces(prefix):
@@ -102,7 +102,7 @@ class Netlab(unittest.TestCase):
         broken = {**os.environ, "NETLAB_BURST": "bad"}
         for arguments in (["up", PREFIX, "2", "1gbit"], ["run", "2", "1gbit", "--", "true"], ["check"]):
             with self.subTest(arguments=arguments):
-                ended = subprocess.run([NETLAB, *arguments], capture_output=True, text=True, timeout=60, check=False, env=broken)
+                ended = subprocess.run([NETLAB, *arguments], capture_output=True, text=True, timeout=240, check=False, env=broken)
                 self.assertEqual(ended.returncode, 1, ended.stderr)
                 self.assertIn("could not set up", ended.stderr)
                 self.assertEqual(lab_namespaces(PREFIX), [])

@@ -14,7 +14,7 @@ import time
 import unittest
 
 import mpi_ranks
-from mpi_ranks import BENCH, pids_of_ranks, run, start
+from mpi_ranks import BENCH, RANKS_MAX_S, pids_of_ranks, run, start
 from peers_example import check_example_of_peers
 
 SMALL = ["peers", "--dimension", "20000", "--density", "0.01", "--repeats", "3", "--warmup", "1", "--json"]
@@ -64,12 +64,12 @@ class Sums(unittest.TestCase):
     def test_EveryDistributionAndWhatACodecLosesIsKept(self):
         cases = ["--distribution " + shape for shape in ("clustered", "same", "disjoint", "one_region")]
         cases += ["--codec " + codec for codec in ("gap+raw", "gap+qsgd4")]
-        cases.append("--dimension 3000000 --density 0.4 --repeats 2")
+        cases.append("--dimension 1000000 --density 0.4 --repeats 1 --warmup 0")
         for line, result in results_of_cases(3, SMALL, cases).items():
             with self.subTest(case=line):
                 rows = self.check_result(result, 3)
         # Bodies of megabytes, and sums that become dense.
-        self.assertGreater(max(row.get("bytes_sent_max", 0) for row in rows.values()), 8_000_000)
+        self.assertGreater(max(row.get("bytes_sent_max", 0) for row in rows.values()), 2_500_000)
 
     def test_PooledBoundariesHalveTheBytesOfOktopkWhereRanksDiffer(self):
         # Every rank has its entries in a part of its own: averaged boundaries give each part to one rank.
@@ -83,24 +83,25 @@ class Sums(unittest.TestCase):
         self.assertIn("pooled", ended.stderr)
 
     def test_BodiesAreSharedWithinAMachineAndSentWhereAskedTo(self):
-        large = ["peers", "--dimension", "2000000", "--density", "0.05", "--repeats", "2", "--json"]
+        large = ["peers", "--dimension", "500000", "--density", "0.1", "--repeats", "1", "--warmup", "0", "--json"]
         entries = {}
-        sizes = (1 << 26, 0, 1 << 21)
+        sizes = (1 << 26, 0, 1 << 20)
         results = results_of_cases(4, large, [f"--shared-bytes {size}" for size in sizes])
         for shared_bytes, result in zip(sizes, results.values()):
             with self.subTest(shared_bytes=shared_bytes):
                 rows = self.check_result(result, 4)
-                entries[shared_bytes] = {name: row["entries"] for name, row in rows.items()}
+                # `auto` chooses by measured costs.
+                entries[shared_bytes] = {name: row["entries"] for name, row in rows.items() if name != "auto"}
                 shared = result["shared_bodies"]
                 self.assertEqual(shared["in_place"] > 0, shared_bytes > 0, shared)
                 # With so little there is not room for all: those are sent.
-                self.assertEqual(shared["without_room"] > 0, shared_bytes == 1 << 21, shared)
+                self.assertEqual(shared["without_room"] > 0, shared_bytes == 1 << 20, shared)
         self.assertEqual(entries[1 << 26], entries[0])
-        self.assertEqual(entries[1 << 21], entries[0])
+        self.assertEqual(entries[1 << 20], entries[0])
 
     def test_SumsOfBodiesThatAreSharedAreRight(self):
         # Long enough to be shared: every algorithm, each distribution, ranks that are no power of two.
-        large = ["peers", "--dimension", "300000", "--density", "0.1", "--repeats", "2", "--warmup", "1", "--json"]
+        large = ["peers", "--dimension", "120000", "--density", "0.15", "--repeats", "1", "--warmup", "0", "--json"]
         shapes = ["--distribution " + shape for shape in ("clustered", "same", "disjoint", "one_region")]
         codecs = ["--codec " + codec for codec in ("gap+raw", "gap+qsgd4")]
         for ranks, cases in ((2, ["--seed 1"]), (3, shapes + codecs), (5, ["--seed 1"]), (8, ["--seed 1"])):
@@ -110,7 +111,7 @@ class Sums(unittest.TestCase):
                     self.assertGreater(result["shared_bodies"]["in_place"], 0)
 
     def test_BodiesAreSharedWithinAHostAndNeverBetweenHosts(self):
-        large = ["peers", "--dimension", "300000", "--density", "0.1", "--repeats", "2", "--json"]
+        large = ["peers", "--dimension", "120000", "--density", "0.15", "--repeats", "1", "--warmup", "0", "--json"]
         for hosts in (2, 4):
             with self.subTest(hosts=hosts):
                 ended = mpi_ranks.run_on_hosts(4, hosts, large)
@@ -151,32 +152,30 @@ class Library(unittest.TestCase):
         for ranks in (1, 3):
             with self.subTest(ranks=ranks):
                 ended = subprocess.run([*mpi_ranks.MPIRUN, "-n", str(ranks), str(example)], env=mpi_ranks.ENVIRONMENT,
-                                       capture_output=True, text=True, timeout=120, check=False)
+                                       capture_output=True, text=True, timeout=RANKS_MAX_S, check=False)
                 self.assertEqual(ended.returncode, 0, ended.stderr)
                 check_example_of_peers(self, ended.stdout, ranks)
 
 
 class Failures(unittest.TestCase):
-    SILENCE_MS = 1500
+    SILENCE_MS = 6000
 
-    def ended_within(self, mpirun, seconds):
-        begun = time.monotonic()
+    def ended(self, mpirun):
+        """Returns the stderr of the ranks. They are ended by --rank-silence, or this fails."""
         try:
-            _, err = mpirun.communicate(timeout=seconds)
+            return mpirun.communicate(timeout=RANKS_MAX_S)[1]
         except subprocess.TimeoutExpired:
             mpirun.kill()
             mpirun.communicate()
-            self.fail(f"ranks still run after {seconds} s")
-        return err, time.monotonic() - begun
+            self.fail(f"ranks still run after {RANKS_MAX_S} s")
 
     def test_AStoppedRankIsNamedByAllOthers(self):
         for threads in ([], ["--overlap"]):
             with self.subTest(threads=threads), start(4, [*ENDLESS, *ONE, *threads, "--rank-silence", f"{self.SILENCE_MS}ms"]) as mpirun:
                 stopped = pids_of_ranks(mpirun, [2])[2]
-                time.sleep(3)
+                mpi_ranks.wait_for_start(mpirun)
                 os.kill(stopped, signal.SIGSTOP)
-                # A quarter more than the silence, a second that ranks leave each other to say it; and this machine is busy.
-                err, _ = self.ended_within(mpirun, 30)
+                err = self.ended(mpirun)
                 for rank in (0, 1, 3):
                     self.assertRegex(err, f"rank {rank}: (rank . said: )?.*rank 2 has not answered for {self.SILENCE_MS} ms")
                 self.assertNotEqual(mpirun.returncode, 0)
@@ -192,7 +191,7 @@ class Failures(unittest.TestCase):
                     time.sleep(0.05)
                 time.sleep(1)
                 os.kill(ranks[2], how)
-                err, _ = self.ended_within(mpirun, 30)
+                err = self.ended(mpirun)
                 self.assertNotEqual(mpirun.returncode, 0)
                 if how == signal.SIGSTOP:
                     for rank in (0, 1, 3):
@@ -203,9 +202,9 @@ class Failures(unittest.TestCase):
     def test_AKilledRankEndsTheJob(self):
         with start(3, [*ENDLESS, *ONE, "--rank-silence", f"{self.SILENCE_MS}ms"]) as mpirun:
             killed = pids_of_ranks(mpirun, [1])[1]
-            time.sleep(2)
+            mpi_ranks.wait_for_start(mpirun)
             os.kill(killed, signal.SIGKILL)
-            self.ended_within(mpirun, 30)
+            self.ended(mpirun)
             self.assertNotEqual(mpirun.returncode, 0)
 
     def differing(self, first, second):
@@ -232,7 +231,7 @@ class Failures(unittest.TestCase):
     def test_UsageIsSaidBeforeMpiStarts(self):
         for arguments, word in ((["--algorithm", "no_such"], "ssar_recursive_doubling"), (["--density", "2"], "density"),
                                 (["--codec", "auto"], "codec"), (["--cases", "/no/such/file"], "/no/such/file")):
-            ended = subprocess.run([BENCH, "peers", *arguments], capture_output=True, text=True, timeout=30, check=False)
+            ended = subprocess.run([BENCH, "peers", *arguments], capture_output=True, text=True, timeout=120, check=False)
             self.assertEqual(ended.returncode, 6 if "--cases" in arguments else 2, ended.stderr)
             self.assertIn(word, ended.stderr)
 
@@ -242,7 +241,7 @@ class Failures(unittest.TestCase):
             with self.subTest(text=text), tempfile.NamedTemporaryFile("w", suffix=".cases") as file:
                 file.write(text)
                 file.flush()
-                ended = subprocess.run([BENCH, "peers", "--cases", file.name], capture_output=True, text=True, timeout=30, check=False)
+                ended = subprocess.run([BENCH, "peers", "--cases", file.name], capture_output=True, text=True, timeout=120, check=False)
                 self.assertEqual(ended.returncode, 2, ended.stderr)
                 self.assertIn(word, ended.stderr)
 

@@ -16,7 +16,7 @@ import unittest
 from pathlib import Path
 
 import mpi_ranks
-from mpi_ranks import PROGRAM, PROGRAMS
+from mpi_ranks import PROGRAM, PROGRAMS, RANKS_MAX_S
 
 RANKS = 3
 
@@ -26,7 +26,7 @@ def start(arguments, ranks=RANKS):
 
 
 def run(arguments, ranks=RANKS):
-    return mpi_ranks.run(ranks, ["train", *arguments], timeout=120)
+    return mpi_ranks.run(ranks, ["train", *arguments])
 
 
 def ranks_of(mpirun):
@@ -75,7 +75,7 @@ class Train(unittest.TestCase):
     @classmethod
     def tearDownClass(cls):
         cls.serve.send_signal(signal.SIGTERM)
-        cls.serve.wait(timeout=60)
+        cls.serve.wait(timeout=RANKS_MAX_S)
         cls.serve.stdout.close()
         cls.folder.cleanup()
 
@@ -179,8 +179,8 @@ class Train(unittest.TestCase):
                             ("adam", ["--lr", "0.02", "--epsilon", "1e-4", "--threshold-period", "1", *few])):
             with self.subTest(optimizer=name):
                 flags = [*self.files, "--epochs", "8", "--optimizer", name, *flags]
-                peers = self.trained(flags)
-                servers = self.trained([*flags, *self.over_servers(name)])
+                peers = self.trained(flags, 2)
+                servers = self.trained([*flags, *self.over_servers(name)], 2)
                 self.assertEqual((peers["optimizer"], peers["path"], servers["path"]), (name, "peers", "server"))
                 self.assertEqual(peers["select"], servers["select"])
                 for over_peers, over_servers in zip(peers["epochs"], servers["epochs"]):
@@ -193,8 +193,8 @@ class Train(unittest.TestCase):
                             ("adam", ["--lr", "0.02", *draws])):
             with self.subTest(optimizer=name, flags=flags):
                 flags = [*self.files, "--epochs", "8", "--optimizer", name, *flags]
-                peers = self.trained(flags)
-                servers = self.trained([*flags, *self.over_servers(f"unbiased {name} {len(flags)} {flags[-1]}")])
+                peers = self.trained(flags, 2)
+                servers = self.trained([*flags, *self.over_servers(f"unbiased {name} {len(flags)} {flags[-1]}")], 2)
                 self.assertEqual(peers["unbiased"], "--unbiased" in flags)
                 last = [result["epochs"][-1]["loss"] for result in (peers, servers)]
                 self.assertAlmostEqual(last[0], last[1], delta=0.03)  # the paths draw apart
@@ -286,12 +286,12 @@ class Train(unittest.TestCase):
                     else:
                         os.kill(ranks[1], signal.SIGTERM if what == "interrupted" else signal.SIGSTOP)
                     try:
-                        _, err = mpirun.communicate(timeout=60)
+                        _, err = mpirun.communicate(timeout=RANKS_MAX_S)
                     except subprocess.TimeoutExpired:
                         mpirun.kill()
-                        self.fail("ranks still run after 60 s")
+                        self.fail(f"ranks still run after {RANKS_MAX_S} s")
                     serve.send_signal(signal.SIGTERM)
-                    serve.wait(timeout=60)
+                    serve.wait(timeout=RANKS_MAX_S)
                     self.assertNotEqual(mpirun.returncode, 0)
                     if what == "interrupted":
                         self.assertEqual(mpirun.returncode, 7, err)
@@ -314,7 +314,7 @@ class Train(unittest.TestCase):
         self.assertIn("held-out", ended.stdout)
         self.assertEqual(len(ended.stdout.strip().split("\n")), 2 + 8 + 1, ended.stdout)
         evaluated = subprocess.run([str(PROGRAMS / "millrace"), "eval", "--model-file", model, "--test", self.test], check=False,
-                                   capture_output=True, text=True, timeout=60)
+                                   capture_output=True, text=True, timeout=RANKS_MAX_S)
         self.assertEqual(evaluated.returncode, 0, evaluated.stderr)
 
     def refused(self, arguments, code, words):
@@ -363,7 +363,7 @@ class Train(unittest.TestCase):
                                 (["--momentum", "correction:0.9"], "rgc has"), (["--clip", "1"], "no --clip"),
                                 (["--optimizer", "adam", "--beta1", "1"], "beta 1 must be in [0, 1)")):
             given = arguments and ["--train", self.data, *arguments]
-            ended = subprocess.run([PROGRAM, "train", *given], capture_output=True, text=True, timeout=30, check=False)
+            ended = subprocess.run([PROGRAM, "train", *given], capture_output=True, text=True, timeout=RANKS_MAX_S, check=False)
             self.assertEqual(ended.returncode, 2, ended.stderr)
             self.assertIn(word, ended.stderr)
 
@@ -384,10 +384,10 @@ class Train(unittest.TestCase):
                     self.assertIsNone(mpirun.poll())
                 os.kill(ranks[1] if whom == "rank" else mpirun.pid, signal.SIGTERM)
                 try:
-                    _, err = mpirun.communicate(timeout=30)
+                    _, err = mpirun.communicate(timeout=RANKS_MAX_S)
                 except subprocess.TimeoutExpired:
                     mpirun.kill()
-                    self.fail("ranks still run after 30 s")
+                    self.fail(f"ranks still run after {RANKS_MAX_S} s")
                 if whom == "rank":
                     self.assertEqual(mpirun.returncode, 7, err)
                     self.assertEqual(err.count("millrace-peer train: interrupted after step"), 1, err)
@@ -399,17 +399,17 @@ class Train(unittest.TestCase):
 
     def test_AStoppedRankIsNamed(self):
         for flags in ([], ["--staleness", "2"]):
-            with self.subTest(flags=flags), start([*self.endless, "--rank-silence", "1500ms", *flags]) as mpirun:
+            with self.subTest(flags=flags), start([*self.endless, "--rank-silence", "6000ms", *flags]) as mpirun:
                 ranks = ranks_of(mpirun)
                 while not mpirun.stdout.readline().strip().startswith("2 "):
                     self.assertIsNone(mpirun.poll())
                 os.kill(ranks[2], signal.SIGSTOP)
                 try:
-                    _, err = mpirun.communicate(timeout=60)
+                    _, err = mpirun.communicate(timeout=RANKS_MAX_S)
                 except subprocess.TimeoutExpired:
                     mpirun.kill()
-                    self.fail("ranks still run after 60 s")
-                self.assertRegex(err, "rank 0: .*rank 2 has not answered for 1500 ms")
+                    self.fail(f"ranks still run after {RANKS_MAX_S} s")
+                self.assertRegex(err, "rank 0: .*rank 2 has not answered for 6000 ms")
                 self.assertNotEqual(mpirun.returncode, 0)
 
 

@@ -38,7 +38,7 @@ if yaml is None or shutil.which("prometheus") is None:
 MONITORING = Path(__file__).resolve().parents[2] / "monitoring"
 RANKS = 2
 POLL_S = 0.5
-DATA_S = 90
+DATA_S = 240
 # Metrics without a series in a healthy cluster of this kind: the reason. A panel or a rule may name them beside others.
 EMPTY = {
     "millrace_shard_dropped_total": "its reasons are not known beforehand: the first malformed message begins it",

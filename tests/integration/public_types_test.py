@@ -40,6 +40,8 @@ SNIPPETS = {
     "a_switch_without_an_address": ('millrace::SwitchPath{.address = "a:1"};', "millrace::SwitchPath{.slots = 4};", "Required"),
     "a_store_rule_without_a_rate": ("millrace::Store{millrace::optimizer::Sgd{.rate = 0.1}};",
                                     "millrace::Store{millrace::optimizer::Sgd{}};", "Required"),
+    "a_number_of_participants_below_0": ("constexpr millrace::Required<uint32_t> drawn = 2; static_assert(drawn == 2u);",
+                                         "static_assert(millrace::Required<uint32_t>(-2) == 2u);", "constant|range"),
     "momentum_of_a_store_without_a_rate": ("millrace::optimizer::Momentum{.rate = 0.1, .momentum = 0.5};",
                                            "millrace::optimizer::Momentum{.momentum = 0.5};", "Required"),
     "a_store_without_a_rule": ("millrace::Store{millrace::optimizer::Adam{0.1}, millrace::StoreBegin::kSaved};",

@@ -88,7 +88,7 @@ class Reproducible(unittest.TestCase):
             return out.read_bytes()
         finally:
             serve.send_signal(signal.SIGTERM)
-            self.assertEqual(serve.wait(timeout=60), 0)
+            self.assertEqual(serve.wait(timeout=240), 0)
             serve.stdout.close()
 
     def test_OneShardAndThreeMakeTheSameModel(self):

@@ -1,4 +1,5 @@
 // Real servers and workers that are killed and rejoin: they continue with the state of the others.
+#include <algorithm>
 #include <csignal>
 
 #include "tests/integration/cluster_processes.h"
@@ -62,13 +63,38 @@ class Returns : public ClusterProcesses {
 TEST_F(Returns, AKilledWorkerIsStartedAgainByTheSameCommandAndAllAgree) {
   ASSERT_NO_FATAL_FAILURE(start_shards(2));
   const std::vector<std::string> saving = {"save_every=7"};
-  start_all(saving);
-  wait_for_line(workers_[1], "saved");
-  wait_for_line(workers_[1], "pushed 10");
-  workers_[1].kill_now();
+  for (uint32_t worker = 0; worker < kWorkers; ++worker) {
+    std::vector<std::string> more = saving;
+    if (worker == 1) more.push_back("hold_at=10");
+    workers_.push_back(start(worker, more));
+  }
+  logs_.resize(kWorkers);
+  kill_holding(1);
   workers_[1] = start(1, saving);
   expect_all_finish_alike();
   EXPECT_GE(begun_at(logs_[1]), 10u) << "it continues at the step of the job";
+}
+
+// R10f: where the others have left with the last steps, it must not repeat them alone.
+TEST_F(Returns, AWorkerThatIsKilledAfterItsLastPushAgreesOrEndsWithASentence) {
+  ASSERT_NO_FATAL_FAILURE(start_shards(2));
+  const std::vector<std::string> saving = {"save_every=7"};
+  for (uint32_t worker = 0; worker < kWorkers; ++worker) {
+    std::vector<std::string> more = saving;
+    if (worker == 1) more.push_back("hold_at=" + std::to_string(kSteps - 1));
+    workers_.push_back(start(worker, more));
+  }
+  logs_.resize(kWorkers);
+  kill_holding(1);
+  workers_[1] = start(1, saving);
+  for (uint32_t worker = 0; worker < kWorkers; ++worker) read_to_end(workers_[worker], logs_[worker]);
+  for (const uint32_t worker : {0u, 2u}) EXPECT_EQ(logs_[worker].exit_code, 0) << logs_[worker].error;
+  EXPECT_EQ(logs_[0].weights, logs_[2].weights);
+  if (logs_[1].exit_code == 0) {
+    EXPECT_EQ(logs_[1].weights, logs_[0].weights);
+  } else {
+    EXPECT_NE(logs_[1].error.find("take the model of a worker that finished"), std::string::npos) << logs_[1].error;
+  }
 }
 
 TEST_F(Returns, AKilledWorkerWithoutAStateTakesTheOthersWeights) {

@@ -16,22 +16,42 @@ SHARDS = 2
 WORKERS = 2
 
 
+class StartFailed(Exception):
+    """A shard's sentence about a start that failed."""
+
+
 class Cluster:
     """Shards by hand, with a table for all of them."""
 
     def __init__(self, folder, table, *flags):
         self.folder, self.table, self.flags = Path(folder), table, flags
+        self.hosts = ["127.0.0.1"] * SHARDS
+        self.enter = [[]] * SHARDS  # commands that run a shard's program elsewhere, as in a network namespace
+        self.programs = PROGRAMS  # of the shards that start from now on
         self.processes = [None] * SHARDS
         self.lines = [None] * SHARDS
         self.spares = []
 
+    def try_to_start(self, shard):
+        """Starts the shard. Returns the sentence with which it ended instead; empty: it runs."""
+        line = self.lines[shard]
+        try:
+            self.start(shard)
+        except StartFailed as failed:
+            self.lines[shard] = line
+            return str(failed)
+        return ""
+
     def start(self, shard, *flags):
-        listen = self.lines[shard]["address"] if self.lines[shard] else "127.0.0.1:0"
+        listen = self.lines[shard]["address"] if self.lines[shard] else f"{self.hosts[shard]}:0"
         with open(self.folder / f"shard-{shard}.log", "a", encoding="utf-8") as log:
             self.processes[shard] = subprocess.Popen(
-                [PROGRAMS / "millrace-server", "--shard", str(shard), "--shards", str(SHARDS), "--table", self.table, "--listen", listen,
-                 "--http", "127.0.0.1:0", "--json", "--drain", "0s", *self.flags, *flags], stdout=subprocess.PIPE, stderr=log, text=True)
-        self.lines[shard] = json.loads(self.processes[shard].stdout.readline())
+                [*self.enter[shard], self.programs / "millrace-server", "--shard", str(shard), "--shards", str(SHARDS), "--table", self.table,
+                 "--listen", listen, "--http", f"{self.hosts[shard]}:0", "--json", "--drain", "0s", *self.flags, *flags], stdout=subprocess.PIPE, stderr=log, text=True)
+        line = json.loads(self.processes[shard].stdout.readline())
+        if "error" in line:
+            raise StartFailed(line["error"])
+        self.lines[shard] = line
 
     def start_spare(self):
         """Starts a spare that may take any number. Returns its process; it has said that it waits."""
@@ -72,7 +92,7 @@ class Cluster:
             raise AssertionError(f"processes ended by SIGTERM with {codes}")
 
     def status(self, shard):
-        with urllib.request.urlopen(f"http://{self.lines[shard]['http']}/status", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://{self.lines[shard]['http']}/status", timeout=120) as answer:
             return json.load(answer)
 
     def steps(self, shard=0):
@@ -110,8 +130,9 @@ class ShardsByHand(unittest.TestCase):
         rows = re.sub(r"(\d+):", lambda index: f"{int(index[1]) * 700}:", made_up_rows(400, 5))
         (self.folder / "rows.svm").write_text(rows, encoding="utf-8")
 
-    def cluster(self, table, *flags):
+    def cluster(self, table, *flags, programs=PROGRAMS):
         cluster = Cluster(self.folder, table, *flags)
+        cluster.programs = programs
         self.addCleanup(cluster.end)
         for shard in range(SHARDS):
             cluster.start(shard)
@@ -121,13 +142,16 @@ class ShardsByHand(unittest.TestCase):
         return ["--servers", cluster.servers(), "--job", "etcd", "--worker", worker, "--workers", WORKERS, "--train", self.folder / "rows.svm", "--batch", 2,
                 "--epochs", self.epochs, "--lr", 0.5, "--reproducible", "--json", "-o", f"{model}.{worker}"]
 
+    def start_worker(self, cluster, model, worker, *flags):
+        return start("train", *self.train_flags(cluster, model, worker), *flags)
+
     def workers(self, cluster, model, *flags):
-        return [start("train", *self.train_flags(cluster, model, worker), *flags) for worker in range(WORKERS)]
+        return [self.start_worker(cluster, model, worker, *flags) for worker in range(WORKERS)]
 
     def model(self, processes, model):
         """Waits for the workers; returns the bytes of their one model."""
         for process in processes:
-            _, err = process.communicate(timeout=TIMEOUT_S)
+            _, err = process.communicate(timeout=TIMEOUT_S + self.epochs)
             self.assertEqual(process.returncode, 0, err)
         models = {Path(f"{model}.{worker}").read_bytes() for worker in range(WORKERS) if Path(f"{model}.{worker}").exists()}
         self.assertEqual(len(models), 1)

@@ -38,7 +38,7 @@ class StoreTraining(unittest.TestCase):
     def end(self, server):
         if server.poll() is None:
             server.send_signal(signal.SIGTERM)
-        self.assertEqual(server.wait(timeout=60), 0)
+        self.assertEqual(server.wait(timeout=240), 0)
         server.stdout.close()
 
     def train(self, job, *arguments, workers=2):

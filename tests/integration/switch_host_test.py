@@ -28,7 +28,7 @@ class SwitchHost(unittest.TestCase):
 
     def run_script(self, *arguments, user=None):
         environment = os.environ | {"PATH": f"{self.folder}:{os.environ['PATH']}"}
-        return subprocess.run(["/bin/bash", SCRIPT, *map(str, arguments)], capture_output=True, text=True, timeout=60, check=False,
+        return subprocess.run(["/bin/bash", SCRIPT, *map(str, arguments)], capture_output=True, text=True, timeout=240, check=False,
                               env=environment, user=user)
 
     def commands(self):
@@ -58,7 +58,7 @@ class SwitchHost(unittest.TestCase):
         copy = self.folder / "switch-host.sh"
         copy.write_bytes(SCRIPT.read_bytes())
         self.folder.chmod(0o755)
-        said = subprocess.run(["/bin/bash", copy, "--apply"], capture_output=True, text=True, timeout=60, check=False, user=65534)
+        said = subprocess.run(["/bin/bash", copy, "--apply"], capture_output=True, text=True, timeout=240, check=False, user=65534)
         self.assertEqual(said.returncode, 3, said.stdout + said.stderr)
         self.assertEqual(self.commands(), [])
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 PROGRAM = str(Path(sys.argv.pop(1) if len(sys.argv) > 1 else "build/dev/bin").resolve() / "millrace-switch")
 BENCH = PROGRAM + "-bench"
-TIMEOUT_S = 60
+TIMEOUT_S = 240
 NEAR, FAR = f"mswd{os.getpid()}-near", f"mswd{os.getpid()}-far"
 WINDOW, SLOTS = 40960, 32
 JOBS = 6, 7  # of the first lcore and of the second
@@ -84,7 +84,7 @@ class OnDevice(unittest.TestCase):
         process.communicate(timeout=TIMEOUT_S)
 
     def status(self, address):
-        program = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1], timeout=30).read().decode())"
+        program = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1], timeout=120).read().decode())"
         said = command(*inside(FAR, sys.executable, "-c", program, f"http://{address}/status"))
         self.assertEqual(said.returncode, 0, said.stderr)
         return json.loads(said.stdout)

@@ -19,7 +19,7 @@ import urllib.request
 from pathlib import Path
 
 PROGRAM = str(Path(sys.argv.pop(1) if len(sys.argv) > 1 else "build/dev/bin").resolve() / "millrace-switch")
-TIMEOUT_S = 60
+TIMEOUT_S = 240
 HEADER_AND_MAC_BYTES = 80
 JOB = {"name": "resnet", "job": 7, "key_file": "resnet.key", "role": "reduce", "workers": 4, "window_indices": 16384, "slots": 16}
 

@@ -43,7 +43,7 @@ def rows_of_words(rows, seed):
 
 
 def status_of(address):
-    with urllib.request.urlopen(f"http://{address}/status", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://{address}/status", timeout=120) as answer:
         return json.load(answer)
 
 

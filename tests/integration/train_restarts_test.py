@@ -115,7 +115,7 @@ class Restarts(WithServers):
         self.assertTrue(model.exists())
 
     def steps_of(self, job):
-        with urllib.request.urlopen(f"http://{self.cluster['shards'][0]['http']}/status", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://{self.cluster['shards'][0]['http']}/status", timeout=120) as answer:
             jobs = json.load(answer)["jobs"]
         return max((one["steps_decided"] for one in jobs if one["name"] == job), default=0)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 PROGRAMS, SOURCE = (Path(sys.argv.pop(1)).resolve() for _ in range(2))
 VERSION = re.search(r"^project\(millrace VERSION (\S+)", (SOURCE / "CMakeLists.txt").read_text(encoding="utf-8"), re.MULTILINE).group(1)
-TIMEOUT_S = 60
+TIMEOUT_S = 240
 
 
 class Version(unittest.TestCase):

@@ -46,7 +46,7 @@ INCLUDES = include_table.load()
 THIRD_PARTY = (
     (r"(capnp|kj)/.*", ("protocol/messages/", "tests/protocol/", "tests/support/")),
     (r"zmq\.h(pp)?", ("protocol/transport/", "tests/protocol/", "tests/support/")),
-    (r"sodium\.h|intel-ipsec-mb\.h|openssl/.*", ("protocol/datagram/", "protocol/table/", "tests/protocol/")),
+    (r"sodium\.h|intel-ipsec-mb\.h|openssl/.*", ("protocol/datagram/", "protocol/keys/", "protocol/table/", "monitoring/http/secure/", "tests/protocol/")),
     (r"sqlite3\.h", ("protocol/table/", "tests/protocol/")),
     (r"curl/.*", ("protocol/table/",)),
     (r"prometheus/.*|civetweb.*", ("monitoring/", "tests/monitoring/")),
@@ -55,9 +55,9 @@ THIRD_PARTY = (
     (r"roaring/.*|streamvbyte\.h", ("kernels/codec/index/",)),
     (r"libdeflate\.h", ("kernels/codec/value/",)),
     (r"((oneapi/)?tbb/.*)", ("kernels/", "server/", "worker/", "switch_agg/", "tests/")),
-    (r"nlohmann/.*", ("worker/program/", "worker/launch/", "worker/cluster_status/", "worker/export/", "worker/training/", "worker/cli/",
-                      "worker/bench/", "monitoring/", "protocol/table/", "server/process/", "switch_agg/process/", "switch_agg/bench/",
-                      "tests/")),
+    (r"nlohmann/.*", ("server/page/", "worker/doctor/", "worker/program/", "worker/launch/", "worker/cluster_status/", "worker/timeline/", "worker/export/", "worker/training/", "worker/cli/",
+                      "worker/bench/", "monitoring/", "protocol/table/", "server/access/", "server/process/", "switch_agg/process/",
+                      "switch_agg/bench/", "tests/")),
     (r"CLI/.*", ("monitoring/command_line/", "worker/program/", "worker/training/", "worker/cli/", "worker/bench/", "server/process/",
                  "switch_agg/process/", "switch_agg/bench/", "tests/bench/", "tests/monitoring/", "tests/worker/config/",
                  "tests/worker/program/")),
@@ -72,7 +72,7 @@ THIRD_PARTY = (
 )
 SYSTEM = re.compile(
     r"(sys|netinet|arpa|net|linux|bits|asm)/.*\.h"
-    r"|(unistd|fcntl|signal|poll|dirent|spawn|pthread|sched|errno|ifaddrs|netdb|execinfo|cxxabi|stdlib|string|dlfcn|malloc)\.h"
+    r"|(unistd|link|fcntl|signal|poll|dirent|spawn|pthread|sched|errno|ifaddrs|netdb|execinfo|cxxabi|stdlib|string|dlfcn|malloc)\.h"
     r"|[a-z]+intrin\.h|cpuid\.h"
 )
 

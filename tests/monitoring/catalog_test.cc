@@ -40,7 +40,8 @@ struct Program {
 
 const std::array kPrograms = {
     Program{"shard", "## Shards\n", shard_metric_infos()}, Program{"worker", "## Workers\n", worker_metric_infos()},
-    Program{"switch", "## Switches\n", switch_metric_infos()}, Program{"peer", "## Peers\n", peer_metric_infos()}};
+    Program{"switch", "## Switches\n", switch_metric_infos()}, Program{"peer", "## Peers\n", peer_metric_infos()},
+    Program{"http", "## HTTP ports\n", http_metric_infos()}};
 
 /// The words of `text` that begin with "millrace_".
 std::set<std::string> metric_words(const std::string& text) {

@@ -44,6 +44,37 @@ TEST(Admission, SecondProcessUnderOneIdentityIsRefusedByName) {
   EXPECT_THAT(refusal.sentence, HasSubstr("worker 0"));
 }
 
+TEST(Admission, ANonceOfAnotherProcessIsNoWayIntoItsPlace) {
+  ScriptedCluster cluster(admission_job());
+  protocol::PeerId alice = ScriptedCluster::peer(0);
+  protocol::PeerId bob = ScriptedCluster::peer(1);
+  alice.key.bytes[0] = 1;
+  bob.key.bytes[0] = 2;
+  const auto welcomed = [&](const protocol::PeerId& from, uint32_t worker, uint64_t nonce, uint32_t inbox) {
+    protocol::Hello hello = cluster.hello(worker);
+    hello.nonce = nonce;
+    cluster.take(inbox);
+    cluster.send(from, 0, {{.worker = worker}, hello, {}});
+    for (const protocol::Message& answer : cluster.take(inbox)) {
+      if (std::holds_alternative<Welcome>(answer.body) || std::holds_alternative<Refuse>(answer.body))
+        return answer.body;
+    }
+    return protocol::Body();
+  };
+  const uint64_t alices = cluster.hello(0).nonce;
+  const auto first = expect_body<Welcome>(welcomed(alice, 0, alices, 0));
+  EXPECT_EQ(first.membership.members[0].nonce, alices) << "by it the process knows itself";
+  const auto second = expect_body<Welcome>(welcomed(bob, 1, cluster.hello(1).nonce, 1));
+  EXPECT_EQ(second.membership.members[0].nonce, 0u) << "it is no member's business";
+  const std::vector<MembershipChange> changes = cluster.take_of<MembershipChange>(0);
+  ASSERT_EQ(changes.size(), 1u);
+  EXPECT_EQ(changes[0].membership.members[1].nonce, 0u);
+  const auto stolen = expect_body<Refuse>(welcomed(bob, 0, alices, 1));
+  EXPECT_EQ(stolen.code, ErrorCode::kIdentityInUse);
+  EXPECT_THAT(stolen.sentence, HasSubstr("another key"));
+  expect_body<Welcome>(welcomed(alice, 0, alices, 0));
+}
+
 TEST(Admission, WorkerBeyondTheJobIsRefused) {
   ScriptedCluster cluster(admission_job());
   EXPECT_EQ(expect_body<Refuse>(cluster.join(2)).code, ErrorCode::kInvalidArgument);

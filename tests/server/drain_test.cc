@@ -101,7 +101,7 @@ TEST(Drain, AShardThatRecoversServesAgainBeforeItLeaves) {
 TEST(Drain, AProcessOfARemovedClusterStops) {
   ScriptedCluster cluster(ScriptedCluster::small_job(1));
   ASSERT_TRUE(cluster.table().release_lease());
-  ASSERT_EQ(cluster.table().remove_cluster(), true);
+  ASSERT_EQ(open_memory_table(cluster.table_state)->remove_cluster(), true);
   cluster.pass(kPollsMs);
   EXPECT_TRUE(cluster.core().stopped());
   ASSERT_TRUE(cluster.core().failure());

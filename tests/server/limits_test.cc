@@ -93,6 +93,16 @@ TEST(Limits, FullJobRefusesWithRetryAndGoesOnOnceThereIsRoom) {
   EXPECT_EQ(cluster.gather(0, 0).parts, 1u) << "later contributions do not keep out those that the step needs";
 }
 
+TEST(Limits, AJobHasNoMoreMemoryThanTheQuotaOfItsCreator) {
+  ScriptedCluster cluster(limits_job(2, 256));
+  cluster.job_quota = 1'000;  // less than one contribution
+  cluster.join_all();
+  cluster.push(0, 0, std::vector<float>(256, 1));
+  const std::vector<Refuse> refusals = cluster.take_of<Refuse>(0);
+  ASSERT_EQ(refusals.size(), 1u);
+  EXPECT_THAT(refusals[0].sentence, HasSubstr("over its limit of 1000"));
+}
+
 TEST(Limits, FullJobDoesNotMakeAnotherJobWait) {
   Limits limits;
   limits.shard_memory_bytes_max = 20'000;

@@ -261,14 +261,19 @@ TEST(OutOfMemory, AnEndThatTheTableSaysIsToldToEveryWorkerAndCountedOnce) {
     protocol::JobRecord record = cluster.table().read_job("job").value().value();
     const uint64_t epoch = record.membership.epoch++;
     record.membership.finished = true;  // by another shard
-    record.end_reason = "shard 1 was shut down";
+    record.end_reason = "the weights that shard 1 held are lost";
+    record.end_code = ErrorCode::kIo;
     EXPECT_EQ(cluster.table().compare_and_swap(epoch, record), true);
     cluster.now += 60 * kNsPerMs;
     const bool failed = starved.tick_fails_at(at);
     cluster.pass(200);
     EXPECT_FALSE(starved.open("job")) << at;
     EXPECT_TRUE(starved.open("other")) << at;
-    for (const uint32_t worker : {0u, 1u}) EXPECT_FALSE(cluster.take_of<Abort>(worker).empty()) << at;
+    for (const uint32_t worker : {0u, 1u}) {
+      const std::vector<Abort> aborts = cluster.take_of<Abort>(worker);
+      EXPECT_FALSE(aborts.empty()) << at;
+      for (const Abort& abort : aborts) EXPECT_EQ(abort.code, ErrorCode::kIo) << at;
+    }
     EXPECT_EQ(cluster.counted(Metric::kJobsEnded, "ended"), 1) << at;
     EXPECT_EQ(cluster.said("is over"), 1u) << at;
     return failed;

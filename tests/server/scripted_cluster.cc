@@ -7,11 +7,7 @@ namespace millrace::server {
 
 ScriptedCluster::ScriptedCluster(protocol::JobSpec spec, uint32_t shard_count, Limits limits, JobStore::Saves saves,
                                  std::string datagrams)
-    : datagrams_of_shard_0(std::move(datagrams)),
-      spec_(std::move(spec)),
-      limits_(limits),
-      saves_(saves),
-      state_(millrace::testing::make_memory_table_state()) {
+    : datagrams_of_shard_0(std::move(datagrams)), spec_(std::move(spec)), limits_(limits), saves_(saves) {
   layout_ = protocol::plan_layout(spec_, shard_count);
   tables_.resize(shard_count);
   shards_.resize(shard_count);
@@ -35,13 +31,14 @@ protocol::JobSpec ScriptedCluster::small_job(uint32_t workers, uint64_t dimensio
 void ScriptedCluster::start_shard(uint32_t shard, uint32_t shard_count, const std::string& host) {
   shards_[shard].reset();  // before the table that it uses
   std::erase_if(connected_, [shard](const auto& entry) { return entry.first.first == shard; });
-  tables_[shard] = std::make_unique<millrace::testing::FailingTable>(millrace::testing::open_memory_table(state_));
+  tables_[shard] = std::make_unique<millrace::testing::FailingTable>(millrace::testing::open_memory_table(table_state));
   const std::string datagrams = shard == 0 ? datagrams_of_shard_0 : "";
   const Result<uint64_t> incarnation =
       tables_[shard]->start_shard(shard, shard_count, "tcp://" + host + ":" + std::to_string(shard), datagrams);
   ASSERT_TRUE(incarnation.has_value()) << incarnation.error().message;
   ShardConfig config{shard, shard_count, *incarnation, "test", limits_, saves_};
   config.room_for_worker = [this](TimeNs) { return room; };
+  config.rights.job_memory_bytes_max = [this](const std::string&, const std::string&) { return job_quota; };
   if (!datagrams.empty()) config.datagrams.judge = [this](const auto&, const auto&) { return judged; };
   shards_[shard] = std::make_unique<ShardCore>(std::move(config), *tables_[shard], now);
   lives_[shard] = *incarnation;

@@ -5,6 +5,7 @@
 
 #include <deque>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <set>
@@ -43,7 +44,7 @@ class ScriptedCluster {
     using Mode = testing::FailingTable::Mode;
     tables_[shard]->mode = fail_them ? Mode::kWritesFail : Mode::kWorks;
   }
-  protocol::MembershipTable& table() { return *tables_[0]; }
+  millrace::testing::FailingTable& table() { return *tables_[0]; }
   const protocol::JobSpec& spec() const { return spec_; }
   const protocol::JobLayout& layout() const { return layout_; }
 
@@ -114,9 +115,12 @@ class ScriptedCluster {
   /// Lines of all shards' logs that have this in them.
   size_t said(std::string_view words) const;
 
-  Status room;                       ///< the shards' answer about room for another worker
-  std::string datagrams_of_shard_0;  ///< of its next start
-  Status judged;                     ///< whether shard 0 can take over from the job's switch
+  /// Of the tables of all shards.
+  std::shared_ptr<millrace::testing::MemoryTableState> table_state = millrace::testing::make_memory_table_state();
+  Status room;                                                ///< the shards' answer about room for another worker
+  uint64_t job_quota = std::numeric_limits<uint64_t>::max();  ///< of the memory of jobs that open from now on
+  std::string datagrams_of_shard_0;                           ///< of its next start
+  Status judged;                                              ///< whether shard 0 can take over from the job's switch
   std::vector<DatagramChange> datagram_changes;
   /// As this worker was last told by that shard.
   const protocol::Membership& view_of(uint32_t worker, uint32_t shard = 0) { return views_[{worker, shard}]; }
@@ -150,7 +154,6 @@ class ScriptedCluster {
   protocol::JobSpec spec_;
   Limits limits_;
   JobStore::Saves saves_;
-  std::shared_ptr<millrace::testing::MemoryTableState> state_;
   protocol::JobLayout layout_;
   std::set<std::tuple<uint32_t, uint32_t, uint64_t>> pushed_;  ///< (worker, part, step): a second push says again
   std::vector<std::unique_ptr<millrace::testing::FailingTable>> tables_;

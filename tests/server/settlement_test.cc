@@ -545,6 +545,7 @@ TEST(MembershipChanges, TheChosenStateIsBeatenByNoOther) {
   const CutChoice choice = choose_for_cut(states, layout, membership);
   EXPECT_EQ(choice.worker, 2u) << "a later log branch is further than more steps; of equals the lowest";
   EXPECT_THAT(choice.parents, ElementsAre(2, 3));
+  EXPECT_THAT(choice.reach, ElementsAre(protocol::LogReach{2, 5}, protocol::LogReach{2, 5}));
 }
 
 TEST(MembershipChanges, AChangeOfOneEpochIsNotMadeInAnother) {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <map>
+#include <set>
 
 #include "server/base/limits.h"
 #include "tests/sim/sim_shard.h"
@@ -48,11 +50,13 @@ class Cluster {
   bool below_minimum() const;
   bool job_can_start() const;
   bool store_may_be_lost() const;
+  bool lacks_finished_steps(const SimWorker& process) const;
   bool explained(const SimWorker& process) const;
   bool has_successor(const SimWorker& process) const;
   void judge_worker(const SimWorker& process);
   void judge();
   void check_name_is_free();
+  void check_finished_agree();
   SimReport report() const;
 
   SimWorld world_;
@@ -274,6 +278,16 @@ bool Cluster::has_successor(const SimWorker& process) const {
   });
 }
 
+/// R10f: Returns whether the process lacks a step of some worker that finished.
+bool Cluster::lacks_finished_steps(const SimWorker& process) const {
+  return std::ranges::any_of(world_.workers, [&](const auto& other) {
+    if (other->core() == nullptr || other->has_left() || other->core()->phase() != Phase::kFinished) return false;
+    return std::ranges::any_of(world_.layout.parts, [&](const protocol::PartLayout& part) {
+      return !world_.oracle.is_on_path(part.part, other->at(part.part), process.at(part.part));
+    });
+  });
+}
+
 bool Cluster::explained(const SimWorker& process) const {
   // Too few are left; or bytes were altered on the way, which TCP all but excludes: no wrong sum and no hang is enough.
   if (below_minimum() || world_.scenario.link.corruption > 0 || process.has_left()) return true;
@@ -295,6 +309,7 @@ bool Cluster::explained(const SimWorker& process) const {
     case ErrorCode::kIdentityInUse:
       return second || world_.workers.size() > world_.scenario.spec.workers || world_.scenario.hostile > 0;
     case ErrorCode::kUnavailable: return !world_.scenario.faults.empty();
+    case ErrorCode::kStale: return job_ended && lacks_finished_steps(process);
     case ErrorCode::kIo: return store_may_be_lost();
     case ErrorCode::kLimitExceeded: return world_.scenario.job_memory_bytes > 0;
     default: return false;
@@ -322,8 +337,28 @@ void Cluster::check_name_is_free() {
   if (open && open->has_value()) world_.fault("all workers have finished and the job is still open");
 }
 
+/// R10f: The models of workers that finished are of one log, in mode synchronous: no step of one is void for another.
+void Cluster::check_finished_agree() {
+  if (world_.scenario.spec.mode != protocol::Mode::kSynchronous) return;
+  std::map<std::pair<uint64_t, uint32_t>, std::set<LogPosition>> places;  // by job and part
+  for (const auto& worker : world_.workers) {
+    const bool finished = worker->alive() && worker->core() != nullptr && !worker->has_left() &&
+                          worker->core()->phase() == Phase::kFinished;
+    for (uint32_t part = 0; finished && part < world_.layout.parts.size(); ++part) {
+      places[{worker->core()->membership().job, part}].insert(worker->at(part));
+    }
+  }
+  for (const auto& [key, ends] : places) {
+    for (auto later = ends.begin(); later != ends.end(); ++later) {
+      if (later == ends.begin() || world_.oracle.is_on_path(key.second, *std::prev(later), *later)) continue;
+      world_.fault("part " + std::to_string(key.second) + ": two workers finished with models of different logs");
+    }
+  }
+}
+
 void Cluster::judge() {
   check_law();
+  check_finished_agree();
   for (const auto& worker : world_.workers) {
     judge_worker(*worker);
     if (worker->core() != nullptr && worker->alive() && worker->core()->phase() == Phase::kFinished &&

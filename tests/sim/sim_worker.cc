@@ -122,7 +122,7 @@ void SimWorker::lose_connection(uint32_t shard, const std::string& reason) {
       if (connection_[shard] != connection || over()) return;
       connection_[shard] = 0;
       worker::Actions actions;
-      core_->on_disconnected(shard, reason, now(), actions);
+      core_->on_disconnected(shard, {ErrorCode::kUnavailable, reason}, now(), actions);
       turn(actions);
     });
   });
@@ -254,7 +254,7 @@ void SimWorker::connect(uint32_t shard) {
         core_->on_connected(shard, now(), actions);
       } else {
         connection_[shard] = 0;
-        core_->on_disconnected(shard, "cannot be reached", now(), actions);
+        core_->on_disconnected(shard, {ErrorCode::kUnavailable, "cannot be reached"}, now(), actions);
       }
       turn(actions);
     });

@@ -93,6 +93,21 @@ void EtcdServer::kill() {
   pid_ = -1;
 }
 
+void EtcdServer::lose_data() {
+  MILLRACE_CHECK(pid_ < 0);
+  std::filesystem::remove_all(folder_ + "/data");
+}
+
+void EtcdServer::keep_data() {
+  MILLRACE_CHECK(pid_ < 0);
+  std::filesystem::copy(folder_ + "/data", folder_ + "/kept", std::filesystem::copy_options::recursive);
+}
+
+void EtcdServer::go_back() {
+  lose_data();
+  std::filesystem::rename(folder_ + "/kept", folder_ + "/data");
+}
+
 EtcdServer::~EtcdServer() {
   kill();
   std::error_code ignored;

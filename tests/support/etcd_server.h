@@ -27,6 +27,12 @@ class EtcdServer {
 
   /// Ends the process, as a power cut does. Its data stays.
   void kill();
+  /// Removes the data of a process that was killed.
+  void lose_data();
+  /// Copies the data of a process that was killed.
+  void keep_data();
+  /// Replaces the data of a process that was killed by the copy.
+  void go_back();
   /// Starts it again on its ports and data.
   void start_again();
 

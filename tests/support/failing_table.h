@@ -53,7 +53,7 @@ class FailingTable : public protocol::MembershipTable {
   Result<std::vector<protocol::JobRecord>> open_jobs() override { return table_->open_jobs(); }
   Result<bool> remove_cluster() override { return table_->remove_cluster(); }
   Result<std::vector<protocol::ShardEntry>> shard_map() override {
-    if (!can_read()) return no_answer();
+    if (!can_read() || shard_map_fails) return no_answer();
     return table_->shard_map();
   }
   Result<std::optional<protocol::JobRecord>> read_job(std::string_view name) override {
@@ -88,6 +88,7 @@ class FailingTable : public protocol::MembershipTable {
   }
 
   Mode mode = Mode::kWorks;
+  bool shard_map_fails = false;
   std::function<Effect()> draw_effect;
   std::function<void(std::function<void()>)> later;  ///< runs a write that takes effect after its call is over
   int64_t calls = 0;                                 ///< that wait for the table's answer

@@ -12,26 +12,35 @@ namespace millrace::testing {
 using protocol::JobRecord;
 using protocol::ShardEntry;
 
-struct MemoryTableState {
-  std::mutex mutex;
+/// The content of a table. Its leases are of its processes.
+struct MemoryTableContent {
   std::vector<ShardEntry> shards;
   std::map<uint64_t, JobRecord> jobs;
   uint64_t last_job = 0;
   uint64_t changes = 0;
+  uint64_t identity = 1;
+  std::map<uint32_t, protocol::DrainNote> drains;  ///< by shard
+};
+
+struct MemoryTableState : MemoryTableContent {
+  std::mutex mutex;
+  uint64_t identities = 1;  ///< that were given
   struct Lease {
     const void* holder = nullptr;  ///< a table object
     protocol::ProcessNote process;
   };
   std::map<uint32_t, Lease> leases;  ///< by shard
   std::map<const void*, protocol::ProcessNote> spares;
-  std::map<uint32_t, protocol::DrainNote> drains;  ///< by shard
 };
 
 namespace {
 
 class MemoryTable : public protocol::MembershipTable {
  public:
-  explicit MemoryTable(std::shared_ptr<MemoryTableState> state) : state_(std::move(state)) {}
+  explicit MemoryTable(std::shared_ptr<MemoryTableState> state) : state_(std::move(state)) {
+    const std::lock_guard lock(state_->mutex);
+    identity_ = state_->identity;
+  }
   ~MemoryTable() override {
     const std::lock_guard lock(state_->mutex);
     give_back();
@@ -42,6 +51,7 @@ class MemoryTable : public protocol::MembershipTable {
     const std::lock_guard lock(state_->mutex);
     if (Status checked = protocol::check_start_shard(shard, shard_count, address, datagrams); !checked)
       return std::unexpected(checked.error());
+    if (Status same = check_table(); !same) return std::unexpected(same.error());
     if (state_->shards.empty()) state_->shards.resize(shard_count);
     if (state_->shards.size() != shard_count)
       return std::unexpected(protocol::shard_count_error(state_->shards.size(), shard_count));
@@ -58,6 +68,7 @@ class MemoryTable : public protocol::MembershipTable {
     const auto count = static_cast<uint32_t>(state_->shards.size());
     if (Status checked = protocol::check_start_shard(shard, count, address, datagrams); !checked)
       return std::unexpected(checked.error());
+    if (Status same = check_table(); !same) return std::unexpected(same.error());
     ShardEntry& entry = state_->shards[shard];
     if (entry.incarnation != expected) return 0;
     entry.address = address;
@@ -105,6 +116,7 @@ class MemoryTable : public protocol::MembershipTable {
   Result<bool> set_drain(uint32_t shard, uint64_t incarnation,
                          const std::optional<protocol::DrainNote>& note) override {
     const std::lock_guard lock(state_->mutex);
+    if (Status same = check_table(); !same) return std::unexpected(same.error());
     if (shard >= state_->shards.size() || state_->shards[shard].incarnation != incarnation) return false;
     state_->drains.erase(shard);
     if (note) state_->drains.emplace(shard, *note);
@@ -146,7 +158,9 @@ class MemoryTable : public protocol::MembershipTable {
 
   Result<bool> remove_cluster() override {
     const std::lock_guard lock(state_->mutex);
+    if (Status same = check_table(); !same) return std::unexpected(same.error());
     if (!state_->leases.empty() || !state_->spares.empty()) return false;
+    identity_ = state_->identity = ++state_->identities;
     state_->shards.clear();
     state_->jobs.clear();
     state_->drains.clear();
@@ -157,6 +171,7 @@ class MemoryTable : public protocol::MembershipTable {
   Result<JobRecord> create_job(std::string_view name, ByteSpan spec, protocol::Path path) override {
     const std::lock_guard lock(state_->mutex);
     if (Status checked = protocol::check_create_job(name, spec); !checked) return std::unexpected(checked.error());
+    if (Status same = check_table(); !same) return std::unexpected(same.error());
     if (std::optional<JobRecord> open = find_open(name)) return *open;
     JobRecord record = protocol::new_job_record(name, spec, path, ++state_->last_job, state_->shards);
     state_->jobs.emplace(record.membership.job, record);
@@ -170,6 +185,7 @@ class MemoryTable : public protocol::MembershipTable {
   Result<bool> compare_and_swap(uint64_t expected_epoch, const JobRecord& next) override {
     MILLRACE_CHECK(next.membership.epoch == expected_epoch + 1, next.membership.epoch, expected_epoch);
     const std::lock_guard lock(state_->mutex);
+    if (Status same = check_table(); !same) return std::unexpected(same.error());
     const auto found = state_->jobs.find(next.membership.job);
     if (found == state_->jobs.end()) return std::unexpected(protocol::unknown_job_error(next.membership.job));
     if (found->second.membership.epoch != expected_epoch) return false;
@@ -181,10 +197,18 @@ class MemoryTable : public protocol::MembershipTable {
 
   Result<uint64_t> change_counter() override {
     const std::lock_guard lock(state_->mutex);
+    if (Status same = check_table(); !same) return std::unexpected(same.error());
     return state_->changes;
   }
 
  private:
+  Status check_table() {
+    if (state_->identity != identity_) return fail(ErrorCode::kConflict, std::string(protocol::kAnotherTable));
+    if (state_->changes < changes_) return fail(ErrorCode::kStale, std::string(protocol::kOlderTable));
+    changes_ = state_->changes;
+    return {};
+  }
+
   void give_back() {
     std::erase_if(state_->leases, [this](const auto& lease) { return lease.second.holder == this; });
     state_->spares.erase(this);
@@ -205,6 +229,8 @@ class MemoryTable : public protocol::MembershipTable {
   }
 
   std::shared_ptr<MemoryTableState> state_;
+  uint64_t identity_ = 0;
+  uint64_t changes_ = 0;  ///< the largest counter that was read
 };
 
 }  // namespace
@@ -213,6 +239,23 @@ std::shared_ptr<MemoryTableState> make_memory_table_state() { return std::make_s
 
 std::unique_ptr<protocol::MembershipTable> open_memory_table(std::shared_ptr<MemoryTableState> state) {
   return std::make_unique<MemoryTable>(std::move(state));
+}
+
+void lose_memory_table(MemoryTableState& state) {
+  const std::lock_guard lock(state.mutex);
+  static_cast<MemoryTableContent&>(state) = {};
+  state.identity = ++state.identities;
+}
+
+std::shared_ptr<const MemoryTableState> copy_of(const MemoryTableState& state) {
+  auto copy = std::make_shared<MemoryTableState>();
+  static_cast<MemoryTableContent&>(*copy) = state;
+  return copy;
+}
+
+void go_back(MemoryTableState& state, const MemoryTableState& copy) {
+  const std::lock_guard lock(state.mutex);
+  static_cast<MemoryTableContent&>(state) = copy;
 }
 
 }  // namespace millrace::testing

@@ -132,6 +132,7 @@ program::Command add_serve_bench(CLI::App& root) {
                   "measured without it, with bursts lost whole (+burst-loss), over links that carry packets one by "
                   "one (+single), and those with it (+loss)")
       ->check(in_range(0.0, 0.2));
+  app->add_flag("--secure", options.secure, "shards and workers have keys: every message is encrypted");
   app->option_defaults()->group("Measurement");
   app->add_option("--only", options.rows, "rows to measure")
       ->delimiter(',')
@@ -162,6 +163,7 @@ program::Command add_serve_bench(CLI::App& root) {
       "  millrace-bench serve --workers 4 --shards 2 --dimension 16777216 --density 0.01 --rounds 50 --json\n"
       "  millrace-bench serve --link-rate 1gbit\n"
       "  millrace-bench serve --only lossless --audit both\n"
+      "  millrace-bench serve --only lossless --secure\n"
       "  millrace-bench serve --workers 8 --link-rate 1gbit --only lossless --path both\n"
       "  millrace-bench serve --workers 8 --link-rate 1gbit --path switch --racks 2\n"
       "  millrace-bench serve --workers 8 --link-rate 1gbit --loss 0.01 --path switch\n"

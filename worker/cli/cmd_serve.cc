@@ -16,7 +16,9 @@
 #include <vector>
 
 #include "kernels/base/clock.h"
+#include "monitoring/command_line/http_flags.h"
 #include "monitoring/command_line/quantity_flags.h"
+#include "monitoring/http/secure/http_security.h"
 #include "monitoring/standard_streams.h"
 #include "protocol/address/host_port.h"
 #include "worker/cli/commands.h"
@@ -48,12 +50,18 @@ constexpr TimeNs kServeDay = 86'400 * kNsPerS;
 struct ServeFlags {
   uint32_t shards = 2;
   std::string listen = "127.0.0.1:7600";
-  std::string http;       ///< empty: port 7700 of the host of --listen
+  std::string http;  ///< empty: port 7700 of http_host_of()
+  monitoring::HttpSecurityOptions http_security;
   std::string datagrams;  ///< empty: with --job-keys a free port of the host of --listen
   std::string table;
   std::string store_dir;
   uint32_t store_save_seconds = 0;
   std::string job_keys;
+  std::string key;
+  std::string allowed_keys;
+  std::string policy;
+  std::string audit_log;
+  bool insecure = false;
   double link_rate = 0;
   uint32_t drain_ms = 10'000;
   bool json = false;
@@ -83,10 +91,16 @@ Result<std::vector<ShardProcess>> start_shards(const ServeFlags& flags, const Fi
     options.port = listen.port;
     const HostPort http = address_of(first.http, shard);
     options.http = protocol::host_port_text(http.host, http.port);
+    options.http_security = flags.http_security;
     options.table = table;
     options.store_dir = flags.store_dir;
     options.store_save_seconds = flags.store_save_seconds;
     options.link_rate = flags.link_rate;
+    options.key = flags.key;
+    options.allowed_keys = flags.allowed_keys;
+    options.policy = flags.policy;
+    options.audit_log = flags.audit_log;
+    options.insecure = flags.insecure;
     if (shard == 0 && !flags.job_keys.empty()) {
       options.datagrams = flags.datagrams.empty() ? protocol::host_port_text(first.listen.host, 0) : flags.datagrams;
       options.job_keys = flags.job_keys;
@@ -111,8 +125,8 @@ Outcome announce(const ServeFlags& flags, const std::vector<ShardProcess>& shard
     servers += (servers.empty() ? "" : ",") + address;
     rows.push_back({{"address", shard.address()}, {"http", shard.http_address()}});
     if (!flags.json) {
-      const std::string status = shard.http_address().empty() ? "" : ", status on http://" + shard.http_address() + "/";
-      fmt::print("shard {}: {}{}\n", rows.size() - 1, shard.address(), status);
+      fmt::print("shard {}: {}, status on {}://{}/\n", rows.size() - 1, shard.address(),
+                 flags.http_security.tls.empty() ? "http" : "https", shard.http_address());
     }
   }
   if (flags.json) {
@@ -123,6 +137,13 @@ Outcome announce(const ServeFlags& flags, const std::vector<ShardProcess>& shard
   }
   const Status written = monitoring::flush_output();
   return written ? Outcome() : fail_with(written.error());
+}
+
+/// Returns the host of the HTTP ports where --http is absent: that of --listen. Where other machines reach that host
+/// and these ports are not protected: loopback.
+std::string http_host_of(const ServeFlags& flags, const HostPort& listen) {
+  const std::string http = protocol::host_port_text(listen.host, kHttpPort);
+  return monitoring::refuse_http(http, flags.http_security).empty() ? listen.host : "127.0.0.1";
 }
 
 /// Returns the addresses, or refuses one that is none, or that leaves no port for the last shard.
@@ -137,7 +158,7 @@ std::expected<FirstAddresses, program::Failure> first_addresses(const ServeFlags
   };
   const auto listen = read("--listen", flags.listen);
   if (!listen) return std::unexpected(listen.error());
-  if (flags.http.empty()) return FirstAddresses{.listen = *listen, .http = {listen->host, kHttpPort}};
+  if (flags.http.empty()) return FirstAddresses{.listen = *listen, .http = {http_host_of(flags, *listen), kHttpPort}};
   const auto http = read("--http", flags.http);
   if (!http) return std::unexpected(http.error());
   return FirstAddresses{.listen = *listen, .http = *http};
@@ -153,13 +174,42 @@ void stop_shards(std::vector<ShardProcess>& shards, uint32_t drain_ms, const pro
   for (ShardProcess& shard : shards) shard.process().kill_now();
 }
 
+/// Returns why the shards would not start as they are asked to; they would say the same.
+std::string refuse_access(const ServeFlags& flags, const HostPort& listen) {
+  if (flags.key.empty() != flags.allowed_keys.empty())
+    return "--key and --allowed-keys go together: the key of this cluster, and those that may connect";
+  if (!flags.policy.empty() && flags.key.empty())
+    return "--policy has the rights of keys: give --key and --allowed-keys, too";
+  if (!flags.key.empty() && flags.insecure) return "--insecure: this cluster has keys; leave one of them out";
+  if (!flags.key.empty() || flags.insecure || protocol::is_loopback_host(listen.host)) return {};
+  return fmt::format(
+      "--listen {}: other machines may reach this address; give --key and --allowed-keys (millrace keys new), or say "
+      "--insecure: every process that reaches the port may then join, end and read every job",
+      flags.listen);
+}
+
 Outcome run_serve(const ServeFlags& flags) {
   const auto first = first_addresses(flags);
   if (!first) return std::unexpected(first.error());
+  if (const std::string refusal = refuse_access(flags, first->listen); !refusal.empty())
+    return fail_with(ExitCode::kUsage, refusal);
+  if (const std::string refusal =
+          monitoring::refuse_http(protocol::host_port_text(first->http.host, first->http.port), flags.http_security);
+      !refusal.empty())
+    return fail_with(ExitCode::kUsage, refusal);
+  if (flags.http.empty() && first->http.host != first->listen.host) {
+    monitoring::say(
+        "millrace serve: the HTTP ports are on 127.0.0.1; --http-tls and --http-token-file, or "
+        "--http-insecure, put them on the host of --listen");
+  }
   if (flags.store_save_seconds != 0 && flags.store_dir.empty())
     return fail_with(ExitCode::kUsage, "--store-save-every without --store-dir: there is no place to save to");
   const program::InterruptionRequests& requests = program::interruption_requests();
   std::atomic<bool>& save_requested = program::save_request_flag();
+  // Without such files there is nothing to read again, and a terminal that hangs up ends the cluster.
+  const monitoring::HttpSecurityOptions& security = flags.http_security;
+  const bool has_files = !flags.key.empty() || !security.tls.empty() || !security.token_file.empty();
+  std::atomic<bool>* reload_requested = has_files ? &program::reload_request_flag() : nullptr;
   std::optional<program::ScratchFolder> folder;
   std::string table = flags.table;
   if (table.empty()) {
@@ -177,6 +227,9 @@ Outcome run_serve(const ServeFlags& flags) {
     if (save_requested.exchange(false)) {
       for (ShardProcess& shard : *shards) shard.process().send_signal(SIGUSR2);
     }
+    if (reload_requested != nullptr && reload_requested->exchange(false)) {
+      for (ShardProcess& shard : *shards) shard.process().send_signal(SIGHUP);
+    }
     for (size_t shard = 0; shard < shards->size() && outcome; ++shard) {
       const auto report = (*shards)[shard].process().try_wait();
       // A signal to the whole process group reaches the shards as well: then their end is ours.
@@ -191,6 +244,24 @@ Outcome run_serve(const ServeFlags& flags) {
                      "ended by a second signal: rounds in flight were not waited for");
   }
   return outcome;
+}
+
+void add_access_flags(CLI::App& app, ServeFlags& flags) {
+  app.option_defaults()->group("Security");
+  app.add_option("--key", flags.key, "secret key of the cluster (millrace keys new); encrypts every connection")
+      ->type_name("FILE")
+      ->check(not_empty());
+  app.add_option("--allowed-keys", flags.allowed_keys,
+                 "public keys that may connect: a folder of NAME.pub files, or a file of lines NAME DIGITS")
+      ->type_name("FOLDER")
+      ->check(not_empty());
+  app.add_option("--policy", flags.policy, "rights and quotas of the allowed keys (default: each may do everything)")
+      ->type_name("FILE")
+      ->check(not_empty());
+  app.add_flag("--insecure", flags.insecure, "without keys: may listen on addresses that other machines reach");
+  app.add_option("--audit-log", flags.audit_log, "appends joins, leaves, refusals and removals, one JSON line each")
+      ->type_name("FILE")
+      ->check(not_empty());
 }
 
 }  // namespace
@@ -211,6 +282,7 @@ program::Command add_serve_command(CLI::App& root) {
       ->check(not_empty());
   monitoring::add_duration(*app, "--drain", monitoring::in_ms(flags->drain_ms), "at the end: time for rounds in flight",
                            {.most = kServeDay});
+  add_access_flags(*app, *flags);
   app->option_defaults()->group("Compression");
   monitoring::add_rate(*app, "--link-rate", flags->link_rate,
                        "of the link from each shard to its workers, for jobs with --codec-down auto (default: 1gbit)");
@@ -240,9 +312,12 @@ program::Command add_serve_command(CLI::App& root) {
   app->add_option(
          "--http", flags->http,
          "status page of shard 0; the ports of the next ones count up; port 0: free ones (default: port 7700 of "
-         "the host of --listen)")
+         "the host of --listen; of 127.0.0.1 where other machines reach that host, and these ports have neither "
+         "--http-tls with --http-token-file nor --http-insecure)")
       ->type_name("HOST:PORT")
       ->check(address);
+  monitoring::add_http_port_flags(*app, flags->http_security, monitoring::HelpCase::kSmall);
+  monitoring::add_http_ca_flag(*app, flags->http_security, monitoring::HelpCase::kSmall);
   app->add_flag("--json", flags->json, "the addresses as one JSON object, once all shards listen");
   app->footer(
       "Each shard is a millrace-server process; run those yourself, on several machines, for a larger cluster. SIGINT "
@@ -251,10 +326,12 @@ program::Command add_serve_command(CLI::App& root) {
       "second "
       "(as\n"
       "timeout sends it, to a process and its group) is the same request.\n"
-      "SIGUSR2 is passed on: all shards save the weights of jobs with a store to --store-dir now.\n\n"
+      "SIGUSR2 is passed on: all shards save the weights of jobs with a store to --store-dir now.\n"
+      "With --key, --http-tls or --http-token-file SIGHUP is passed on, too: all shards read these files again.\n\n"
       "Examples:\n"
       "  millrace serve --shards 2\n"
-      "  millrace serve --listen 192.0.2.1:7600 --http 127.0.0.1:0 --store-dir saves --store-save-every 10m");
+      "  millrace serve --listen 192.0.2.1:7600 --key keys/cluster.key --allowed-keys keys --http 127.0.0.1:0\n"
+      "  millrace serve --http 127.0.0.1:0 --store-dir saves --store-save-every 10m");
   return {app, [flags] { return run_serve(*flags); }};
 }
 

@@ -11,15 +11,12 @@
 
 #include "kernels/base/clock.h"
 #include "monitoring/command_line/quantity_flags.h"
-#include "monitoring/command_line/table_flags.h"
 #include "monitoring/standard_streams.h"
 #include "monitoring/status/status_json.h"
-#include "protocol/address/host_port.h"
-#include "protocol/table/open_table.h"
+#include "worker/cli/cluster_addresses.h"
 #include "worker/cli/commands.h"
 #include "worker/cluster_status/fetch_status.h"
 #include "worker/cluster_status/report.h"
-#include "worker/program/flag_range.h"
 #include "worker/program/interruption.h"
 #include "worker/program/json_text.h"
 #include "worker/program/program.h"
@@ -34,50 +31,17 @@ constexpr int kStatusLookEveryMs = 50;
 constexpr TimeNs kStatusDay = 86'400 * kNsPerS;
 
 struct StatusFlags {
-  std::vector<std::string> addresses;
-  std::string servers;
-  protocol::TableFlags table;
-  int timeout_ms = 3'000;
+  ClusterAddressFlags cluster;
   double stalled_after_s = 5;
   uint32_t watch_ms = 0;
   bool json = false;
 };
 
-/// All HTTP addresses that the flags come to.
-std::expected<std::vector<std::string>, program::Failure> addresses_of(const StatusFlags& flags) {
-  std::vector<std::string> addresses = flags.addresses;
-  std::vector<std::string> for_workers;
-  const auto add = [&addresses](std::string http) {
-    if (std::ranges::find(addresses, http) == addresses.end()) addresses.push_back(std::move(http));
-  };
-  if (!flags.servers.empty()) {
-    auto servers = protocol::parse_server_addresses(flags.servers);
-    if (!servers) return fail_with(servers.error());
-    for_workers = std::move(*servers);
-  }
-  if (!flags.table.location.empty()) {
-    auto in_table = cluster_status::http_addresses_in_table(flags.table);
-    if (!in_table) return fail_with(in_table.error());
-    for (std::string& http : *in_table) add(std::move(http));
-  } else if (flags.table != protocol::TableFlags()) {
-    return fail_with(program::ExitCode::kUsage, "--table-ca and the like are for --table etcd://HOST:PORT");
-  }
-  for (const std::string& address : for_workers) {
-    auto http = cluster_status::http_address_of(address);
-    if (!http) return fail_with(http.error());
-    add(std::move(*http));
-  }
-  if (addresses.empty()) {
-    return fail_with(
-        program::ExitCode::kUsage,
-        "no address of a shard: give HTTP addresses (millrace status 127.0.0.1:7700), --servers or --table");
-  }
-  return addresses;
-}
-
-program::Outcome show(const StatusFlags& flags, const std::vector<std::string>& addresses) {
-  const cluster_status::Answers answers = cluster_status::ask_all(
-      addresses, [&](const std::string& address) { return cluster_status::fetch_status(address, flags.timeout_ms); });
+program::Outcome show(const StatusFlags& flags, const std::vector<std::string>& addresses,
+                      const monitoring::HttpCaller* caller) {
+  const cluster_status::Answers answers = cluster_status::ask_all(addresses, [&](const std::string& address) {
+    return cluster_status::fetch_status(address, flags.cluster.timeout_ms, caller);
+  });
   std::vector<SwitchJobStatus> switch_jobs;
   for (const auto& [address, said] : answers.said)
     std::ranges::copy(monitoring::read_switch_jobs(said), std::back_inserter(switch_jobs));
@@ -92,9 +56,16 @@ program::Outcome show(const StatusFlags& flags, const std::vector<std::string>& 
 }
 
 program::Outcome run_status(const StatusFlags& flags) {
-  const auto addresses = addresses_of(flags);
+  const auto caller = monitoring::open_http_caller(flags.cluster.http_security, flags.cluster.addresses);
+  if (!caller) return fail_with(caller.error());
+  const auto addresses = addresses_of(flags.cluster);
   if (!addresses) return std::unexpected(addresses.error());
-  if (flags.watch_ms == 0) return show(flags, *addresses);
+  if (addresses->empty()) {
+    return fail_with(
+        program::ExitCode::kUsage,
+        "no address of a shard: give HTTP addresses (millrace status 127.0.0.1:7700), --servers or --table");
+  }
+  if (flags.watch_ms == 0) return show(flags, *addresses, caller->get());
   const program::InterruptionRequests& requests = program::interruption_requests();
   while (requests.count() == 0) {
     if (!flags.json) {
@@ -103,7 +74,7 @@ program::Outcome run_status(const StatusFlags& flags) {
       localtime_r(&now, &local);
       fmt::print("--- {:02}:{:02}:{:02}\n", local.tm_hour, local.tm_min, local.tm_sec);
     }
-    (void)show(flags, *addresses);  // it prints its own errors; watching continues
+    (void)show(flags, *addresses, caller->get());  // it prints its own errors; watching continues
     if (const Status written = monitoring::flush_output(); !written) return fail_with(written.error());
     for (uint32_t waited_ms = 0; waited_ms < flags.watch_ms && requests.count() == 0; waited_ms += kStatusLookEveryMs) {
       ::poll(nullptr, 0, kStatusLookEveryMs);
@@ -117,19 +88,7 @@ program::Outcome run_status(const StatusFlags& flags) {
 program::Command add_status_command(CLI::App& root) {
   auto flags = std::make_shared<StatusFlags>();
   CLI::App* app = program::add_command(root, "status", "the process that a job is blocked on, since when, and why");
-  app->option_defaults()->group("Cluster");
-  app->add_option("addresses", flags->addresses, "HTTP ports: host:port host:port (of --http)");
-  app->add_option("--servers", flags->servers,
-                  "host:port,host:port as for train: asked at these ports + 100, where serve puts the status")
-      ->type_name("LIST")
-      ->check(program::checked([](const std::string& text) { return protocol::parse_server_addresses(text); }));
-  app->add_option("--table", flags->table.location,
-                  "the servers' membership table, or etcd://HOST:PORT: all shards in it, where their --http says")
-      ->type_name("FILE")
-      ->check(program::not_empty());
-  monitoring::add_duration(*app, "--timeout", monitoring::in_ms(flags->timeout_ms),
-                           "for connecting and for reading, each", {.least = kNsPerMs, .most = 600 * kNsPerS});
-  monitoring::add_etcd_flags(*app, flags->table, monitoring::HelpCase::kSmall);
+  add_address_flags(*app, flags->cluster, "HTTP ports: host:port host:port (of --http)");
   app->option_defaults()->group("Output");
   monitoring::add_duration(*app, "--stalled-after", monitoring::in_seconds(flags->stalled_after_s),
                            "a job without a step for this time counts as stalled",

@@ -4,6 +4,7 @@
 #include <expected>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <new>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -15,6 +16,7 @@
 
 #include "kernels/methods/methods.h"
 #include "kernels/stream/stream.h"
+#include "monitoring/http/secure/http_security.h"
 #include "monitoring/standard_streams.h"
 #include "protocol/address/host_port.h"
 #include "protocol/files/atomic_file.h"
@@ -79,6 +81,8 @@ Outcome set_threshold_period(TrainFlags& flags) {
 Outcome check_flags(const TrainFlags& flags) {
   const TrainOptions& options = flags.options;
   const protocol::JobSpec& job = flags.draft.spec;
+  if (std::string refusal = monitoring::refuse_http(flags.http, flags.http_security); !refusal.empty())
+    return fail_with(ExitCode::kUsage, std::move(refusal));
   if (options.learning_rate * options.l2 >= 1) {
     return fail_with(ExitCode::kUsage, "--lr times --l2 must be below 1: one step would shrink the weights to nothing");
   }
@@ -249,14 +253,40 @@ nlohmann::json run_json(const TrainFlags& flags, const training::TrainResult& re
   return json;
 }
 
+/// Hands the run's session to the port's threads while it is there.
+struct SharedSession {
+  std::mutex mutex;
+  Session* session = nullptr;
+
+  Result<std::string> trace(std::string_view query) {
+    const std::lock_guard lock(mutex);
+    if (session == nullptr)
+      return fail(ErrorCode::kUnavailable, "this worker has not joined its job yet, or has left it");
+    try {
+      return session->trace(query);
+    } catch (const JobError& error) {
+      return fail(static_cast<ErrorCode>(error.code()), error.what());
+    }
+  }
+};
+
 /// The status port, where --http asks for one, fed by the run.
 Outcome open_port(TrainFlags& flags, std::unique_ptr<worker::WorkerPort>& port) {
   TrainOptions& options = flags.options;
   if (flags.http.empty()) return {};
-  auto started =
-      worker::WorkerPort::start(flags.http, "--http", {options.job.name, options.me.worker, options.job.workers});
+  auto protection = monitoring::open_http_protection(flags.http, flags.http_security);
+  if (!protection) return fail_with(protection.error());
+  const auto shared = std::make_shared<SharedSession>();
+  auto started = worker::WorkerPort::start(
+      flags.http, "--http", {options.job.name, options.me.worker, options.job.workers},
+      {.stats = {}, .unhealthy = {}, .trace = [shared](std::string_view query) { return shared->trace(query); }},
+      std::move(*protection));
   if (!started) return fail_with(started.error());
   port = std::move(*started);
+  options.on_session = [shared](Session* session) {
+    const std::lock_guard lock(shared->mutex);
+    shared->session = session;
+  };
   options.on_step = [at = port.get()](double seconds) { at->step_done(seconds); };
   options.on_stats = [at = port.get()](const Stats& stats) { at->update(stats); };
   if (!flags.json) fmt::print("status: port {}\n", port->port());

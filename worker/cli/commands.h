@@ -17,8 +17,11 @@ program::Command add_eval_command(CLI::App& root);
 program::Command add_data_command(CLI::App& root);
 program::Command add_cluster_command(CLI::App& root);
 program::Command add_status_command(CLI::App& root);
+program::Command add_trace_command(CLI::App& root);
+program::Command add_doctor_command(CLI::App& root);
 program::Command add_serve_command(CLI::App& root);
 program::Command add_advise_command(CLI::App& root);
+program::Command add_keys_command(CLI::App& root);
 program::Command add_completion_command(CLI::App& root);
 
 }  // namespace millrace::cli

@@ -7,6 +7,7 @@
 
 #include "kernels/base/clock.h"
 #include "kernels/methods/methods.h"
+#include "monitoring/command_line/http_flags.h"
 #include "monitoring/command_line/quantity_flags.h"
 #include "protocol/address/host_port.h"
 #include "worker/program/flag_range.h"
@@ -44,8 +45,9 @@ void add_data_flags(CLI::App& app, TrainFlags& flags) {
 /// Options that this command sets by itself, has in a form of its own, or that one tensor does not need.
 constexpr std::array<std::string_view, 5> kJobLeftOut = {"workers_min", "combine", "codec_error", "fuse_below",
                                                          "recipe"};
-constexpr std::array<std::string_view, 6> kWorkerLeftOut = {"shards",    "returns", "load_path",
-                                                            "save_path", "http",    "keep_freed_memory"};
+constexpr std::array<std::string_view, 9> kWorkerLeftOut = {"shards",    "returns",           "load_path",
+                                                            "save_path", "keep_freed_memory", "http",
+                                                            "http_tls",  "http_token_file",   "http_insecure"};
 
 void add_job_flags(CLI::App& app, TrainFlags& flags) {
   TrainOptions& options = flags.options;
@@ -65,6 +67,10 @@ void add_job_flags(CLI::App& app, TrainFlags& flags) {
       ->type_name("HOST:PORT")
       ->check(program::checked([](const std::string& text) { return protocol::parse_host_port(text); }))
       ->group("Output");
+  const std::string group = app.option_defaults()->get_group();
+  app.option_defaults()->group("Output");
+  monitoring::add_http_port_flags(app, flags.http_security, monitoring::HelpCase::kSmall);
+  app.option_defaults()->group(group);
   app.add_option("--state", options.state_path,
                  "file of this worker's state: begun with if it is there, saved while it trains and when the run ends "
                  "early, gone at the end; "

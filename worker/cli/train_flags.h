@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "monitoring/http/secure/http_security.h"
 #include "monitoring/standard_streams.h"
 #include "worker/cli/commands.h"
 #include "worker/cli/method.h"
@@ -60,6 +61,7 @@ struct TrainFlags {
   std::string model = "lr";
   std::string output;
   std::string http;
+  monitoring::HttpSecurityOptions http_security;
   std::string method;
   std::string codec_error;  ///< empty: retain, or drop where nothing is kept back
   double density = 0;

@@ -56,6 +56,14 @@ Result<bool> withdraw(MembershipTable& table, uint32_t shard, uint64_t incarnati
   return table.set_drain(shard, incarnation, std::nullopt);
 }
 
+/// Withdraws a request after an error of the table, and returns the error.
+auto given_up(MembershipTable& table, uint32_t shard, uint64_t incarnation, Error error) {
+  if (const Result<bool> withdrawn = withdraw(table, shard, incarnation); !withdrawn) {
+    error.message += fmt::format("; the request to shard {} may stand, and could not be withdrawn", shard);
+  }
+  return fail_with(error);
+}
+
 /// Checks that the shard can be drained. Returns its process's start.
 std::expected<protocol::ShardEntry, program::Failure> drainable(const ClusterView& cluster, uint32_t shard) {
   if (shard >= cluster.shards.size()) {
@@ -175,10 +183,12 @@ std::expected<Drained, program::Failure> drain_shard(MembershipTable& table, con
   if (!from) return std::unexpected(from.error());
   const uint64_t start = from->incarnation;
   const Result<bool> asked = table.set_drain(options.shard, start, protocol::DrainNote{start, {}});
-  if (!asked) return fail_with(asked.error());
+  if (!asked) return given_up(table, options.shard, start, asked.error());
   while (*asked) {
     const Result<ClusterView> view = table.read_cluster();
-    if (!view && view.error().code != ErrorCode::kTimeout) return fail_with(view.error());
+    if (!view && view.error().code != ErrorCode::kTimeout) {
+      return given_up(table, options.shard, start, view.error());
+    }
     if (view && options.shard < view->shards.size()) {
       const ClusterView::Shard& one = view->shards[options.shard];
       if (one.entry.incarnation != start && one.held) return Drained{*from, one.entry};

@@ -97,8 +97,8 @@ Answers ask_all(const std::vector<std::string>& addresses, const Fetch& fetch) {
   return answers;
 }
 
-Result<nlohmann::json> fetch_status(const std::string& address, int timeout_ms) {
-  const auto reply = monitoring::http_get(address, "/status", timeout_ms);
+Result<nlohmann::json> fetch_status(const std::string& address, int timeout_ms, const monitoring::HttpCaller* caller) {
+  const auto reply = monitoring::http_get(address, "/status", timeout_ms, caller);
   if (!reply) {
     if (reply.error().code != ErrorCode::kUnavailable) return std::unexpected(reply.error());
     return fail(
@@ -106,6 +106,12 @@ Result<nlohmann::json> fetch_status(const std::string& address, int timeout_ms) 
         fmt::format("{} Status is where --http of the server says (millrace-server --http {}), not at its port for "
                     "workers",
                     reply.error().message, address));
+  }
+  constexpr int kUnauthorized = 401;
+  if (reply->status == kUnauthorized) {
+    return fail(ErrorCode::kUnavailable, address + (caller != nullptr && !caller->token().empty()
+                                                        ? " has another token than that of --http-token-file"
+                                                        : " asks for a token: give its --http-token-file"));
   }
   if (reply->status != 200) {
     return fail(ErrorCode::kUnavailable,

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kernels/base/result.h"
+#include "monitoring/http/http_protection.h"
 #include "protocol/table/open_table.h"
 #include "worker/cluster_status/cluster_snapshot.h"
 
@@ -41,7 +42,10 @@ Answers ask_all(const std::vector<std::string>& addresses, const Fetch& fetch);
 ///
 /// Errors   as http_get(), with what to do about it; unavailable: the answer is no JSON object, or nested deeper than
 ///          parse_json() reads.
-Result<nlohmann::json> fetch_status(const std::string& address, int timeout_ms);
+///
+/// caller   as of http_get().
+Result<nlohmann::json> fetch_status(const std::string& address, int timeout_ms,
+                                    const monitoring::HttpCaller* caller = nullptr);
 
 /// Returns the HTTP addresses of a cluster's shards, read out of its membership table. Where a shard's process wrote
 /// none (it has no --http, or its version does not write it), http_address_of() gives it. Where the process listens at

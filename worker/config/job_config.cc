@@ -245,6 +245,8 @@ Status check_worker(const JobConfig& job, const WorkerConfig& worker) {
     return fail(ErrorCode::kInvalidArgument,
                 fmt::format("worker {} of {} workers: workers count from 0", worker.worker, job.workers));
   }
+  if (const auto* draws = std::get_if<Participants>(&job.consistency); draws && draws->drawn == 0U)
+    return fail(ErrorCode::kInvalidArgument, "participants 0: draw at least one worker for a step, or choose Partial");
   const bool by_server = std::holds_alternative<ServerPath>(job.path);
   if (job.guarantees.reproducible && by_server && (worker.returns || !worker.load_path.empty())) {
     return fail(

@@ -41,6 +41,29 @@ void visit_worker_timing(Visitor& v, Worker& worker) {
            worker.reconnect_after_max);
 }
 
+/// The HTTP port of a worker.
+template <typename Visitor, typename Worker>
+void visit_worker_http(Visitor& v, Worker& worker) {
+  using enum protocol::OptionGroup;
+  v.option({.name = "http",
+            .group = kWorker,
+            .help = "of /metrics, /healthz and /status; port 0: any free one",
+            .quantity = protocol::OptionQuantity::kAddress},
+           worker.http);
+  v.option({.name = "http_tls",
+            .group = kWorker,
+            .help = "certificate and key of that port, CERT,KEY: it speaks HTTPS",
+            .quantity = protocol::OptionQuantity::kFile},
+           worker.http_tls);
+  v.option({.name = "http_token_file",
+            .group = kWorker,
+            .help = "with the token that clients of that port must send",
+            .quantity = protocol::OptionQuantity::kFile},
+           worker.http_token_file);
+  v.option({"http_insecure", kWorker, "that port may lack TLS or a token where other machines reach it"},
+           worker.http_insecure);
+}
+
 /// The options of a worker, once. A visitor has option(info, value&). Callbacks are the program's and have no text.
 template <typename Visitor, typename Worker>
 void visit_worker(Visitor& v, Worker& worker) {
@@ -48,6 +71,20 @@ void visit_worker(Visitor& v, Worker& worker) {
   v.option({.name = "worker", .group = kWorker, .help = "this worker, from 0", .most = 4'095}, worker.worker);
   v.option({"shards", kWorker, "host:port,host:port: one shard each, the same list at all workers", "servers"},
            worker.shards);
+  v.option({.name = "key_file",
+            .group = kWorker,
+            .help = "this worker's secret key (millrace keys new)",
+            .flag = "key",
+            .least = 1,
+            .quantity = protocol::OptionQuantity::kFile},
+           worker.key_file);
+  v.option({.name = "server_key_file",
+            .group = kWorker,
+            .help = "the public key of the shards",
+            .flag = "server-key",
+            .least = 1,
+            .quantity = protocol::OptionQuantity::kFile},
+           worker.server_key_file);
   v.option({.name = "rack",
             .group = kSwitch,
             .help = "the switch of this worker's rack",
@@ -82,11 +119,7 @@ void visit_worker(Visitor& v, Worker& worker) {
             .help = "for the state when the session ends with an error",
             .quantity = protocol::OptionQuantity::kFile},
            worker.save_path);
-  v.option({.name = "http",
-            .group = kWorker,
-            .help = "of /metrics, /healthz and /status; port 0: any free one",
-            .quantity = protocol::OptionQuantity::kAddress},
-           worker.http);
+  visit_worker_http(v, worker);
 }
 
 }  // namespace millrace::worker

@@ -55,6 +55,14 @@ struct GiveWeights {
   uint64_t epoch = 0;  ///< of the request; in another epoch no member needs the answer
 };
 
+/// Describes the finished work of one call of SessionCore::work(), for the timeline.
+struct WorkDone {
+  enum class Kind : uint8_t { kSelected, kCoded };
+  Kind kind = Kind::kSelected;
+  uint32_t unit = 0;  ///< selected: the bucket; coded: the part
+  uint64_t step = 0;
+};
+
 /// Holds the actions that a call of the core asks the shell to do, in order within each list. The caller clears it
 /// between calls.
 struct Actions {
@@ -66,6 +74,7 @@ struct Actions {
   std::vector<LogLine> log;
   /// Of each step of a bucket that completed: the time from its first byte sent to its update.
   std::vector<TimeNs> steps_done;
+  std::optional<WorkDone> work_done;
 
   void clear() {
     sends.clear();
@@ -74,6 +83,7 @@ struct Actions {
     give_weights.clear();
     log.clear();
     steps_done.clear();
+    work_done.reset();
   }
 };
 

@@ -114,9 +114,9 @@ void SessionCore::on_connected(uint32_t shard, TimeNs now, Actions& actions) {
   impl_->resolve_switch_step();
   impl_->on_connected(shard, now, actions);
 }
-void SessionCore::on_disconnected(uint32_t shard, const std::string& reason, TimeNs now, Actions& actions) {
+void SessionCore::on_disconnected(uint32_t shard, const Error& trouble, TimeNs now, Actions& actions) {
   impl_->resolve_switch_step();
-  impl_->on_disconnected(shard, reason, now, actions);
+  impl_->on_disconnected(shard, trouble, now, actions);
 }
 void SessionCore::on_message(uint32_t shard, protocol::Message&& message, TimeNs now, Actions& actions) {
   impl_->resolve_switch_step();

@@ -150,7 +150,8 @@ class SessionCore {
   /// texts only.
   void on_accepted(uint32_t shard);
   void on_connected(uint32_t shard, TimeNs now, Actions& actions);
-  void on_disconnected(uint32_t shard, const std::string& reason, TimeNs now, Actions& actions);
+  /// trouble  unavailable; unauthenticated: the shard, or this worker, did not accept the other's key.
+  void on_disconnected(uint32_t shard, const Error& trouble, TimeNs now, Actions& actions);
   void on_message(uint32_t shard, protocol::Message&& message, TimeNs now, Actions& actions);
   /// Counts received bytes that are no message; a version mismatch ends the session.
   void on_bad_message(uint32_t shard, const Error& error, TimeNs now, Actions& actions);

@@ -297,7 +297,7 @@ struct SessionCore::Impl {
   void open(uint32_t shard, TimeNs now, Actions& actions);
   void on_accepted(uint32_t shard);
   void on_connected(uint32_t shard, TimeNs now, Actions& actions);
-  void on_disconnected(uint32_t shard, const std::string& reason, TimeNs now, Actions& actions);
+  void on_disconnected(uint32_t shard, const Error& trouble, TimeNs now, Actions& actions);
   void schedule_retry(Link& link, TimeNs now);
   void tick_link(uint32_t shard, TimeNs now, Actions& actions);
   void on_tick(TimeNs now, Actions& actions);

@@ -16,7 +16,8 @@ constexpr uint32_t kHeartbeatsMissed = 4;
 
 constexpr const char* kForeign =
     "the process that accepts connections there does not answer as a Millrace server does: is it stopped, another "
-    "program, a server's --http port, or a server that may open no more files (see its log)?";
+    "program, a server's --http port, a server that wants a key (--key, --server-key), or one that may open no more "
+    "files (see its log)?";
 
 std::string seconds_text(TimeNs span) {
   const TimeNs tenths = (span + kNsPerS / 20) / (kNsPerS / 10);
@@ -93,18 +94,22 @@ void SessionCore::Impl::say_hello(uint32_t shard, TimeNs now, Actions& actions) 
   send(shard, std::move(hello), {}, actions);
 }
 
-void SessionCore::Impl::on_disconnected(uint32_t shard, const std::string& reason, TimeNs now, Actions& actions) {
+void SessionCore::Impl::on_disconnected(uint32_t shard, const Error& trouble, TimeNs now, Actions& actions) {
   Link& link = links[shard];
   if (over() || link.state == LinkState::kDown) return;
+  const bool keys_failed = trouble.code == ErrorCode::kUnauthenticated;
   if (link.state == LinkState::kWelcomed) {
-    log(actions, Severity::kWarning, "the connection to " + shard_text(shard) + " is lost: " + reason);
+    log(actions, Severity::kWarning, "the connection to " + shard_text(shard) + " is lost: " + trouble.message);
+  } else if (keys_failed && link.last_trouble != trouble.message) {
+    log(actions, Severity::kWarning, shard_text(shard) + ": " + trouble.message);
   }
-  const bool foreign = link.state == LinkState::kConnecting && link.accepted;
+  const bool foreign = !keys_failed && link.state == LinkState::kConnecting && link.accepted;
   link.state = LinkState::kDown;
-  link.last_trouble = foreign ? kForeign : reason;
-  link.trouble_code = ErrorCode::kUnavailable;
+  link.last_trouble = foreign ? kForeign : trouble.message;
+  link.trouble_code = trouble.code;
   link.refused_for_now = false;
   link.deferred_messages.clear();
+  // Also after failed keys: the shard's allowed keys may still be on their way to it.
   schedule_retry(link, now);
 }
 
@@ -163,7 +168,8 @@ void SessionCore::Impl::tick_link(uint32_t shard, TimeNs now, Actions& actions) 
       if (now >= link.next_attempt) open(shard, now, actions);
       return;
     case LinkState::kConnecting:
-      if (now >= link.next_attempt) on_disconnected(shard, "no answer to the connection attempt", now, actions);
+      if (now >= link.next_attempt)
+        on_disconnected(shard, {ErrorCode::kUnavailable, "no answer to the connection attempt"}, now, actions);
       return;
     case LinkState::kGreeting:
       if (now >= link.next_attempt) say_hello(shard, now, actions);
@@ -171,7 +177,8 @@ void SessionCore::Impl::tick_link(uint32_t shard, TimeNs now, Actions& actions) 
     case LinkState::kWelcomed: break;
   }
   if (now - link.last_heard >= half_open_after(config)) {
-    on_disconnected(shard, "nothing heard for " + seconds_text(now - link.last_heard), now, actions);
+    on_disconnected(shard, {ErrorCode::kUnavailable, "nothing heard for " + seconds_text(now - link.last_heard)}, now,
+                    actions);
     return;
   }
   if (now >= link.next_heartbeat) send_heartbeat(shard, now, actions);

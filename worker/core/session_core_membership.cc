@@ -202,7 +202,14 @@ bool SessionCore::Impl::adopt_member_state(const protocol::Member& own, const pr
     return true;
   }
   if (membership.cut > before.epoch && membership.cut_worker == config.worker) {
-    log(actions, Severity::kWarning, "the job continues from this worker's state: no worker has a later one");
+    log(actions, Severity::kWarning,
+        "the job continues from this worker's state: no member has a later one" +
+            // Elsewhere the job would have ended (R10f).
+            (membership.left == 0 || (config.spec.mode == protocol::Mode::kSynchronous && !by_switch())
+                 ? std::string()
+                 : "; " + std::to_string(membership.left) +
+                       " workers have finished and left: where they had later steps, their models "
+                       "differ from this worker's, so take one of theirs"));
     if (const Status cut = go_on_from_cut(); !cut) {
       end_session(cut.error(), now, actions);
       return false;

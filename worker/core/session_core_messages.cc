@@ -77,7 +77,7 @@ void SessionCore::Impl::on_abort(uint32_t shard, const protocol::Abort& abort, T
   if (abort.code == ErrorCode::kShardLost && links[shard].ever_welcomed && membership.started) {
     // The process is no longer this shard, or has just become it. The core greets it again; if the job has ended, the
     // answer reports it.
-    return on_disconnected(shard, abort.sentence, now, actions);
+    return on_disconnected(shard, {ErrorCode::kUnavailable, abort.sentence}, now, actions);
   }
   end_session({abort.code, shard_text(shard) + " ended the job: " + abort.sentence}, now, actions);
 }
@@ -128,8 +128,10 @@ void SessionCore::Impl::on_welcome(uint32_t shard, const protocol::Header& heade
   if (membership.started && header.shard_incarnation != membership.shards[shard].incarnation) {
     ++counters.dropped_unexpected;
     link.shard_incarnation = membership.shards[shard].incarnation;
-    return on_disconnected(shard, "the process that answers there is not the one that the membership table names", now,
-                           actions);
+    return on_disconnected(
+        shard,
+        {ErrorCode::kUnavailable, "the process that answers there is not the one that the membership table names"}, now,
+        actions);
   }
   const bool again = std::exchange(link.ever_welcomed, true);
   const bool was_down = link.state != LinkState::kWelcomed;

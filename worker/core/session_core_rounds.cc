@@ -44,6 +44,7 @@ bool SessionCore::Impl::work(TimeNs now, Actions& actions) {
       end_session(selected.error(), now, actions);
       return false;
     }
+    actions.work_done = WorkDone{WorkDone::Kind::kSelected, *bucket, step};
     clip.taken(run.selected, buckets.size());
     unresolved.erase(*bucket);  // select() has done the postponed work
     select_for(run, step, now, actions);
@@ -142,6 +143,7 @@ void SessionCore::Impl::code_next(uint32_t bucket, TimeNs now, Actions& actions)
   options.index_base = part.layout.begin;
   auto coded = run.bucket->code(part.at, options);
   if (!coded) return end_session(coded.error(), now, actions);
+  actions.work_done = WorkDone{WorkDone::Kind::kCoded, part.layout.part, step};
   note_unresolved(bucket);
   const uint64_t bytes_max = links[part.layout.shard].message_bytes_max;
   Outstanding out;

@@ -20,7 +20,8 @@ nlohmann::json switch_json(const SwitchStats& path) {
 }
 
 Result<std::unique_ptr<WorkerPort>> WorkerPort::start(const std::string& address, std::string_view flag,
-                                                      Identity identity, Source source) {
+                                                      Identity identity, Source source,
+                                                      std::shared_ptr<monitoring::HttpProtection> protection) {
   std::unique_ptr<WorkerPort> worker(new WorkerPort(std::move(identity), std::move(source)));
   worker->update({});
   monitoring::HttpHandlers handlers;
@@ -36,8 +37,9 @@ Result<std::unique_ptr<WorkerPort>> WorkerPort::start(const std::string& address
     at->ask_source();
     return at->status_json();
   };
+  handlers.trace_json = worker->source_.trace;
   handlers.title = "Millrace worker " + std::to_string(worker->identity_.worker);
-  auto port = monitoring::HttpPort::start(address, flag, std::move(handlers));
+  auto port = monitoring::HttpPort::start(address, flag, std::move(handlers), std::move(protection));
   if (!port) return std::unexpected(port.error());
   worker->port_ = std::move(*port);
   return worker;

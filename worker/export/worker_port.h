@@ -20,7 +20,7 @@ namespace millrace::worker {
 /// Returns the switch's numbers of a worker of path switch, for its status and for its end.
 nlohmann::json switch_json(const SwitchStats& path);
 
-/// Runs the HTTP port of a worker: /metrics, /healthz and /status of one session.
+/// Runs the HTTP port of a worker: /metrics, /healthz, /status and /trace of one session.
 ///
 /// Threads  all members; the port answers on its own threads.
 class WorkerPort {
@@ -36,13 +36,17 @@ class WorkerPort {
   struct Source {
     std::function<Stats()> stats;
     std::function<std::optional<std::string>()> unhealthy;  ///< must not wait (HttpHandlers)
+    /// Answers /trace (monitoring/trace/trace_answer.h). Empty: there is no such path.
+    std::function<Result<std::string>(std::string_view query)> trace;
   };
 
   /// address  "127.0.0.1:9100"; port 0 takes a free one.
   /// flag     what gave the address, named in errors.
+  /// protection  of the port; nullptr: none.
   /// Errors   as HttpPort::start.
   static Result<std::unique_ptr<WorkerPort>> start(const std::string& address, std::string_view flag, Identity identity,
-                                                   Source source = {});
+                                                   Source source = {},
+                                                   std::shared_ptr<monitoring::HttpProtection> protection = nullptr);
   WorkerPort(const WorkerPort&) = delete;
   WorkerPort& operator=(const WorkerPort&) = delete;
 

@@ -1,7 +1,9 @@
 #include "worker/launch/shard_process.h"
 
 #include <nlohmann/json.hpp>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "kernels/base/units.h"
 #include "protocol/address/host_port.h"
@@ -10,42 +12,75 @@
 
 namespace millrace::launch {
 
-Result<ShardProcess> ShardProcess::start(const ShardProcessOptions& options) {
-  SpawnOptions spawn;
-  spawn.argv = {sibling_program("millrace-server"),
-                "--shard",
-                std::to_string(options.shard),
-                "--shards",
-                std::to_string(options.shards),
-                "--listen",
-                protocol::host_port_text(options.host, options.port),
-                "--table",
-                options.table,
-                "--json"};
+namespace {
+
+std::vector<std::string> shard_arguments(const ShardProcessOptions& options) {
+  std::vector<std::string> words = {sibling_program("millrace-server"),
+                                    "--shard",
+                                    std::to_string(options.shard),
+                                    "--shards",
+                                    std::to_string(options.shards),
+                                    "--listen",
+                                    protocol::host_port_text(options.host, options.port),
+                                    "--table",
+                                    options.table,
+                                    "--json"};
   if (!options.http.empty()) {
-    spawn.argv.push_back("--http");
-    spawn.argv.push_back(options.http);
+    words.push_back("--http");
+    words.push_back(options.http);
   }
+  const monitoring::HttpSecurityOptions& security = options.http_security;
+  for (const auto& [flag, value] : {std::pair{"--http-tls", security.tls},
+                                    {"--http-token-file", security.token_file},
+                                    {"--http-ca", security.ca_file}}) {
+    if (value.empty()) continue;
+    words.push_back(flag);
+    words.push_back(value);
+  }
+  if (security.insecure) words.push_back("--http-insecure");
   if (!options.store_dir.empty()) {
-    spawn.argv.push_back("--store-dir");
-    spawn.argv.push_back(options.store_dir);
-    spawn.argv.push_back("--store-save-every");
-    spawn.argv.push_back(duration_text(options.store_save_seconds * kNsPerS));
+    words.push_back("--store-dir");
+    words.push_back(options.store_dir);
+    words.push_back("--store-save-every");
+    words.push_back(duration_text(options.store_save_seconds * kNsPerS));
   }
   if (!options.datagrams.empty()) {
-    spawn.argv.push_back("--datagrams");
-    spawn.argv.push_back(options.datagrams);
-    spawn.argv.push_back("--job-keys");
-    spawn.argv.push_back(options.job_keys);
+    words.push_back("--datagrams");
+    words.push_back(options.datagrams);
+    words.push_back("--job-keys");
+    words.push_back(options.job_keys);
   }
+  if (!options.key.empty()) {
+    words.push_back("--key");
+    words.push_back(options.key);
+    words.push_back("--allowed-keys");
+    words.push_back(options.allowed_keys);
+  }
+  if (!options.policy.empty()) {
+    words.push_back("--policy");
+    words.push_back(options.policy);
+  }
+  if (!options.audit_log.empty()) {
+    words.push_back("--audit-log");
+    words.push_back(options.audit_log);
+  }
+  if (options.insecure) words.push_back("--insecure");
   if (options.link_rate > 0) {
-    spawn.argv.push_back("--link-rate");
-    spawn.argv.push_back(rate_text(options.link_rate));
+    words.push_back("--link-rate");
+    words.push_back(rate_text(options.link_rate));
   }
   if (options.drain_ms) {
-    spawn.argv.push_back("--drain");
-    spawn.argv.push_back(duration_text(*options.drain_ms * kNsPerMs));
+    words.push_back("--drain");
+    words.push_back(duration_text(*options.drain_ms * kNsPerMs));
   }
+  return words;
+}
+
+}  // namespace
+
+Result<ShardProcess> ShardProcess::start(const ShardProcessOptions& options) {
+  SpawnOptions spawn;
+  spawn.argv = shard_arguments(options);
   spawn.network_namespace = options.network_namespace;
   spawn.stderr_path = options.log;
   auto child = ChildProcess::spawn(spawn);

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "kernels/base/result.h"
+#include "monitoring/http/secure/http_security.h"
 #include "worker/launch/child_process.h"
 
 namespace millrace::launch {
@@ -13,15 +14,21 @@ struct ShardProcessOptions {
   uint32_t shard = 0;
   uint32_t shards = 1;
   std::string host = "127.0.0.1";
-  uint16_t port = 0;                      ///< 0: a free one
-  std::string network_namespace;          ///< empty: the caller's
-  std::string table;                      ///< path of the membership table all shards share
-  std::string log;                        ///< where its log goes; empty: the caller's stderr
-  std::string http;                       ///< "127.0.0.1:0"; empty: no HTTP port
+  uint16_t port = 0;              ///< 0: a free one
+  std::string network_namespace;  ///< empty: the caller's
+  std::string table;              ///< path of the membership table all shards share
+  std::string log;                ///< where its log goes; empty: the caller's stderr
+  std::string http;               ///< "127.0.0.1:0"; empty: no HTTP port
+  monitoring::HttpSecurityOptions http_security = {};
   uint32_t store_save_seconds = 0;        ///< how often while a job runs; 0: never
   std::string store_dir = {};             ///< where jobs' stores are saved; empty: nowhere
   std::string datagrams = {};             ///< where it replaces switches, "127.0.0.1:0" (shard 0); empty: nowhere
   std::string job_keys = {};              ///< folder of those jobs' keys
+  std::string key = {};                   ///< secret key of the cluster; empty: none
+  std::string allowed_keys = {};          ///< public keys that may connect, beside it
+  std::string policy = {};                ///< rights of those keys; empty: everything
+  std::string audit_log = {};             ///< empty: none
+  bool insecure = false;                  ///< without keys, on an address that other hosts reach
   double link_rate = 0;                   ///< bits per second to the workers, for codec auto; 0: not known
   std::optional<uint32_t> drain_ms = {};  ///< at its end: time for rounds in flight; empty: the server's own default
   int timeout_ms = 30'000;                ///< to come up

@@ -48,9 +48,11 @@ std::expected<ShardProcess, Failure> TrainingCluster::start_shard_at(uint32_t sh
   process.host = hosts_.address(shard);
   process.port = port;
   process.network_namespace = hosts_.network_namespace(shard);
+  process.insecure = !process.network_namespace.empty();  // the hosts of that network are this machine's own
   process.table = options_.folder + "/table";
   process.log = options_.folder + "/shard" + std::to_string(shard) + ".log";
   process.http = hosts_.address(shard) + ":0";
+  process.http_security.insecure = process.insecure;
   std::error_code ignored;
   if (port == 0) std::filesystem::remove(process.log, ignored);
   auto started = ShardProcess::start(process);

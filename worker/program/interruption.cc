@@ -13,6 +13,7 @@ namespace {
 
 std::atomic<bool> interrupted{false};
 std::atomic<bool> save_requested{false};
+std::atomic<bool> reload_requested{false};
 InterruptionRequests requests;
 static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int>::is_always_lock_free &&
                   std::atomic<TimeNs>::is_always_lock_free,
@@ -30,6 +31,8 @@ extern "C" void on_each_signal(int signal) { requests.is_new(signal, monotonic_n
 
 extern "C" void on_save_signal(int /*signal*/) { save_requested.store(true); }
 
+extern "C" void on_reload_signal(int /*signal*/) { reload_requested.store(true); }
+
 extern "C" void on_last_signal(int /*signal*/) {
   constexpr std::string_view kLine = "millrace: interrupted; nothing was written\n";
   files::remove_unfinished_files();
@@ -43,6 +46,14 @@ void take_signals(void (*handler)(int), int flags) {
   action.sa_flags = flags;
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
+}
+
+/// Takes a signal that requests something of a running process.
+void take_request(int signal, void (*handler)(int)) {
+  struct sigaction action{};
+  action.sa_handler = handler;
+  action.sa_flags = static_cast<int>(SA_RESTART);  // it ends nothing: writes in progress complete
+  sigaction(signal, &action, nullptr);
 }
 
 }  // namespace
@@ -68,11 +79,13 @@ const InterruptionRequests& interruption_requests() {
 }
 
 std::atomic<bool>& save_request_flag() {
-  struct sigaction action{};
-  action.sa_handler = on_save_signal;
-  action.sa_flags = static_cast<int>(SA_RESTART);  // it ends nothing: writes in progress complete
-  sigaction(SIGUSR2, &action, nullptr);
+  take_request(SIGUSR2, on_save_signal);
   return save_requested;
+}
+
+std::atomic<bool>& reload_request_flag() {
+  take_request(SIGHUP, on_reload_signal);
+  return reload_requested;
 }
 
 ExitCode last_interruption_code() {

@@ -44,6 +44,9 @@ const InterruptionRequests& interruption_requests();
 /// process. For commands with servers, which pass it on and take the flag back.
 std::atomic<bool>& save_request_flag();
 
+/// The same for SIGHUP, which asks servers to read their keys and rights again.
+std::atomic<bool>& reload_request_flag();
+
 /// Returns the code as shells have it: 130 when the last request was SIGINT, 143 when it was SIGTERM.
 ExitCode last_interruption_code();
 

@@ -17,6 +17,7 @@ std::string exit_code_table() {
          "  10 status: a job waits for its start\n"
          "  11 status: workers of a job have applied other updates than the shards decided\n"
          "  12 status: a job's audit has a mismatch\n"
+         "  13 doctor: a check found a problem\n"
          "  130, 143  serve: a second SIGINT, SIGTERM did not wait for rounds in flight\n";
 }
 

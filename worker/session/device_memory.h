@@ -19,14 +19,45 @@ namespace millrace::worker {
 ///          the host, or of another device.
 Result<int> device_of_memory(const void* pointer, int device);
 
-/// Makes the sum of nothing on a device. REQUIRES: device_selects(spec).
+/// Blocks until the work so far of a device's stream has ended.
 ///
-/// Errors   as device_of_memory(). limit_exceeded: no memory there.
-Result<std::unique_ptr<DeviceResidual>> make_device_residual(int device, const SelectionSpec& spec, uint64_t dimension);
+/// Errors   as device_of_memory(). invalid_argument: no stream of that device.
+Status await_stream(int device, void* stream);
 
-/// Makes weights of an array in a device's memory.
+/// Says how much of the devices a session uses.
+struct DeviceUse {
+  uint64_t bytes_up = 0;  ///< over the bus, to the devices
+  uint64_t bytes_down = 0;
+  uint64_t memory_bytes = 0;  ///< of the devices, at present
+};
+
+/// Holds a session's memory on CUDA devices: one pool a device.
 ///
-/// Errors   as device_of_memory().
-Result<std::unique_ptr<DeviceWeights>> make_device_weights(const DeviceArray& weights);
+/// Memory   a pool keeps twice the bytes of its residuals, and kScratchKept. Memory beyond goes back to the device. Of
+///          the host: 1 MiB of pinned memory a tensor.
+/// Threads  any.
+class DevicePools {
+ public:
+  static constexpr uint64_t kScratchKept = uint64_t{64} << 20;
+
+  DevicePools();
+  ~DevicePools();
+  DevicePools(const DevicePools&) = delete;
+  DevicePools& operator=(const DevicePools&) = delete;
+
+  /// Makes the sum of nothing on a device. REQUIRES: device_selects(spec).
+  ///
+  /// Errors   as device_of_memory(). limit_exceeded: no memory there.
+  Result<std::unique_ptr<DeviceResidual>> make_residual(int device, const SelectionSpec& spec, uint64_t dimension);
+  /// Makes weights of an array in a device's memory.
+  ///
+  /// Errors   as device_of_memory(). invalid_argument: also a stream that is none of the device.
+  Result<std::unique_ptr<DeviceWeights>> make_weights(const DeviceArray& weights);
+  DeviceUse use() const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
 
 }  // namespace millrace::worker

@@ -11,7 +11,16 @@ std::unexpected<Error> no_cuda() {
 }  // namespace
 
 Result<int> device_of_memory(const void*, int) { return no_cuda(); }
-Result<std::unique_ptr<DeviceResidual>> make_device_residual(int, const SelectionSpec&, uint64_t) { return no_cuda(); }
-Result<std::unique_ptr<DeviceWeights>> make_device_weights(const DeviceArray&) { return no_cuda(); }
+Status await_stream(int, void*) { return no_cuda(); }
+
+class DevicePools::Impl {};
+
+DevicePools::DevicePools() = default;
+DevicePools::~DevicePools() = default;
+Result<std::unique_ptr<DeviceResidual>> DevicePools::make_residual(int, const SelectionSpec&, uint64_t) {
+  return no_cuda();
+}
+Result<std::unique_ptr<DeviceWeights>> DevicePools::make_weights(const DeviceArray&) { return no_cuda(); }
+DeviceUse DevicePools::use() const { return {}; }
 
 }  // namespace millrace::worker

@@ -11,6 +11,7 @@
 #include "protocol/address/endpoint_text.h"
 #include "protocol/datagram/io/job_key_file.h"
 #include "protocol/files/atomic_file.h"
+#include "protocol/keys/key_files.h"
 #include "worker/session/state_file.h"
 
 namespace millrace::worker {
@@ -64,6 +65,20 @@ Result<SavedState> load(const WorkerConfig& me, std::span<const TensorOptions> t
     if (tensors[i].weights) std::ranges::copy(saved, tensors[i].weights->array().begin());
   }
   return state;
+}
+
+Status read_keys(const WorkerConfig& me, InitialState& initial_state) {
+  if (me.key_file.empty() && me.server_key_file.empty()) return {};
+  if (me.key_file.empty() || me.server_key_file.empty()) {
+    return fail(ErrorCode::kInvalidArgument,
+                "key_file and server_key_file go together: this worker's secret key, and the shards' public one");
+  }
+  auto own = protocol::read_secret_key(me.key_file);
+  if (!own) return fail(own.error().code, "key_file: " + own.error().message);
+  auto server = protocol::read_public_key(me.server_key_file);
+  if (!server) return fail(server.error().code, "server_key_file: " + server.error().message);
+  initial_state.keys = protocol::TransportKeys{std::move(*own), *server};
+  return {};
 }
 
 /// A socket of IPv6 takes both families: where any address is one of IPv6, it is opened. IPv4 addresses come first.
@@ -168,6 +183,7 @@ Result<InitialState> load_initial_state(const WorkerConfig& me, std::span<const 
   if (!me.save_path.empty()) {
     if (Status can = files::try_to_write(me.save_path, files::kOwnerOnly); !can) return std::unexpected(can.error());
   }
+  if (auto read = read_keys(me, initial_state); !read) return std::unexpected(read.error());
   if (auto opened = open_datagrams(me, spec, initial_state); !opened) return std::unexpected(opened.error());
   if (me.load_path.empty() || (me.returns && is_missing(me.load_path))) return initial_state;
   auto state = load(me, tensors, spec);

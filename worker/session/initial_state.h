@@ -9,6 +9,7 @@
 #include "kernels/base/result.h"
 #include "millrace/millrace.h"
 #include "protocol/datagram/key.h"
+#include "protocol/transport/transport.h"
 #include "worker/core/rejoin/saved_state.h"
 #include "worker/session/attached_weights.h"
 #include "worker/session/switch_socket.h"
@@ -20,6 +21,7 @@ struct InitialState {
   std::vector<AttachedWeights::Target> targets;  ///< by tensor; without weights where none were given
   bool has_weights = false;                      ///< for every tensor
   std::optional<SavedState> saved;               ///< its weights are in the arrays already
+  std::optional<protocol::TransportKeys> keys;   ///< of the connections to the shards; empty: none
   std::unique_ptr<SwitchUdpPort> datagrams;      ///< path switch: the session's socket
   protocol::JobKey switch_key{};                 ///< ... and the job's key
   std::vector<protocol::Endpoint> switch_at;     ///< ... every address of the switch that the specification names
@@ -28,13 +30,14 @@ struct InitialState {
 };
 
 /// Checks the weights that were given with the tensors, reads the saved state that the options name, and writes its
-/// weights into the arrays. For path switch: reads the key, finds the switch by its name and opens the socket.
+/// weights into the arrays. Reads the keys. For path switch: reads the job's key, finds the switch by its name, opens
+/// the socket.
 ///
 /// Errors  limit_exceeded: the process may open too few files for the number of shards. invalid_argument:
 ///         check_weights(); returns or initial_weights "first" without weights. io, malformed, unsupported: of the
 ///         file. job_mismatch, with the first difference: a state of another job or worker, or one whose weights do not
-///         match the session's. Path switch: no key file, or one that others may read; a switch with an unknown name;
-///         returns, which this path does not have.
+///         match the session's. Keys: one file of the two alone, or an error of its reader. Path switch: no key file,
+///         or one that others may read; a switch with an unknown name; returns, which this path does not have.
 Result<InitialState> load_initial_state(const WorkerConfig& me, std::span<const TensorOptions> tensors,
                                         const protocol::JobSpec& spec);
 

@@ -17,27 +17,25 @@ class QueueWeights final : public DeviceWeights {
       : queue_(std::move(queue)), array_(array), stream_(stream) {}
 
   Status add(uint64_t begin, const StreamView& stream, float factor) override {
-    [[maybe_unused]] const auto here = meet();
+    [[maybe_unused]] const auto here = queue_->on_its_device();
+    if (auto waits = queue_->wait_for_stream(stream_); !waits) return waits;
     cuda::enqueue_add_stream(*queue_, array_ + begin, stream, factor);
     return queue_->finish();
   }
   Status write(uint64_t begin, std::span<const float> values) override {
-    [[maybe_unused]] const auto here = meet();
+    [[maybe_unused]] const auto here = queue_->on_its_device();
+    if (auto waits = queue_->wait_for_stream(stream_); !waits) return waits;
     queue_->upload(array_ + begin, values);
     return queue_->finish();
   }
   Status read(uint64_t begin, std::span<float> out) override {
-    [[maybe_unused]] const auto here = meet();
+    [[maybe_unused]] const auto here = queue_->on_its_device();
+    if (auto waits = queue_->wait_for_stream(stream_); !waits) return waits;
     queue_->download(out, static_cast<const float*>(array_) + begin);
     return queue_->finish();
   }
 
  private:
-  auto meet() {
-    queue_->wait_for_stream(stream_);
-    return queue_->on_its_device();
-  }
-
   std::unique_ptr<Queue> queue_;
   float* array_;
   void* stream_;

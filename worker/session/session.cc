@@ -8,6 +8,8 @@
 
 #include "kernels/base/log_line.h"
 #include "kernels/base/result.h"
+#include "monitoring/http/secure/http_security.h"
+#include "monitoring/trace/trace_answer.h"
 #include "worker/config/job_config.h"
 #include "worker/export/worker_port.h"
 #include "worker/session/device_memory.h"
@@ -61,6 +63,11 @@ class Session::Impl : public worker::SessionShell {
     if (port_) port_->stop();
   }
 
+  /// Answers /trace?query.
+  Result<std::string> trace(std::string_view query) {
+    return monitoring::answer_trace(spans(), query, {.kind = "worker", .job = job_name(), .worker = worker()});
+  }
+
   /// Serves WorkerConfig::http. REQUIRES: before join().
   Status open_port(const JobConfig& job, const WorkerConfig& me) {
     if (me.http.empty()) return {};
@@ -70,8 +77,13 @@ class Session::Impl : public worker::SessionShell {
       const auto ended = error();
       return ended ? std::optional(ended->message) : std::nullopt;
     };
-    auto port =
-        worker::WorkerPort::start(me.http, "WorkerConfig::http", {job.name, me.worker, job.workers}, std::move(source));
+    source.trace = [this](std::string_view query) { return trace(query); };
+    auto protection = monitoring::open_http_protection(
+        me.http, {.tls = me.http_tls, .token_file = me.http_token_file, .insecure = me.http_insecure},
+        monitoring::HttpOptionNames::kFields);
+    if (!protection) return std::unexpected(protection.error());
+    auto port = worker::WorkerPort::start(me.http, "WorkerConfig::http", {job.name, me.worker, job.workers},
+                                          std::move(source), std::move(*protection));
     if (!port) return std::unexpected(port.error());
     port_ = std::move(*port);
     watch_steps([at = port_](double seconds) { at->step_done(seconds); });  // the thread outlives ~Impl()
@@ -123,13 +135,22 @@ std::optional<uint64_t> push_entries(SessionShell& shell, size_t tensor, std::sp
 
 std::optional<uint64_t> push_on_device(SessionShell& shell, size_t tensor, const DeviceSpan& gradient, double weight,
                                        milliseconds timeout) {
+  const auto device = worker::device_of_memory(gradient.pointer, gradient.device);
+  // Before the slot is taken: in stats() and save() the session's thread waits for slots that are being filled. It must
+  // send heartbeats while the caller's stream works.
+  if (device) {
+    const Status waited = worker::await_stream(*device, gradient.stream);
+    // The device failed in the caller's work: the residual there is lost with it.
+    const bool failed = !waited && waited.error().code == ErrorCode::kInternal && tensor < shell.tensor_count();
+    if (failed) must(worker::CallStatus(shell.end_by_tensor(tensor, waited.error())));
+    must(waited);
+  }
   return take(shell.push(tensor, weight, timeout, [&](PushSlot& slot) -> Status {
     if (auto possible = slot.takes_device(); !possible) return possible;
-    const auto device = worker::device_of_memory(gradient.pointer, gradient.device);
     if (!device) return std::unexpected(device.error());
     return slot.add_device({gradient.pointer, gradient.count, *device, gradient.stream}, static_cast<float>(weight),
                            [&](const SelectionSpec& spec, uint64_t dimension) {
-                             return worker::make_device_residual(*device, spec, dimension);
+                             return shell.devices().make_residual(*device, spec, dimension);
                            });
   }));
 }
@@ -206,8 +227,8 @@ void Session::attach_weights(size_t tensor, std::span<float> weights, float scal
 }
 
 void Session::attach_weights(size_t tensor, const DeviceArray& weights, float scale) {
-  must(
-      impl_->attach_device_weights(tensor, weights.count, scale, [&] { return worker::make_device_weights(weights); }));
+  must(impl_->attach_device_weights(tensor, weights.count, scale,
+                                    [&] { return impl_->devices().make_weights(weights); }));
 }
 
 void Session::set_scale(size_t tensor, float scale) { must(impl_->set_scale(tensor, scale)); }
@@ -257,6 +278,12 @@ bool Session::try_place_weights(std::span<const std::span<const float>> weights,
 }
 
 uint16_t Session::http_port() const { return impl_->http_port(); }
+
+std::string Session::trace(std::string_view query) {
+  Result<std::string> answer = impl_->trace(query);
+  if (!answer) raise(answer.error());
+  return std::move(*answer);
+}
 
 Stats Session::stats() { return impl_->stats(); }
 void Session::save(const std::string& path) { must(impl_->save(path)); }

@@ -68,6 +68,12 @@ CoreConfig core_config_of(const WorkerConfig& options, protocol::JobSpec&& spec,
   return config;
 }
 
+protocol::TransportOptions transport_options(const InitialState& initial_state) {
+  protocol::TransportOptions transport;
+  transport.keys = initial_state.keys;
+  return transport;
+}
+
 SwitchStats switch_stats(const SessionCore& core, const SwitchUdpPort* port) {
   const auto path = core.switch_status();
   if (!path) return {};
@@ -127,6 +133,7 @@ SessionShell::SessionShell(const WorkerConfig& options, protocol::JobSpec spec, 
       datagrams_(std::move(initial_state.datagrams)),
       peers_(peers_of(spec, initial_state, datagrams_.get())),
       core_(core_config_of(options, std::move(spec), initial_state, peers_.get())),
+      context_(transport_options(initial_state)),
       store_({.resend_after = TimeNs{options.resend_after.count()} * kNsPerMs}),
       weights_(core_.spec().tensors.size()),
       shelf_(core_.spec(), core_.layout()) {
@@ -241,6 +248,11 @@ Stats SessionShell::collect_stats() {
     stats.bytes_up += datagrams_->counters().bytes_out;
     stats.bytes_down += datagrams_->counters().bytes_in;
   }
+  // Before the residuals' norms, which copy residuals of devices.
+  const DeviceUse devices = devices_.use();
+  stats.bytes_to_devices = devices.bytes_up;
+  stats.bytes_from_devices = devices.bytes_down;
+  stats.device_memory_bytes = devices.memory_bytes;
   stats.by_switch = switch_stats(core_, datagrams_.get());
   put_counters(core_.counters(), stats);
   const PushBarrier still(*this);
@@ -274,6 +286,7 @@ Stats SessionShell::collect_stats() {
     first.discarded = counted.discarded;
     first.residual_norm = l2_norm(core_.residual(bucket.bucket).values);
   }
+  (void)fail_by_devices();  // the next call has the error
   return stats;
 }
 

@@ -20,10 +20,12 @@
 #include <vector>
 
 #include "millrace/millrace.h"
+#include "monitoring/trace/span_recorder.h"
 #include "protocol/transport/transport.h"
 #include "worker/core/session_core.h"
 #include "worker/core/store_client.h"
 #include "worker/session/attached_weights.h"
+#include "worker/session/device_memory.h"
 #include "worker/session/initial_state.h"
 #include "worker/session/switch_socket.h"
 #include "worker/session/update_assembler.h"
@@ -65,6 +67,8 @@ class SessionShell {
   /// Calls `watch` on the session thread with the seconds of every step of a bucket that completes. REQUIRES: before
   /// join().
   void watch_steps(std::function<void(double seconds)> watch) { watch_step_ = std::move(watch); }
+  /// Returns the timeline of this session's threads.
+  monitoring::SpanRecorder& spans() { return spans_; }
   /// Starts the thread and waits until the job runs, and this worker takes part in it.
   CallStatus join();
 
@@ -104,7 +108,13 @@ class SessionShell {
 
   /// Errors  invalid_argument: no tensor has the name.
   CallResult<size_t> tensor(std::string_view name) const;
+  DevicePools& devices() { return devices_; }
+  /// Ends the session, since the tensor's weights could not take an update, or its device failed. Returns the error
+  /// that the session ended with: an earlier one, if there was one.
+  std::unexpected<CallError> end_by_tensor(size_t tensor, const Error& why);
   size_t tensor_count() const { return gates_.size(); }
+  const std::string& job_name() const { return core_.spec().name; }
+  uint32_t worker() const { return options_.worker; }
   uint64_t dimension_of(size_t tensor) const { return core_.spec().tensors[tensor].dimension; }
 
  private:
@@ -156,18 +166,21 @@ class SessionShell {
   void post(Commands&& prepared);
   /// Runs `command` on the session thread and waits for it.
   void run_there(const Command& command) { Errand(*this, command).run(); }
-  /// Ends the session, since the tensor's weights could not take an update. Returns the error that the session ended
-  /// with: an earlier one, if there was one.
-  std::unexpected<CallError> end_by_weights(size_t tensor, const Error& why);
+  /// Waits until callers see the session's end. REQUIRES: fail_by_own() was called, and the lock is not held.
+  void await_end();
 
   // session_shell_thread.cc: the session thread
   void run();
   /// Ends the session by an error whose cause is in this worker.
   void fail_by_own(Error why);
+  /// Does so where a device that has a tensor's residual has failed: the residual is lost. Returns that error.
+  Status fail_by_devices();
   /// Returns a call's error from the core's answer: the session's end, or an error of the call itself.
   CallError answer_of(Error answer) const;
   Error of_tensor(size_t tensor, const Error& why) const;
   void serve();
+  /// Lets the core do one piece of work.
+  bool work();
   void take_commands();
   void receive(uint32_t shard);
   void watch(uint32_t shard);
@@ -228,7 +241,9 @@ class SessionShell {
   };
 
   WorkerConfig options_;
+  DevicePools devices_;
   std::function<void(double seconds)> watch_step_;
+  monitoring::SpanRecorder spans_;
   std::unique_ptr<SwitchUdpPort> datagrams_;  ///< path switch
   std::unique_ptr<NamedPeers> peers_;         ///< ... before the core, which sends by them
   SessionCore core_;

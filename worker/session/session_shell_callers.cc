@@ -58,12 +58,17 @@ void SessionShell::Errand::run() {
   if (thrown_) std::rethrow_exception(thrown_);
 }
 
-std::unexpected<CallError> SessionShell::end_by_weights(size_t tensor, const Error& why) {
+std::unexpected<CallError> SessionShell::end_by_tensor(size_t tensor, const Error& why) {
   CallError error = of_tensor(tensor, why);
   run_there([&] { fail_by_own(error.error); });
+  await_end();
+  const std::lock_guard lock(mutex_);
+  return std::unexpected(error_ ? *error_ : std::move(error));
+}
+
+void SessionShell::await_end() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return phase_ == Phase::kFinished || error_; });
-  return std::unexpected(error_ ? *error_ : std::move(error));
 }
 
 CallStatus SessionShell::join() {
@@ -103,8 +108,7 @@ CallStatus SessionShell::join() {
   lock.unlock();
   run_there([this] { say_positions(); });
   for (size_t tensor = 0; tensor < weights_.size(); ++tensor) {
-    if (auto caught_up = weights_[tensor].catch_up_whole(); !caught_up)
-      return end_by_weights(tensor, caught_up.error());
+    if (auto caught_up = weights_[tensor].catch_up_whole(); !caught_up) return end_by_tensor(tensor, caught_up.error());
   }
   return {};
 }
@@ -167,7 +171,7 @@ CallResult<std::optional<uint64_t>> SessionShell::push(size_t tensor, double wei
                                                        const Fill& fill) {
   const Moment deadline = deadline_of(timeout);
   if (auto valid = check_tensor(tensor); !valid) return std::unexpected(valid.error());
-  if (auto taken = weights_[tensor].take_over(); !taken) return end_by_weights(tensor, taken.error());
+  if (auto taken = weights_[tensor].take_over(); !taken) return end_by_tensor(tensor, taken.error());
   // Before the gradient is taken: from the end of the fill until the session thread knows of it nothing is allocated.
   Commands handover;
   handover.emplace_back([this, tensor] {
@@ -190,17 +194,24 @@ CallResult<std::optional<uint64_t>> SessionShell::push(size_t tensor, double wei
   gate.weight = static_cast<float>(weight);
   ++fills_;
   lock.unlock();
+  monitoring::SpanTimer timer(spans_);
   std::optional<Status> filled;  // empty: no memory
   try {
     filled = fill(*gate.slot);
   } catch (const std::bad_alloc&) {
     filled.reset();
   }
+  Status device;  // while the slot is this call's
+  if (filled && !*filled) device = gate.slot->device_status();
   lock.lock();
   gate.filling = false;
   --fills_;
   if (!filled || !*filled) {
     changed_.notify_all();
+    if (!device) {
+      lock.unlock();
+      return end_by_tensor(tensor, device.error());
+    }
     if (filled) return std::unexpected(std::move(filled->error()));
     return fail(ErrorCode::kLimitExceeded, "not enough memory for a gradient of tensor '" +
                                                core_.spec().tensors[tensor].name + "'; nothing of it was taken");
@@ -211,6 +222,10 @@ CallResult<std::optional<uint64_t>> SessionShell::push(size_t tensor, double wei
   lock.unlock();
   waker_.wake();
   if (somebody_waits) changed_.notify_all();
+  timer.end({.step = step,
+             .unit = static_cast<uint32_t>(tensor),
+             .name = monitoring::SpanName::kPush,
+             .unit_kind = monitoring::SpanUnit::kTensor});
   return std::optional<uint64_t>(step);
 }
 
@@ -242,7 +257,12 @@ CallResult<std::optional<TensorUpdate>> SessionShell::await(size_t tensor, uint6
     return std::optional<TensorUpdate>();
   }
   lock.unlock();
-  if (auto caught_up = weights_[tensor].catch_up(step); !caught_up) return end_by_weights(tensor, caught_up.error());
+  monitoring::SpanTimer timer(spans_);
+  if (auto caught_up = weights_[tensor].catch_up(step); !caught_up) return end_by_tensor(tensor, caught_up.error());
+  timer.end({.step = step,
+             .unit = static_cast<uint32_t>(tensor),
+             .name = monitoring::SpanName::kApply,
+             .unit_kind = monitoring::SpanUnit::kTensor});
   const bool replaced = weights_[tensor].take_replaced();
   lock.lock();
   TensorUpdate update = shelf_.take(tensor, step);
@@ -325,6 +345,7 @@ std::optional<Error> SessionShell::error() const {
 CallStatus SessionShell::while_idle(size_t tensor, const std::function<Status(const IdleTensor&)>& body) {
   if (auto valid = check_tensor(tensor); !valid) return std::unexpected(valid.error());
   CallStatus done;
+  bool ends = false;
   run_there([&] {
     // A fill under way adds to the residual on its caller's thread; one that has ended may not have reached the core
     // yet.
@@ -339,8 +360,13 @@ CallStatus SessionShell::while_idle(size_t tensor, const std::function<Status(co
     lock.unlock();
     const Result<IdleTensor> idle = core_.idle_tensor(static_cast<uint32_t>(tensor));
     Status status = idle ? body(*idle) : Status(std::unexpected(idle.error()));
+    if (auto devices = fail_by_devices(); !devices) {
+      status = std::move(devices);
+      ends = true;
+    }
     if (!status) done = std::unexpected(answer_of(std::move(status.error())));
   });
+  if (ends) await_end();
   return done;
 }
 
@@ -348,7 +374,7 @@ CallResult<Stream> SessionShell::take_residual(size_t tensor) {
   Stream taken;
   const CallStatus done = while_idle(tensor, [&](const IdleTensor& idle) -> Status {
     taken = idle.take_residual();
-    return gates_[tensor].slot->device_status();
+    return {};
   });
   if (!done) return std::unexpected(done.error());
   return taken;
@@ -384,7 +410,14 @@ Stats SessionShell::stats() {
 
 CallStatus SessionShell::save(const std::string& path) {
   Result<ByteBuffer> bytes;
-  run_there([&] { bytes = state_bytes(); });
+  bool ends = false;
+  run_there([&] {
+    bytes = state_bytes();
+    if (bytes) return;
+    const PushBarrier still(*this);
+    ends = !fail_by_devices();  // the error is in `bytes` already
+  });
+  if (ends) await_end();
   if (!bytes) return std::unexpected(bytes.error());
   if (auto written = files::write_file_atomically(path, *bytes, files::kOwnerOnly); !written)
     return std::unexpected(std::move(written.error()));
@@ -408,7 +441,7 @@ CallResult<bool> SessionShell::finish(std::chrono::milliseconds timeout) {
   if (phase_ == Phase::kFinished) {
     lock.unlock();
     for (size_t tensor = 0; tensor < weights_.size(); ++tensor) {
-      if (auto taken = weights_[tensor].take_over(); !taken) return end_by_weights(tensor, taken.error());
+      if (auto taken = weights_[tensor].take_over(); !taken) return end_by_tensor(tensor, taken.error());
     }
     return true;
   }

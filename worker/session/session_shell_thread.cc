@@ -7,10 +7,15 @@
 #include "protocol/address/endpoint_text.h"
 #include "protocol/address/host_port.h"
 #include "protocol/messages/frame.h"
+#include "worker/session/message_spans.h"
 #include "worker/session/session_shell.h"
 
 /// The session thread: drives the core, owns the connections, delivers updates.
 namespace millrace::worker {
+
+using monitoring::SpanName;
+using monitoring::SpanUnit;
+
 namespace {
 
 constexpr int kMessagesPerPass = 256;  ///< of one connection, before the others are looked at
@@ -73,6 +78,17 @@ void SessionShell::fail_by_own(Error why) {
   core_.fail_session(std::move(why), monotonic_now_ns(), actions_);
 }
 
+Status SessionShell::fail_by_devices() {
+  for (size_t tensor = 0; tensor < gates_.size(); ++tensor) {
+    const Status status = gates_[tensor].slot->device_status();
+    if (status) continue;
+    Error why = of_tensor(tensor, status.error());
+    fail_by_own(why);
+    return std::unexpected(std::move(why));
+  }
+  return {};
+}
+
 CallError SessionShell::answer_of(Error answer) const {
   return {std::move(answer), core_.error() ? end_origin_ : JobErrorOrigin::kWorker};
 }
@@ -85,7 +101,7 @@ void SessionShell::serve() {
   for (;;) {
     take_commands();
     if (stop_) break;
-    const bool more = core_.work(monotonic_now_ns(), actions_);
+    const bool more = work();
     execute_actions();
     if (!std::exchange(waited_for_datagrams_, false)) {
       for (uint32_t shard = 0; shard < wires_.size(); ++shard) receive(shard);
@@ -106,6 +122,19 @@ void SessionShell::serve() {
   }
   core_.leave(protocol::Goodbye::Reason::kShutdown, "the session was closed", monotonic_now_ns(), actions_);
   execute_actions();
+}
+
+bool SessionShell::work() {
+  monitoring::SpanTimer timer(spans_);
+  const bool more = core_.work(monotonic_now_ns(), actions_);
+  if (const std::optional<WorkDone> done = std::exchange(actions_.work_done, std::nullopt); done && timer.on()) {
+    const bool selected = done->kind == WorkDone::Kind::kSelected;
+    timer.end({.step = done->step,
+               .unit = done->unit,
+               .name = selected ? SpanName::kSelect : SpanName::kEncode,
+               .unit_kind = selected ? SpanUnit::kBucket : SpanUnit::kPart});
+  }
+  return more;
 }
 
 void SessionShell::take_commands() {
@@ -167,6 +196,7 @@ void SessionShell::receive(uint32_t shard) {
       store_.on_pulled(*received->message, now, pulled_);
       take_pulled();
     } else if (received->message) {
+      const UpdateSpan span(spans_, *received->message);
       core_.on_message(shard, std::move(*received->message), now, actions_);
     } else {
       core_.on_bad_message(shard, received->message.error(), now, actions_);
@@ -223,11 +253,15 @@ void SessionShell::watch(uint32_t shard) {
     core_.on_connected(shard, now, actions_);
   } else if (state == protocol::ConnectionState::kDisconnected) {
     wire.backlog.clear();
+    const std::string& key_trouble = wire.connection->key_trouble();
     const std::string& trouble = wire.connection->trouble();
     const std::string reason = was_connected     ? "the connection was closed"
                                : trouble.empty() ? "no process accepts connections there"
                                                  : trouble;
-    core_.on_disconnected(shard, reason, now, actions_);
+    core_.on_disconnected(
+        shard,
+        key_trouble.empty() ? Error{ErrorCode::kUnavailable, reason} : Error{ErrorCode::kUnauthenticated, key_trouble},
+        now, actions_);
   }
   execute_actions();
 }
@@ -264,13 +298,15 @@ void SessionShell::send_now(SendAction&& send) {
     wire.backlog.push_back(std::move(send.message));
     return;
   }
+  const ContributionSpan span(spans_, send.message);
   const SharedBytes envelope = SharedBytes::from(protocol::encode_envelope(send.message));
   switch (wire.connection->send_frames(envelope, send.message.payload)) {
     case protocol::SendResult::kSent: bytes_up_ += envelope.bytes.size() + send.message.payload.bytes.size(); return;
     case protocol::SendResult::kWouldBlock: wire.backlog.push_back(std::move(send.message)); return;
     case protocol::SendResult::kUnknownPeer:
     case protocol::SendResult::kFailed:
-      core_.on_disconnected(send.shard, "the socket takes no more", monotonic_now_ns(), actions_);
+      core_.on_disconnected(send.shard, {ErrorCode::kUnavailable, "the socket takes no more"}, monotonic_now_ns(),
+                            actions_);
       return;
   }
 }
@@ -299,6 +335,8 @@ void SessionShell::execute_actions() {
 
 void SessionShell::deliver(DeliveredUpdate&& delivered) {
   const bool complete = delivered.step_complete;
+  monitoring::SpanTimer timer(spans_);
+  const monitoring::Span applied{.step = delivered.step, .unit = delivered.part, .name = SpanName::kApply};
   for (UpdateShelf::Portion& portion : shelf_.portions(std::move(delivered))) {
     uint64_t pushes_made = 0;
     {
@@ -315,6 +353,7 @@ void SessionShell::deliver(DeliveredUpdate&& delivered) {
     shelf_.put(std::move(portion));
   }
   if (complete) updates_complete_ = true;
+  timer.end(applied);
 }
 
 bool SessionShell::give_next_weights() {

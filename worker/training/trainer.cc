@@ -104,6 +104,12 @@ class Run {
     if (held_out != nullptr && options.curve_every > 0) curve_.emplace(*held_out);
   }
 
+  ~Run() {
+    if (options_.on_session) options_.on_session(nullptr);
+  }
+  Run(const Run&) = delete;
+  Run& operator=(const Run&) = delete;
+
   /// In modes that leave workers out, parts may have different steps at one moment: all must be under one scale.
   Outcome check_shrinking() const {
     if (is_synchronous(options_) || !descent_.folds_before(steps_end_ * turns_)) return {};
@@ -124,6 +130,7 @@ class Run {
     const bool attaches = !pulls() && !svrg;
     if (attaches) tensor.weights = attached_weights();
     session_ = Session::connect(job, me, {tensor});
+    if (options_.on_session) options_.on_session(session_.get());
     if (options_.form == GradientForm::kDense) dense_.assign(model_.tensor_dimension(), kUntouched);
     follow_weights();
     if (svrg) connect_snapshots(job, me);
@@ -188,6 +195,7 @@ class Run {
     }
     const Stats all = stats();
     if (options_.on_stats) options_.on_stats(all);
+    if (options_.on_session) options_.on_session(nullptr);
     session_.reset();
     snapshots_.reset();
     remove_state();

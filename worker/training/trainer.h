@@ -69,6 +69,8 @@ struct TrainOptions {
   uint32_t save_every = 1'000;                       ///< steps between two savings; 0: only when the run ends early
   std::function<void(double seconds)> on_step = {};  ///< from a step's push to its update applied
   std::function<void(const Stats&)> on_stats = {};   ///< the session's sums, a few times a second
+  /// Gets the session once it is there, and nullptr before it ends.
+  std::function<void(Session*)> on_session = {};
   /// Gets one line when it is out of the job or continues from a later step.
   std::function<void(const std::string&)> on_return = {};
   /// Takes the model when all steps are in it, before this worker leaves the job. A worker that is killed meanwhile

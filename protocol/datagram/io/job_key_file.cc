@@ -1,25 +1,16 @@
 #include "protocol/datagram/io/job_key_file.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
+#include <sodium.h>
 
-#include <cerrno>
-#include <cstring>
 #include <optional>
+#include <string_view>
+
+#include "protocol/keys/secret_file.h"
 
 namespace millrace::protocol {
 namespace {
 
 constexpr size_t kDigits = 2 * sizeof(JobKey);
-
-/// Closes a file at the end of its scope.
-struct OpenFile {
-  int fd;
-  ~OpenFile() {
-    if (fd >= 0) ::close(fd);
-  }
-};
 
 std::optional<uint8_t> digit(char c) {
   if (c >= '0' && c <= '9') return static_cast<uint8_t>(c - '0');
@@ -41,36 +32,31 @@ std::optional<JobKey> parse(std::string_view text) {
   return key;
 }
 
-std::unexpected<Error> io_error(const std::string& path, const char* what) {
-  return fail(ErrorCode::kIo, "job key " + path + ": cannot " + what + ": " + std::strerror(errno));
-}
-
 }  // namespace
 
 Result<JobKey> read_job_key(const std::string& path) {
-  const OpenFile file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
-  if (file.fd < 0) return io_error(path, "open");
-  struct stat status{};
-  if (::fstat(file.fd, &status) != 0) return io_error(path, "stat");
-  if (!S_ISREG(status.st_mode)) return fail(ErrorCode::kInvalidArgument, "job key " + path + ": not a file");
-  if ((status.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
-    return fail(ErrorCode::kInvalidArgument, "job key " + path + ": others may read or write it; chmod 600 " + path);
-  }
-  std::array<char, kDigits + 2> text;  // a byte more than there may be
-  size_t bytes = 0;
-  while (bytes < text.size()) {
-    const ssize_t got = ::read(file.fd, text.data() + bytes, text.size() - bytes);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return io_error(path, "read");
-    if (got == 0) break;
-    bytes += static_cast<size_t>(got);
-  }
-  const auto key = parse(std::string_view(text.data(), bytes));
-  if (!key) {
-    return fail(ErrorCode::kInvalidArgument,
-                "job key " + path + ": must be 64 hexadecimal digits and a newline (openssl rand -hex 32)");
-  }
-  return *key;
+  Result<std::string> text = read_secret_file(path, "job key", kDigits + 1);
+  if (!text) return std::unexpected(text.error());
+  const auto key = parse(*text);
+  sodium_memzero(text->data(), text->size());
+  if (key) return *key;
+  return fail(ErrorCode::kInvalidArgument,
+              "job key file " + path + ": must be 64 hexadecimal digits and a newline (millrace keys job)");
+}
+
+Result<std::string> write_new_job_key(const std::string& folder, uint32_t job) {
+  if (const Status made = make_secret_folder(folder); !made) return std::unexpected(made.error());
+  std::string path = folder + "/" + std::to_string(job) + ".key";
+  JobKey key;
+  randombytes_buf(key.data(), key.size());
+  std::string text(kDigits + 1, '\n');
+  sodium_bin2hex(text.data(), text.size(), key.data(), key.size());  // ends with a zero byte
+  text.back() = '\n';
+  const Status written = make_new_file(path, "job key", 0600, text);
+  sodium_memzero(key.data(), key.size());
+  sodium_memzero(text.data(), text.size());
+  if (!written) return std::unexpected(written.error());
+  return path;
 }
 
 }  // namespace millrace::protocol

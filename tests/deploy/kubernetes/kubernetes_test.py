@@ -215,6 +215,29 @@ class FitTest(unittest.TestCase):
                          [f"{shards()['metadata']['name']}-{one}.{spec['serviceName']}:7600" for one in range(spec["replicas"])])
         self.assertGreater(spec["template"]["spec"]["terminationGracePeriodSeconds"], 10)  # --drain
 
+    def test_KeysAreMountedWhereTheFlagsLookForThem(self):
+        def sources(template):
+            """Returns the Secret or ConfigMap of each mounted folder, and its mode."""
+            volumes = {one["name"]: one for one in template["spec"]["volumes"]}
+            for mount in container_of(template)["volumeMounts"]:
+                volume = volumes[mount["name"]]
+                if "secret" in volume or "configMap" in volume:
+                    self.assertIs(mount["readOnly"], True)
+                    secret = volume.get("secret", {})
+                    yield mount["mountPath"], (secret.get("secretName") or volume["configMap"]["name"], secret.get("defaultMode"))
+
+        shard, worker = shards()["spec"]["template"], worker_job()["template"]
+        self.assertEqual(dict(sources(shard)), {"/keys/cluster": ("millrace-cluster-key", 0o440), "/keys/allowed": ("millrace-allowed-keys", None)})
+        self.assertEqual(dict(sources(worker)), {"/keys": ("millrace-worker-key", 0o440)})
+        flags = flags_of(container_of(shard))
+        self.assertEqual((flags["key"], flags["allowed-keys"]), ("/keys/cluster/cluster.key", "/keys/allowed"))
+        flags = flags_of(container_of(worker))
+        self.assertEqual((flags["key"], flags["server-key"]), ("/keys/worker.key", "/keys/cluster.pub"))
+        made = (FOLDER / "README.md").read_text(encoding="utf-8")
+        for name, files in (("secret generic millrace-cluster-key", ["cluster.key"]), ("configmap millrace-allowed-keys", ["worker.pub"]),
+                            ("secret generic millrace-worker-key", ["worker.key", "cluster.pub"])):
+            self.assertIn(f"kubectl create {name} " + " ".join(f"--from-file=keys/{one}" for one in files), made)
+
     def test_TheProgramsKnowTheFlags(self):
         for container, page in ((container_of(shards()["spec"]["template"]), "millrace-server.txt"),
                                 (container_of(worker_job()["template"]), "millrace_train.txt")):

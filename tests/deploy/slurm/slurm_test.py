@@ -139,7 +139,7 @@ class SlurmTest(unittest.TestCase):
                                    timeout=TIMEOUT_S, check=False)
             log = Path(here) / "log"
             text = log.read_text(encoding="utf-8") if log.exists() else ""
-            return ended.returncode, ended.stderr + text, list(Path(here).glob("millrace-*/*"))
+            return ended.returncode, ended.stderr + text, list(Path(here).glob("millrace-*/**/*"))
 
     def test_ShardsAndWorkersTrain(self):
         rows = self.folder / "rows.svm"
@@ -149,6 +149,8 @@ class SlurmTest(unittest.TestCase):
         self.assertEqual(code, 0, text)
         self.assertGreater(model.stat().st_size, 100)
         self.assertEqual({path.name for path in files if path.suffix == ".json"}, {"shard.0.json", "shard.1.json"})
+        self.assertEqual({path.name: path.stat().st_mode & 0o777 for path in files if path.suffix in (".key", ".pub")},
+                         {"cluster.key": 0o600, "cluster.pub": 0o644, "worker.key": 0o600, "worker.pub": 0o644})
         self.assertEqual(self.said("squeue", "--noheader"), "")
 
     def test_TheCodeOfTheWorkersIsThatOfTheJob(self):

@@ -155,10 +155,12 @@ void print_options() {
                 MILLRACE_MEMBER(liveness); MILLRACE_MEMBER(layout); MILLRACE_MEMBER(seed); MILLRACE_MEMBER(path);
                 MILLRACE_MEMBER(grid); MILLRACE_MEMBER(store); MILLRACE_MEMBER(recipe))
   MILLRACE_TYPE(WorkerConfig, MILLRACE_MEMBER(worker); MILLRACE_MEMBER(shards); MILLRACE_MEMBER(rack);
-                MILLRACE_MEMBER(switch_key_file); MILLRACE_MEMBER(connect_timeout); MILLRACE_MEMBER(start_timeout);
-                MILLRACE_MEMBER(shard_silence); MILLRACE_MEMBER(resend_after); MILLRACE_MEMBER(reconnect_after_max);
-                MILLRACE_MEMBER(link_rate); MILLRACE_MEMBER(updates_kept_max); MILLRACE_MEMBER(keep_freed_memory);
-                MILLRACE_MEMBER(returns); MILLRACE_MEMBER(load_path); MILLRACE_MEMBER(save_path); MILLRACE_MEMBER(http);
+                MILLRACE_MEMBER(key_file); MILLRACE_MEMBER(server_key_file); MILLRACE_MEMBER(switch_key_file);
+                MILLRACE_MEMBER(connect_timeout); MILLRACE_MEMBER(start_timeout); MILLRACE_MEMBER(shard_silence);
+                MILLRACE_MEMBER(resend_after); MILLRACE_MEMBER(reconnect_after_max); MILLRACE_MEMBER(link_rate);
+                MILLRACE_MEMBER(updates_kept_max); MILLRACE_MEMBER(keep_freed_memory); MILLRACE_MEMBER(returns);
+                MILLRACE_MEMBER(load_path); MILLRACE_MEMBER(save_path); MILLRACE_MEMBER(http);
+                MILLRACE_MEMBER(http_tls); MILLRACE_MEMBER(http_token_file); MILLRACE_MEMBER(http_insecure);
                 MILLRACE_MEMBER(log); MILLRACE_MEMBER(give_up))
   MILLRACE_TYPE(TensorOptions, MILLRACE_MEMBER(name); MILLRACE_MEMBER(dimension); MILLRACE_MEMBER(priority);
                 MILLRACE_MEMBER(select); MILLRACE_MEMBER(reselect); MILLRACE_MEMBER(codec_up);
@@ -210,17 +212,18 @@ void print_others() {
                 MILLRACE_MEMBER(resends); MILLRACE_MEMBER(timeouts); MILLRACE_MEMBER(fallbacks);
                 MILLRACE_MEMBER(came_back); MILLRACE_MEMBER(congestion_marks); MILLRACE_MEMBER(packets_lost);
                 MILLRACE_MEMBER(events))
-  MILLRACE_TYPE(Stats, MILLRACE_MEMBER(bytes_up); MILLRACE_MEMBER(bytes_down); MILLRACE_MEMBER(payload_bytes_up);
-                MILLRACE_MEMBER(payload_bytes_down); MILLRACE_MEMBER(raw_bytes_up); MILLRACE_MEMBER(raw_bytes_down);
-                MILLRACE_MEMBER(history_bytes_saved); MILLRACE_MEMBER(history_shortened);
-                MILLRACE_MEMBER(history_refused); MILLRACE_MEMBER(dense_bytes); MILLRACE_MEMBER(rounds);
-                MILLRACE_MEMBER(resends); MILLRACE_MEMBER(reconnects); MILLRACE_MEMBER(duplicates);
-                MILLRACE_MEMBER(updates_dropped_stale); MILLRACE_MEMBER(updates_dropped_malformed);
-                MILLRACE_MEMBER(messages_dropped_unexpected); MILLRACE_MEMBER(not_counted); MILLRACE_MEMBER(returns);
-                MILLRACE_MEMBER(returns_asked_for); MILLRACE_MEMBER(lost_save_too_old); MILLRACE_MEMBER(lost_off_log);
-                MILLRACE_MEMBER(lost_cut); MILLRACE_MEMBER(unreturnable); MILLRACE_MEMBER(entries_void);
-                MILLRACE_MEMBER(time_in_communication_s); MILLRACE_MEMBER(time_blocked_s); MILLRACE_MEMBER(audit);
-                MILLRACE_MEMBER(by_switch); MILLRACE_MEMBER(tensors))
+  MILLRACE_TYPE(
+      Stats, MILLRACE_MEMBER(bytes_up); MILLRACE_MEMBER(bytes_down); MILLRACE_MEMBER(payload_bytes_up);
+      MILLRACE_MEMBER(payload_bytes_down); MILLRACE_MEMBER(raw_bytes_up); MILLRACE_MEMBER(raw_bytes_down);
+      MILLRACE_MEMBER(history_bytes_saved); MILLRACE_MEMBER(history_shortened); MILLRACE_MEMBER(history_refused);
+      MILLRACE_MEMBER(dense_bytes); MILLRACE_MEMBER(rounds); MILLRACE_MEMBER(resends); MILLRACE_MEMBER(reconnects);
+      MILLRACE_MEMBER(duplicates); MILLRACE_MEMBER(updates_dropped_stale); MILLRACE_MEMBER(updates_dropped_malformed);
+      MILLRACE_MEMBER(messages_dropped_unexpected); MILLRACE_MEMBER(not_counted); MILLRACE_MEMBER(returns);
+      MILLRACE_MEMBER(returns_asked_for); MILLRACE_MEMBER(lost_save_too_old); MILLRACE_MEMBER(lost_off_log);
+      MILLRACE_MEMBER(lost_cut); MILLRACE_MEMBER(unreturnable); MILLRACE_MEMBER(entries_void);
+      MILLRACE_MEMBER(time_in_communication_s); MILLRACE_MEMBER(time_blocked_s); MILLRACE_MEMBER(bytes_to_devices);
+      MILLRACE_MEMBER(bytes_from_devices); MILLRACE_MEMBER(device_memory_bytes); MILLRACE_MEMBER(audit);
+      MILLRACE_MEMBER(by_switch); MILLRACE_MEMBER(tensors))
   MILLRACE_TYPE(SessionStatus, MILLRACE_MEMBER(returning); MILLRACE_MEMBER(returns); MILLRACE_MEMBER(waiting_for);
                 MILLRACE_MEMBER(audit_imbalance); MILLRACE_MEMBER(workers_missing))
   MILLRACE_TYPE(ServerPath)

@@ -48,8 +48,26 @@ TEST(HttpRequestReader, TakesTheFormsThatClientsSend) {
   EXPECT_EQ(path_of("GET / HTTP/1.0"), "/");
   EXPECT_EQ(path_of("GET http://shard:9100/metrics?a=b HTTP/1.1"), "/metrics");
   EXPECT_EQ(path_of("GET http://shard:9100 HTTP/1.1"), "/");
+  EXPECT_EQ(path_of("GET https://shard:9100/status HTTP/1.1"), "/status");
   EXPECT_EQ(path_of("GET /%2e%2e/x HTTP/1.1"), "/%2e%2e/x");
   EXPECT_EQ(path_of("BREW /? HTTP/1.1"), "/");
+}
+
+TEST(HttpRequestReader, FindsTheTokenOfTheFirstAuthorization) {
+  const auto token_of = [](const std::string& headers) {
+    HttpRequestReader reader;
+    EXPECT_EQ(reader.take("GET /a HTTP/1.1\r\n" + headers + "\r\n"), Progress::kComplete) << headers;
+    return reader.request().token;
+  };
+  EXPECT_EQ(token_of("Authorization: Bearer abc=\r\n"), "abc=");
+  EXPECT_EQ(token_of("Host: a\r\nauthorization:bEARER \t abc \t\r\nAccept: b\r\n"), "abc");
+  EXPECT_EQ(token_of("Authorization: Bearer a\r\nAuthorization: Bearer b\r\n"), "a");
+  EXPECT_EQ(token_of("Authorization: Bearer a b\r\n"), "a b");
+  for (const char* none :
+       {"", "Authorization:\r\n", "Authorization: Bearer\r\n", "Authorization: Bearer \r\n",
+        "Authorization: Basic YQ==\r\n", "Authorization : Bearer a\r\n", "X: Authorization: Bearer a\r\n",
+        "XAuthorization: Bearer a\r\n", "Authorization Bearer a\r\n", "Authorization: Bearera\r\n"})
+    EXPECT_EQ(token_of(none), "") << none;
 }
 
 TEST(HttpRequestReader, RefusesWhatIsNone) {

@@ -17,6 +17,7 @@
 #include <thread>
 #include <vector>
 
+#include "kernels/base/clock.h"
 #include "monitoring/http/status_page.h"
 
 namespace millrace::monitoring {
@@ -90,6 +91,23 @@ TEST(HttpPortTest, ServesItsFourPages) {
   EXPECT_THAT(page, StartsWith("HTTP/1.1 200"));
   EXPECT_THAT(page, HasSubstr("Content-Security-Policy: default-src 'none'"));
   EXPECT_THAT(page, HasSubstr("<title>Millrace test</title>"));
+}
+
+TEST(HttpPortTest, TheTimelineGetsItsQuery) {
+  EXPECT_THAT(get(started(handlers())->port(), "/trace"), StartsWith("HTTP/1.1 404"));
+  HttpHandlers with = handlers();
+  with.trace_json = [](std::string_view query) -> Result<std::string> {
+    if (query == "wrong") return fail(ErrorCode::kInvalidArgument, "no such parameter");
+    if (query == "early") return fail(ErrorCode::kUnavailable, "not yet");
+    return "{\"" + std::string(query) + "\":0}";
+  };
+  const auto port = started(std::move(with));
+  ASSERT_TRUE(port);
+  EXPECT_THAT(get(port->port(), "/trace?seconds=2&after=1?2"), HasSubstr("\r\n\r\n{\"seconds=2&after=1?2\":0}"));
+  EXPECT_THAT(get(port->port(), "/trace"), HasSubstr("\r\n\r\n{\"\":0}"));
+  EXPECT_THAT(get(port->port(), "/trace?"), HasSubstr("\r\n\r\n{\"\":0}"));
+  EXPECT_THAT(get(port->port(), "/trace?wrong"), AllOf(StartsWith("HTTP/1.1 400"), HasSubstr("no such parameter\n")));
+  EXPECT_THAT(get(port->port(), "/trace?early"), AllOf(StartsWith("HTTP/1.1 503"), HasSubstr("not yet\n")));
 }
 
 TEST(HttpPortTest, HealthTellsTheReason) {
@@ -228,7 +246,10 @@ TEST(HttpPortTest, ClientsThatNeverEndTheirRequestsHoldNobodyUp) {
   for (const int count : {2, 40, 200}) {
     const SlowClients slow(port->port(), count);
     EXPECT_THAT(get(port->port(), "/healthz"), StartsWith("HTTP/1.1 200")) << count;
-    EXPECT_THAT(get(port->port(), "/metrics"), StartsWith("HTTP/1.1 200")) << count;
+    const std::string metrics = get(port->port(), "/metrics");
+    EXPECT_THAT(metrics, StartsWith("HTTP/1.1 200")) << count;
+    const bool all_had_room = metrics.contains("millrace_http_refused_total{reason=\"surplus\"} 0\n");
+    EXPECT_EQ(all_had_room, count == 2) << "of " << HttpPort::kConnectionsMax;
     EXPECT_THAT(get(port->port(), "/status"), StartsWith("HTTP/1.1 200")) << count;
   }
 }
@@ -383,6 +404,13 @@ TEST(HttpPortTest, MoreRequestsThanMayWaitAreToldSo) {
   }
   EXPECT_THAT(last, StartsWith("HTTP/1.1 503"));
   may_answer.set_value();
+  std::string metrics;
+  for (const TimeNs until = monotonic_now_ns() + 20 * kNsPerS; metrics.empty() && monotonic_now_ns() < until;) {
+    const std::string answer = get(port->port(), "/metrics");
+    if (answer.starts_with("HTTP/1.1 200")) metrics = answer;
+  }
+  EXPECT_THAT(metrics, HasSubstr("millrace_http_refused_total{reason=\"busy\"}"));
+  EXPECT_THAT(metrics, Not(HasSubstr("millrace_http_refused_total{reason=\"busy\"} 0\n")));
 }
 
 /// Limits the process to the descriptors that are open now, and `more`; restores the limit when destroyed. The system
@@ -516,7 +544,7 @@ TEST(HttpPortTest, AddressesThatCannotBeAreRefusedByName) {
 }
 
 TEST(StatusPageTest, EscapesItsTitleAndNeverSetsMarkup) {
-  const std::string page = status_page("</title><script>alert('x')</script>&\"");
+  const std::string page = status_page("</title><script>alert('x')</script>&\"", PageOf::kCluster);
   EXPECT_THAT(page, Not(HasSubstr("<script>alert")));
   EXPECT_THAT(page, HasSubstr("&lt;/title&gt;&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt;&amp;&quot;"));
   for (const char* sink : {"innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("}) {
@@ -525,7 +553,7 @@ TEST(StatusPageTest, EscapesItsTitleAndNeverSetsMarkup) {
 }
 
 TEST(StatusPageTest, NeedsNothingFromElsewhere) {
-  const std::string page = status_page("Millrace");
+  const std::string page = status_page("Millrace", PageOf::kProcess);
   for (const char* elsewhere : {"http://", "https://", "src=", "@import", "url("}) {
     EXPECT_THAT(page, Not(HasSubstr(elsewhere)));
   }

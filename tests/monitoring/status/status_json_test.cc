@@ -28,6 +28,7 @@ StatusReport filled_report() {
   report.datagrams_dropped = {{"no_job", 13}, {"short", 14}};
   report.table_error = "locked";
   report.table_failures = {"timeout", 15, 16, 17};
+  report.keys = {50, 51};
   JobStatus& job = report.jobs.emplace_back();
   job.name = "job";
   job.epoch = 18;
@@ -67,7 +68,8 @@ TEST(StatusJson, WhatIsEmptyOrUnknownIsLeftOutOrEmpty) {
   report.shard_count = 1;
   report.jobs.emplace_back();
   const auto json = nlohmann::json::parse(status_json(report));
-  for (const char* absent : {"table_error", "table_failures", "datagrams_dropped"}) EXPECT_FALSE(json.contains(absent));
+  for (const char* absent : {"table_error", "table_failures", "datagrams_dropped", "keys"})
+    EXPECT_FALSE(json.contains(absent));
   for (const char* absent : {"waiting_step", "store", "switch_path", "audit", "codecs_down"})
     EXPECT_FALSE(json["jobs"][0].contains(absent)) << absent;
   for (const char* empty : {"other_shards", "refusals", "ended_jobs"}) EXPECT_EQ(json[empty], nlohmann::json::array());

@@ -83,7 +83,9 @@ JobStatus job_of_distinct_values() {
                   .finishing = false,
                   .silent_ms = 164,
                   .steps_applied = 165,
-                  .steps_behind = 166},
+                  .steps_behind = 166,
+                  .contribution_bytes = 191,
+                  .dense_bytes = 192},
                  {.worker = 167,
                   .incarnation = 168,
                   .joining = false,
@@ -91,7 +93,9 @@ JobStatus job_of_distinct_values() {
                   .finishing = false,
                   .silent_ms = 169,
                   .steps_applied = 170,
-                  .steps_behind = 171}};
+                  .steps_behind = 171,
+                  .contribution_bytes = 193,
+                  .dense_bytes = 194}};
   job.disagreements = {{.worker = 158, .part = 159, .steps = 160, .since_ms = 161}};
   job.parts = 141;
   job.steps_decided = 142;
@@ -142,6 +146,7 @@ StatusReport report_of_distinct_values() {
   report.datagrams_dropped = {{"no_job", 178}, {"short", 179}};
   report.table_error = "the table does not answer";
   report.table_failures = TableFailuresStatus{.code = "timeout", .count = 175, .first_ms = 176, .last_ms = 177};
+  report.keys = KeysStatus{.allowed = 193, .skipped_files = 194};
   return report;
 }
 
@@ -149,6 +154,7 @@ constexpr std::string_view kText =
     R"({"shard":1,"shard_count":3,"incarnation":172,"address":"tcp://192.0.2.1:7600","software":"millrace 1",
 "table":"/var/lib/millrace/table","shutting_down":true,"memory_bytes":173,"memory_bytes_max":174,
 "table_error":"the table does not answer","table_failures":{"code":"timeout","count":175,"first_ms":176,"last_ms":177},
+"keys":{"allowed":193,"skipped_files":194},
 "datagrams_dropped":{"no_job":178,"short":179},"jobs":[{"name":"linear","job":131,"epoch":132,"started":true,
 "recovering":false,"log_branch":133,"mode":"partial","workers":134,"waiting_because":"worker 2 has sent nothing",
 "waiting_for":"contributions","blocked_on":[135,136],"waiting_shards":[137],"waiting_ms":138,"decided_in_ms":139,
@@ -167,8 +173,9 @@ constexpr std::string_view kText =
 "carried":-8.5,"lost":9.5,"held":10.5,"imbalance":0.25}]},"codecs_down":[{"part":156,"tensor":"tensor 'w'",
 "codec":"gap+raw","changes":157}],"disagreements":[{"worker":158,"part":159,"steps":160,"since_ms":161}],
 "members":[{"worker":162,"incarnation":163,"joining":true,"connected":false,"finishing":false,"silent_ms":164,
-"steps_applied":165,"steps_behind":166},{"worker":167,"incarnation":168,"joining":false,"connected":true,
-"finishing":false,"silent_ms":169,"steps_applied":170,"steps_behind":171}]}],"other_shards":[{"shard":180,
+"steps_applied":165,"steps_behind":166,"contribution_bytes":191,"dense_bytes":192},{"worker":167,"incarnation":168,
+"joining":false,"connected":true,"finishing":false,"silent_ms":169,"steps_applied":170,"steps_behind":171,
+"contribution_bytes":193,"dense_bytes":194}]}],"other_shards":[{"shard":180,
 "address":"tcp://192.0.2.2:7600","incarnation":181,"said_hello":true}],"refusals":[{"refused":"worker","number":182,
 "job":"other","code":"conflict","sentence":"another process is worker 5","count":183,"first_ms":184,"last_ms":185,
 "software":"millrace 0"}],"ended_jobs":[{"name":"old","job":186,"how":"too_few_workers",

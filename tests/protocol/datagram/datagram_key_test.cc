@@ -399,11 +399,31 @@ TEST_F(JobKeyFile, IsReadWithAndWithoutItsNewline) {
   const auto key = read_job_key(write(digits_ + "\n"));
   ASSERT_TRUE(key) << key.error().message;
   EXPECT_EQ(*key, job_key(0));
-  EXPECT_TRUE(read_job_key(write(digits_, 0400)));
+  for (const mode_t mode : {0400, 0440, 0640}) EXPECT_TRUE(read_job_key(write(digits_, mode))) << mode;
+}
+
+TEST_F(JobKeyFile, IsWrittenForItsOwnerAloneAndNeverReplaced) {
+  const mode_t before = ::umask(0);
+  const auto path = write_new_job_key(folder_.file("keys"), 7);
+  const auto other = write_new_job_key(folder_.file("keys"), 8);
+  ::umask(before);
+  ASSERT_TRUE(path) << path.error().message;
+  EXPECT_EQ(*path, folder_.file("keys") + "/7.key");
+  struct stat status{};
+  ASSERT_EQ(::stat(path->c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777, 0600U);
+  const auto key = read_job_key(*path);
+  ASSERT_TRUE(key) << key.error().message;
+  EXPECT_NE(*key, read_job_key(other.value()).value());
+  const auto again = write_new_job_key(folder_.file("keys"), 7);
+  ASSERT_FALSE(again);
+  EXPECT_NE(again.error().message.find("exists"), std::string::npos) << again.error().message;
+  EXPECT_EQ(read_job_key(*path).value(), *key);
+  EXPECT_EQ(write_new_job_key(folder_.file("no/such"), 7).error().code, ErrorCode::kIo);
 }
 
 TEST_F(JobKeyFile, ThatOthersMayReadOrWriteIsRefusedWithWhatToDo) {
-  for (const mode_t mode : {0640, 0604, 0620, 0602, 0610, 0601, 0777}) {
+  for (const mode_t mode : {0604, 0620, 0660, 0602, 0601, 0777}) {
     const Error error = error_of(digits_ + "\n", mode);
     EXPECT_EQ(error.code, ErrorCode::kInvalidArgument) << mode;
     EXPECT_NE(error.message.find("chmod 600"), std::string::npos) << error.message;

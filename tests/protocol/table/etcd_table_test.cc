@@ -12,6 +12,7 @@
 #include "protocol/table/etcd_client.h"
 #include "protocol/table/job_record.h"
 #include "protocol/table/open_table.h"
+#include "protocol/table/table_rules.h"
 #include "tests/protocol/temporary_directory.h"
 #include "tests/support/etcd_server.h"
 #include "tests/support/format_versions.h"
@@ -128,10 +129,22 @@ class EtcdTables : public ::testing::Test {
     const auto answer = client.transact(transaction, monotonic_now_ns() + kPatienceMs * kNsPerMs);
     EXPECT_TRUE(answer) << answer.error().message;
   }
+  void expect_refused(ErrorCode code, const char* words) {
+    const auto refused = open_etcd_table(options_);
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code, code);
+    EXPECT_THAT(refused.error().message, HasSubstr(words));
+  }
 
   testing::EtcdServer* server_ = nullptr;
   EtcdOptions options_;
 };
+
+/// Returns the name of an open job's key.
+std::string key_of(const JobRecord& record) {
+  std::string digits = std::to_string(record.membership.job);
+  return "job/" + std::string(20 - digits.size(), '0') + digits;
+}
 
 JobRecord next_of(JobRecord record) {
   ++record.membership.epoch;
@@ -150,24 +163,34 @@ TEST_F(EtcdTables, PrefixesAreClustersOfTheirOwn) {
 
 TEST_F(EtcdTables, AnotherFormatIsRefusedAndSaysWhatToDo) {
   put("format", "999");
-  const auto refused = open_etcd_table(options_);
-  ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
-  EXPECT_THAT(refused.error().message, HasSubstr("name another prefix"));
+  expect_refused(ErrorCode::kUnsupported, "name another prefix");
 }
 
 TEST_F(EtcdTables, DamagedKeysAreErrorsNotCrashes) {
   const auto table = open();
-  ASSERT_TRUE(table->create_job("train", ByteBuffer{1, 2, 3}));
-  put("job/00000000000000000001", "x");
+  put(key_of(table->create_job("train", ByteBuffer{1, 2, 3}).value()), "x");
   EXPECT_EQ(table->read_job("train").error().code, ErrorCode::kMalformed);
   put("name/train", "one");
   EXPECT_EQ(table->read_job("train").error().code, ErrorCode::kMalformed);
   put("shard_count", "1000000000");
   EXPECT_EQ(table->shard_map().error().code, ErrorCode::kMalformed);
   put("shard_count", "2");
-  put("shard/0000", "no second line");
-  EXPECT_EQ(table->shard_map().error().code, ErrorCode::kMalformed);
+  for (const char* value : {"no second line", "tcp://a:1\n", "tcp://a:1\n\n0000000000000000"}) {
+    put("shard/0000", value);
+    EXPECT_EQ(table->shard_map().error().code, ErrorCode::kMalformed) << value;
+  }
+}
+
+TEST_F(EtcdTables, ATableWithoutAnIdentityIsDamaged) {
+  put("format", "2");
+  expect_refused(ErrorCode::kMalformed, "identity");
+}
+
+TEST_F(EtcdTables, NoTwoTablesGiveOneNumberToTheirFirstJobs) {
+  EtcdOptions other = options_;
+  other.prefix += "-other";
+  EXPECT_NE(open()->create_job("train", ByteBuffer{1})->membership.job,
+            open(other)->create_job("train", ByteBuffer{1})->membership.job);
 }
 
 TEST_F(EtcdTables, KeysCopiedWithoutTheirVersionsAreRefused) {
@@ -175,11 +198,10 @@ TEST_F(EtcdTables, KeysCopiedWithoutTheirVersionsAreRefused) {
   JobRecord record = table->create_job("train", ByteBuffer{1}).value();
   EtcdClient client(options_, std::make_shared<EtcdHealth>());
   EtcdTransaction read;
-  const std::string key = options_.prefix + "/job/00000000000000000001";
-  read.then().get(key);
+  read.then().get(options_.prefix + "/" + key_of(record));
   const auto answer = client.transact(read, monotonic_now_ns() + kPatienceMs * kNsPerMs).value();
-  put("job/00000000000000000001", text_of(answer.etcd.ranges[0][0].value));
-  const auto refused = table->read_job(uint64_t{1});
+  put(key_of(record), text_of(answer.etcd.ranges[0][0].value));
+  const auto refused = table->read_job(record.membership.job);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ErrorCode::kMalformed);
   EXPECT_THAT(refused.error().message, HasSubstr("snapshot restore"));
@@ -234,7 +256,7 @@ TEST_F(EtcdTables, TheEndOfAJobWhoseAnswerIsLostIsKnown) {
   EXPECT_TRUE(*swapped);
   EXPECT_EQ(proxy.answers_to_lose(), 0);
   EXPECT_EQ(open()->read_job("train"), std::nullopt);
-  EXPECT_TRUE((*open()->read_job(uint64_t{1}))->membership.finished);
+  EXPECT_TRUE((*open()->read_job(last.membership.job))->membership.finished);
 }
 
 TEST_F(EtcdTables, AnotherSwapInTheWayOfARepeatedOneIsNotTakenForIt) {
@@ -313,11 +335,17 @@ TEST_F(EtcdTables, TheirKeysAndValuesAreThoseOfTheirVersion) {
   millrace::testing::Fingerprint bytes;
   uint64_t version = 0;
   for (const EtcdEntry& entry : answer->etcd.ranges.at(0)) {
-    const std::string key = entry.key.substr(options_.prefix.size() + 1);
+    std::string key = entry.key.substr(options_.prefix.size() + 1);
     std::string value(text_of(entry.value));
     if (key == "format") version = std::stoull(value);
+    if (key == "identity") value = std::to_string(value.size()) + " digits";
+    if (key.starts_with("name/")) value = "a number";
+    if (key.starts_with("spec/")) key = "spec/ and a number";
     if (key.starts_with("job/") || key.starts_with("done/")) {
-      ASSERT_TRUE(decode_job_record(ByteSpan(entry.value).subspan(kTagBytes))) << key;
+      key = key.substr(0, key.find('/')) + "/ and a number of " + std::to_string(key.size()) + " bytes";
+      const auto record = decode_job_record(ByteSpan(entry.value).subspan(kTagBytes));
+      ASSERT_TRUE(record) << key;
+      EXPECT_EQ(record->membership.job >> kJobNumberRandomBits, record->name == "open" ? 1u : 2u);
       value = "a tag of 16 bytes and a record";
     }
     if (key == "format") value.clear();
@@ -389,6 +417,57 @@ TEST(EtcdOutage, CallsFailAtOnceAndTheTableComesBackWithEtcd) {
   server->start_again();
   while (!table->polled_change_counter()) std::this_thread::yield();
   EXPECT_EQ(table->shard_map()->front(), (ShardEntry{"tcp://a:1", 1}));
+}
+
+/// Returns the first answer of a poll that is neither a counter nor a time-out: etcd may still start.
+Error loss_of_polls(MembershipTable& table) {
+  Result<uint64_t> polled = table.polled_change_counter();
+  while (polled || polled.error().code == ErrorCode::kTimeout) {
+    ::poll(nullptr, 0, 10);
+    polled = table.polled_change_counter();
+  }
+  return polled.error();
+}
+
+TEST(EtcdOutage, ATableWhoseDataAreLostOrOlderIsAnError) {
+  const auto server = testing::EtcdServer::start();
+  if (!server) GTEST_SKIP() << testing::kNoEtcd;
+  EtcdOptions options;
+  options.endpoints = {server->endpoint()};
+  options.wait_ms = kPatienceMs;
+  const auto table = open_etcd_table(options).value();
+  ASSERT_EQ(table->start_shard(0, 1, "tcp://a:1"), 1u);
+  JobRecord record = table->create_job("train", ByteBuffer{1}).value();
+  server->kill();
+  server->keep_data();
+  server->start_again();
+  const auto later = open_etcd_table(options).value();
+  ASSERT_EQ(later->compare_and_swap(1, next_of(record)), true);
+  ASSERT_TRUE(later->change_counter());
+  ASSERT_TRUE(later->polled_change_counter());
+  server->kill();
+  server->go_back();
+  server->start_again();
+  const Error older = loss_of_polls(*later);
+  EXPECT_EQ(older.code, ErrorCode::kStale);
+  EXPECT_THAT(older.message, HasSubstr(std::string(kOlderTable)));
+  EXPECT_EQ(later->change_counter().error().code, ErrorCode::kStale);
+  EXPECT_TRUE(open_etcd_table(options).value()->change_counter()) << "a process that starts later takes the copy";
+  ASSERT_TRUE(table->polled_change_counter()) << "its past is in the copy";
+
+  server->kill();
+  server->lose_data();
+  server->start_again();
+  const Error lost = loss_of_polls(*table);
+  EXPECT_EQ(lost.code, ErrorCode::kConflict);
+  EXPECT_THAT(lost.message, HasSubstr(std::string(kAnotherTable)));
+  const auto other = open_etcd_table(options).value();  // a shard that starts later has another table
+  ASSERT_EQ(other->start_shard(0, 1, "tcp://a:1"), 1u);
+  EXPECT_EQ(table->change_counter().error().code, ErrorCode::kConflict);
+  EXPECT_EQ(table->start_shard(0, 1, "tcp://a:1").error().code, ErrorCode::kConflict);
+  EXPECT_EQ(table->create_job("train", ByteBuffer{1}).error().code, ErrorCode::kConflict);
+  EXPECT_EQ(table->compare_and_swap(1, next_of(record)).error().code, ErrorCode::kConflict);
+  EXPECT_EQ(other->shard_map()->front(), (ShardEntry{"tcp://a:1", 1}));
 }
 
 }  // namespace

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "kernels/base/bytes.h"
+#include "kernels/base/hash.h"
 #include "tests/support/format_versions.h"
 
 namespace millrace::protocol {
@@ -24,6 +26,9 @@ JobRecord job_record_example() {
   record.last_incarnations = {{1, 2}};
   record.workers_rejoin = true;
   record.end_reason = "worker 1 went silent";
+  record.opened_by = "worker-1";
+  record.end_code = ErrorCode::kTimeout;
+  record.finished = {{40, 8}, {}, {39, 9}};
   return record;
 }
 
@@ -36,6 +41,9 @@ TEST(JobRecordBytes, GoRoundTrip) {
   EXPECT_EQ(decoded->last_incarnations, job_record_example().last_incarnations);
   EXPECT_EQ(decoded->workers_rejoin, job_record_example().workers_rejoin);
   EXPECT_EQ(decoded->end_reason, job_record_example().end_reason);
+  EXPECT_EQ(decoded->opened_by, job_record_example().opened_by);
+  EXPECT_EQ(decoded->end_code, job_record_example().end_code);
+  EXPECT_EQ(decoded->finished, job_record_example().finished);
 }
 
 TEST(JobRecordBytes, AreThoseOfTheirVersion) {
@@ -43,6 +51,44 @@ TEST(JobRecordBytes, AreThoseOfTheirVersion) {
   millrace::testing::expect_format_version("job_record", bytes[0] + (uint64_t{bytes[1]} << 8),
                                            millrace::testing::Fingerprint().add(bytes),
                                            "kRecordVersion in protocol/table/job_record.cc");
+}
+
+TEST(JobRecordBytes, ARecordOfARunningJobHasNoEnd) {
+  JobRecord record = job_record_example();
+  record.opened_by.clear();
+  record.end_reason.clear();
+  record.end_code = JobRecord().end_code;
+  record.finished = {};
+  const auto decoded = decode_job_record(encode_job_record(record));
+  ASSERT_TRUE(decoded) << decoded.error().message;
+  EXPECT_EQ(decoded->membership, record.membership);
+  EXPECT_EQ(decoded->end_reason, "");
+  EXPECT_EQ(decoded->opened_by, "");
+  EXPECT_EQ(decoded->end_code, ErrorCode::kUnavailable);
+  EXPECT_TRUE(decoded->finished.empty());
+}
+
+TEST(JobRecordBytes, AnotherVersionIsRefused) {
+  const ByteBuffer bytes = encode_job_record(job_record_example());
+  for (const int step : {-1, 1}) {
+    ByteBuffer other(bytes.begin(), bytes.end() - sizeof(uint64_t));
+    other[0] = static_cast<uint8_t>(other[0] + step);
+    const uint64_t hash = hash64(ByteSpan(other));
+    ByteWriter(other).put(hash);
+    const auto decoded = decode_job_record(other);
+    ASSERT_FALSE(decoded) << step;
+    EXPECT_EQ(decoded.error().code, ErrorCode::kUnsupported);
+  }
+}
+
+TEST(JobRecordBytes, AnUnknownCodeOfTheEndIsRefused) {
+  for (const uint16_t code : std::initializer_list<uint16_t>{0, 1'000}) {
+    JobRecord record = job_record_example();
+    record.end_code = ErrorCode{code};
+    const auto decoded = decode_job_record(encode_job_record(record));
+    ASSERT_FALSE(decoded) << code;
+    EXPECT_EQ(decoded.error().code, ErrorCode::kMalformed);
+  }
 }
 
 TEST(JobRecordBytes, EveryTruncationIsRefused) {

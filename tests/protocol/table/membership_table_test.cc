@@ -92,6 +92,14 @@ TEST(SqliteTable, ItsSchemaIsThatOfItsVersion) {
                                            "kSchemaVersion in protocol/table/sqlite_table.cc");
 }
 
+/// Changes a table's file as another program would.
+void change_file(const std::string& path, const char* sql) {
+  sqlite3* handle = nullptr;
+  ASSERT_EQ(sqlite3_open(path.c_str(), &handle), SQLITE_OK);
+  EXPECT_EQ(sqlite3_exec(handle, sql, nullptr, nullptr, nullptr), SQLITE_OK) << sql;
+  sqlite3_close(handle);
+}
+
 /// A process that was stopped in the middle of a write: its lock stays.
 class StoppedWriter {
  public:
@@ -270,12 +278,13 @@ TEST_P(MembershipTables, OpenJobsAreListedByNumber) {
   ASSERT_EQ(jobs.size(), 2u);
   EXPECT_EQ(jobs[0].name, "b");
   EXPECT_EQ(jobs[1].name, "c");
-  EXPECT_EQ(jobs[1].membership.job, 3u);
+  EXPECT_LT(jobs[0].membership.job, done.membership.job);
+  EXPECT_LT(done.membership.job, jobs[1].membership.job);
 }
 
 TEST_P(MembershipTables, AClusterIsRemovedOnceItsProcessesHaveEnded) {
   ASSERT_EQ(table_->start_shard(0, 2, "tcp://a:1"), 1u);
-  ASSERT_TRUE(table_->create_job("train", spec_bytes()));
+  const uint64_t job = table_->create_job("train", spec_bytes())->membership.job;
   ASSERT_EQ(table_->set_drain(0, 1, DrainNote{1, ""}), true);
   const auto other = open_();
   do {
@@ -298,23 +307,69 @@ TEST_P(MembershipTables, AClusterIsRemovedOnceItsProcessesHaveEnded) {
   EXPECT_GT(other->change_counter().value(), before);
   EXPECT_TRUE(other->shard_map().value().empty());
   EXPECT_EQ(other->read_job("train").value(), std::nullopt);
-  EXPECT_EQ(other->read_job(uint64_t{1}).value(), std::nullopt);
+  EXPECT_EQ(other->read_job(job).value(), std::nullopt);
   EXPECT_EQ(other->start_shard(0, 3, "tcp://a:1"), 1u);
   EXPECT_EQ(other->read_drain(0).value(), std::nullopt);
-  EXPECT_EQ(other->create_job("train", spec_bytes()).value().membership.job, 2u) << "numbers are not given again";
+  EXPECT_GT(other->create_job("train", spec_bytes()).value().membership.job, job) << "numbers are not given again";
+}
+
+TEST_P(MembershipTables, AClusterThatWasRemovedIsAnotherTableToItsProcesses) {
+  ASSERT_EQ(table_->start_shard(0, 1, "tcp://a:1"), 1u);
+  JobRecord record = table_->create_job("train", spec_bytes()).value();
+  ASSERT_TRUE(table_->polled_change_counter());
+  const auto other = open_();
+  ASSERT_EQ(other->remove_cluster(), true);
+  ASSERT_EQ(other->start_shard(0, 1, "tcp://a:1"), 1u) << "the same number, address and incarnation";
+  const auto expect_conflict = [](const Error& error) {
+    EXPECT_EQ(error.code, ErrorCode::kConflict);
+    EXPECT_THAT(error.message, ::testing::HasSubstr("not the table that the process began with"));
+  };
+  expect_conflict(table_->change_counter().error());
+  Result<uint64_t> polled = table_->polled_change_counter();
+  while (polled) polled = table_->polled_change_counter();
+  expect_conflict(polled.error());
+  expect_conflict(table_->start_shard(0, 1, "tcp://a:1").error());
+  expect_conflict(table_->take_over_shard(0, 1, "tcp://a:1", "").error());
+  expect_conflict(table_->set_drain(0, 1, DrainNote{1, ""}).error());
+  expect_conflict(table_->create_job("train", spec_bytes()).error());
+  ++record.membership.epoch;
+  expect_conflict(table_->compare_and_swap(1, record).error());
+  expect_conflict(table_->remove_cluster().error());
+  const auto later = open_();
+  for (MembershipTable* of_next : {later.get(), other.get()}) {
+    EXPECT_EQ(of_next->shard_map()->front(), (ShardEntry{"tcp://a:1", 1}));
+    EXPECT_EQ(of_next->read_job("train").value(), std::nullopt);
+  }
+  EXPECT_TRUE(other->change_counter());
+  EXPECT_TRUE(other->create_job("train", spec_bytes()));
 }
 
 TEST(SqliteTable, AFileOfABuildWithoutNotesIsTaken) {
   TemporaryDirectory directory;
   const std::string path = directory.file("table.db");
   ASSERT_TRUE(open_sqlite_table(path));
-  sqlite3* earlier = nullptr;
-  ASSERT_EQ(sqlite3_open(path.c_str(), &earlier), SQLITE_OK);
-  ASSERT_EQ(sqlite3_exec(earlier, "DROP TABLE notes", nullptr, nullptr, nullptr), SQLITE_OK);
-  sqlite3_close(earlier);
+  change_file(path, "DROP TABLE notes");
   const auto table = open_sqlite_table(path).value();
   ASSERT_EQ(table->start_shard(0, 1, "tcp://a:1"), 1u);
   EXPECT_EQ(table->set_drain(0, 1, DrainNote{1, ""}), true);
+}
+
+TEST(SqliteTable, ALeaseIsHeldBeforeItsNoteIsWritten) {
+  TemporaryDirectory directory;
+  const std::string path = directory.file("table.db");
+  const auto table = open_sqlite_table(path).value();
+  const ProcessNote note{"tcp://a:1", "a:2", "millrace 7"};
+  table->introduce(note);
+  ASSERT_EQ(table->start_shard(0, 1, note.address), 1u);
+  change_file(path, "CREATE TRIGGER refuses BEFORE INSERT ON notes BEGIN SELECT RAISE(FAIL, 'full'); END");
+  EXPECT_TRUE(table->hold_lease(0, 1));
+  const auto other = open_sqlite_table(path).value();
+  ASSERT_TRUE(other->read_cluster());
+  EXPECT_TRUE(other->read_cluster()->shards[0].held);
+  EXPECT_EQ(other->read_cluster()->shards[0].process, ProcessNote());
+  change_file(path, "DROP TRIGGER refuses");
+  EXPECT_TRUE(table->hold_lease(0, 1));
+  EXPECT_EQ(other->read_cluster()->shards[0].process, note);
 }
 
 TEST_P(MembershipTables, ATakeOverIsOfOneIncarnationAndSucceedsOnce) {
@@ -358,7 +413,6 @@ TEST_P(MembershipTables, WhoeverCreatesAJobFirstWinsAndTheOtherGetsIt) {
   ASSERT_TRUE(table_->start_shard(0, 1, "tcp://a:1"));
   const auto first = table_->create_job("train", spec_bytes());
   ASSERT_TRUE(first);
-  EXPECT_EQ(first->membership.job, 1u);
   EXPECT_EQ(first->membership.epoch, 1u);
   EXPECT_EQ(first->spec, spec_bytes());
   EXPECT_THAT(first->membership.shards, ::testing::ElementsAre(ShardEntry{"tcp://a:1", 1}));
@@ -415,8 +469,8 @@ TEST_P(MembershipTables, AFinishedJobFreesItsNameAndKeepsItsNumber) {
   record.membership.finished = true;
   ASSERT_EQ(table_->compare_and_swap(1, record), true);
   EXPECT_EQ(table_->read_job("train").value(), std::nullopt);
-  EXPECT_TRUE(table_->read_job(uint64_t{1}).value()->membership.finished);
-  EXPECT_EQ(table_->create_job("train", spec_bytes()).value().membership.job, 2u);
+  EXPECT_TRUE(table_->read_job(record.membership.job).value()->membership.finished);
+  EXPECT_GT(table_->create_job("train", spec_bytes()).value().membership.job, record.membership.job);
 }
 
 TEST_P(MembershipTables, UnknownJobsAreAbsentNotErrors) {
@@ -447,10 +501,7 @@ TEST_P(MembershipTables, TheChangeCounterGrowsWithEveryChangeAndOnlyThen) {
 TEST(SqliteTable, AFileOfAnotherProgramIsLeftAlone) {
   TemporaryDirectory directory;
   const std::string path = directory.file("other.db");
-  sqlite3* other = nullptr;
-  ASSERT_EQ(sqlite3_open(path.c_str(), &other), SQLITE_OK);
-  ASSERT_EQ(sqlite3_exec(other, "CREATE TABLE mine (x)", nullptr, nullptr, nullptr), SQLITE_OK);
-  sqlite3_close(other);
+  change_file(path, "CREATE TABLE mine (x)");
   const auto size_before = std::filesystem::file_size(path);
   const auto refused = open_sqlite_table(path);
   ASSERT_FALSE(refused);
@@ -462,10 +513,7 @@ TEST(SqliteTable, AFileOfAnEarlierSchemaIsRefusedAndSaysWhatToDo) {
   TemporaryDirectory directory;
   const std::string path = directory.file("table.db");
   ASSERT_TRUE(open_sqlite_table(path));
-  sqlite3* earlier = nullptr;
-  ASSERT_EQ(sqlite3_open(path.c_str(), &earlier), SQLITE_OK);
-  ASSERT_EQ(sqlite3_exec(earlier, "PRAGMA user_version = 1", nullptr, nullptr, nullptr), SQLITE_OK);
-  sqlite3_close(earlier);
+  change_file(path, "PRAGMA user_version = 1");
   const auto refused = open_sqlite_table(path);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
@@ -483,6 +531,38 @@ TEST(SqliteTable, AFileThatIsNoDatabaseIsAnErrorThatNamesIt) {
   EXPECT_THAT(refused.error().message, ::testing::HasSubstr("name another file"));
 }
 
+TEST(SqliteTable, AFileThatIsRemovedOrReplacedMeanwhileIsAnErrorUntilItIsBack) {
+  const TemporaryDirectory directory;
+  const std::string path = directory.file("table.db");
+  const auto table = open_sqlite_table(path).value();
+  ASSERT_EQ(table->start_shard(0, 1, "tcp://a:1"), 1u);
+  const JobRecord record = table->create_job("train", ByteBuffer{1}).value();
+  const auto expect_refused = [&] {
+    JobRecord next = record;
+    ++next.membership.epoch;
+    const Error error = table->change_counter().error();
+    EXPECT_EQ(error.code, ErrorCode::kIo);
+    EXPECT_THAT(error.message, ::testing::HasSubstr(path));
+    EXPECT_THAT(error.message, ::testing::HasSubstr("start all shards again"));
+    EXPECT_EQ(table->compare_and_swap(1, next).error().code, ErrorCode::kIo);
+    EXPECT_EQ(table->create_job("other", ByteBuffer{1}).error().code, ErrorCode::kIo);
+    EXPECT_EQ(table->start_shard(0, 1, "tcp://b:1").error().code, ErrorCode::kIo);
+  };
+  const auto move = [](const std::string& from, const std::string& to) {
+    for (const char* part : {"", "-wal", "-shm"}) std::filesystem::rename(from + part, to + part);
+  };
+  move(path, path + ".away");
+  expect_refused();
+  {
+    const auto later = open_sqlite_table(path).value();  // a new file, with incarnations of its own
+    EXPECT_EQ(later->start_shard(0, 1, "tcp://b:1"), 1u);
+    expect_refused();
+  }
+  move(path + ".away", path);
+  EXPECT_TRUE(table->change_counter());
+  EXPECT_EQ(table->shard_map()->front(), (ShardEntry{"tcp://a:1", 1}));
+}
+
 TEST(SqliteTable, AFolderThatIsNotThereIsAnErrorThatNamesTheFile) {
   const auto refused = open_sqlite_table("no/such/folder/table.db");
   ASSERT_FALSE(refused);
@@ -496,13 +576,8 @@ TEST(SqliteTable, ADamagedRecordIsAnErrorNotACrash) {
   const std::string path = directory.file("table.db");
   auto table = open_sqlite_table(path).value();
   ASSERT_TRUE(table->create_job("train", ByteBuffer{1, 2, 3}));
-  sqlite3* raw = nullptr;
-  ASSERT_EQ(sqlite3_open(path.c_str(), &raw), SQLITE_OK);
-  ASSERT_EQ(sqlite3_exec(raw, "UPDATE jobs SET record = substr(record, 1, 20)", nullptr, nullptr, nullptr), SQLITE_OK);
-  ASSERT_EQ(sqlite3_exec(raw, "UPDATE counters SET value = 1000000000000 WHERE name = 'shard_count'", nullptr, nullptr,
-                         nullptr),
-            SQLITE_OK);
-  sqlite3_close(raw);
+  change_file(path, "UPDATE jobs SET record = substr(record, 1, 20)");
+  change_file(path, "UPDATE counters SET value = 1000000000000 WHERE name = 'shard_count'");
   EXPECT_EQ(table->read_job("train").error().code, ErrorCode::kMalformed);
   EXPECT_EQ(table->shard_map().error().code, ErrorCode::kMalformed);
 }

@@ -15,6 +15,7 @@
 #include "kernels/base/clock.h"
 #include "protocol/transport/transport.h"
 #include "tests/protocol/example_messages.h"
+#include "tests/protocol/transport/bare_zmtp.h"
 
 /// What strangers and bad luck do to a listener: one peer's bytes never disturb another's.
 namespace millrace::protocol {
@@ -92,7 +93,7 @@ class HostileTransport : public ::testing::Test {
     EXPECT_EQ(answer->message->body, every_message()[5].body);
   }
 
-  TransportContext context_{{.limits = {.envelope_bytes_max = 1 << 16, .payload_bytes_max = 1 << 16}, .security = ""}};
+  TransportContext context_{{.limits = {.envelope_bytes_max = 1 << 16, .payload_bytes_max = 1 << 16}}};
   std::unique_ptr<Listener> listener_;
   Poller poller_;
 };
@@ -128,6 +129,35 @@ TEST_F(HostileTransport, AFrameOverTheLimitClosesOnlyItsOwnConnection) {
   stranger.send({std::string((1 << 16) + 1, 'x'), ""});
   expect_undisturbed();
   EXPECT_FALSE(listener_->receive()) << "it must not have come through";
+}
+
+TEST_F(HostileTransport, APeerThatReadsNothingKeepsABoundedNumberOfBytes) {
+  constexpr uint64_t kQueueMost = 1 << 20;
+  constexpr size_t kPayload = 256 << 10;
+  constexpr size_t kSentMost = 256 << 20;  // beside the bound: buffers of the system
+  TransportOptions options;
+  options.queue_bytes_max = kQueueMost;
+  TransportContext context(options);
+  const auto listener = Listener::bind(context, "tcp://127.0.0.1:0").value();
+  millrace::testing::BareZmtp peer(port_of(listener->address()));
+  ASSERT_TRUE(peer.send_frame(millrace::testing::BareZmtp::Frame::kMore, "x"));
+  ASSERT_TRUE(peer.send_frame(millrace::testing::BareZmtp::Frame::kLast, "y"));
+  Poller poller;
+  poller.add(*listener);
+  const std::optional<Received> received = wait_for_message(poller, *listener);
+  ASSERT_TRUE(received);
+  const SharedBytes envelope = SharedBytes::from(encode_envelope(every_message()[5]));
+  const SharedBytes payload = SharedBytes::from(ByteBuffer(kPayload));
+  size_t sent = 0;
+  while (sent < kSentMost && listener->send_frames(received->peer, envelope, payload) == SendResult::kSent)
+    sent += kPayload;
+  EXPECT_LT(sent, kSentMost);
+  EXPECT_LE(payload.owner.use_count(), static_cast<long>(2 + kQueueMost / kPayload)) << "what ZeroMQ keeps";
+  const auto honest = Connection::connect(context, listener->address()).value();
+  ASSERT_EQ(honest->send(every_message()[4]), SendResult::kSent);
+  const std::optional<Received> other = wait_for_message(poller, *listener);
+  ASSERT_TRUE(other);
+  EXPECT_EQ(listener->send_frames(other->peer, envelope, payload), SendResult::kSent) << "each peer has its own bound";
 }
 
 TEST_F(HostileTransport, BytesThatAreNoZeroMqDisturbNobody) {

@@ -159,7 +159,7 @@ TEST_F(MetricsExportTest, AFloodOfJobsLeavesABoundedNumberOfSeries) {
 }
 
 TEST_F(MetricsExportTest, EveryMetricOfTheCatalogIsSetBySomething) {
-  for (int metric = 0; metric <= static_cast<int>(Metric::kTableErrors); ++metric)
+  for (int metric = 0; metric <= static_cast<int>(Metric::kKeysRefused); ++metric)
     export_.record({static_cast<Metric>(metric), "job", "label", 1});
   JobStatus& job = status_.jobs.emplace_back();
   job.name = "job";
@@ -167,6 +167,7 @@ TEST_F(MetricsExportTest, EveryMetricOfTheCatalogIsSetBySomething) {
   job.switch_path.emplace().aggregator = AggregatorStatus{};
   job.switch_path->aggregator->events = {{"bad_mac", 3}};
   status_.datagrams_dropped = {{"send_full", 2}};
+  status_.keys = KeysStatus{.allowed = 3, .skipped_files = 1};
   export_.count_network(1, 1);
   export_.update_gauges(status_, now_);
   const std::string exported = text();

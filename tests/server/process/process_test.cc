@@ -118,7 +118,7 @@ TEST(ServerProgram, WrongArgumentsAndTablesAreRefused) {
   EXPECT_EQ(number.wait(), 2);
   Program table({"--table", folder.path + "/no/such/folder/t.db", "--listen", "tcp://127.0.0.1:0"});
   EXPECT_EQ(table.wait(), 6);
-  Program everywhere({"--table", folder.path + "/t.db", "--listen", "tcp://0.0.0.0:0"});
+  Program everywhere({"--table", folder.path + "/t.db", "--listen", "tcp://0.0.0.0:0", "--insecure"});
   EXPECT_EQ(everywhere.wait(), 2) << "needs --advertise";
   Program help({"--help"});
   EXPECT_EQ(help.wait(), 0);

@@ -34,10 +34,10 @@ struct TemporaryFolder {
   std::string path;
 };
 
-/// The program itself, with its stdout.
+/// The program itself, with its stdout. `log` is the file of its stderr; empty: the test's.
 class Program {
  public:
-  explicit Program(std::vector<std::string> arguments) {
+  explicit Program(std::vector<std::string> arguments, const std::string& log = {}) {
     arguments.insert(arguments.begin(), built_file("bin/millrace-server"));
     std::vector<char*> argv;
     for (std::string& argument : arguments) argv.push_back(argument.data());
@@ -47,6 +47,8 @@ class Program {
     posix_spawn_file_actions_t files;
     posix_spawn_file_actions_init(&files);
     posix_spawn_file_actions_adddup2(&files, ends[1], STDOUT_FILENO);
+    if (!log.empty())
+      posix_spawn_file_actions_addopen(&files, STDERR_FILENO, log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
     EXPECT_EQ(::posix_spawn(&pid_, argv[0], &files, nullptr, argv.data(), environ), 0);
     posix_spawn_file_actions_destroy(&files);
     ::close(ends[1]);
@@ -100,6 +102,26 @@ class HandWorker {
       poller_.wait(100);
     }
     return std::nullopt;
+  }
+  /// Returns the sentence of the next Refuse; empty: a Welcome came before it.
+  std::string next_answer_to_hello() {
+    const TimeNs until = monotonic_now_ns() + 20 * kNsPerS;
+    for (; monotonic_now_ns() < until; poller_.wait(100)) {
+      while (std::optional<protocol::Received> received = connection_->receive()) {
+        if (!received->message) continue;
+        if (std::holds_alternative<protocol::Welcome>(received->message->body)) return {};
+        if (const auto* refuse = std::get_if<protocol::Refuse>(&received->message->body)) return refuse->sentence;
+      }
+    }
+    return "no answer";
+  }
+
+  /// Waits until the server ends the connection.
+  bool is_ended() {
+    for (const TimeNs until = monotonic_now_ns() + 20 * kNsPerS; monotonic_now_ns() < until; poller_.wait(100)) {
+      if (connection_->state() == protocol::ConnectionState::kDisconnected) return true;
+    }
+    return false;
   }
 
  private:

@@ -284,6 +284,22 @@ TEST(StoreSave, AShardThatShutsDownSavesFirst) {
   EXPECT_EQ(saved(cluster).parts[0].arrays.weights, constant(-1));
 }
 
+TEST(StoreSave, AShardWhoseNumberASpareHasTakenFinishesNoSave) {
+  protocol::JobSpec spec = store_job(2, "sgd:1");
+  Stores cluster(spec, 1, {}, kSaves);
+  cluster.join_all();
+  cluster.step_all(0, constant(1));
+  save_now(cluster);
+  ASSERT_EQ(saved(cluster).parts[0].position.n, 1u);
+  cluster.push(0, 1, constant(1));
+  cluster.push(1, 1, constant(1));  // decided, and acknowledged by no worker
+  save_now(cluster);
+  ASSERT_EQ(cluster.table().take_over_shard(0, 1, "tcp://spare:9", ""), 2u);
+  cluster.pass(1'000);
+  ASSERT_TRUE(cluster.core().stopped());
+  EXPECT_EQ(saved(cluster).parts[0].position.n, 1u) << "the save of the spare's place stays";
+}
+
 TEST(StoreSave, WeightsThatWereNeverThereAreNotSaved) {
   Stores cluster(that_begins(store_job(1, "sgd:1"), StoreBegin::kWorker), 1, {}, kSaves);
   cluster.join_all();

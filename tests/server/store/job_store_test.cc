@@ -306,6 +306,11 @@ TEST(Store, ItsMemoryIsTheJobsAndRefusedWithTheFlagsName) {
   const auto refusal = expect_body<Refuse>(small.join(0));
   EXPECT_EQ(refusal.code, ErrorCode::kLimitExceeded);
   EXPECT_THAT(refusal.sentence, HasSubstr("--job-memory-bytes-max"));
+  Stores of_poor_key(store_job(1, "adam:0.1", 1'000));
+  of_poor_key.job_quota = 23'999;
+  EXPECT_THAT(expect_body<Refuse>(of_poor_key.join(0)).sentence, HasSubstr("quota of the key"));
+  of_poor_key.job_quota = 24'000;
+  expect_body<protocol::Welcome>(of_poor_key.join(0));
   limits.job_memory_bytes_max = 24'000;
   limits.shard_memory_bytes_max = 11'999;
   Stores shard(store_job(1, "adam:0.1", 1'000), 1, limits);

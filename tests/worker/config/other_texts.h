@@ -50,6 +50,8 @@ inline const std::map<std::string, std::string> kOtherTexts = {
     {"recipe", "lr=1 batch=64"},
     {"worker", "3"},
     {"shards", "tcp://a:1,tcp://b:2"},
+    {"key_file", "worker.key"},
+    {"server_key_file", "cluster.pub"},
     {"rack", "192.0.2.8:7700"},
     {"switch_key_file", "a.key"},
     {"connect_timeout", "15s"},
@@ -64,6 +66,9 @@ inline const std::map<std::string, std::string> kOtherTexts = {
     {"load_path", "in.state"},
     {"save_path", "out.state"},
     {"http", "127.0.0.1:0"},
+    {"http_tls", "cert.pem,cert.key"},
+    {"http_token_file", "http.token"},
+    {"http_insecure", "on"},
 };
 
 }  // namespace millrace::testing

@@ -94,14 +94,14 @@ TEST_F(Handshake, OfAnAttemptThatNobodyAcceptedNothingElseIsSaid) {
   core().on_connected(0, now_, actions_);
   welcome(0);
   core().on_accepted(1);
-  core().on_disconnected(1, "no process accepts connections there", now_, actions_);
+  core().on_disconnected(1, {ErrorCode::kUnavailable, "no process accepts connections there"}, now_, actions_);
   EXPECT_NE(core().waiting_for().find("does not answer as a Millrace server does"), std::string::npos);
   actions_.clear();
   while (actions_.connects.empty()) {
     now_ = core().next_deadline();
     core().on_tick(now_, actions_);
   }
-  core().on_disconnected(1, "no process accepts connections there", now_, actions_);
+  core().on_disconnected(1, {ErrorCode::kUnavailable, "no process accepts connections there"}, now_, actions_);
   EXPECT_NE(core().waiting_for().find("no process accepts connections there"), std::string::npos)
       << core().waiting_for();
 }
@@ -115,7 +115,7 @@ TEST_F(Handshake, ShardUnreachable_BackoffDoublesWithJitterAndErrorNamesIt) {
   actions_.clear();
   std::vector<TimeNs> gaps;
   for (int attempt = 0; attempt < 9; ++attempt) {
-    core().on_disconnected(1, "no answer there", now_, actions_);
+    core().on_disconnected(1, {ErrorCode::kUnavailable, "no answer there"}, now_, actions_);
     const TimeNs since = now_;
     for (actions_.clear(); actions_.connects.empty(); core().on_tick(now_, actions_)) {
       now_ = std::max(now_ + 1, core().next_deadline());
@@ -132,7 +132,7 @@ TEST_F(Handshake, ShardUnreachable_BackoffDoublesWithJitterAndErrorNamesIt) {
     EXPECT_LE(gap, expected * 5 / 4 + 1);
     expected = std::min(expected * 2, most);
   }
-  core().on_disconnected(1, "no answer there", now_, actions_);
+  core().on_disconnected(1, {ErrorCode::kUnavailable, "no answer there"}, now_, actions_);
   pass(60 * kNsPerS);
   expect_ended(ErrorCode::kUnavailable, "shard 1 (tcp://b:2) could not be joined (tried for 60.0 s, ");
 }
@@ -325,7 +325,7 @@ TEST_F(Handshake, AShardThatComesBackBeforeTheStartHasLostNothing) {
   ++membership_.epoch;
   membership_.shards[1].incarnation = 2;
   membership_.started = true;
-  core().on_disconnected(1, "closed", now_, actions_);
+  core().on_disconnected(1, {ErrorCode::kUnavailable, "closed"}, now_, actions_);
   core().on_connected(1, now_, actions_);
   welcome(1);
   EXPECT_EQ(core().phase(), Phase::kRunning);
@@ -452,7 +452,7 @@ TEST_F(Handshake, AReconnectIsGreetedWithTheSameNonceAndGetsEveryAckAgain) {
   hear_update(0, 0, {{3, 2}});
   core().end_pass(now_, actions_);
   actions_.clear();
-  core().on_disconnected(0, "closed", now_, actions_);
+  core().on_disconnected(0, {ErrorCode::kUnavailable, "closed"}, now_, actions_);
   pass(kNsPerS);
   ASSERT_FALSE(actions_.connects.empty());
   core().on_connected(0, now_, actions_);
@@ -517,13 +517,13 @@ TEST_F(Handshake, AShardThatWasStartedAgainElsewhereIsFollowed) {
 TEST_F(Handshake, AShardThatWasStartedAgainWhereItWasIsNotWaitedForAnyLonger) {
   make_running();
   for (int attempt = 0; attempt < 6; ++attempt) {
-    core().on_disconnected(0, "no answer there", now_, actions_);
+    core().on_disconnected(0, {ErrorCode::kUnavailable, "no answer there"}, now_, actions_);
     for (actions_.clear(); actions_.connects.empty(); core().on_tick(now_, actions_)) {
       now_ = std::max(now_ + 1, core().next_deadline());
       hear(1, protocol::Heartbeat{});
     }
   }
-  core().on_disconnected(0, "no answer there", now_, actions_);
+  core().on_disconnected(0, {ErrorCode::kUnavailable, "no answer there"}, now_, actions_);
   actions_.clear();
   ++membership_.epoch;
   membership_.shards[0].incarnation = 2;
@@ -533,7 +533,7 @@ TEST_F(Handshake, AShardThatWasStartedAgainWhereItWasIsNotWaitedForAnyLonger) {
 
 TEST_F(Handshake, ShardRestartedAtItsAddress_AnnouncesItselfKeepsConnection) {
   make_running();
-  core().on_disconnected(0, "closed", now_, actions_);
+  core().on_disconnected(0, {ErrorCode::kUnavailable, "closed"}, now_, actions_);
   pass(kNsPerS / 2);
   core().on_connected(0, now_, actions_);
   ++membership_.epoch;

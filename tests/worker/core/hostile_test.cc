@@ -127,7 +127,8 @@ TEST_F(Hostile, NothingAShardSaysBreaksTheCore) {
       }
       while (core().work(now_, actions_)) {
       }
-      if (random.next_below(10) == 0) core().on_disconnected(shard, "broken", now_, actions_);
+      if (random.next_below(10) == 0)
+        core().on_disconnected(shard, {ErrorCode::kUnavailable, "broken"}, now_, actions_);
       if (random.next_below(5) == 0) core().on_connected(shard, now_, actions_);
       pass(static_cast<TimeNs>(random.next_below(kNsPerS / 2)));
       core().end_pass(now_, actions_);

@@ -197,7 +197,7 @@ TEST_F(Late, ShardWithoutState_GetsPositionsAndRetainedUpdatesOfWorkers) {
   }
   ++membership_.epoch;
   membership_.shards[0].incarnation = 2;
-  core().on_disconnected(0, "closed", now_, actions_);
+  core().on_disconnected(0, {ErrorCode::kUnavailable, "closed"}, now_, actions_);
   core().on_connected(0, now_, actions_);
   pass(kNsPerS);
   core().on_connected(0, now_, actions_);

@@ -128,6 +128,15 @@ TEST(Options, AnOutputLayerIsSelectedFromAndNotQuantized) {
   EXPECT_EQ(*spec->tensors[2].codec_up, codec_from_text("raw+raw"));
 }
 
+TEST(Options, ParticipantsDrawAtLeastOneWorker) {
+  testing::SessionOptions job = good_job();
+  const std::vector<TensorOptions> tensors = {{.name = "w", .dimension = 1'000}};
+  for (const uint32_t drawn : {0U, 1U}) {
+    job.consistency = Participants{.drawn = drawn, .decision = StepDecision::deadline(std::chrono::milliseconds(70))};
+    EXPECT_EQ(job_spec_of(job, job, tensors).has_value(), drawn == 1) << drawn;
+  }
+}
+
 TEST(Options, EveryFieldReachesTheSpecification) {
   testing::SessionOptions job = good_job();
   job.workers = 3;

@@ -16,7 +16,7 @@ TEST_F(Pauses, ShardUnreachable_PausesGrowToTheLongestOne) {
   welcome(0);
   actions_.clear();
   for (int attempt = 0; attempt < 9; ++attempt) {
-    core().on_disconnected(1, "no answer there", now_, actions_);
+    core().on_disconnected(1, {ErrorCode::kUnavailable, "no answer there"}, now_, actions_);
     const TimeNs since = now_;
     for (actions_.clear(); actions_.connects.empty(); core().on_tick(now_, actions_)) {
       now_ = std::max(now_ + 1, core().next_deadline());

@@ -127,7 +127,7 @@ TEST_F(Rounds, AReconnectSendsWhatIsInFlightAtOnce) {
   make_running();
   push({5}, {1});
   const auto first = take_sent<Contribution>();
-  core().on_disconnected(0, "closed", now_, actions_);
+  core().on_disconnected(0, {ErrorCode::kUnavailable, "closed"}, now_, actions_);
   pass(kNsPerS / 2);
   core().on_connected(0, now_, actions_);
   EXPECT_TRUE(take_sent<Contribution>().empty()) << "not before the Welcome";
@@ -476,7 +476,7 @@ TEST_F(Rounds, FinishSaysGoodbyeOnceEverythingIsAppliedAndAcknowledged) {
   hear_update(0, 0, {{5, 1}});
   core().end_pass(now_, actions_);
   EXPECT_TRUE(take_sent<protocol::Goodbye>().empty());
-  core().on_disconnected(0, "closed", now_, actions_);
+  core().on_disconnected(0, {ErrorCode::kUnavailable, "closed"}, now_, actions_);
   hear_update(1, 0, {});
   core().end_pass(now_, actions_);
   EXPECT_TRUE(take_sent<protocol::Goodbye>().empty()) << "shard 0 may not have the ack";

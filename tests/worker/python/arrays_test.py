@@ -63,7 +63,7 @@ class Arrays(WithShards):
         values = np.ones(N, np.float32)
         there = DlpackArray(values, FLOAT, 32, device=GPU)
         for array in (there, CudaArray(values), CudaArray(values.reshape(5, 100), stream=1)):
-            self.refused("unsupported", "selections topk and threshold", self.session.push, "w", array)
+            self.refused("unsupported", "select by topk", self.session.push, "w", array)
             with self.assertRaisesRegex(millrace.JobError, "CUDA|cuda") as caught:
                 session.push("w", array)
             self.assertIn(caught.exception.code, ("unsupported", "unavailable", "invalid_argument"))

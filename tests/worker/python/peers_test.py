@@ -118,6 +118,32 @@ class Sums(Refusals):
                 np.testing.assert_array_equal(applied[0], applied[1])
                 np.testing.assert_array_equal(entered, applied[0] + residuals)
 
+    def test_GradientSum_ClipsAndDropsNonFinite(self):
+        """Each rank's gradient, without its NaN, is scaled down to the norm over the root of the ranks."""
+        def body(group):
+            total = peers.GradientSum(group, 4, non_finite="drop", clip=2.0)
+            out, gradient = np.empty(4, np.float32), np.array([3, np.nan, 0, 4 * (group.rank - 0.5)], np.float32)
+            total.wait_into(total.push(gradient), out)
+            scale = 2 / np.sqrt(2) / np.sqrt(9 + 4)
+            np.testing.assert_allclose(out, [3 * scale, 0, 0, 0], rtol=1e-6)
+            self.assertEqual(total.counts().non_finite_dropped, 1)
+            total.close()
+
+        on_groups(peers.Group.in_process(2), body)
+
+    def test_Halves_OfAPushAreThePush(self):
+        def body(group):
+            total, out = peers.GradientSum(group, 3, combine="sum"), np.empty(3, np.float32)
+            self.refused("invalid_argument", "no gradient is filled in", total.start)
+            total.fill(np.full(3, 9, np.float32))
+            total.fill(np.array([1, 2, 2], np.float32))  # in the place of the first
+            self.assertEqual(total.squared_norm(), 9)
+            total.wait_into(total.start(0.5), out)
+            np.testing.assert_array_equal(out, [1, 2, 2])
+            total.close()
+
+        on_groups(peers.Group.in_process(2), body)
+
     def test_GradientSum_RestoresResidualAndVelocity(self):
         """Taken out and put back into another sum: the same bits as without that."""
         def body(group):
@@ -163,6 +189,11 @@ class Sums(Refusals):
         on_groups(peers.Group.in_process(2), body)
         with peers.Group.in_process(1)[0] as group:
             self.assertRaises(TypeError, peers.GradientSum, group, 4, mode="partial")
+            for algorithm, codec, sentence in (("dense_ring", "gap+qsgd8", "no rank codes a sum"), ("dsar_split_allgather", "auto", "name one"),
+                                               ("ssar_split_allgather:quantizer=raw+qsgd8", "gap+qsgd8", "one of both")):
+                self.refused("invalid_argument", sentence, peers.GradientSum, group, 4, algorithm, codec_down=codec)
+            for algorithm, codec in (("dense_ring", "raw+raw"), ("ssar_split_allgather", "gap+qsgd4:l2"), ("gtopk:1", "gap")):
+                peers.GradientSum(group, 4, algorithm, codec_down=codec).close()
             self.refused("invalid_argument", "--select topk", peers.GradientSum, group, 4, "oktopk")
 
     def test_Gather_HasTheBytesOfEachRank(self):

@@ -5,8 +5,14 @@ A case is a function of a Ranks; it raises AssertionError where the hook is wron
 
 import contextlib
 import itertools
+import shutil
+import ssl
+import subprocess
+import tempfile
 import time
+import urllib.error
 import urllib.request
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -247,11 +253,16 @@ def infinite_gradients(ranks):
     assert_ranks_agree(ranks, found)
 
 
-def infinite_gradients_under_topk(ranks):
+def infinite_gradients_without_dense_parameters(ranks):
+    """The flag of skipped steps travels without loss beside any allreduce."""
+    infinite_gradients_under_topk(ranks, dense_below=0, allreduce="topk_a")
+
+
+def infinite_gradients_under_topk(ranks, **more):
     """Plain SGD with a small rate moves the weights by the sum of the applied means: with the residuals it must be the
     sum of the kept gradients. They are made up, so that they do not depend on the weights."""
     scaler = CpuScaler()
-    with ranks.state(grad_scaler=scaler, select="topk:0.05", dense_below=300) as state:
+    with ranks.state(grad_scaler=scaler, select="topk:0.05", **{"dense_below": 300, **more}) as state:
         ddp = wrapped(lambda: torch.nn.Linear(64, 40), state)
         start = ddp.module.weight.detach().double().clone()
         optimizer = torch.optim.SGD(ddp.parameters(), lr=1.0)
@@ -357,6 +368,93 @@ def saved_and_resumed_with_momentum(ranks):
         assert all(torch.equal(values, again["velocity"][str(ranks.rank)][name]) for name, values in velocity.items())
 
 
+def saved_and_resumed_with_clip(ranks):
+    """A saved residual is not clipped once more."""
+    saved_and_resumed(ranks, clip=0.5)
+
+
+def clipped(gradients, norm_max):
+    """Returns the gradients, scaled down to an L2 norm over all of them."""
+    norm = torch.sqrt(sum(gradient.double().square().sum() for gradient in gradients))
+    assert norm > norm_max, "the test clips nothing"
+    return [gradient * (norm_max / norm).float() for gradient in gradients]
+
+
+def nothing_is_lost(ranks, clip=0.0, steps=3, **options):
+    """Over all ranks and steps: gradients, clipped by a slow reference = updates and residuals. Returns the updates."""
+    model, entered, updates = wrapped(Deep).module, None, None
+    with ranks.state(dense_below=0, **({"clip": clip} if clip else {}), **options) as state:
+        ddp = wrapped(Deep, state)
+        for at in range(steps):
+            ddp.zero_grad()
+            model.zero_grad()
+            sum(loss_of(one, ranks, at) for one in (ddp, model)).backward()
+            own = [parameter.grad.clone() for parameter in model.parameters()]
+            own = clipped(own, clip / ranks.world_size**0.5) if clip else own
+            found = [parameter.grad.clone() for parameter in ddp.parameters()]
+            entered = own if entered is None else [one + other for one, other in zip(entered, own)]
+            updates = found if updates is None else [one + other for one, other in zip(updates, found)]
+        residual = state.state_dict()["residual"][str(ranks.rank)]
+        residuals = [residual[name].view(parameter.shape) for name, parameter in model.named_parameters()]
+    assert_ranks_agree(ranks, updates)
+    all_entered, all_residuals = ([sum(parts) for parts in zip(*ranks.gather(own))] for own in (entered, residuals))
+    assert_near([ranks.world_size * update + kept for update, kept in zip(updates, all_residuals)], all_entered, bound=1e-5)
+    return updates
+
+
+def clipping(ranks):
+    """Each rank's gradients are scaled down by their norm over all parameters, in whole and sparse sums."""
+    nothing_is_lost(ranks, clip=0.5)
+    nothing_is_lost(ranks, clip=0.5, select="topk:0.05")
+
+
+def codec_of_sums(ranks):
+    """codec_down codes the sums: all ranks have the same coded sums, and the error stays with their owners."""
+    exact = nothing_is_lost(ranks, steps=1)
+    for allreduce in ("ssar_split_allgather", "dsar_split_allgather"):
+        coded = nothing_is_lost(ranks, steps=1, allreduce=allreduce, codec_down="gap+qsgd8")
+        errors = [float((one - other).norm() / other.norm()) for one, other in zip(coded, exact)]
+        assert all(0 < error < 0.1 for error in errors), errors
+        nothing_is_lost(ranks, allreduce=allreduce, codec_down="gap+qsgd8", select="topk:0.05", clip=0.5)
+
+
+def metrics_of_peers(ranks):
+    """/metrics of a rank has the figures of stats(), behind TLS and a token where they are given."""
+    def metric_of(text, name):
+        return sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith(name + "{"))
+
+    with tempfile.TemporaryDirectory() as folder:
+        token, secured = Path(folder) / "token", {}
+        token.write_text("0123456789abcdef0123456789abcdef\n", encoding="utf-8")
+        token.chmod(0o600)
+        context = ssl.create_default_context()
+        if shutil.which("openssl"):
+            subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
+                            "-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", "key.pem", "-out", "cert.pem"],
+                           cwd=folder, check=True, capture_output=True)
+            secured["http_tls"] = f"{folder}/cert.pem,{folder}/key.pem"
+            context.load_verify_locations(f"{folder}/cert.pem")
+        with ranks.state(select="topk:0.05", http="127.0.0.1:0", http_token_file=str(token), **secured) as state:
+            train(ranks, wrapped(Deep, state), steps=3)
+            address = f"http{'s' if secured else ''}://127.0.0.1:{state.http_port}/metrics"
+            with contextlib.suppress(urllib.error.HTTPError):
+                urllib.request.urlopen(address, timeout=60, context=context)
+                raise AssertionError("/metrics answered without the token")
+            request = urllib.request.Request(address, headers={"Authorization": "Bearer 0123456789abcdef0123456789abcdef"})
+            dist.barrier()
+            with urllib.request.urlopen(request, timeout=60, context=context if secured else None) as page:
+                text = page.read().decode()
+            stats = state.stats()
+        assert metric_of(text, "millrace_peer_steps_total") == stats.steps == 3
+        assert metric_of(text, "millrace_peer_step_seconds_count") == 3
+        assert metric_of(text, "millrace_peer_ranks") == ranks.world_size
+        assert metric_of(text, "millrace_peer_dense_bytes_total") == stats.bytes_dense > 0
+        assert metric_of(text, "millrace_peer_contribution_entries_total") > 0
+        assert abs(metric_of(text, "millrace_peer_residual_norm") - stats.residual_norm) < 1e-3 * stats.residual_norm
+        assert abs(metric_of(text, "millrace_peer_wait_seconds_total") - stats.seconds_waited) < 1e-3
+        assert 0 < metric_of(text, "millrace_peer_network_bytes_total") <= stats.bytes_up + stats.bytes_down
+
+
 def error_in_the_hook(ranks):
     state = ranks.state()
     ddp = wrapped(Deep, state)
@@ -387,23 +485,24 @@ def timeout_is_a_job_error(ranks):
     state.close()
 
 
-def other_number_of_workers(ranks):
-    """The residuals of two workers, loaded by one: an empty gradient without selection applies their mean."""
-    with ranks.state(select="topk:0.01", dense_below=0) as state:
+def other_number_of_workers(ranks, **more):
+    """The residuals of two workers, loaded by one: an empty gradient without selection applies their mean, and momentum's."""
+    with ranks.state(select="topk:0.01", dense_below=0, **more) as state:
         train(ranks, wrapped(Deep, state), steps=3)
         saved = ranks.gather(state.state_dict())
     alone = dist.new_group([0])
     job = ranks.job_name()
     if ranks.rank != 0:
         return
-    with ranks.state(job=job, world_size=1) as state:
+    with ranks.state(job=job, world_size=1, **more) as state:
         state.load_state_dict(saved)
         ddp = wrapped(Deep, state, process_group=alone)
         (0 * loss_of(ddp, ranks, 0)).backward()
         for name, parameter in ddp.module.named_parameters():
-            kept = sum(saved[rank]["residual"][str(rank)][name] for rank in (0, 1)) / 2
-            assert float(kept.norm()) > 0
-            assert float((parameter.grad.flatten() - kept).abs().max()) < 1e-7, name
+            kept, velocity = (sum(saved[rank].get(key, {str(rank): {name: torch.zeros(1)}})[str(rank)][name] for rank in (0, 1)) / 2
+                              for key in ("residual", "velocity"))
+            assert float(kept.norm()) > 0 and bool(velocity.any()) == bool(more)
+            assert float((parameter.grad.flatten() - kept - 0.9 * velocity).abs().max()) < 1e-6, name
 
 
 def verdict_of_the_planner(ranks):
@@ -460,9 +559,26 @@ def dense_algorithms(ranks):
         assert_ranks_agree(ranks, found)
 
 
+def momentum_for_another_number_of_ranks(ranks):
+    other_number_of_workers(ranks, momentum="correction:0.9")
+
+
+def ranks_with_other_options_are_refused(ranks):
+    """Settings that must be equal at all ranks are compared when they meet; every rank learns which differs."""
+    try:
+        ranks.state(model=Deep(), clip=1.0 + ranks.rank, recipe="rate=0.1").close()
+        raise AssertionError("ranks with two norms met")
+    except ranks.library.JobError as error:
+        assert error.code == "job_mismatch" and "clip=1" in str(error) and "clip=2" in str(error), error
+
+
 def options_of_servers_are_refused(ranks):
-    for options, error, word in (({"mode": "partial"}, TypeError, "mode"), ({"http": "127.0.0.1:0"}, ValueError, "http"),
-                                 ({"codec_down": "gap+raw"}, TypeError, "codec_down"), ({"clip": 1.0}, TypeError, "clip"),
+    for options, error, word in (({"mode": "partial"}, TypeError, "every step of a sum among peers has all ranks"),
+                                 ({"shard_silence": 5}, TypeError, "silence= is"), ({"load_path": "x"}, TypeError, "load_state_dict"),
+                                 ({"codec_down": "gap+qsgd8", "allreduce": "oktopk"}, ranks.library.JobError, "ssar_split_allgather"),
+                                 ({"clip": 1.0, "grad_scaler": object()}, ValueError, "clip_grad_norm_"),
+                                 ({"reproducible": True, "grad_scaler": object()}, ValueError, "the flag of a skipped step"),
+                                 ({"http": "nowhere"}, ValueError, "has no port"),
                                  ({"returns": "in_order"}, TypeError, "returns"), ({"allreduce": "none"}, ValueError, "none")):
         try:
             with ranks.state(model=Deep(), **options):
@@ -474,8 +590,11 @@ def options_of_servers_are_refused(ranks):
 ALL = (lossless, bucket_views, static_graph, unused_parameters, tied_weights, double_precision, accumulation,
        frozen_parameters, groups_and_clipping, infinite_gradients, infinite_gradients_under_topk, topk_trains, names_by_hand,
        saved_and_resumed, error_in_the_hook)
-REAL = (saved_and_resumed_with_momentum, timeout_is_a_job_error, other_number_of_workers, verdict_of_the_planner,
+REAL = (clipping, saved_and_resumed_with_clip, saved_and_resumed_with_momentum, timeout_is_a_job_error, other_number_of_workers, verdict_of_the_planner,
         copies_and_metrics, forked_loaders)
-OVER_PEERS = (lossless, unused_parameters, accumulation, double_precision, infinite_gradients_under_topk, topk_trains,
-              topk_trains_over_peers, dense_algorithms, saved_and_resumed, error_in_the_hook, timeout_is_a_job_error,
-              other_number_of_workers, forked_loaders, options_of_servers_are_refused)
+OVER_PEERS = (lossless, unused_parameters, accumulation, double_precision, infinite_gradients_under_topk,
+              infinite_gradients_without_dense_parameters, topk_trains,
+              topk_trains_over_peers, dense_algorithms, saved_and_resumed, saved_and_resumed_with_momentum, error_in_the_hook,
+              timeout_is_a_job_error, other_number_of_workers, forked_loaders, clipping, saved_and_resumed_with_clip,
+              codec_of_sums, metrics_of_peers, momentum_for_another_number_of_ranks, ranks_with_other_options_are_refused,
+              options_of_servers_are_refused)

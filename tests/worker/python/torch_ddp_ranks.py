@@ -3,6 +3,7 @@
     torch_ddp_ranks.py PROGRAMS PACKAGE RANK WORLD_SIZE FOLDER SERVERS   (SERVERS "fake": sums over gloo; "peers": path="peers")
 """
 
+import faulthandler
 import json
 import logging
 import sys
@@ -20,6 +21,7 @@ import torch_fakes
 
 
 def main():
+    faulthandler.enable()
     rank, world_size, folder, servers = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4]
     torch.set_num_threads(1)
     logging.basicConfig(level=logging.INFO)

@@ -53,8 +53,10 @@ def torchrun(*arguments):
             *meeting, *arguments]
 
 
-# Of torchrun and its processes. The last two are for Debian's torch 2.6 and later, which lack libuv.
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(torch_required.PACKAGE), "OMP_NUM_THREADS": "1", "USE_LIBUV": "0",
+# Of torchrun and its processes. torchrun writes lines of its processes to its own buffered output. The last two are for Debian's
+# torch 2.6 and later, which lack libuv.
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(torch_required.PACKAGE), "OMP_NUM_THREADS": "1",
+               "PYTHONUNBUFFERED": "1", "USE_LIBUV": "0",
                "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 
 
@@ -78,7 +80,7 @@ class Examples(unittest.TestCase):
                    *map(str, arguments)]
         if data:
             command += ["--data", self.folder.name]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=ENVIRONMENT)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, env=ENVIRONMENT)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         return done.stdout
 

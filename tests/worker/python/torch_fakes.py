@@ -5,6 +5,7 @@ entries, as the library does.
 """
 
 import array
+import contextlib
 import math
 import threading
 import time
@@ -111,6 +112,7 @@ class Session:
         self._steps = [0] * len(tensors)
         self._residuals = [torch.zeros(tensor.dimension) for tensor in tensors]
         self._sent = [0] * len(tensors)
+        self.pushed_there = 0  # pushes from a device's memory
 
     def _check(self):
         if self.state != "running":
@@ -118,6 +120,11 @@ class Session:
 
     def push(self, tensor, gradient, weight=1.0, timeout=600.0):
         self._check()
+        if isinstance(gradient, FakeView):
+            self.pushed_there += 1
+            if (self.tensors[tensor].select or self.job.select) == "none":
+                raise JobError("a gradient in a device's memory cannot be pushed here: selection none", "unsupported")
+            gradient = gradient.values
         assert gradient.is_contiguous() and gradient.numel() == self.tensors[tensor].dimension
         if not bool(torch.isfinite(gradient).all()):
             raise JobError("a gradient has NaN or infinity", "non_finite")
@@ -129,6 +136,9 @@ class Session:
         self._steps[tensor] += 1
         self.sums.contribute((self.job.name, tensor, step), self.me.worker, sent)
         return step
+
+    def try_push(self, tensor, gradient, weight=1.0, timeout=0):
+        return self.push(tensor, gradient, weight, timeout)
 
     def wait_into(self, tensor, step, out, timeout=600.0, scale=1.0):
         filled = self.try_wait_into(tensor, step, out, timeout, scale)
@@ -144,6 +154,27 @@ class Session:
         divisor = self.job.workers if self.job.combine == "mean" else 1
         out.copy_(total / divisor * scale)
         return SimpleNamespace(step=step)
+
+    def try_wait(self, tensor, step, timeout=0):
+        """Returns the update in three pieces: of entries, dense, and of entries in the run of both."""
+        self._check()
+        total = self.sums.sum((self.job.name, tensor, step), self.job.workers, timeout)
+        if total is None:
+            return None
+        divisor = float(self.job.workers if self.job.combine == "mean" else 1)
+        half, entries = total.numel() // 2, total.numel()
+        at = total[:half].nonzero().flatten()
+        pieces = [SimpleNamespace(begin=0, dimension=half, dense=False, indices=array.array("I", at.tolist()),
+                                  values=array.array("f", total[at].tolist()), denominator=divisor),
+                  SimpleNamespace(begin=half, dimension=entries - half, dense=True, indices=None,
+                                  values=array.array("f", total[half:].tolist()), denominator=divisor)]
+        return SimpleNamespace(step=step, pieces=pieces)
+
+    def wait(self, tensor, step, timeout=600.0):
+        update = self.try_wait(tensor, step, timeout)
+        if update is None:
+            raise JobError("blocked on another worker", "timeout")
+        return update
 
     def take_residual(self, tensor):
         taken, self._residuals[tensor] = self._residuals[tensor], torch.zeros_like(self._residuals[tensor])
@@ -170,6 +201,47 @@ class Session:
 
     def close(self):
         self.state = "closed"
+
+
+class FakeView:
+    """Views a tensor of a FakeDevice."""
+
+    def __init__(self, values):
+        assert values.dtype == torch.float32 and values.is_contiguous()
+        self.values = values
+
+
+class FakeDevice:
+    """Takes the place of device.Streams: the CPU's tensors play those of a device. Writes down the stream of each copy."""
+
+    def __init__(self, device):
+        self.current, self.bytes_up, self.bytes_down = [None], 0, 0
+
+    @contextlib.contextmanager
+    def _on(self, stream):
+        self.current.append(stream)
+        yield
+        self.current.pop()
+
+    def gradients(self, buffer, ready):
+        assert ready == "ready" and threading.current_thread().name == "millrace pusher"
+        return self._on("gradients")
+
+    def updates(self):
+        return contextlib.nullcontext()
+
+    def view(self, values):
+        assert self.current[-1] == "gradients"
+        return FakeView(values)
+
+    def to_host(self, values):
+        assert self.current[-1] == "gradients"
+        self.bytes_down += values.numel() * values.element_size()
+        return values.clone()
+
+    def to_device(self, host):
+        self.bytes_up += host.numel() * host.element_size()
+        return host.clone()
 
 
 class FakeLibrary:

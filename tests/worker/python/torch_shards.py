@@ -27,6 +27,6 @@ class Shards:
         for process in self._processes:
             process.terminate()
         for process in self._processes:
-            process.wait(timeout=60)
+            process.wait(timeout=240)
             process.stdout.close()
         self._folder.cleanup()

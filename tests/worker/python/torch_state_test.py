@@ -332,11 +332,16 @@ class Errors(unittest.TestCase):
         with self.assertRaisesRegex(LookupError, "named_parameters="):
             hook(state, FakeBucket([torch.nn.Parameter(torch.zeros(3))], [torch.ones(3)]))
 
+    def test_MeshOfAModelThatIsNotSharded_IsRefused(self):
+        mesh = SimpleNamespace(ndim=2, get_local_rank=lambda dimension: 0, size=lambda dimension: 1)
+        with self.assertRaisesRegex((RuntimeError, ValueError), "has no FSDPModule.set_all_reduce_hook|wrap the model itself"):
+            State("tcp://a:1", job="j", mesh=mesh, model=torch.nn.Linear(2, 2), _library=FakeLibrary(SumsInProcess()))
+
     def test_SparseBucket_IsRefused(self):
         with Job(workers=1) as job:
             bucket = FakeBucket([job.parameters[0]["second.bias"]], [torch.ones(7)])
             bucket._buffer = bucket._buffer.to_sparse()
-            with self.assertRaisesRegex(TypeError, "dense CPU gradients"):
+            with self.assertRaisesRegex(TypeError, "dense gradients of float32"):
                 hook(job.states[0], bucket)
 
 
@@ -473,7 +478,7 @@ class EndOfTheProcess(unittest.TestCase):
             "    return State('tcp://a:1', job='j', rank=0, world_size=workers, _library=library,",
             "                 named_parameters=[('w', weight)], select='none')",
             ending])
-        return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+        return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=240, check=False)
 
     def test_EndOfTheScript_FinishesTheJob(self):
         done = self.run_script("mill = state(1)\nhook(mill, torch_fakes.FakeBucket([weight], [torch.ones(8)])).wait()")

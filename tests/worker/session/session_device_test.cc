@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/cuda/host_queue.h"
@@ -113,6 +115,128 @@ TEST(SessionOnDevice, WeightsThereHaveTheBitsOfTheHosts) {
   EXPECT_EQ(ends[2], ends[0]);
   EXPECT_EQ(ends[3], ends[1]);
   EXPECT_NE(ends[0], values_of(Pattern::kGaussian, kSessionDeviceDimension, 77));
+}
+
+/// A device's residual that fails at its second gradient, as one whose memory has an error.
+class FailsLater final : public worker::DeviceResidual {
+ public:
+  FailsLater(const SelectionSpec& spec, uint64_t dimension) : works_(kSessionOnHostQueue(spec, dimension).value()) {}
+  static Result<std::unique_ptr<worker::DeviceResidual>> make(const SelectionSpec& spec, uint64_t dimension) {
+    return std::make_unique<FailsLater>(spec, dimension);
+  }
+  Result<uint64_t> add(const worker::DeviceGradient& gradient, float weight, protocol::NonFinite rule) override {
+    if (std::exchange(used_, true)) return std::unexpected(failed().error());
+    return works_->add(gradient, weight, rule);
+  }
+  Status add(const StreamView&, uint64_t) override { return failed(); }
+  Result<Stream> take_selected(uint64_t step, Stream&& arrays) override {
+    return works_->take_selected(step, std::move(arrays));
+  }
+  Result<Stream> copy() const override {
+    if (!status_) return std::unexpected(status_.error());
+    return works_->copy();
+  }
+  Result<Stream> copy(const worker::DeviceGradient& gradient) const override { return works_->copy(gradient); }
+  void forget() override { works_->forget(); }
+  Status status() const override { return status_; }
+
+ private:
+  Status failed() {
+    status_ = fail(ErrorCode::kInternal, "the device has failed");
+    return status_;
+  }
+  std::unique_ptr<worker::DeviceResidual> works_;
+  Status status_;
+  bool used_ = false;
+};
+
+/// The residual is lost: the worker must not go on as if it had it.
+TEST(SessionOnDevice, FailedDeviceEndsTheSessionWithItsError) {
+  const std::vector<TensorOptions> tensors = {{.name = "w", .dimension = kSessionDeviceDimension}};
+  for (const std::string call : {"push", "restore"}) {
+    SCOPED_TRACE(call);
+    SessionOptions job = device_job_of(tensors);
+    const protocol::JobSpec spec = session_spec_of(job, tensors);
+    FakeCluster cluster(spec, 2);
+    job.shards = cluster.addresses();
+    worker::SessionShell session(job, spec, worker::load_initial_state(job, tensors, spec).value());
+    ASSERT_TRUE(session.join().has_value());
+    const auto gradient = values_of(Pattern::kGaussian, kSessionDeviceDimension, 1);
+    const auto push = [&] {
+      return session.push(0, 1, kSessionSoon, [&](worker::PushSlot& slot) {
+        return slot.add_device({gradient.data(), gradient.size(), 0, nullptr}, 1, FailsLater::make);
+      });
+    };
+    ASSERT_TRUE(push().has_value());
+    ASSERT_TRUE(session.await(0, 0, kSessionSoon).has_value());
+    if (call == "push") {
+      const auto failed = push();
+      ASSERT_FALSE(failed.has_value());
+      EXPECT_EQ(failed.error().error.code, ErrorCode::kInternal);
+    } else {
+      const auto failed = session.restore(0, {{3}, {1.0f}}, {});
+      ASSERT_FALSE(failed.has_value());
+      EXPECT_EQ(failed.error().error.code, ErrorCode::kInternal);
+    }
+    // Every later call has the error, and its cause is in this worker.
+    const auto later =
+        session.push(0, 1, kSessionSoon, [&](worker::PushSlot& slot) { return slot.add_dense(gradient, 1); });
+    ASSERT_FALSE(later.has_value());
+    EXPECT_THAT(later.error().error.message, ::testing::HasSubstr("tensor 'w': the device has failed"));
+    EXPECT_EQ(later.error().origin, JobErrorOrigin::kWorker);
+    EXPECT_FALSE(session.finish(kSessionSoon).has_value());
+  }
+}
+
+/// As push() does where its wait for the caller's stream meets an error of the device.
+TEST(SessionOnDevice, FailedWaitForTheStreamEndsTheSession) {
+  const std::vector<TensorOptions> tensors = {{.name = "w", .dimension = kSessionDeviceDimension}};
+  SessionOptions job = device_job_of(tensors);
+  const protocol::JobSpec spec = session_spec_of(job, tensors);
+  FakeCluster cluster(spec, 2);
+  job.shards = cluster.addresses();
+  worker::SessionShell session(job, spec, worker::load_initial_state(job, tensors, spec).value());
+  ASSERT_TRUE(session.join().has_value());
+  (void)session.end_by_tensor(0, {ErrorCode::kInternal, "cuda: the work of another stream"});
+  const std::vector<float> gradient(kSessionDeviceDimension, 1.0f);
+  const auto later =
+      session.push(0, 1, kSessionSoon, [&](worker::PushSlot& slot) { return slot.add_dense(gradient, 1); });
+  ASSERT_FALSE(later.has_value());
+  EXPECT_EQ(later.error().error.code, ErrorCode::kInternal);
+}
+
+/// A worker may push one tensor from a device's memory and another one from the host's.
+TEST(SessionOnDevice, TensorsOfTheHostAndOfADeviceShareASession) {
+  const std::vector<TensorOptions> tensors = {{.name = "there", .dimension = kSessionDeviceDimension},
+                                              {.name = "here", .dimension = kSessionDeviceDimension - 3}};
+  std::vector<std::vector<std::map<uint64_t, float>>> updates(2);
+  for (const bool on_device : {false, true}) {
+    SessionOptions job = device_job_of(tensors);
+    job.layout.fuse_below = 0;
+    const protocol::JobSpec spec = session_spec_of(job, tensors);
+    FakeCluster cluster(spec, 2);
+    job.shards = cluster.addresses();
+    worker::SessionShell session(job, spec, worker::load_initial_state(job, tensors, spec).value());
+    ASSERT_TRUE(session.join().has_value());
+    for (uint64_t step = 0; step < 3; ++step) {
+      for (size_t tensor = 0; tensor < 2; ++tensor) {
+        const auto gradient = values_of(Pattern::kGaussian, tensors[tensor].dimension, 2 * step + tensor);
+        const auto pushed = session.push(tensor, 1, kSessionSoon, [&](worker::PushSlot& slot) {
+          if (tensor == 1 || !on_device) return slot.add_dense(gradient, 1);
+          return slot.add_device({gradient.data(), gradient.size(), 0, nullptr}, 1, kSessionOnHostQueue);
+        });
+        ASSERT_TRUE(pushed.has_value() && pushed->has_value());
+      }
+      for (size_t tensor = 0; tensor < 2; ++tensor) {
+        const auto update = session.await(tensor, step, kSessionSoon);
+        ASSERT_TRUE(update.has_value() && update->has_value());
+        updates[on_device].push_back(session_entries_of(**update));
+      }
+    }
+    EXPECT_TRUE(session.finish(kSessionSoon).value_or(false));
+  }
+  EXPECT_EQ(updates[1], updates[0]);
+  EXPECT_GT(updates[0][1].size(), 100u);
 }
 
 /// The library works without a card, and without a driver.

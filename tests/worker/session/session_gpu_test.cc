@@ -1,6 +1,10 @@
 #include <gtest/gtest.h>
 
+#include <bit>
+#include <cstdint>
 #include <memory>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "kernels/cuda/device_queue.h"
@@ -107,6 +111,83 @@ TEST_F(SessionOnCard, WeightsThereHaveTheBitsOfTheHosts) {
   }
   EXPECT_EQ(ends[1], ends[0]);
   EXPECT_NE(ends[0], begin);
+}
+
+/// The gradient's stream writes it while push() is called: it must wait for that stream.
+TEST_F(SessionOnCard, PushWaitsForTheStreamOfTheGradient) {
+  const std::vector<TensorOptions> tensors = {{.name = "w", .dimension = kGpuSessionDimension}};
+  SessionOptions job = job_of(Selection::top_k(0.01), Codec(index::gap));
+  FakeCluster cluster(session_spec_of(job, tensors), 1);
+  job.shards = cluster.addresses();
+  const auto session = Session::connect(job, job, tensors);
+  const auto queue = cuda::DeviceQueue::make(0).value();
+  constexpr uint64_t kMuch = uint64_t{1} << 28;
+  auto much = queue->allocate<float>(kMuch);
+  auto gradient = queue->allocate<float>(kGpuSessionDimension);
+  const std::vector<float> ones(kGpuSessionDimension, 1.0f);
+  queue->upload(gradient.data(), std::span(ones));
+  ASSERT_TRUE(queue->finish().has_value());
+  for (uint64_t step = 0; step < 3; ++step) {
+    for (int at = 0; at < 40; ++at) queue->clear(much.data(), kMuch * sizeof(float));  // milliseconds of work
+    queue->clear(gradient.data(), kGpuSessionDimension * sizeof(float));
+    const auto update = session->await(
+        0, session->push(0, DeviceSpan(gradient.data(), kGpuSessionDimension, 0, queue->stream())), kSessionSoon);
+    EXPECT_TRUE(session_entries_of(update).empty()) << "the ones were read that the stream overwrites";
+    queue->upload(gradient.data(), std::span(ones));
+  }
+  session->finish(kSessionSoon);
+}
+
+TEST_F(SessionOnCard, StreamsThatAreNoneAreRefusedAndTheResidualStays) {
+  const std::vector<TensorOptions> tensors = {{.name = "w", .dimension = kGpuSessionDimension}};
+  SessionOptions job = job_of(Selection::top_k(0.01), Codec(index::gap));
+  FakeCluster cluster(session_spec_of(job, tensors), 1);
+  job.shards = cluster.addresses();
+  const auto session = Session::connect(job, job, tensors);
+  const auto gradient = values_of(Pattern::kGaussian, kGpuSessionDimension, 1);
+  const CardArray array(gradient);
+  session->await(0, session->push(0, array.span(0)), kSessionSoon);
+  const double norm = session->stats().tensors[0].residual_norm;
+  void* const of_each_thread = std::bit_cast<void*>(uintptr_t{2});  // cudaStreamPerThread
+  const std::string why = session_sentence_of(JobErrorCode::kInvalidArgument, [&] {
+    session->push(0, DeviceSpan(array.memory.data(), array.memory.size(), 0, of_each_thread));
+  });
+  EXPECT_NE(why.find("cudaStreamPerThread"), std::string::npos) << why;
+  session_sentence_of(JobErrorCode::kInvalidArgument, [&] {
+    session->attach_weights(0, DeviceArray(array.memory.data(), array.memory.size(), 0, of_each_thread), 1);
+  });
+  EXPECT_EQ(session->stats().tensors[0].residual_norm, norm);
+  EXPECT_GT(norm, 0);
+  session->await(0, session->push(0, array.span(0)), kSessionSoon);
+  session->finish(kSessionSoon);
+}
+
+/// Only the selected entries leave the card, and its memory is the residual and some scratch.
+TEST_F(SessionOnCard, FiguresSayWhatCrossedTheBusAndWhatTheSessionHolds) {
+  constexpr uint64_t kDimension = uint64_t{1} << 24;
+  const std::vector<TensorOptions> tensors = {{.name = "a", .dimension = kDimension},
+                                              {.name = "b", .dimension = kDimension}};
+  SessionOptions job = job_of(Selection::top_k(0.001), Codec(index::gap));
+  FakeCluster cluster(session_spec_of(job, tensors), 1);
+  job.shards = cluster.addresses();
+  const auto session = Session::connect(job, job, tensors);
+  const CardArray array(values_of(Pattern::kGaussian, kDimension, 1));
+  constexpr uint64_t kSteps = 3;
+  for (uint64_t step = 0; step < kSteps; ++step) {
+    for (size_t tensor = 0; tensor < 2; ++tensor) session->push(tensor, array.span(0));
+    for (size_t tensor = 0; tensor < 2; ++tensor) session->await(tensor, step, kSessionSoon);
+  }
+  const Stats stats = session->stats();
+  const uint64_t entries = stats.tensors[0].entries_sent + stats.tensors[1].entries_sent;
+  EXPECT_GE(entries, 2 * kSteps * 16'000);
+  EXPECT_GE(stats.bytes_from_devices, 8 * entries);
+  EXPECT_LE(stats.bytes_from_devices, 8 * entries + 2 * kSteps * 1'000)
+      << "counters of the kernels, beside the entries";
+  EXPECT_LE(stats.bytes_to_devices, 2 * kSteps * 1'000);
+  const uint64_t residuals = 2 * kDimension * sizeof(float);
+  EXPECT_GE(stats.device_memory_bytes, residuals);
+  EXPECT_LE(stats.device_memory_bytes, 2 * residuals + (uint64_t{64} << 20));
+  session->finish(kSessionSoon);
 }
 
 TEST_F(SessionOnCard, MemoryOfAnotherDeviceIsRefused) {

@@ -20,6 +20,7 @@
 namespace millrace::testing {
 namespace {
 using std::chrono::milliseconds;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 TEST(Session, SumsSparseGradientsOfAllWorkersAndFinishes) {
@@ -88,6 +89,31 @@ TEST(Session, ServesItsMetricsWhereItsOptionsSay) {
   EXPECT_THAT(page("/metrics"), HasSubstr("millrace_worker_steps_total{job=\"session-test\"} 1\n"));
   session.reset();
   EXPECT_FALSE(monitoring::http_get(address, "/healthz", 1'000).has_value());
+}
+
+TEST(Session, ProtectsItsHttpPort) {
+  SessionOptions job = session_job_of(1);
+  const std::vector<TensorOptions> tensors = {{.name = "w", .dimension = 100}};
+  FakeCluster cluster(session_spec_of(job, tensors), 1);
+  job.shards = cluster.addresses();
+  const auto refusal = [&] {
+    return session_sentence_of(JobErrorCode::kInvalidArgument, [&] { Session::connect(job, job, tensors); });
+  };
+  job.http = "0.0.0.0:0";
+  EXPECT_THAT(refusal(), AllOf(HasSubstr("WorkerConfig::http 0.0.0.0:0"), HasSubstr("http_token_file")));
+  job.http = "127.0.0.1:0";
+  job.http_tls = "one_file";
+  EXPECT_THAT(refusal(), HasSubstr("http_tls: give two files"));
+  job.http_tls.clear();
+  job.http_token_file = ::testing::TempDir() + "session_http_token";
+  std::ofstream(job.http_token_file) << "a-token-of-this-test\n";
+  std::filesystem::permissions(job.http_token_file, std::filesystem::perms::owner_read);
+  auto session = Session::connect(job, job, tensors);
+  std::filesystem::remove(job.http_token_file);
+  const std::string address = "127.0.0.1:" + std::to_string(session->http_port());
+  EXPECT_EQ(monitoring::http_get(address, "/status", static_cast<int>(kSessionSoon.count()))->status, 401);
+  EXPECT_EQ(monitoring::http_get(address, "/healthz", static_cast<int>(kSessionSoon.count()))->status, 200);
+  session->finish(kSessionSoon);
 }
 
 TEST(Session, WithoutAnAddressNothingListens) {

@@ -129,7 +129,7 @@ TEST(WorkerPort, AsksItsSourceForEveryAnswer) {
   Stats stats = worker_port_example();
   std::optional<std::string> unhealthy;
   auto port = WorkerPort::start("127.0.0.1:0", "WorkerConfig::http", {.job = "train", .worker = 0, .workers = 1},
-                                {.stats = [&] { return stats; }, .unhealthy = [&] { return unhealthy; }});
+                                {.stats = [&] { return stats; }, .unhealthy = [&] { return unhealthy; }, .trace = {}});
   ASSERT_TRUE(port.has_value()) << port.error().message;
   EXPECT_THAT(worker_port_answer(**port, "/metrics"), HasSubstr("millrace_worker_steps_total{job=\"train\"} 1011\n"));
   stats.rounds += 5;

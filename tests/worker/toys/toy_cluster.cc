@@ -147,8 +147,9 @@ void ToyCluster::break_one() {
   if (!wire(worker, shard).up) return;
   wire(worker, shard) = {};
   shards_[shard]->disconnect(worker);
-  with_core(worker,
-            [&](auto& core, auto& actions) { core.on_disconnected(shard, "broken by the test", now_, actions); });
+  with_core(worker, [&](auto& core, auto& actions) {
+    core.on_disconnected(shard, {ErrorCode::kUnavailable, "broken by the test"}, now_, actions);
+  });
 }
 
 void ToyCluster::raise_epoch() {

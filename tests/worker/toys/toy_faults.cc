@@ -31,8 +31,9 @@ void ToyCluster::crash_shard() {
   for (uint32_t worker = 0; worker < workers(); ++worker) {
     if (!wire(worker, shard).up) continue;
     wire(worker, shard) = {};
-    with_core(worker,
-              [&](auto& core, auto& actions) { core.on_disconnected(shard, "the shard ended", now_, actions); });
+    with_core(worker, [&](auto& core, auto& actions) {
+      core.on_disconnected(shard, {ErrorCode::kUnavailable, "the shard ended"}, now_, actions);
+    });
   }
   ++faults_.shard_crashes;
 }

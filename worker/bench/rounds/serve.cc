@@ -16,6 +16,7 @@
 #include "kernels/stream/stream.h"
 #include "protocol/job/switch_layout.h"
 #include "worker/bench/rounds/serve_compare.h"
+#include "worker/bench/rounds/serve_keys.h"
 #include "worker/bench/rounds/serve_racks.h"
 #include "worker/bench/rounds/serve_raw.h"
 #include "worker/bench/rounds/serve_row.h"
@@ -68,6 +69,7 @@ struct Plan {
   uint32_t checked_round = 0;
   std::string directory;  // of the membership table and the servers' logs
 
+  std::string keys() const { return options.secure ? directory + "/keys" : std::string(); }
   bool limited() const { return !options.rate.empty(); }
   uint32_t parts_or(uint32_t behind_a_rate) const {
     if (options.job.layout.parts_per_shard != 0) return options.job.layout.parts_per_shard;
@@ -285,6 +287,7 @@ ServeWorkerSetup worker_setup(const Plan& plan, const RowSetup& row, std::vector
           .path = path_of(plan, row, at),
           .grid = row.by_switch ? options.job.grid : std::nullopt,
           .switch_key_file = row.by_switch ? at.key_file : "",
+          .keys = plan.keys(),
           .shard_status = at.shard_status,
           .racks = row.racks ? rack_members(options.job.workers, options.racks) : std::vector<std::vector<uint32_t>>(),
           .rack_share = row.cut ? rack_share(plan) : 0};
@@ -427,16 +430,17 @@ program::Outcome run_row_serve(const Plan& plan, const Hosts& hosts, const RowSe
   std::vector<std::string> addresses;
   for (uint32_t shard = 0; shard < options.shards; ++shard) {
     const bool decides = row.at_shard && shard == 0;
-    auto started = launch::ShardProcess::start({.shard = shard,
-                                                .shards = options.shards,
-                                                .host = hosts.address(shard),
-                                                .network_namespace = hosts.network_namespace(shard),
-                                                .table = files + ".table",
-                                                .log = files + "-shard" + std::to_string(shard) + ".log",
-                                                .http = decides ? hosts.address(shard) + ":0" : std::string(),
-                                                .datagrams = decides ? hosts.address(shard) + ":0" : std::string(),
-                                                .job_keys = decides ? plan.directory : std::string(),
-                                                .timeout_ms = kStartTimeoutMs});
+    const launch::ShardProcessOptions process{.shard = shard,
+                                              .shards = options.shards,
+                                              .host = hosts.address(shard),
+                                              .network_namespace = hosts.network_namespace(shard),
+                                              .table = files + ".table",
+                                              .log = files + "-shard" + std::to_string(shard) + ".log",
+                                              .http = decides ? hosts.address(shard) + ":0" : std::string(),
+                                              .datagrams = decides ? hosts.address(shard) + ":0" : std::string(),
+                                              .job_keys = decides ? plan.directory : std::string(),
+                                              .timeout_ms = kStartTimeoutMs};
+    auto started = launch::ShardProcess::start(with_serve_keys(process, plan.keys()));
     if (!started) return std::unexpected(program::failure_of(started.error(), program::ErrorPlace::kShard));
     addresses.push_back(started->address());
     shards.push_back(std::move(*started));
@@ -527,12 +531,6 @@ program::Outcome run_rows_over(const std::string& links, const Plan& plan, const
   return {};
 }
 
-// Bits on the busiest link (a shard's, or with one shard and many workers still a shard's) over the median round.
-double raw_gbit_s(const Plan& plan, double round_ms) {
-  const double pairs = static_cast<double>(plan.k) * plan.options.job.workers / plan.options.shards;
-  return pairs * RawPlan::kPairBytes * 8.0 / (round_ms * 1e-3) / 1e9;
-}
-
 json raw_row(const char* name, const Plan& plan, const std::vector<double>& times) {
   return json{{"algorithm", name},
               {"parts_per_shard", plan.parts_or(kPartsLimited)},
@@ -553,6 +551,7 @@ std::expected<json, Failure> bench_serve(const ServeBenchOptions& options, const
   auto made = program::ScratchFolder::make("millrace-bench");
   if (!made) return fail_with(made.error());
   plan->directory = made->path();
+  if (const Status keys = make_serve_keys(plan->keys()); !keys) return fail_with(keys.error());
   const LogFolder folder(std::move(*made));
   auto hosts = Hosts::make(options.shards + options.job.workers, options.rate,
                            options.path == ServePath::kServer ? 0 : std::max(options.racks, 1u), options.mtu);
@@ -575,7 +574,7 @@ std::expected<json, Failure> bench_serve(const ServeBenchOptions& options, const
   auto tuned = run_raw(*plan, *hosts, RawAllocator::kTuned);
   if (!tuned) return std::unexpected(tuned.error());
   const double raw_ms = serve_quantile(*raw, 0.5);
-  const double gbit_s = raw_gbit_s(*plan, raw_ms);
+  const double gbit_s = raw_gbit_s(static_cast<double>(plan->k) * options.job.workers / options.shards, raw_ms);
   for (auto& row : rows) {
     row["raw_zmq_ms"] = raw_ms;
     row["raw_zmq_gbit_s"] = gbit_s;
@@ -592,8 +591,8 @@ std::expected<json, Failure> bench_serve(const ServeBenchOptions& options, const
   return json{{"bench", "serve"},         {"workers", options.job.workers}, {"shards", options.shards},
               {"n", options.n},           {"density", options.density},     {"k", plan->k},
               {"rounds", options.rounds}, {"rate", options.rate},           {"mtu", options.mtu},
-              {"loss", options.loss},     {"raw_zmq_ms", raw_ms},           {"raw_zmq_gbit_s", gbit_s},
-              {"rows", std::move(rows)}};
+              {"loss", options.loss},     {"secure", options.secure},       {"raw_zmq_ms", raw_ms},
+              {"raw_zmq_gbit_s", gbit_s}, {"rows", std::move(rows)}};
 }
 
 }  // namespace millrace::bench

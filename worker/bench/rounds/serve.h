@@ -46,6 +46,7 @@ struct ServeBenchOptions {
   /// its share of k. 0: none.
   uint32_t racks = 0;
   uint32_t mtu = 1500;         ///< of the links behind a rate, whichever the path: 1500 to 9000
+  bool secure = false;         ///< shards and workers have keys: every message is encrypted. Bare ZeroMQ has none
   std::string lossless_codec;  ///< empty: "raw+raw" on loopback (costs least), "gap+raw" behind a rate (smallest)
 };
 

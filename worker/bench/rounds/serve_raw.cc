@@ -128,4 +128,6 @@ int run_raw_worker(const RawPlan& plan, uint32_t worker, const std::vector<std::
   return 0;
 }
 
+double raw_gbit_s(double pairs, double round_ms) { return pairs * RawPlan::kPairBytes * 8.0 / (round_ms * 1e-3) / 1e9; }
+
 }  // namespace millrace::bench

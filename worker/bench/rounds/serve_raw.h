@@ -28,4 +28,7 @@ int run_raw_shard(const RawPlan& plan, uint32_t shard, const std::string& bind_a
 int run_raw_worker(const RawPlan& plan, uint32_t worker, const std::vector<std::string>& addresses,
                    ServeShared& shared);
 
+/// Returns the rate of the busiest link, a shard's, over a round: `pairs` go up there, and as many down.
+double raw_gbit_s(double pairs, double round_ms);
+
 }  // namespace millrace::bench

@@ -17,6 +17,7 @@
 #include "protocol/job/layout.h"
 #include "worker/bench/rounds/bench_worker.h"
 #include "worker/bench/rounds/serve_input.h"
+#include "worker/bench/rounds/serve_keys.h"
 #include "worker/bench/rounds/serve_oracle.h"
 #include "worker/bench/rounds/serve_racks.h"
 #include "worker/bench/rounds/serve_switch.h"
@@ -59,7 +60,9 @@ JobConfig serve_worker_job(const ServeWorkerSetup& setup) {
 }
 
 WorkerConfig serve_worker_config(const ServeWorkerSetup& setup, uint32_t worker) {
-  return {.worker = worker, .shards = setup.shards, .rack = setup.rack, .switch_key_file = setup.switch_key_file};
+  const WorkerConfig config{
+      .worker = worker, .shards = setup.shards, .rack = setup.rack, .switch_key_file = setup.switch_key_file};
+  return with_serve_keys(config, setup.keys);
 }
 
 /// Returns the job in the oracle's form; the library computes the layout from these settings.

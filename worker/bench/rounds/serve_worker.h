@@ -31,6 +31,7 @@ struct ServeWorkerSetup {
   Path path = ServerPath{};          ///< path switch: its update is judged by serve_switch.h
   std::optional<Grid> grid = {};     ///< path switch
   std::string switch_key_file = {};  ///< path switch
+  std::string keys = {};             ///< folder of keys (serve_keys.h); empty: none
   std::string rack = {};             ///< path switch: address of the switch of this worker's rack
   /// HTTP address of shard 0 where it decides by datagrams: their bytes are asked there.
   std::string shard_status = {};

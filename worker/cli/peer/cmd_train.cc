@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "monitoring/http/secure/http_security.h"
 #include "monitoring/standard_streams.h"
 #include "protocol/files/atomic_file.h"
 #include "worker/cli/peer/peer_commands.h"
@@ -188,8 +189,10 @@ class TrainCommand {
     if (flags_.http.empty()) return {};
     const auto address = training::http_address_of_rank(flags_.http, job_.rank());
     if (!address) return std::unexpected(address.error());
-    auto started =
-        training::PeerPort::start(*address, {run_.options.job.name, job_.rank(), job_.size(), run_.options.path});
+    auto protection = monitoring::open_http_protection(*address, flags_.http_security);
+    if (!protection) return std::unexpected(protection.error());
+    auto started = training::PeerPort::start({.address = *address, .protection = std::move(*protection)},
+                                             {run_.options.job.name, job_.rank(), job_.size(), run_.options.path});
     if (!started) return std::unexpected(started.error());
     port_ = std::move(*started);
     observer_.on_step = [at = port_.get()](double seconds) { at->step_done(seconds); };
@@ -294,6 +297,8 @@ class TrainCommand {
 };
 
 Outcome run_peer_train(const PeerTrainFlags& flags) {
+  if (std::string refusal = monitoring::refuse_http(flags.http, flags.http_security); !refusal.empty())
+    return fail_with(ExitCode::kUsage, std::move(refusal));
   const Result<PeerTrainOptions> options = train_options_of(flags);
   if (!options) return fail_with(options.error());
   auto job = peer::MpiJob::begin(peer::mpi_threads_of(flags.mpi_threads));

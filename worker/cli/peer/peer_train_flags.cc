@@ -12,6 +12,7 @@
 #include "kernels/base/clock.h"
 #include "kernels/base/registry.h"
 #include "kernels/base/words.h"
+#include "monitoring/command_line/http_flags.h"
 #include "monitoring/command_line/quantity_flags.h"
 #include "protocol/address/host_port.h"
 #include "worker/peer/channel/stream_wire.h"
@@ -36,7 +37,7 @@ std::string names_of_algorithms() { return listed_texts(peer::algorithms(), std:
 constexpr std::array<std::string_view, 11> kPeerJobOptions = {"name",     "staleness",    "select",   "reselect",
                                                               "codec_up", "unbiased",     "momentum", "clip",
                                                               "seed",     "reproducible", "grid"};
-constexpr std::array<std::string_view, 1> kPeerWorkerOptions = {"connect_timeout"};
+constexpr std::array<std::string_view, 3> kPeerWorkerOptions = {"key_file", "server_key_file", "connect_timeout"};
 /// Of these, the ones that an optimizer has defaults for.
 constexpr std::array<std::string_view, 3> kOptimizersOwn = {"select", "codec_up", "momentum"};
 
@@ -81,6 +82,11 @@ Status read_path(const PeerTrainFlags& flags, OptimizerOptions& options) {
     return fail(ErrorCode::kInvalidArgument,
                 by_peers ? "--servers is of --path server or auto: give both, or none"
                          : fmt::format("--path {} needs --servers HOST:PORT,...", path_flag_name(flags.path)));
+  }
+  // Peers do not authenticate each other: a key would be a false promise.
+  if (flags.path != PathFlag::kServers && (!options.me.key_file.empty() || !options.me.server_key_file.empty())) {
+    return fail(ErrorCode::kInvalidArgument,
+                "--key and --server-key are of --path server: peers neither authenticate each other nor encrypt");
   }
   if (by_peers) return {};
   if (options.path == ExchangePath::kServers && !flags.algorithm.empty()) {
@@ -284,6 +290,7 @@ void add_peer_train_flags(CLI::App& app, PeerTrainFlags& flags) {
                  "which is printed")
       ->type_name("HOST:PORT")
       ->check(program::checked([](const std::string& text) { return protocol::parse_host_port(text); }));
+  monitoring::add_http_port_flags(app, flags.http_security, monitoring::HelpCase::kSmall);
   app.add_flag("--json", flags.json, "one JSON object as the last line, of rank 0");
 }
 

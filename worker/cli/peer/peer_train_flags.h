@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/base/result.h"
+#include "monitoring/http/secure/http_security.h"
 #include "worker/program/option_flags.h"
 #include "worker/training/peers/train_over_peers.h"
 
@@ -53,6 +54,7 @@ struct PeerTrainFlags {
   std::string algorithm;
   std::string quantizer;
   std::string http;
+  monitoring::HttpSecurityOptions http_security;
   std::string mpi_threads = "serialized";
   std::string boundaries = "averaged";
   double rate = 1;

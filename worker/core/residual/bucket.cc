@@ -55,7 +55,7 @@ Bucket::Bucket(const protocol::JobSpec& spec, const protocol::BucketLayout& layo
 Bucket::~Bucket() = default;
 
 void Bucket::add_to_residual(Stream&& stream) {
-  if (device_) return device_->add(stream.view(), 0);
+  if (device_) return add_on_device(stream.view(), 0);
   if (!spec_.audit || residual_.is_empty()) return residual_.add(std::move(stream));
   if (residual_.is_dense()) return add_all_in_f32(residual_.values(), stream.view());
   if (!stream.dense) {
@@ -103,7 +103,7 @@ bool Bucket::staged_alone() const {
 Status Bucket::select(uint64_t step, float clip, uint64_t draws) {
   MILLRACE_CHECK(parts_left_ == 0, parts_left_);
   MILLRACE_CHECK(std::ranges::all_of(slots_, [](const auto& slot) { return slot->filled_; }));
-  const bool known_finite = staged_alone();
+  const Values values = staged_alone() ? Values::kKnownFinite : Values::kUnknown;
   if (enters_in_select()) {
     let_enter(clip);
   } else {
@@ -113,19 +113,10 @@ Status Bucket::select(uint64_t step, float clip, uint64_t draws) {
   // Entries that a Bloom filter took along cancel out exactly; they must not stay stored.
   if (!find_index_codec(codec_.index)->lossless()) residual_.drop_zeros();
   uncompressed_ = protocol::step_sends(select_spec_, dimension_, step) == protocol::StepSends::kUncompressed;
-  if (device_) {
-    auto taken = uncompressed_ ? take_all_of_device() : device_->take_selected(step, std::exchange(spare_, {}));
-    if (!taken) return std::unexpected(taken.error());
-    selected_ = std::move(*taken);
-  } else if (selector_ == nullptr || uncompressed_) {
-    if (!known_finite && !all_finite(residual_.view().values)) {
-      return fail(ErrorCode::kNonFinite, "the gradients pushed so far add up to infinity");
-    }
-    selected_ = residual_.take_all();
-  } else {
-    const uint64_t bucket = parts_.empty() ? 0 : parts_[0].bucket;
-    const SelectContext context{step, random_key(spec_.seed, bucket, step, draws ^ kDrawsOfSelection)};
-    if (auto done = take_selection(context); !done) return done;
+  const Result<bool> there = device_ ? select_on_device(step) : Result<bool>(false);
+  if (!there) return std::unexpected(there.error());
+  if (!*there) {
+    if (auto done = select_on_host(step, draws, values); !done) return done;
   }
   round_to_grid();
   for (auto& slot : slots_) slot->filled_ = false;
@@ -133,6 +124,18 @@ Status Bucket::select(uint64_t step, float clip, uint64_t draws) {
   parts_left_ = parts_.size();
   entries_in_step_ = 0;
   return {};
+}
+
+Status Bucket::select_on_host(uint64_t step, uint64_t draws, Values values) {
+  if (selector_ == nullptr || uncompressed_) {
+    if (values == Values::kUnknown && !all_finite(residual_.view().values)) {
+      return fail(ErrorCode::kNonFinite, "the gradients pushed so far add up to infinity");
+    }
+    selected_ = residual_.take_all();
+    return {};
+  }
+  const uint64_t bucket = parts_.empty() ? 0 : parts_[0].bucket;
+  return take_selection({step, random_key(spec_.seed, bucket, step, draws ^ kDrawsOfSelection)});
 }
 
 Status Bucket::take_selection(const SelectContext& context) {
@@ -150,8 +153,8 @@ Stream Bucket::take_residual(uint64_t begin, uint64_t end) {
   take_returned();
   residual_.drop_zeros();
   if (std::optional<Stream> all = on_device()) {
-    device_->forget();
     residual_.add(std::move(*all));
+    device_->forget();  // now that the host has its values
   }
   Stream taken = residual_.take_range(begin, end);
   for (auto& slot : slots_) {

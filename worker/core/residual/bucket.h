@@ -270,6 +270,16 @@ class Bucket {
   /// Returns all values on the device; nothing where there is none, or after its error.
   std::optional<Stream> on_device() const;
   Result<Stream> take_all_of_device();
+  /// Moves the residual to the host. Errors  of the device: the values are lost.
+  Status leave_device();
+  /// Adds a stream of the bucket's indices from `begin` on. The residual leaves a device that has no memory for that.
+  void add_on_device(const StreamView& stream, uint64_t begin);
+  void add_on_host(const StreamView& stream, uint64_t begin);
+  /// Takes out the step's selection. Returns false where the device has no memory to select: the residual is the host's
+  /// then, until the next gradient of a device.
+  Result<bool> select_on_device(uint64_t step);
+  enum class Values : uint8_t { kKnownFinite, kUnknown };
+  Status select_on_host(uint64_t step, uint64_t draws, Values values);
   void take_returned();
   bool staged_alone() const;
   void add_to_residual(Stream&& stream);

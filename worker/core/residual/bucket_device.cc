@@ -1,6 +1,8 @@
+#include <cmath>
 #include <string>
 #include <utility>
 
+#include "kernels/reduce/reduce.h"
 #include "worker/core/residual/bucket.h"
 
 /// Residuals in a device's memory. The selected entries alone cross the bus in a step that selects; a step that sends
@@ -11,8 +13,9 @@ Status Bucket::may_be_on_device() const {
   const auto refuse = [](const std::string& why) {
     return fail(ErrorCode::kUnsupported,
                 "a gradient in a device's memory cannot be pushed here: " + why +
-                    ". Tensors of their own (fuse_below) with the selections topk and threshold can be pushed so, "
-                    "without alternating signs, momentum, clipping, unbiased, audit and Bloom filters");
+                    ". Tensors of their own (fuse_below) can be pushed so that select by topk, trimmed, radix, "
+                    "threshold, threshold_reuse, binary_search, sampled or gaussian, without alternating signs, "
+                    "momentum, clipping, unbiased, audit and Bloom filters");
   };
   if (slots_.size() != 1) return refuse("the tensor is fused with others");
   if (!device_selects(select_spec_)) {
@@ -30,11 +33,44 @@ Status Bucket::move_to_device(const MakeDeviceResidual& make) {
   if (device_) return {};
   auto made = make(select_spec_, dimension_);
   if (!made) return std::unexpected(made.error());
-  if (!residual_.is_empty()) (*made)->add(residual_.view(), 0);
-  if (auto moved = (*made)->status(); !moved) return moved;
+  if (auto there = (*made)->status(); !there) return there;
+  if (!residual_.is_empty()) {
+    if (auto moved = (*made)->add(residual_.view(), 0); !moved) return moved;
+  }
   residual_.take_all();
   device_ = std::move(*made);
   return {};
+}
+
+Status Bucket::leave_device() {
+  auto all = device_->copy();
+  if (!all) return std::unexpected(all.error());
+  residual_.add(std::move(*all));
+  device_.reset();
+  return {};
+}
+
+void Bucket::add_on_device(const StreamView& stream, uint64_t begin) {
+  if (device_->add(stream, begin)) return;
+  // No memory there: the host has some. After an error of the device the values are lost with the others there, and
+  // device_status() reports it.
+  if (leave_device()) add_on_host(stream, begin);
+}
+
+void Bucket::add_on_host(const StreamView& stream, uint64_t begin) {
+  residual_.make_dense();
+  add_scaled(residual_.values().subspan(begin, stream.dimension), stream, 1);
+}
+
+Result<bool> Bucket::select_on_device(uint64_t step) {
+  auto taken = uncompressed_ ? take_all_of_device() : device_->take_selected(step, std::exchange(spare_, {}));
+  if (taken) {
+    selected_ = std::move(*taken);
+    return true;
+  }
+  if (taken.error().code != ErrorCode::kLimitExceeded || !device_->status()) return std::unexpected(taken.error());
+  if (auto left = leave_device(); !left) return std::unexpected(left.error());
+  return false;
 }
 
 std::optional<Stream> Bucket::on_device() const {
@@ -65,8 +101,16 @@ Status PushSlot::add_device(const DeviceGradient& gradient, float weight, const 
   }
   const std::lock_guard fill(bucket_.fill_);
   if (auto moved = bucket_.move_to_device(make); !moved) return moved;
+  // For the observer of a test: no program has one.
+  Result<Stream> seen = Stream{};
+  if (bucket_.ledger_.is_observed()) seen = bucket_.device_->copy(gradient);
+  if (!seen) return std::unexpected(seen.error());
   const auto left_out = bucket_.device_->add(gradient, weight, bucket_.spec_.non_finite);
   if (!left_out) return std::unexpected(left_out.error());
+  if (bucket_.ledger_.is_observed()) {
+    for (float& value : seen->values) value = std::isfinite(value) ? value : 0;
+    bucket_.ledger_.enter(offset_, seen->view(), weight);
+  }
   weight_ = weight;
   filled_ = true;
   non_finite_dropped_ += *left_out;

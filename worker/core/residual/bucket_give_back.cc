@@ -126,7 +126,10 @@ void Bucket::take_returned() {
   resolved_to_ = 0;
   if (returned.empty()) return;
   if (device_) {
-    for (const Returned& piece : returned) device_->add(piece.stream.view(), parts_[piece.at].begin);
+    for (const Returned& piece : returned) {
+      const uint64_t begin = parts_[piece.at].begin;
+      device_ ? add_on_device(piece.stream.view(), begin) : add_on_host(piece.stream.view(), begin);
+    }
     return;
   }
   const bool any_dense = std::ranges::any_of(returned, [](const Returned& piece) { return piece.stream.dense; });

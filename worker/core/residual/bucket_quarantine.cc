@@ -15,14 +15,15 @@ bool Bucket::quarantine_residual() {
   if (!no_fill.owns_lock()) return false;
   while (resolve_one_deferred()) {
   }
-  quarantine_ = std::make_unique<Quarantine>();
+  auto quarantine = std::make_unique<Quarantine>();
+  quarantine->shares.assign(parts_.size(), ShareState::kInBooks);
   if (std::optional<Stream> all = on_device()) {
-    device_->forget();
-    quarantine_->residual = to_sparse(all->view());
+    quarantine->residual = to_sparse(all->view());
+    device_->forget();  // now that the host has its values
   } else {
-    quarantine_->residual = residual_.take_all();
+    quarantine->residual = residual_.take_all();
   }
-  quarantine_->shares.assign(parts_.size(), ShareState::kInBooks);
+  quarantine_ = std::move(quarantine);
   for (ReturnedPiece& piece : returned_) {
     quarantine_->returned.push_back({piece.at, std::move(std::get<Stream>(piece.what))});
   }

@@ -22,7 +22,9 @@ struct DeviceGradient {
 /// Holds the sum that waits to be sent, of a tensor whose gradients are in a device's memory. Numbers only: Bucket has
 /// the rules and the accounts, as for a sum in the host's memory.
 ///
-/// Errors   after an error of the device every later call that returns a status returns it, and the sum is lost.
+/// Errors   after an error of the device every later call that returns a status returns it, and the sum is lost. A
+///          shortage of memory there is limit_exceeded, of any call but copy(): it changes nothing, and the next call
+///          works.
 /// Threads  one at a time; its owner is that of the bucket's residual.
 class DeviceResidual {
  public:
@@ -31,26 +33,38 @@ class DeviceResidual {
   /// Adds weight * gradient, and waits until the gradient has been read. Returns how many values it left out.
   ///
   /// rule     of values that are NaN or infinite.
-  /// Errors   non_finite: refused, the sum is unchanged. invalid_argument: of another device.
+  /// Errors   non_finite: refused, the sum is unchanged. invalid_argument: of another device, or no stream of it; the
+  ///          sum is unchanged.
   virtual Result<uint64_t> add(const DeviceGradient& gradient, float weight, protocol::NonFinite rule) = 0;
   /// Adds a stream of the host from index `begin` on.
-  virtual void add(const StreamView& stream, uint64_t begin) = 0;
+  virtual Status add(const StreamView& stream, uint64_t begin) = 0;
   /// Selects for the step and takes the selected entries out; sparse, in the memory of `arrays`.
   ///
   /// Errors   non_finite: the sums overflowed; nothing is taken.
   virtual Result<Stream> take_selected(uint64_t step, Stream&& arrays) = 0;
-  /// Copies all values to the host; dense.
+  /// Copies all values to the host; dense. Needs no memory of the device.
   virtual Result<Stream> copy() const = 0;
+  /// Copies a gradient of the device to the host; dense.
+  virtual Result<Stream> copy(const DeviceGradient& gradient) const = 0;
   /// Takes all values out.
   virtual void forget() = 0;
-  /// Returns the device's first error, without a wait.
+  /// Returns the device's first error, without a wait. Of one that was just made: also that there was no memory for it.
   virtual Status status() const = 0;
 };
 
 /// Says whether a device can select by this specification.
 inline bool device_selects(const SelectionSpec& spec) {
-  const bool known = spec.selection == SelectionId::kTopK || spec.selection == SelectionId::kThreshold;
-  return known && !spec.alternate_signs;
+  switch (spec.selection) {
+    case SelectionId::kTopK:
+    case SelectionId::kTrimmed:
+    case SelectionId::kRadix:
+    case SelectionId::kThreshold:
+    case SelectionId::kThresholdReuse:
+    case SelectionId::kBinarySearch:
+    case SelectionId::kSampled:
+    case SelectionId::kGaussian: return !spec.alternate_signs;
+    default: return false;
+  }
 }
 
 /// Makes the sum of nothing on a device. REQUIRES: device_selects(spec).

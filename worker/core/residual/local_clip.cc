@@ -7,6 +7,12 @@
 
 namespace millrace::worker {
 
+double squared_norm_of(std::span<const float> values) {
+  double sum = 0;
+  for (const float value : values) sum += static_cast<double>(value) * static_cast<double>(value);
+  return sum;
+}
+
 LocalClip::LocalClip(const protocol::JobSpec& spec) : tensors_(spec.tensors.size()) {
   const bool alone = spec.mode == protocol::Mode::kAsynchronous;  // a step is one worker's
   const uint32_t expected = alone ? 1 : spec.participants != 0 ? spec.participants : spec.workers;

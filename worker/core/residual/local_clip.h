@@ -3,11 +3,15 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <span>
 #include <vector>
 
 #include "protocol/job/job_spec.h"
 
 namespace millrace::worker {
+
+/// Returns the sum of the squares, added up in order: the same bits on every path.
+double squared_norm_of(std::span<const float> values);
 
 /// Clips locally: scales the gradients of one push of all tensors together to an L2 norm of clip / sqrt(N) at most. N
 /// is the number of workers that a step expects. So a push enters only when every tensor has been pushed.

@@ -7,6 +7,7 @@
 
 #include "kernels/reduce/reduce.h"
 #include "worker/core/residual/bucket.h"
+#include "worker/core/residual/local_clip.h"
 
 namespace millrace::worker {
 namespace {
@@ -21,12 +22,6 @@ uint64_t copy_only_finite(IndexSpan indices, std::span<const float> values, Stre
     out.values.push_back(values[i]);
   }
   return values.size() - out.values.size();
-}
-
-double squared_norm_of(std::span<const float> values) {
-  double sum = 0;
-  for (const float value : values) sum += static_cast<double>(value) * static_cast<double>(value);
-  return sum;
 }
 
 Error index_out_of_range(IndexSpan indices, uint64_t dimension) {

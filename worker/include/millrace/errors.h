@@ -29,7 +29,7 @@ enum class JobErrorCode : uint16_t {
   kUnavailable = 14,       ///< a shard cannot be reached, or has left
   kTimeout = 15,           ///< a stated time has passed
   kIo = 16,                ///< file or socket error
-  kUnauthenticated = 17,   ///< reserved
+  kUnauthenticated = 17,   ///< a key that is not allowed, or lacks a right
   kInternal = 18,
 };
 

@@ -6,6 +6,7 @@
 #include <functional>
 #include <optional>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -53,19 +54,30 @@ enum class StoreBegin : uint8_t {
 };
 
 /// Holds a member without a default: a record that has one is written with its value, or does not compile.
+///
+/// Errors  std::out_of_range: an integer that does not fit T; a constant does not compile.
 template <typename T>
 class Required {
  public:
   template <typename Value>
     requires(std::convertible_to<Value, T> && !std::same_as<std::remove_cvref_t<Value>, Required>)
   // NOLINTNEXTLINE(google-explicit-constructor): Sgd{.rate = 0.1}
-  constexpr Required(Value&& value) : value_(std::forward<Value>(value)) {}
+  constexpr Required(Value&& value) : value_(std::forward<Value>(value)) {
+    if constexpr (is_number<T> && is_number<Value>) {
+      if (!std::in_range<T>(value)) throw std::out_of_range("the value is out of the range of its type");
+    }
+  }
   // NOLINTNEXTLINE(google-explicit-constructor): double rate = sgd.rate
   constexpr operator const T&() const { return value_; }
   constexpr const T& get() const { return value_; }
   bool operator==(const Required&) const = default;
+  friend constexpr bool operator==(const Required& left, const T& right) { return left.value_ == right; }
 
  private:
+  template <typename Number>
+  static constexpr bool is_number =
+      std::integral<std::remove_cvref_t<Number>> && !std::same_as<std::remove_cvref_t<Number>, bool>;
+
   T value_;
 };
 
@@ -83,9 +95,10 @@ class StepDecision {
  public:
   /// Decides a step as soon as it has this number of contributions.
   static constexpr StepDecision quorum(uint32_t contributions) { return StepDecision(contributions, {}); }
-  /// Decides a step this time after its first contribution.
+  /// Decides a step at the latest this time after its first contribution; earlier once every worker has contributed.
   static constexpr StepDecision deadline(std::chrono::milliseconds time) { return StepDecision(0, time); }
-  /// Decides a step with its quorum no earlier than this time after its first contribution.
+  /// Decides a step that has its quorum once this time since its first contribution is over, or once every worker has
+  /// contributed.
   constexpr StepDecision and_deadline(std::chrono::milliseconds time) const { return StepDecision(quorum_, time); }
 
   constexpr uint32_t contributions() const { return quorum_; }            ///< 0: there is no quorum
@@ -318,6 +331,8 @@ struct WorkerConfig {
   uint32_t worker = 0;                   ///< this worker's identity, 0 .. workers-1
   std::vector<std::string> shards = {};  ///< "tcp://host:port"; the place in the list is the shard's number
   std::string rack = {};                 ///< path switch: "host:port" of the switch of this worker's rack; empty: none
+  std::string key_file = {};             ///< this worker's secret key: encrypts and authenticates; empty: none
+  std::string server_key_file = {};      ///< ... and the public key of the cluster's shards, both or none
   std::string switch_key_file = {};      ///< path switch: the job's key, 64 hexadecimal digits, as the switch has it
   /// Limit for reaching every shard. It is longer by dead_after while every missing shard refuses this worker. Only
   /// after that time do the shards treat an earlier run of the job, or an earlier process of this worker, as dead.
@@ -341,8 +356,16 @@ struct WorkerConfig {
   /// The file for the state when the session ends with an error. Empty: none. connect() checks that it can write there.
   std::string save_path = {};
   /// Address of this worker's HTTP port, as "127.0.0.1:9201": /metrics, /healthz, /status and a page at /. Port 0: any
-  /// free one (Session::http_port()). Empty: none. Every client that reaches it can read, and change nothing.
+  /// free one (Session::http_port()). Empty: none. A client can read, and change nothing. connect() refuses an address
+  /// that other machines may reach, unless http_tls and http_token_file protect it, or http_insecure is set.
   std::string http = {};
+  /// Files of that port's certificate chain and key (PEM), as "CERT,KEY": it speaks HTTPS. Empty: HTTP. The programs'
+  /// rules hold (deploy/SECURITY.md). connect() reads them, and nothing reads them again.
+  std::string http_tls = {};
+  /// File with a token in its first line, which clients send as "Authorization: Bearer TOKEN". Empty: none.
+  std::string http_token_file = {};
+  /// That port may lack TLS or a token on any address: every process that reaches it may read.
+  bool http_insecure = false;
   LogCallback log = {};  ///< empty: silent
   /// connect() calls it at intervals while it waits. True ends connect() with the error timeout.
   std::function<bool()> give_up = {};

@@ -132,10 +132,15 @@ class MILLRACE_API Session {
   /// only the selected entries cross the bus. A step that sends everything, stats(), save() and take_residual() copy
   /// the whole residual. Pushes from the host's memory remain possible.
   ///
-  /// gradient  of the device of the first push. push waits for the work of its stream so far.
+  /// gradient  of the device of the first push. push first waits for the work of its stream so far; `timeout` does not
+  ///           limit that. The session sends heartbeats meanwhile.
+  /// Memory    of the device: the residual, and scratch for the selection, about 20 bytes a selected entry. Pools keep
+  ///           twice the residuals' bytes and 64 MiB at most. A step without memory for its scratch selects on the
+  ///           host. The residual crosses the bus then, and the next push moves it back.
   /// Cost      three reads and a write of the device's memory, and 4 bytes of it an index for the residual.
-  /// Errors    also unsupported: this build has no CUDA; the tensor is fused with others; the selection is neither topk
-  ///           nor threshold. Or the job has alternating signs, momentum, clipping, unbiased, audit or a Bloom filter.
+  /// Errors    also unsupported: this build has no CUDA. The tensor is fused with others. The selection is none of
+  ///           topk, trimmed, radix, threshold, threshold_reuse, binary_search, sampled, gaussian. The job has
+  ///           alternating signs, momentum, clipping, unbiased, audit or a Bloom filter.
   ///           unavailable: no driver, no such device. limit_exceeded: no memory there. invalid_argument: not of that
   ///           device. After another error of the device the session ends with it, and the residual is lost.
   uint64_t push(size_t tensor, const DeviceSpan& gradient, double weight = 1,
@@ -248,6 +253,15 @@ class MILLRACE_API Session {
 
   /// Returns the port that WorkerConfig::http listens on; 0: none.
   uint16_t http_port() const;
+
+  /// Answers /trace of WorkerConfig::http, for a program that has an HTTP port of its own. It records the spans of this
+  /// session's work while it is asked, for `millrace trace`.
+  ///
+  /// query    "seconds=2&after=CURSOR": records for that time, at most 60; returns the spans behind the cursor.
+  /// Returns  one JSON object (monitoring/trace/trace_answer.h).
+  /// Errors   invalid_argument: no such query.
+  /// Threads  any.
+  std::string trace(std::string_view query);
 
   /// Writes a consistent copy of this worker's state, with a checksum; load_path begins with it. Per tensor it has the
   /// residual plus the contributions in flight, and the attached weights. It also has the log positions, the identity

@@ -97,6 +97,10 @@ struct Stats {
   /// Time from the first byte of a step at the socket to its complete update, summed.
   double time_in_communication_s = 0;
   double time_blocked_s = 0;  ///< callers' time in push() and await(), also where it ran out
+  // Of CUDA devices, where tensors have their residual or weights there:
+  uint64_t bytes_to_devices = 0;     ///< over the bus
+  uint64_t bytes_from_devices = 0;   ///< ... without the copies that this call itself makes
+  uint64_t device_memory_bytes = 0;  ///< memory of the devices that the session holds at present
   AuditStats audit;
   SwitchStats by_switch;
   std::vector<TensorStats> tensors;

@@ -70,7 +70,7 @@ class Processes:
         addresses = []
         for shard, host in enumerate(hosts):
             words = [self._programs / "millrace-server", "--shard", shard, "--shards", len(hosts), "--listen",
-                     f"{self._lab.address(host)}:0", "--table", self._folder / "table.db", "--drain", "0s", "--json"]
+                     f"{self._lab.address(host)}:0", "--table", self._folder / "table.db", "--drain", "0s", "--insecure", "--json"]
             line = self.start(f"shard{shard}", host, words, stdout=subprocess.PIPE).stdout.readline()
             if not line:
                 raise Failed(f"shard {shard} did not start:\n{self._end_of_logs()}")

@@ -29,7 +29,7 @@ __all__ = ["Advice", "Array", "AuditStats", "Copies", "Entries", "Filled", "JobC
            "PlannedTime", "PulledSteps", "Session", "SessionStatus", "Stats", "SwitchStats", "Tensor", "TensorStats", "Update",
            "WorkerConfig", "advise", "check", "copies", "options", "peers"]
 
-_OF_TORCH = ("State", "hook")
+_OF_TORCH = ("State", "fsdp_hook", "hook")
 
 
 def __getattr__(name: str) -> Any:

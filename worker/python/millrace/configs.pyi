@@ -113,6 +113,10 @@ class WorkerConfig:
         worker: Union[str, int, None] = ...,
         shards: Union[str, Sequence[str], None] = ...,
         servers: Union[str, Sequence[str], None] = ...,
+        key_file: Optional[str] = ...,
+        key: Optional[str] = ...,
+        server_key_file: Optional[str] = ...,
+        server_key: Optional[str] = ...,
         rack: Optional[str] = ...,
         switch_key_file: Optional[str] = ...,
         switch_key: Optional[str] = ...,
@@ -128,6 +132,9 @@ class WorkerConfig:
         load_path: Optional[str] = ...,
         save_path: Optional[str] = ...,
         http: Optional[str] = ...,
+        http_tls: Optional[str] = ...,
+        http_token_file: Optional[str] = ...,
+        http_insecure: Union[str, bool, None] = ...,
     ) -> None: ...
     def text(self, name: str) -> str: ...
     def changed(self) -> Dict[str, str]: ...
@@ -135,6 +142,10 @@ class WorkerConfig:
     worker: int
     shards: List[str]
     servers: List[str]
+    key_file: str
+    key: str
+    server_key_file: str
+    server_key: str
     rack: str
     switch_key_file: str
     switch_key: str
@@ -150,3 +161,6 @@ class WorkerConfig:
     load_path: str
     save_path: str
     http: str
+    http_tls: str
+    http_token_file: str
+    http_insecure: bool

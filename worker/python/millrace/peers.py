@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple, Type, Union
 
 from . import _millrace
-from .configs import JobConfig
+from .configs import JobConfig, WorkerConfig
 from .errors import JobError
 from .updates import NO_ENTRIES, Entries
 
@@ -29,7 +29,8 @@ DEFAULT_TIMEOUT_S = 600.0
 _FOREVER = float("inf")
 
 # Options of a job that a sum among peers has as well.
-OPTIONS = ("select", "codec_up", "momentum", "unbiased", "reproducible", "grid", "reselect", "seed", "combine")
+OPTIONS = ("select", "codec_up", "codec_down", "codec_error", "non_finite", "momentum", "clip", "unbiased", "reproducible",
+           "grid", "reselect", "seed", "combine")
 
 
 class AlgorithmInfo(NamedTuple):
@@ -91,6 +92,7 @@ class Counts(NamedTuple):
     entries: int
     sum_entries: int
     residual_norm: float
+    non_finite_dropped: int
 
 
 def algorithms() -> List[AlgorithmInfo]:
@@ -260,7 +262,9 @@ class GradientSum:
 
     algorithm  the allreduce as a text (see the module). A K in it replaces the option select. An algorithm with a k
                needs one of both, as select="topk:0.01".
-    options    of OPTIONS, as a JobConfig has them. By default all entries are sent, and the result is the mean.
+    options    of OPTIONS, as a JobConfig has them. By default all entries are sent, and the result is the mean. clip is
+               of this tensor alone. A codec_down with loss is the quantizer of the split allgathers. The error of codecs
+               stays in the residual where every codec contracts; else it is dropped.
     job        instead of options: a JobConfig, of which OPTIONS count.
     Threads    any.
     """
@@ -281,7 +285,23 @@ class GradientSum:
         Errors    non_finite: NaN or infinity; nothing is taken then. invalid_argument: a wrong size; the step before is
                   under way. The group's.
         """
-        return self._sum.push(gradient)
+        self.fill(gradient)
+        return self.start()
+
+    def fill(self, gradient: Any) -> None:
+        """Does the first half of push(): copies the gradient. A second call replaces it. Errors as push()."""
+        self._sum.fill(gradient)
+
+    def squared_norm(self) -> float:
+        """Returns the squared L2 norm of the filled gradient, for a factor by the norm over several sums."""
+        return self._sum.squared_norm()
+
+    def start(self, factor: float = 1.0) -> int:
+        """Does the second half: adds factor * gradient to the residual, and starts the sum. Returns the step's number.
+
+        Errors  invalid_argument: fill() was not called. The group's.
+        """
+        return self._sum.start(factor)
 
     def wait_into(self, step: int, out: Any, timeout: Optional[float] = DEFAULT_TIMEOUT_S, scale: float = 1.0) -> int:
         """Blocks until the step's sum is there and writes it densely. Returns the number of entries of the sum.
@@ -319,6 +339,34 @@ class GradientSum:
         self._sum.close()
 
 
+class Port:
+    """Serves /metrics, /healthz and /status of this rank over HTTP (monitoring/METRICS.md, "Peers").
+
+    sums   of the group; the figures are those of all of them together.
+    name   label `job` of the metrics.
+    me     options http, http_tls, http_token_file and http_insecure.
+    Cost   of an answer: a pass over the residuals. A sum that a call waits for has those of the answer before.
+    Errors JobError: invalid_argument, io.
+    Ends   close(), before the sums are closed.
+    """
+
+    def __init__(self, group: Group, sums: Sequence[GradientSum], name: str, me: WorkerConfig) -> None:
+        self._port = _millrace.PeerPort(group._group, [one._sum for one in sums], name, me._set)
+        _live.add(self)
+
+    @property
+    def port(self) -> int:
+        return self._port.port()
+
+    def count_step(self, compute: float, wait: float) -> None:
+        """Counts a step of all sums. compute, wait: its seconds outside of waits for sums, and in them."""
+        self._port.count_step(compute, wait)
+
+    def close(self) -> None:
+        """Ends the port and its threads."""
+        self._port.close()
+
+
 def _seconds(timeout: Optional[float]) -> float:
     return _FOREVER if timeout is None else timeout
 
@@ -329,12 +377,12 @@ def _in_time(result: Any, timeout: Optional[float], what: str = "sum") -> Any:
     return result
 
 
-_live: "weakref.WeakSet[Union[Group, GradientSum]]" = weakref.WeakSet()
+_live: "weakref.WeakSet[Union[Group, GradientSum, Port]]" = weakref.WeakSet()
 
 
 def _close_all() -> None:
-    """Ends sums, then groups, while the interpreter still runs."""
-    for kind in (GradientSum, Group):
+    """Ends ports, then sums, then groups, while the interpreter still runs."""
+    for kind in (Port, GradientSum, Group):
         for one in [one for one in _live if isinstance(one, kind)]:
             one.close()
 

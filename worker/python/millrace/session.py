@@ -60,9 +60,9 @@ class Session:
         """Adds a gradient to the tensor's residual and sends the selected part of it. Returns the step's number.
 
         gradient  [dimension]; read before the call returns, and not kept. Also f32 in a CUDA device's memory, with
-                  __dlpack__ or __cuda_array_interface__, of a tensor with selection topk or threshold. The residual is
+                  __dlpack__ or __cuda_array_interface__, where the job's method allows it. The residual is
                   on the device then, and the selected entries alone cross the bus. The call waits for the current
-                  stream.
+                  stream and the default one, or for that of __cuda_array_interface__.
         weight    share in a weighted mean (option combine = weighted_mean), finite and positive.
         Blocks    only until the step may be pushed: until update step - 1 - staleness is there.
         Errors    non_finite: NaN or infinity, where option `non_finite` refuses them. invalid_argument: a wrong size.

@@ -93,6 +93,9 @@ class Stats(_Record):
     entries_void: int
     time_in_communication_s: float
     time_blocked_s: float
+    bytes_to_devices: int
+    bytes_from_devices: int
+    device_memory_bytes: int
     audit: AuditStats
     by_switch: SwitchStats
     tensors: List[TensorStats]

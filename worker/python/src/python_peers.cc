@@ -14,12 +14,12 @@
 #include "kernels/codec/codec.h"
 #include "kernels/stream/stream.h"
 #include "worker/config/option_access.h"
+#include "worker/core/residual/local_clip.h"
 #include "worker/peer/library/group_impl.h"
 #include "worker/python/src/algorithm_text.h"
 #include "worker/python/src/fill_update.h"
 #include "worker/python/src/float_output.h"
 #include "worker/python/src/interpreter.h"
-#include "worker/training/exchange/exchange.h"
 
 namespace py = pybind11;
 
@@ -63,6 +63,27 @@ std::vector<std::string> exchanged(const py::object& exchange, const std::string
   }
   PyGILState_Release(state);
   return addresses;
+}
+
+/// Returns the codec of sums that codec_down asks for. Empty: it is without loss, as sums are by default.
+std::optional<CodecSpec> quantizer_of(const training::OptimizerOptions& options) {
+  const CodecSpec down = OptionAccess::spec_of(options.job.codec_down);
+  if (down.automatic) refuse_call("codec_down=auto: peers have no automatic codec: name one");
+  if (!is_lossy(down)) return std::nullopt;
+  const bool codes_sums = options.algorithm == peer::AlgorithmId::kSsarSplitAllgather ||
+                          options.algorithm == peer::AlgorithmId::kDsarSplitAllgather;
+  if (!codes_sums) {
+    refuse_call("codec_down: in " + std::string(peer::algorithm_info(options.algorithm).name) +
+                " no rank codes a sum for the others: take ssar_split_allgather or dsar_split_allgather");
+  }
+  if (options.quantizer) refuse_call("codec_down is the quantizer of the allreduce: give one of both");
+  return down;
+}
+
+/// Copies the finite values, and zeros in the place of others. Returns the number of the others.
+uint64_t zero_non_finite(std::span<const float> values, std::span<float> out) {
+  std::ranges::replace_copy_if(values, out.begin(), [](float value) { return !std::isfinite(value); }, 0.0F);
+  return static_cast<uint64_t>(std::ranges::count_if(values, [](float value) { return !std::isfinite(value); }));
 }
 
 /// Returns entries as a stream; values of equal indices are added up.
@@ -119,29 +140,6 @@ py::list algorithm_records() {
 }
 
 }  // namespace
-
-template <typename T>
-std::shared_ptr<T> OwnedByProcess<T>::held(const char* what) const {
-  if (getpid() != process_) {
-    refuse_call(std::string(what) + " belongs to process " + std::to_string(process_) +
-                ", which forked this one: make one in this process");
-  }
-  if (!object_ || !*object_) refuse_call(std::string(what) + " is closed");
-  return *object_;
-}
-
-template <typename T>
-void OwnedByProcess<T>::drop() {
-  if (getpid() != process_) {
-    // Its threads and connections are the parent's.
-    static_cast<void>(object_.release());
-    return;
-  }
-  if (!object_) return;
-  std::shared_ptr<T> last = std::move(*object_);
-  object_.reset();
-  without_lock([&last] { last.reset(); });
-}
 
 std::unique_ptr<PythonGroup> PythonGroup::over_tcp(uint32_t rank, const std::vector<std::string>& addresses,
                                                    const std::string& listen, const py::object& exchange,
@@ -298,6 +296,9 @@ struct PythonGradientSum::State {
   bool mean = true;
   std::mutex mutex;
   std::unique_ptr<training::TimedExchange> exchange = {};
+  bool drops_non_finite = false;
+  Buffer<float> filled = {};  ///< the gradient of the next step; empty: none
+  uint64_t non_finite_dropped = 0;
   uint64_t pushed = 0;
   uint64_t finished = 0;
   std::optional<JobError> failure = {};  ///< of a step; later calls have it too
@@ -313,17 +314,21 @@ PythonGradientSum::PythonGradientSum(const PythonGroup& group, uint64_t dimensio
         training::OptimizerOptions options;
         options.job = job.config();
         set_algorithm(options, algorithm_from_text(algorithm));
+        if (auto codec = quantizer_of(options)) options.quantizer = *codec;
+        // Retained, the error of some codecs grows: by default the exchange decides by the codec.
+        if (options.job.contributions.codec_error == CodecError::kDrop) options.codec_error = CodecError::kDrop;
         const auto valid = training::check_peer_exchange(options);
         if (!valid) raise(valid.error());
         auto state = std::make_shared<State>(peers::GroupAccess::inner_of(*group.held()));
         state->mean = options.job.updates.combine == Combine::kMean;
+        state->drops_non_finite = options.job.contributions.non_finite == NonFinite::kDropAndCount;
         const training::ExchangeSetup setup{.group = *state->group, .dimension = dimension};
         state->exchange = value_of_result(training::make_peer_exchange(setup, options), JobErrorOrigin::kWorker);
         return state;
       }()),
       dimension_(dimension) {}
 
-uint64_t PythonGradientSum::push(py::handle gradient) {
+void PythonGradientSum::fill(py::handle gradient) {
   FloatInput input(gradient, "gradient");
   std::shared_ptr<State> state = state_.held("the sum");
   return without_lock([&] {
@@ -333,13 +338,40 @@ uint64_t PythonGradientSum::push(py::handle gradient) {
       refuse_call("the gradient has " + std::to_string(values.size()) + " elements, and the tensor has " +
                   std::to_string(dimension_));
     }
-    Stream dense{dimension_, true, {}, Buffer<float>(values.size())};
-    if (!copy_finite(values.data(), dense.values)) {
+    Buffer<float> copied(values.size());
+    const bool is_finite = copy_finite(values.data(), copied);
+    if (!is_finite && !kept->drops_non_finite) {
       throw JobError(JobErrorCode::kNonFinite, "the gradient has NaN or infinity: nothing of it is sent",
                      JobErrorOrigin::kWorker);
     }
+    const uint64_t dropped = is_finite ? 0 : zero_non_finite(values, copied);
     const std::lock_guard lock(kept->mutex);
     if (kept->exchange->in_flight() > 0) refuse_call("the tensor's step before is under way: wait for it");
+    kept->non_finite_dropped += dropped;
+    kept->filled = std::move(copied);
+  });
+}
+
+double PythonGradientSum::squared_norm() const {
+  std::shared_ptr<State> state = state_.held("the sum");
+  return without_lock([&] {
+    const std::shared_ptr<State> kept = std::move(state);
+    const std::lock_guard lock(kept->mutex);
+    return worker::squared_norm_of(kept->filled);
+  });
+}
+
+uint64_t PythonGradientSum::start(float factor) {
+  std::shared_ptr<State> state = state_.held("the sum");
+  return without_lock([&] {
+    const std::shared_ptr<State> kept = std::move(state);
+    const std::lock_guard lock(kept->mutex);
+    if (kept->filled.size() != dimension_) refuse_call("no gradient is filled in");
+    Stream dense{dimension_, true, {}, std::move(kept->filled)};
+    kept->filled = {};
+    if (factor != 1) {
+      for (float& value : dense.values) value *= factor;
+    }
     const Status started = kept->exchange->start(kept->pushed, std::move(dense));
     if (!started) {
       throw JobError(static_cast<JobErrorCode>(started.error().code), started.error().message, JobErrorOrigin::kJob);
@@ -413,14 +445,24 @@ void PythonGradientSum::restore(const py::tuple& residual, const py::tuple& velo
   });
 }
 
+std::function<std::optional<SumFigures>()> PythonGradientSum::figures() const {
+  return [of = std::weak_ptr<State>(state_.held("the sum")), dimension = dimension_]() -> std::optional<SumFigures> {
+    const std::shared_ptr<State> kept = of.lock();
+    if (!kept) return std::nullopt;
+    const std::unique_lock lock(kept->mutex, std::try_to_lock);
+    if (!lock) return std::nullopt;  // a caller waits for a step, maybe for long
+    return SumFigures{dimension, kept->finished, kept->exchange->counts()};
+  };
+}
+
 py::tuple PythonGradientSum::counts() const {
   std::shared_ptr<State> state = state_.held("the sum");
-  const training::ExchangeCounts counts = without_lock([&] {
+  const auto [counts, dropped] = without_lock([&] {
     const std::shared_ptr<State> kept = std::move(state);
     const std::lock_guard lock(kept->mutex);
-    return kept->exchange->counts();
+    return std::pair(kept->exchange->counts(), kept->non_finite_dropped);
   });
-  return py::make_tuple(counts.entries, counts.sum_entries, counts.residual_norm);
+  return py::make_tuple(counts.entries, counts.sum_entries, counts.residual_norm, dropped);
 }
 
 void bind_peers(py::module_& module) {
@@ -455,13 +497,21 @@ void bind_peers(py::module_& module) {
                                 "Sums one tensor's gradients; millrace.peers.GradientSum documents it.")
       .def(py::init<const PythonGroup&, uint64_t, const JobOptions&, const std::string&>(), arg("group"),
            arg("dimension"), arg("job"), arg("algorithm"))
-      .def("push", &PythonGradientSum::push, arg("gradient"))
+      .def("fill", &PythonGradientSum::fill, arg("gradient"))
+      .def("squared_norm", &PythonGradientSum::squared_norm)
+      .def("start", &PythonGradientSum::start, arg("factor"))
       .def("wait_into", &PythonGradientSum::wait_into, arg("step"), arg("out"), arg("timeout"), arg("scale"))
       .def("take_residual", &PythonGradientSum::take_residual)
       .def("take_velocity", &PythonGradientSum::take_velocity)
       .def("restore", &PythonGradientSum::restore, arg("residual"), arg("velocity"))
       .def("counts", &PythonGradientSum::counts)
       .def("close", &PythonGradientSum::close);
+  py::class_<PythonPeerPort>(module, "PeerPort", "The HTTP port of a rank; millrace.peers.Port documents it.")
+      .def(py::init<const PythonGroup&, const py::list&, const std::string&, const WorkerOptions&>(), arg("group"),
+           arg("sums"), arg("name"), arg("me"))
+      .def("port", &PythonPeerPort::port)
+      .def("count_step", &PythonPeerPort::count_step, arg("compute"), arg("wait"))
+      .def("close", &PythonPeerPort::close);
 }
 
 }  // namespace millrace::python

@@ -5,14 +5,18 @@
 #include <unistd.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "millrace/peer.h"
 #include "worker/python/src/arrays.h"
+#include "worker/python/src/interpreter.h"
 #include "worker/python/src/option_sets.h"
+#include "worker/training/exchange/exchange.h"
 
 /// Peers for Python. Every call that waits releases the interpreter's lock, and returns None or false when its time has
 /// passed; times are seconds. In a forked child every call throws JobError, and destructors do nothing.
@@ -30,9 +34,27 @@ class OwnedByProcess {
   ~OwnedByProcess() { drop(); }
 
   /// Returns the object. what  its word in errors. Errors  JobError invalid_argument: dropped; another process.
-  std::shared_ptr<T> held(const char* what) const;
+  std::shared_ptr<T> held(const char* what) const {
+    if (getpid() != process_) {
+      raise({ErrorCode::kInvalidArgument, std::string(what) + " belongs to process " + std::to_string(process_) +
+                                              ", which forked this one: make one in this process"});
+    }
+    if (!object_ || !*object_) raise({ErrorCode::kInvalidArgument, std::string(what) + " is closed"});
+    return *object_;
+  }
+
   /// Forgets it, without the interpreter's lock. Does nothing twice, and nothing in a child.
-  void drop();
+  void drop() {
+    if (getpid() != process_) {
+      // Its threads and connections are the parent's.
+      static_cast<void>(object_.release());
+      return;
+    }
+    if (!object_) return;
+    std::shared_ptr<T> last = std::move(*object_);
+    object_.reset();
+    without_lock([&last] { last.reset(); });
+  }
 
  private:
   pid_t process_ = getpid();
@@ -111,17 +133,28 @@ class PythonAllreduce {
   uint64_t dimension_;
 };
 
+/// Holds the figures of a sum: of its rank, since it began.
+struct SumFigures {
+  uint64_t dimension = 0;
+  uint64_t steps = 0;  ///< that have ended
+  training::ExchangeCounts counts;
+};
+
 /// Sums one tensor's gradients step after step, with error feedback: the exchange of millrace-peer.
 ///
-/// Threads  any; push() of one step comes before its wait_into(), and that before the next push().
+/// Threads  any; start() of one step comes before its wait_into(), and that before the next fill().
 class PythonGradientSum {
  public:
-  /// job  select, codec_up, momentum, unbiased, reproducible, grid, reselect, seed, combine. Others are the caller's to
-  ///      refuse.
+  /// job  select, codec_up, codec_down, codec_error, non_finite, momentum, clip, unbiased, reproducible, grid,
+  ///      reselect, seed, combine. Others are the caller's to refuse.
   PythonGradientSum(const PythonGroup& group, uint64_t dimension, const JobOptions& job, const std::string& algorithm);
 
-  /// Returns the step's number.
-  uint64_t push(pybind11::handle gradient);
+  /// Copies the gradient of the next step, in the place of one that was not started.
+  void fill(pybind11::handle gradient);
+  /// Returns the squared L2 norm of the filled gradient. Cost: a pass over it.
+  double squared_norm() const;
+  /// Starts the sum of the filled gradient times `factor`. Returns the step's number.
+  uint64_t start(float factor);
   /// Writes the step's mean or sum; returns the entries of the sum, or none.
   std::optional<uint64_t> wait_into(uint64_t step, pybind11::handle out, double timeout_s, double scale);
   /// Returns (indices, values), and forgets them.
@@ -129,8 +162,11 @@ class PythonGradientSum {
   pybind11::tuple take_velocity();
   /// Adds pairs (indices, values) to residual and velocity.
   void restore(const pybind11::tuple& residual, const pybind11::tuple& velocity);
-  /// Returns (entries sent in all, entries of all sums, norm of the residual).
+  /// Returns (entries sent in all, entries of all sums, norm of the residual, NaN and infinities dropped).
   pybind11::tuple counts() const;
+  /// Returns a function that reads the figures on any thread, without Python. Never blocks: empty where the sum is
+  /// closed, or while a call holds it.
+  std::function<std::optional<SumFigures>()> figures() const;
   void close() { state_.drop(); }
 
  private:
@@ -140,6 +176,27 @@ class PythonGradientSum {
 
   OwnedByProcess<State> state_;
   uint64_t dimension_;
+};
+
+/// Serves /metrics, /healthz and /status of a rank's sums over HTTP.
+///
+/// Threads  any. The port answers on threads of its own, without Python.
+class PythonPeerPort {
+ public:
+  /// sums  [PythonGradientSum] of the group. Closed ones keep their last figures.
+  /// name  of the group, label `job` of the metrics.
+  /// me    http, http_tls, http_token_file and http_insecure.
+  PythonPeerPort(const PythonGroup& group, const pybind11::list& sums, const std::string& name,
+                 const WorkerOptions& me);
+
+  uint16_t port() const;
+  /// Counts a step of all sums, with its seconds of computing and of waiting.
+  void count_step(double compute_s, double wait_s);
+  void close() { state_.drop(); }
+
+ private:
+  struct State;
+  OwnedByProcess<State> state_;
 };
 
 /// Adds the classes of peers and algorithms() to the module.

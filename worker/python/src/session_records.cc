@@ -55,7 +55,8 @@ py::tuple record_of(const Stats& stats) {
                history_bytes_saved, history_shortened, history_refused, dense_bytes, rounds, resends, reconnects,
                duplicates, updates_dropped_stale, updates_dropped_malformed, messages_dropped_unexpected, not_counted,
                returns, returns_asked_for, lost_save_too_old, lost_off_log, lost_cut, unreturnable, entries_void,
-               time_in_communication_s, time_blocked_s, audit, by_switch, tensors] = stats;
+               time_in_communication_s, time_blocked_s, bytes_to_devices, bytes_from_devices, device_memory_bytes,
+               audit, by_switch, tensors] = stats;
   py::list records;
   for (const TensorStats& tensor : tensors) records.append(tensor_record(tensor));
   return py::make_tuple(bytes_up, bytes_down, payload_bytes_up, payload_bytes_down, raw_bytes_up, raw_bytes_down,
@@ -63,7 +64,8 @@ py::tuple record_of(const Stats& stats) {
                         reconnects, duplicates, updates_dropped_stale, updates_dropped_malformed,
                         messages_dropped_unexpected, not_counted, returns, returns_asked_for, lost_save_too_old,
                         lost_off_log, lost_cut, unreturnable, entries_void, time_in_communication_s, time_blocked_s,
-                        audit_record(audit), switch_record(by_switch), records);
+                        bytes_to_devices, bytes_from_devices, device_memory_bytes, audit_record(audit),
+                        switch_record(by_switch), records);
 }
 
 py::tuple record_of(const SessionStatus& status) {

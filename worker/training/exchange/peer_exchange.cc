@@ -58,12 +58,6 @@ protocol::JobSpec clipping_of(const OptimizerOptions& options, uint32_t ranks) {
   return spec;
 }
 
-double squared_norm_of(std::span<const float> values) {
-  double sum = 0;
-  for (const float value : values) sum += static_cast<double>(value) * static_cast<double>(value);
-  return sum;
-}
-
 /// Returns the entries of `stream` that did not return as a whole: a whole return means that nothing was applied.
 SharedStream without_returned(const StreamView& stream, const StreamView& returned) {
   Stream out = Stream::empty(stream.dimension);
@@ -155,7 +149,7 @@ class PeerExchange final : public TimedExchange {
   ExchangeCounts counts() const override {
     return {.entries = entries_,
             .sum_entries = sum_entries_,
-            .residual_norm = std::sqrt(squared_norm_of(feedback_.residual()))};
+            .residual_norm = std::sqrt(worker::squared_norm_of(feedback_.residual()))};
   }
   Result<Stream> take_residual() override { return feedback_.take_residual(); }
   Stream take_velocity() override {
@@ -192,7 +186,7 @@ class PeerExchange final : public TimedExchange {
 
   Result<SharedStream> contribution(uint64_t step, Stream&& gradient) {
     if (clip_.on()) {
-      clip_.pushed(pushes_, 0, squared_norm_of(gradient.values));
+      clip_.pushed(pushes_, 0, worker::squared_norm_of(gradient.values));
       const float factor = clip_.factor(pushes_);
       clip_.taken(pushes_++, 1);
       if (factor != 1) {

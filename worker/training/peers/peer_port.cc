@@ -27,31 +27,45 @@ Result<std::string> http_address_of_rank(const std::string& address, uint32_t ra
   return protocol::host_port_text(first->host, static_cast<uint16_t>(first->port + rank));
 }
 
-Result<std::unique_ptr<PeerPort>> PeerPort::start(const std::string& address, Identity identity) {
-  std::unique_ptr<PeerPort> peer(new PeerPort(std::move(identity)));
+Result<std::unique_ptr<PeerPort>> PeerPort::start(Listen listen, Identity identity, Source source) {
+  std::unique_ptr<PeerPort> peer(new PeerPort(std::move(identity), std::move(source)));
   peer->update({});
   monitoring::HttpHandlers handlers;
   handlers.metrics_text = [at = peer.get()] {
+    at->ask_source();
     const std::lock_guard lock(at->mutex_);  // all of one update
     return at->metrics_.prometheus_text();
   };
-  handlers.unhealthy = [] { return std::optional<std::string>(); };
+  handlers.unhealthy = [at = peer.get()] {
+    return at->source_.unhealthy ? at->source_.unhealthy() : std::optional<std::string>();
+  };
   handlers.status_json = [at = peer.get()] {
+    at->ask_source();
     const std::lock_guard lock(at->mutex_);
     return at->status_;
   };
   handlers.title = "Millrace rank " + std::to_string(peer->identity_.rank);
-  auto port = monitoring::HttpPort::start(address, "--http", std::move(handlers));
+  auto port =
+      monitoring::HttpPort::start(listen.address, listen.flag, std::move(handlers), std::move(listen.protection));
   if (!port) return std::unexpected(port.error());
   peer->port_ = std::move(*port);
   return peer;
 }
 
-PeerPort::PeerPort(Identity identity)
-    : identity_(std::move(identity)), exported_(metrics_), step_seconds_(exported_.step_seconds.with({identity_.job})) {
+PeerPort::PeerPort(Identity identity, Source source)
+    : identity_(std::move(identity)),
+      source_(std::move(source)),
+      exported_(metrics_),
+      step_seconds_(exported_.step_seconds.with({identity_.job})) {
   monitoring::begin_series(metrics_, monitoring::peer_metric_infos(), identity_.job);
   exported_.ranks.with({identity_.job}).set(identity_.ranks);
   if (identity_.path == ExchangePath::kServers) session_.emplace(metrics_, identity_.job);
+}
+
+void PeerPort::ask_source() {
+  if (!source_.progress) return;
+  const std::lock_guard lock(asking_);  // so that no answer counts sums that are older than another's
+  update(source_.progress());
 }
 
 void PeerPort::update(const PeerProgress& progress) {

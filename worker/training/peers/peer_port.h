@@ -1,10 +1,12 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "kernels/base/result.h"
 #include "monitoring/catalog.h"
@@ -20,8 +22,8 @@ namespace millrace::training {
 /// Errors   invalid_argument: no address, or one whose port would be above 65535.
 Result<std::string> http_address_of_rank(const std::string& address, uint32_t rank);
 
-/// Serves the HTTP port of a rank of millrace-peer: /metrics, /healthz and /status. Over servers the metrics of a
-/// worker are there as well, of the rank's session.
+/// Serves the HTTP port of a rank: /metrics, /healthz and /status. Over servers the metrics of a worker are there as
+/// well, of the rank's session.
 ///
 /// Threads  update(), step_done() and update_done() by one thread; the port answers on its own.
 class PeerPort {
@@ -33,9 +35,20 @@ class PeerPort {
     ExchangePath path = ExchangePath::kPeers;
   };
 
-  /// address  of this rank.
+  /// Functions that the port calls for every answer, on its own threads. Empty: the values of the last update(), and
+  /// healthy.
+  struct Source {
+    std::function<PeerProgress()> progress;
+    std::function<std::optional<std::string>()> unhealthy;  ///< must not wait (HttpHandlers)
+  };
+  struct Listen {
+    std::string address;                                               ///< of this rank
+    std::string_view flag = "--http";                                  ///< what gave it, named in errors
+    std::shared_ptr<monitoring::HttpProtection> protection = nullptr;  ///< nullptr: none
+  };
+
   /// Errors   as HttpPort::start.
-  static Result<std::unique_ptr<PeerPort>> start(const std::string& address, Identity identity);
+  static Result<std::unique_ptr<PeerPort>> start(Listen listen, Identity identity, Source source = {});
   PeerPort(const PeerPort&) = delete;
   PeerPort& operator=(const PeerPort&) = delete;
 
@@ -49,17 +62,20 @@ class PeerPort {
   void update_done(double seconds) { session_->step_done(seconds); }
 
  private:
-  explicit PeerPort(Identity identity);
+  PeerPort(Identity identity, Source source);
+  void ask_source();
   /// Counts in the metrics what grew since the last call.
   void count(const PeerProgress& progress);
   std::string status_of(const PeerProgress& progress) const;
 
   Identity identity_;
+  Source source_;
   monitoring::Metrics metrics_;
   monitoring::PeerMetrics exported_;
   monitoring::Histogram& step_seconds_;
   std::optional<worker::WorkerExport> session_;  ///< over servers
   PeerProgress shown_;                           ///< the counters' present values
+  std::mutex asking_;                            ///< held over an answer of the source; taken before the next
   std::mutex mutex_;  ///< guards status_; held while counters grow, and while /metrics is written
   std::string status_ = "{}";
   std::unique_ptr<monitoring::HttpPort> port_;  ///< last: its threads use the members above

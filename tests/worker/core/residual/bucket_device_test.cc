@@ -22,9 +22,64 @@ namespace {
 
 constexpr uint64_t kDeviceDimension = 5'003;
 
+/// A HostQueue with a limit on its allocations: a device whose memory others use.
+class ScarceQueue : public cuda::HostQueue {
+ public:
+  static constexpr uint64_t kPlenty = std::numeric_limits<uint64_t>::max();
+  static inline uint64_t left = kPlenty;  ///< of all queues
+
+  template <class T>
+  cuda::HostMemory<T> allocate(size_t count) {
+    let_allocations_fail_after(left == 0 ? 0 : kPlenty);
+    if (left != 0 && left != kPlenty && count != 0) --left;
+    return cuda::HostQueue::allocate<T>(count);
+  }
+};
+
 const MakeDeviceResidual kOnHostQueue = [](const SelectionSpec& spec,
                                            uint64_t dimension) -> Result<std::unique_ptr<DeviceResidual>> {
-  return std::make_unique<QueueResidual<cuda::HostQueue>>(std::make_unique<cuda::HostQueue>(), spec, dimension);
+  return std::make_unique<QueueResidual<ScarceQueue>>(std::make_unique<ScarceQueue>(), spec, dimension);
+};
+
+/// A device that works until a test sets `fails_at`, as one whose memory has an error.
+class FailingResidual final : public DeviceResidual {
+ public:
+  enum class Call : uint8_t { kNone, kAdd, kSelect };
+  static inline Call fails_at = Call::kNone;
+
+  FailingResidual(const SelectionSpec& spec, uint64_t dimension) : works_(kOnHostQueue(spec, dimension).value()) {}
+  static Result<std::unique_ptr<DeviceResidual>> make(const SelectionSpec& spec, uint64_t dimension) {
+    return std::make_unique<FailingResidual>(spec, dimension);
+  }
+
+  Result<uint64_t> add(const DeviceGradient& gradient, float weight, protocol::NonFinite rule) override {
+    if (auto whole = at(Call::kAdd); !whole) return std::unexpected(whole.error());
+    return works_->add(gradient, weight, rule);
+  }
+  Status add(const StreamView& stream, uint64_t begin) override {
+    if (auto whole = at(Call::kAdd); !whole) return whole;
+    return works_->add(stream, begin);
+  }
+  Result<Stream> take_selected(uint64_t step, Stream&& arrays) override {
+    if (auto whole = at(Call::kSelect); !whole) return std::unexpected(whole.error());
+    return works_->take_selected(step, std::move(arrays));
+  }
+  Result<Stream> copy() const override {
+    if (!status_) return std::unexpected(status_.error());
+    return works_->copy();
+  }
+  Result<Stream> copy(const DeviceGradient& gradient) const override { return works_->copy(gradient); }
+  void forget() override { works_->forget(); }
+  Status status() const override { return status_; }
+
+ private:
+  Status at(Call call) {
+    if (status_ && call == fails_at) status_ = fail(ErrorCode::kInternal, "the device has failed");
+    return status_;
+  }
+
+  std::unique_ptr<DeviceResidual> works_;
+  Status status_;
 };
 
 struct DeviceJob {
@@ -85,9 +140,13 @@ class BucketPair {
   }
 
   /// Selects and codes a step, with updates of earlier steps in between.
-  void step(uint64_t step) {
+  ///
+  /// allocations  that succeed on the device during the selection.
+  void step(uint64_t step, uint64_t allocations = ScarceQueue::kPlenty) {
     const Status wanted = host_.bucket->select(step);
+    ScarceQueue::left = allocations;
     const Status done = device_.bucket->select(step);
+    ScarceQueue::left = ScarceQueue::kPlenty;
     ASSERT_TRUE(wanted.has_value()) << wanted.error().message;
     ASSERT_TRUE(done.has_value()) << done.error().message;
     compare();
@@ -196,6 +255,23 @@ TEST(BucketOnDevice, SendsAndKeepsTheBitsOfTheHost) {
   }
 }
 
+/// Their state stays from step to step: thresholds are reused, and end with a stage of the warm-up.
+TEST(BucketOnDevice, SelectionsByThresholdsHaveThePositionsOfTheHost) {
+  for (const std::string select :
+       {"trimmed:0.02", "radix:0.02", "threshold_reuse:0.02:3", "threshold_reuse:0.01:9:warm_up=4",
+        "binary_search:0.02", "sampled:0.02:2", "sampled:0.02:dense=2", "gaussian:0.02", "by_size:0.02"}) {
+    SCOPED_TRACE(select);
+    BucketPair pair(job_of(select, "gap+qsgd4"), 9);
+    for (uint64_t step = 0; step < 6; ++step) {
+      const auto pattern = step == 3 ? testing::Pattern::kFewDistinct : testing::Pattern::kGaussian;
+      pair.push(testing::values_of(pattern, kDeviceDimension, step));
+      pair.step(step);
+      if (::testing::Test::HasFatalFailure()) return;
+    }
+    pair.settle();
+  }
+}
+
 TEST(BucketOnDevice, GradientsOfTheHostsMemoryJoinTheResidual) {
   BucketPair pair(job_of("topk:0.02", "gap"), 3);
   Stream sparse = Stream::empty(kDeviceDimension);
@@ -242,6 +318,99 @@ TEST(BucketOnDevice, SumsThatOverflowAreAnErrorOfTheStep) {
   }
 }
 
+/// Whichever allocation fails: of the entries that return, or of the selection.
+TEST(BucketOnDevice, DeviceWithoutMemoryForTheSelectionSelectsOnTheHost) {
+  for (const std::string select : {"topk:0.03", "threshold:0.9"}) {
+    uint64_t allocations = 0;
+    for (; allocations < 40; allocations += allocations < 6 ? 1 : 5) {
+      SCOPED_TRACE(select + " " + std::to_string(allocations));
+      BucketPair pair(job_of(select, "gap+qsgd4"), 5 + allocations);
+      for (uint64_t step = 0; step < 4; ++step) {
+        pair.push(testing::values_of(testing::Pattern::kGaussian, kDeviceDimension, step));
+        pair.step(step, step % 2 == 0 ? allocations : ScarceQueue::kPlenty);
+        if (::testing::Test::HasFatalFailure()) return;
+      }
+      pair.settle();
+    }
+  }
+}
+
+TEST(BucketOnDevice, PushWithoutMemoryTakesNothing) {
+  DeviceJob job(job_of("topk:0.03", "gap"));
+  PushSlot& slot = job.bucket->slot(0);
+  const auto gradient = testing::values_of(testing::Pattern::kGaussian, kDeviceDimension, 1);
+  const DeviceGradient there{gradient.data(), gradient.size(), 0, nullptr};
+  // There is none for the sum, for the first counter, and with the sum in place for the second counter.
+  for (const uint64_t allocations : {0, 1, 1}) {
+    ScarceQueue::left = allocations;
+    const Status done = slot.add_device(there, 1, kOnHostQueue);
+    ScarceQueue::left = ScarceQueue::kPlenty;
+    ASSERT_FALSE(done.has_value());
+    EXPECT_EQ(done.error().code, ErrorCode::kLimitExceeded);
+    EXPECT_TRUE(slot.device_status().has_value());
+    EXPECT_FALSE(slot.filled());
+  }
+  ASSERT_TRUE(slot.add_device(there, 1, kOnHostQueue).has_value());
+  EXPECT_EQ(residual_bits_of(job.bucket->residual().values), residual_bits_of(gradient));
+}
+
+TEST(BucketOnDevice, StreamThatIsNoneLeavesTheResidualAsItIs) {
+  DeviceJob job(job_of("topk:0.03", "gap"));
+  PushSlot& slot = job.bucket->slot(0);
+  const auto gradient = testing::values_of(testing::Pattern::kGaussian, kDeviceDimension, 1);
+  ASSERT_TRUE(slot.add_device({gradient.data(), gradient.size(), 0, nullptr}, 1, kOnHostQueue).has_value());
+  ASSERT_TRUE(job.bucket->select(0).has_value());
+  for (size_t at = 0; at < job.layout.parts.size(); ++at) job.bucket->skip_part(at);
+  const Stream before = job.bucket->residual();
+  const DeviceGradient of_no_stream{gradient.data(), gradient.size(), 0, cuda::HostQueue::no_stream()};
+  const Status done = slot.add_device(of_no_stream, 1, kOnHostQueue);
+  ASSERT_FALSE(done.has_value());
+  EXPECT_EQ(done.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_TRUE(slot.device_status().has_value());
+  EXPECT_EQ(residual_bits_of(job.bucket->residual().values), residual_bits_of(before.values));
+  EXPECT_TRUE(slot.add_device({gradient.data(), gradient.size(), 0, nullptr}, 1, kOnHostQueue).has_value());
+}
+
+TEST(BucketOnDevice, FailedDeviceIsAnErrorOfTheStepAndOfTheSlot) {
+  const auto gradient = testing::values_of(testing::Pattern::kGaussian, kDeviceDimension, 1);
+  const DeviceGradient there{gradient.data(), gradient.size(), 0, nullptr};
+  for (const auto call : {FailingResidual::Call::kAdd, FailingResidual::Call::kSelect}) {
+    DeviceJob job(job_of("topk:0.03", "gap"));
+    PushSlot& slot = job.bucket->slot(0);
+    ASSERT_TRUE(slot.add_device(there, 1, FailingResidual::make).has_value());
+    // An entry returns: where the device fails then, the selection has the error.
+    job.bucket->give_back(1, Stream{job.layout.parts[1].end - job.layout.parts[1].begin, false, {3}, {1.0f}});
+    FailingResidual::fails_at = call;
+    const Status selected = job.bucket->select(0);
+    FailingResidual::fails_at = FailingResidual::Call::kNone;
+    ASSERT_FALSE(selected.has_value());
+    EXPECT_EQ(selected.error().code, ErrorCode::kInternal);
+    EXPECT_EQ(slot.device_status().error().message, "the device has failed");
+  }
+}
+
+/// The law is checked index by index through an observer.
+TEST(BucketOnDevice, ObserverSeesTheValuesThatEnter) {
+  struct Entered : LedgerObserver {
+    void entered(uint32_t, uint64_t begin, const StreamView& gradient, float weight) override {
+      for (size_t at = 0; at < gradient.count(); ++at) {
+        sum[begin + (gradient.dense ? at : gradient.indices[at])] += weight * gradient.values[at];
+      }
+    }
+    std::vector<float> sum = std::vector<float>(kDeviceDimension);
+  };
+  Entered observer;
+  protocol::JobSpec spec = job_of("topk:0.03", "gap");
+  spec.non_finite = protocol::NonFinite::kDropAndCount;
+  const protocol::JobLayout layout = protocol::plan_layout(spec, 1);
+  Bucket bucket(spec, layout.buckets.at(0), layout.parts, &observer);
+  auto gradient = testing::values_of(testing::Pattern::kGaussian, kDeviceDimension, 1);
+  gradient[7] = std::numeric_limits<float>::infinity();
+  ASSERT_TRUE(
+      bucket.slot(0).add_device({gradient.data(), gradient.size(), 0, nullptr}, 0.5f, kOnHostQueue).has_value());
+  EXPECT_EQ(residual_bits_of(observer.sum), residual_bits_of(bucket.residual().values));
+}
+
 TEST(BucketOnDevice, RulesThatNeedTheHostsMemoryAreNamed) {
   const auto why_not = [](const protocol::JobSpec& spec) {
     DeviceJob job(spec);
@@ -249,12 +418,12 @@ TEST(BucketOnDevice, RulesThatNeedTheHostsMemoryAreNamed) {
     const Status done = job.bucket->slot(0).add_device({gradient.data(), gradient.size(), 0, nullptr}, 1, kOnHostQueue);
     if (done) return std::string();
     EXPECT_EQ(done.error().code, ErrorCode::kUnsupported);
-    EXPECT_NE(done.error().message.find("selections topk and threshold"), std::string::npos) << done.error().message;
+    EXPECT_NE(done.error().message.find("select by topk"), std::string::npos) << done.error().message;
     return done.error().message;
   };
   EXPECT_EQ(why_not(job_of("topk:0.01", "gap")), "");
   EXPECT_NE(why_not(job_of("none", "gap")).find("selection none"), std::string::npos);
-  EXPECT_NE(why_not(job_of("sampled:0.01", "gap")).find("selection sampled"), std::string::npos);
+  EXPECT_NE(why_not(job_of("bucket_topk:0.01", "gap")).find("selection bucket_topk"), std::string::npos);
   EXPECT_NE(why_not(job_of("topk:0.01:signs", "gap")).find("alternating signs"), std::string::npos);
   EXPECT_NE(why_not(job_of("topk:0.01", "bloom:0.01")).find("index code"), std::string::npos);
   protocol::JobSpec spec = job_of("topk:0.01", "gap");

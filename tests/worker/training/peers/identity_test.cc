@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <map>
+#include <mutex>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "kernels/base/random.h"
@@ -81,6 +84,18 @@ Stream full(uint32_t rank, uint64_t step) {
   return gradient;
 }
 
+/// Returns gradients(rank, step), made once: every algorithm and every way takes the same gradients.
+///
+/// Threads  any.
+const Stream& made_gradient(Gradients gradients, uint32_t rank, uint64_t step) {
+  static std::mutex mutex;
+  static std::map<std::tuple<Gradients, uint32_t, uint64_t>, Stream> made;
+  const std::lock_guard lock(mutex);
+  const auto [at, is_new] = made.try_emplace({gradients, rank, step});
+  if (is_new) at->second = gradients(rank, step);
+  return at->second;
+}
+
 /// The results of all steps on one rank, in bits.
 struct IdentityBooks {
   std::string error = "not run";
@@ -129,7 +144,8 @@ IdentityBooks identity_exchange_on(peer::PeerGroup& group, const OptimizerOption
   auto exchange = make_exchange({group, kIdentityDimension}, options);
   if (!exchange) return {.error = exchange.error().message};
   for (uint64_t step = 0; step < kIdentitySteps; ++step) {
-    if (Status s = (*exchange)->start(step, gradients(group.rank(), step)); !s) return {.error = s.error().message};
+    const Status started = (*exchange)->start(step, Stream(made_gradient(gradients, group.rank(), step)));
+    if (!started) return {.error = started.error().message};
     const auto sum = (*exchange)->finish_oldest();
     if (!sum) return {.error = sum.error().message};
     books.sums.push_back(bits_of(sum->sum.view));
@@ -156,7 +172,7 @@ IdentityBooks session_of(const millrace::testing::SessionOptions& job, Gradients
   try {
     const auto session = Session::connect(job, job, {TensorOptions{.name = "w", .dimension = kIdentityDimension}});
     for (uint64_t step = 0; step < kIdentitySteps; ++step) {
-      const Stream gradient = gradients(job.worker, step);
+      const Stream& gradient = made_gradient(gradients, job.worker, step);
       // Every other step as the whole array: the selection, and so all else, is the same.
       const bool as_array = job.worker % 2 == 0 && step % 2 == 1;
       const uint64_t pushed = as_array ? session->push(0, to_dense(gradient.view()).values)
@@ -234,7 +250,7 @@ std::vector<IdentityBooks> over_switch(uint32_t workers, const IdentityCase& one
   for (uint64_t step = 0; step < kIdentitySteps; ++step) {
     std::vector<Stream> offers;
     for (uint32_t worker = 0; worker < workers; ++worker) {
-      offers.push_back(feedback[worker].contribution(one.gradients(worker, step), step)->copy());
+      offers.push_back(feedback[worker].contribution(Stream(made_gradient(one.gradients, worker, step)), step)->copy());
     }
     const auto results = steps.step(offers);
     if (results.empty()) return {IdentityBooks{.error = "the step does not end"}};

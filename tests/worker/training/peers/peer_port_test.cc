@@ -43,7 +43,7 @@ PeerProgress peer_port_example() {
 }
 
 std::unique_ptr<PeerPort> started(ExchangePath path) {
-  auto port = PeerPort::start("127.0.0.1:0", {.job = "train", .rank = 1, .ranks = 4, .path = path});
+  auto port = PeerPort::start({.address = "127.0.0.1:0"}, {.job = "train", .rank = 1, .ranks = 4, .path = path});
   EXPECT_TRUE(port.has_value()) << port.error().message;
   return std::move(*port);
 }

@@ -1,5 +1,10 @@
-"""The exchange of a step: buckets go up as the backward pass computes them, a thread waits for the updates in order."""
+"""The exchange of a step: buckets go up as the backward pass computes them, a thread waits for the updates in order.
 
+Buckets of a device have a second thread, which pushes them: a push waits for the gradient, and the backward pass must
+not.
+"""
+
+import contextlib
 import logging
 import queue
 import threading
@@ -8,6 +13,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from . import device
 from .loss_scale import FLAG
 
 _log = logging.getLogger("millrace.torch")
@@ -35,6 +41,7 @@ class Bucket:
     buffer   [entries] the gradients of the bucket; the updates are written into it.
     slices   (name, view of the buffer) of each parameter with entries.
     missing  parameters whose update is still awaited.
+    ready    of a device: the event behind which the buffer has the gradients; else None.
     """
 
     buffer: torch.Tensor
@@ -42,6 +49,7 @@ class Bucket:
     last: bool
     future: torch.futures.Future
     missing: int = 0
+    ready: object = None
 
 
 @dataclass(eq=False)
@@ -61,6 +69,7 @@ class _Wait:
     number: int  # of the step, as push() returned it
     out: torch.Tensor
     bucket: Bucket  # None: the tensor FLAG
+    host: torch.Tensor = None  # takes the update on its way to `out`, which is a device's
 
 
 def slices_of(buffer, names_and_entries):
@@ -83,7 +92,8 @@ class Exchange:
     loss_scale   LossScale or None.
     report       notified of every step.
     Threads  send() and the calls beside it belong to the thread of the backward pass. One waiter thread awaits updates,
-             in the order of the pushes, and ends with the process.
+             in the order of the pushes, and ends with the process. So does the pusher, which buckets of a device have.
+    Devices  a parameter whose selection a device does not have is copied to the host and back, which the log says once.
     Errors   the first error ends the exchange: all futures get it, and every later call raises it.
     """
 
@@ -97,6 +107,11 @@ class Exchange:
         self._open = None  # the step whose last bucket is not sent yet
         self._error = None
         self._closed = False
+        self._streams = {}  # of each device; the pusher adds them
+        self._on_host = {}  # {name: why a device's gradient is copied to the host}; the pusher's
+        self._told = False
+        self._unpushed = queue.SimpleQueue()
+        self._pusher = None
         self._thread = threading.Thread(target=self._run, name="millrace waiter")
         self._thread.start()
 
@@ -109,15 +124,22 @@ class Exchange:
         step = self._open or self._begin_step()
         step.buckets.append(bucket)
         bucket.missing = len(bucket.slices)
-        try:
-            for name, values in bucket.slices:
-                self._push(step, bucket, name, values)
-            if not bucket.slices and self._loss_scale is None:
-                self._complete(bucket)
-            return self._end_pushes(step) if bucket.last else None
-        except Exception as error:
-            self._fail(error)
-            raise
+        if bucket.last:
+            self._open = None
+            self.steps += 1
+        if bucket.ready is not None:
+            if self._pusher is None:
+                self._pusher = threading.Thread(target=self._serve, args=(self._unpushed, self._push_bucket),
+                                                name="millrace pusher")
+                self._pusher.start()
+            self._unpushed.put((step, bucket))
+        else:
+            try:
+                self._push_bucket((step, bucket))
+            except Exception as error:
+                self._fail(error)
+                raise
+        return step if bucket.last else None
 
     def await_step(self, step):
         """Blocks until the step has finished. Signals interrupt the wait in the main thread.
@@ -137,22 +159,62 @@ class Exchange:
         """Returns whether an error ended the exchange."""
         return self._error is not None
 
+    def copied(self):
+        """Returns the bytes that the exchange copied to devices and from them, beside those of the session."""
+        return tuple(sum(getattr(streams, way) for streams in list(self._streams.values())) for way in ("bytes_up", "bytes_down"))
+
     def close(self):
         """Ends the waiter. Steps that are not finished fail."""
         self._closed = True
-        self._queue.put(None)
-        if self._thread is not threading.current_thread():  # the garbage collector may end a State in any thread
-            self._thread.join()
+        for items, thread in ((self._unpushed, self._pusher), (self._queue, self._thread)):
+            items.put(None)
+            # The garbage collector may end a State in any thread.
+            if thread is not None and thread is not threading.current_thread():
+                thread.join()
         self._fail(RuntimeError("the State has left its job: make another one"))
 
     def _begin_step(self):
         step = _Step(first_push=time.monotonic())
-        if self._loss_scale is not None:
-            self._loss_scale.begin_step()
         with self._lock:
             self._steps.append(step)
         self._open = step
         return step
+
+    def _push_bucket(self, step_and_bucket):
+        step, bucket = step_and_bucket
+        self.raise_error()
+        if bucket.ready is None:
+            self._push_slices(step, bucket, None)
+        else:
+            there = bucket.buffer.device
+            if there not in self._streams:
+                self._streams[there] = device.Streams(there)
+            with self._streams[there].gradients(bucket.buffer, bucket.ready):
+                self._push_slices(step, bucket, self._streams[there])
+            if bucket.last and not self._told:
+                self._told = True
+                self._tell(there)
+        if not bucket.slices and self._loss_scale is None:
+            self._complete(bucket)
+        if bucket.last:
+            self._end_pushes(step)
+
+    def _push_slices(self, step, bucket, streams):
+        if self._loss_scale is not None and bucket is step.buckets[0]:
+            self._loss_scale.begin_step()
+        for name, values in bucket.slices:
+            self._push(step, bucket, name, values, streams)
+
+    def _tell(self, there):
+        entries = {name: place.entries for name, place in self._places.items() if name != FLAG}
+        copied = {}
+        for name, why in self._on_host.items():
+            copied.setdefault(why, []).append(entries[name])
+        _log.info("%s: gradients of %d parameters with %d entries are selected there", there,
+                  len(entries) - len(self._on_host), sum(entries.values()) - sum(entries[name] for name in self._on_host))
+        for why, sizes in copied.items():
+            _log.info("%s: gradients of %d parameters with %d entries are copied to the host and their updates back: %s",
+                      there, len(sizes), sum(sizes), why)
 
     def _end_pushes(self, step):
         if self._loss_scale is not None:
@@ -163,40 +225,75 @@ class Exchange:
         step.last_push = time.monotonic()
         for wait in step.late:
             self._queue.put(wait)
-        self._open = None
-        self.steps += 1
         self._queue.put(step)
-        return step
 
-    def _push(self, step, bucket, name, values):
+    def _push(self, step, bucket, name, values, streams):
         place = self._places[name]
         if self._loss_scale is not None:
             self._loss_scale.before_push(name, values)
         try:
-            number = self._push_with_residual(place, name, values)
+            number, host = self._push_with_residual(place, name, values, streams)
         except Exception as error:
             if self._loss_scale is None or getattr(error, "code", "") != "non_finite":
                 raise
             self._loss_scale.without_gradient(name, values)
-            number = self._push_with_residual(place, name, values)
-        wait = _Wait(place.tensor, number, values, bucket)
+            number, host = self._push_with_residual(place, name, values, streams)
+        wait = _Wait(place.tensor, number, values, bucket, host)
         if place.late:
             step.late.append(wait)
         else:
             self._queue.put(wait)
 
-    def _push_with_residual(self, place, name, values):
+    def _push_with_residual(self, place, name, values, streams):
+        """Returns the step's number; and of a device's gradient that was copied to the host, the memory for the update."""
         returning = self._residuals.returning(name)
+        dtype = values.dtype
         if returning is not None:
-            values = values.to(torch.promote_types(values.dtype, torch.float32)) + returning
-        number = self._session.push(place.tensor, values, timeout=self._timeout)
+            values = values.to(torch.promote_types(dtype, torch.float32)) + returning.to(values.device)
+        number = host = None
+        if streams is not None:
+            number = self._push_there(place, name, values, streams)
+            if number is None:
+                values = streams.to_host(values)
+                host = values if values.dtype == dtype else values.to(dtype)
+        if number is None:
+            number = self._push_in_time(place, values, streams)
         self._residuals.returned(name)
-        return number
+        return number, host
+
+    def _push_there(self, place, name, values, streams):
+        """Pushes from the device's memory. Returns None where the session does not take this parameter from there."""
+        if name in self._on_host:
+            return None
+        if not hasattr(self._session, "try_wait"):
+            self._on_host[name] = "peers sum in the host's memory"
+            return None
+        try:
+            return self._push_in_time(place, streams.view(values.to(torch.float32)), streams)
+        except Exception as error:
+            code = getattr(error, "code", "")
+            if code not in ("unsupported", "limit_exceeded"):
+                raise
+            if code == "unsupported":
+                self._on_host[name] = str(error)
+            else:
+                _log.warning("%s: this step's gradient is copied to the host: %s", name, error)
+            return None
+
+    def _push_in_time(self, place, values, streams):
+        """Pushes, from the pusher in pieces of time: close() awaits it."""
+        if streams is None or not hasattr(self._session, "try_push"):
+            return self._session.push(place.tensor, values, timeout=self._timeout)
+        return self._in_time(self._session.try_push, self._session.push, place.tensor, values)
 
     def _run(self):
+        self._serve(self._queue, lambda item: self._await_update(item) if isinstance(item, _Wait) else self._finish(item))
+
+    def _serve(self, items, call):
+        """Calls a function with each item, until one is None or the process ends. Errors end the exchange."""
         while True:
             try:
-                item = self._queue.get(timeout=POLL_S)
+                item = items.get(timeout=POLL_S)
             except queue.Empty:
                 if self._ends():
                     return
@@ -204,42 +301,61 @@ class Exchange:
             if item is None:
                 return
             try:
-                self._await_update(item) if isinstance(item, _Wait) else self._finish(item)
+                call(item)
             except Exception as error:
                 self._fail(error)
 
     def _await_update(self, wait):
         self.raise_error()
-        deadline = time.monotonic() + self._timeout
-        while self._session.try_wait_into(wait.tensor, wait.number, wait.out, timeout=POLL_S) is None:
-            if time.monotonic() > deadline or self._ends():
-                # Its error names the process that the job is blocked on.
-                self._session.wait_into(wait.tensor, wait.number, wait.out, timeout=0)
-                break
+        session = self._session
+        streams = None if wait.bucket is None else self._streams.get(wait.bucket.buffer.device)
+        if streams is None:
+            self._in_time(session.try_wait_into, session.wait_into, wait.tensor, wait.number, wait.out)
+        elif wait.host is not None:
+            self._in_time(session.try_wait_into, session.wait_into, wait.tensor, wait.number, wait.host)
+            with streams.updates():
+                wait.out.copy_(streams.to_device(wait.host))
+        else:
+            update = self._in_time(session.try_wait, session.wait, wait.tensor, wait.number)
+            with streams.updates():
+                device.write_update(wait.out, update.pieces, streams.to_device)
         if wait.bucket is not None:
             wait.bucket.missing -= 1
             if wait.bucket.missing == 0 and self._loss_scale is None:
                 self._complete(wait.bucket)
 
+    def _in_time(self, tries, waits, *arguments):
+        """Returns the result of a call of the session that waits, in pieces of time. tries, waits: its two forms."""
+        deadline = time.monotonic() + self._timeout
+        while (done := tries(*arguments, timeout=POLL_S)) is None:
+            if time.monotonic() > deadline or self._ends():
+                return waits(*arguments, timeout=0)  # its error names the process that the job is blocked on
+        return done
+
     def _finish(self, step):
         self.raise_error()
         if self._loss_scale is not None:
-            self._loss_scale.end_step(step.flag, [part for bucket in step.buckets for part in bucket.slices])
+            with contextlib.ExitStack() as streams:  # each device has a current stream
+                for bucket in {bucket.buffer.device: bucket for bucket in step.buckets}.values():
+                    streams.enter_context(self._updates_of(bucket))
+                self._loss_scale.end_step(step.flag, [part for bucket in step.buckets for part in bucket.slices])
             for bucket in step.buckets:
                 self._complete(bucket)
         self._report.count(step.first_push, step.last_push, time.monotonic())
         with self._lock:
             self._steps.remove(step)
         step.finished.set()
-        try:
-            self._report.tell()
-        except Exception:
-            _log.exception("the figures of a step could not be reported; training continues")
+        self._report.tell()
 
     def _complete(self, bucket):
-        with self._lock:
+        with self._lock, self._updates_of(bucket):
             if not bucket.future.done():
                 bucket.future.set_result(bucket.buffer)
+
+    def _updates_of(self, bucket):
+        """Runs the block's work on the stream of the bucket's updates, which a future's value is ready behind."""
+        streams = self._streams.get(bucket.buffer.device)
+        return contextlib.nullcontext() if streams is None else streams.updates()
 
     def _fail(self, error):
         with self._lock:

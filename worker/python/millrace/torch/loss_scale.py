@@ -67,7 +67,7 @@ class LossScale:
                 values.fill_(float("inf"))
             else:
                 if name in self.deferred:
-                    values.add_(self.deferred.pop(name).to(values.dtype))
+                    values.add_(self.deferred.pop(name).to(values))
                 values.mul_(self._scale)
         self._withdraws = skip
         self.skipped += skip
@@ -93,6 +93,6 @@ class LossScale:
 
     def _defer(self, name, values):
         if name in self.deferred:
-            self.deferred[name].add_(values)
+            self.deferred[name] = self.deferred[name].to(values.device).add_(values)
         else:
             self.deferred[name] = values.to(torch.float32, copy=True)

@@ -30,6 +30,40 @@ def rank_and_world_size(rank, world_size):
     return rank, world_size
 
 
+def check_sharded(model, named_parameters, rank, world_size, grad_scaler, options):
+    """Raises  TypeError, ValueError: a State with mesh= cannot have these arguments."""
+    if model is None:
+        raise ValueError("mesh= needs model=, sharded by fully_shard() over the second dimension of the mesh")
+    for name, value in (("named_parameters", named_parameters), ("rank", rank), ("world_size", world_size)):
+        if value is not None:
+            raise TypeError(f"{name}= does not go with mesh=, which has it")
+    if grad_scaler is not None:
+        raise ValueError("grad_scaler= is of DistributedDataParallel: FSDP2 trains in bf16 without one")
+    if "fuse_below" in options:
+        raise TypeError("fuse_below= does not go with mesh=: every parameter is sent by itself")
+
+
+def check_clip(clips, grad_scaler, mesh_place):
+    """Raises  ValueError: the State clips gradients, and these arguments do not go with it."""
+    if clips and grad_scaler is not None and getattr(grad_scaler, "is_enabled", lambda: True)():
+        raise ValueError("clip= changes the gradients of a skipped step, which could not be withdrawn: with grad_scaler= use "
+                         "torch.nn.utils.clip_grad_norm_()")
+    if clips and mesh_place is not None:
+        raise ValueError("clip= takes the norm over all parameters, and the hook of a module waits for its own sums alone: with "
+                         "mesh= use torch.nn.utils.clip_grad_norm_()")
+
+
+def check_scaler(grad_scaler, of_job):
+    """Raises  ValueError: the State has a GradScaler, and these options of the job do not go with it."""
+    if grad_scaler is None:
+        return
+    if of_job.get("non_finite", "refuse") != "refuse":
+        raise ValueError('non_finite="drop" hides infinite gradients from the grad_scaler: leave out one of both')
+    if of_job.get("reproducible") in (True, "on"):
+        raise ValueError("reproducible= rounds the flag of a skipped step to a grid, and later steps would be skipped as well: leave "
+                         "out grad_scaler= or reproducible=")
+
+
 def job_name(path, servers, job):
     """Returns the name of the job. Raises  ValueError: the path is unknown, or servers do not fit it."""
     if path == "peers":

@@ -5,17 +5,23 @@ A PeerLibrary has the names of `millrace` that a State uses. Its session has a s
 
 import importlib
 import ipaddress
+import math
 import os
 import socket
+import threading
+import time
 from collections import Counter
 from dataclasses import dataclass
 from datetime import timedelta
 
 import torch.distributed as dist
 
+from .peer_options import HTTP_OPTIONS, check_equal, refusal
+
 # What sums a tensor that sends all entries, where the chosen allreduce selects by itself.
 DENSE = "dense_rabenseifner"
 _FREE_PORT = 0
+_OF_JOB = ("name", "workers", "recipe")  # options that all paths have
 _groups = Counter()  # groups that this process has made, by name: the same at all ranks
 
 
@@ -25,6 +31,7 @@ class PeerTensorStats:
 
     name: str
     entries_sent_last: int
+    non_finite_dropped: int
     residual_norm: float
 
 
@@ -75,8 +82,10 @@ def rendezvous_store(timeout):
     if "MASTER_ADDR" not in os.environ or "MASTER_PORT" not in os.environ:
         raise ValueError("the ranks cannot find each other. Start with torchrun, call "
                          "torch.distributed.init_process_group() first, or give addresses=")
+    # torch 2.4 and later ask for libuv even where a store is a client's. Debian's torch lacks it.
+    without_libuv = {"use_libuv": False} if "use_libuv" in (dist.TCPStore.__init__.__doc__ or "") else {}
     store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False,
-                          timeout=timedelta(seconds=timeout))
+                          timeout=timedelta(seconds=timeout), **without_libuv)
     # torchrun's store keeps the keys of attempts before.
     return dist.PrefixStore(f"attempt{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 
@@ -119,26 +128,37 @@ class PeerLibrary:
     def JobConfig(self, **options):  # the name is that of millrace
         """Returns the options of the job. Raises TypeError: one that servers alone have."""
         for name in options:
-            if name not in self._peers.OPTIONS and name not in ("name", "workers"):
-                raise TypeError(f'option \'{name}\' is of servers: path="peers" has {", ".join(self._peers.OPTIONS)}')
+            if name not in self._peers.OPTIONS and name not in _OF_JOB:
+                raise TypeError(refusal(name, self._peers.OPTIONS))
         return self._library.JobConfig(**options)
 
     def check_worker_options(self, options):
-        """Raises  TypeError: there are some."""
-        if options:
-            raise TypeError(f"option '{next(iter(options))}' is of a worker of servers: path=\"peers\" has none")
+        """Raises  TypeError: one that servers alone have."""
+        for name in options:
+            if name not in HTTP_OPTIONS:
+                raise TypeError(refusal(name, HTTP_OPTIONS))
 
     def Session(self, job, me, tensors):  # the name is that of millrace
         """Meets the other ranks, and returns a session with a sum for each tensor."""
         algorithms = [self._algorithm(job, tensor) for tensor in tensors]
-        group = self._meet(me.worker, job.workers)
+        group, sums = self._meet(me.worker, job.workers), []
         try:
-            sums = [self._peers.GradientSum(group, tensor.dimension, algorithm, job=options)
-                    for tensor, (algorithm, options) in zip(tensors, algorithms)]
+            self._compare(group, job, tensors, algorithms)
+            for tensor, (algorithm, options) in zip(tensors, algorithms):
+                sums.append(self._peers.GradientSum(group, tensor.dimension, algorithm, job=options))
+            port = self._peers.Port(group, sums, self._name, me) if me.http else None
         except BaseException:
+            for one in sums:
+                one.close()
             group.close()
             raise
-        return PeerSession(self._library, group, sums, tensors)
+        return PeerSession(self._library, group, sums, tensors, clip_of(job), port)
+
+    def _compare(self, group, job, tensors, algorithms):
+        options = {name: text for name, text in job.changed().items() if name != "name"}
+        for at, (tensor, (algorithm, of_tensor)) in enumerate(zip(tensors, algorithms)):
+            options[f"parameter {at}"] = [tensor.name, tensor.dimension, algorithm, of_tensor.changed()]
+        check_equal(lambda own: group.gather(own, self._timeout), group.rank, options, self._library.JobError)
 
     def _meet(self, rank, world_size):
         options = {"name": self._name, "connect_timeout": self._timeout, "silence": self._silence,
@@ -154,11 +174,13 @@ class PeerLibrary:
 
     def _algorithm(self, job, tensor):
         """Returns the allreduce and the options of a tensor."""
-        if tensor.priority or tensor.output_layer or tensor.codec_down not in (None, "raw+raw"):
-            raise ValueError(f"rules: '{tensor.name}' has priority, output_layer or codec_down, which are of servers")
+        if tensor.priority or tensor.output_layer:
+            raise ValueError(f"rules: '{tensor.name}' has priority or output_layer: the sums of peers have no order of "
+                             "their own, and no selection by layer")
         options = self._library.JobConfig(**job.changed())
         set_by_job = "codec_up" in job.changed()
-        for name in ("select", "codec_up", "reselect"):
+        options.clip = 0  # the session clips all tensors together
+        for name in ("select", "codec_up", "codec_down", "reselect"):
             if getattr(tensor, name) is not None:
                 setattr(options, name, getattr(tensor, name))
         if tensor.codec_up is None and not set_by_job:
@@ -170,15 +192,33 @@ class PeerLibrary:
         return self._allreduce, options
 
 
+def clip_of(job):
+    """Returns the norm that a rank's gradients are clipped to, over all tensors; 0: they are not."""
+    return job.clip / math.sqrt(job.workers)
+
+
 class PeerSession:
-    """Is a rank's part in the sums of all parameters, with the calls of millrace.Session that a State makes."""
+    """Is a rank's part in the sums of all parameters, with the calls of millrace.Session that a State makes.
 
-    http_port = 0
+    clip     a step's gradients are scaled down to this L2 norm, over all tensors. Then no sum of a step starts before
+             all tensors are pushed. 0: each starts with its push.
+    port     millrace.peers.Port, or None.
+    Threads  any.
+    """
 
-    def __init__(self, library, group, sums, tensors):
+    def __init__(self, library, group, sums, tensors, clip=0.0, port=None):
         self._library, self._group, self._sums, self.tensors = library, group, sums, tensors
-        self._steps = [0] * len(sums)
+        self._clip, self._port = clip, port
+        self._steps = [0] * len(sums)  # started
+        self._norms = {}  # {tensor: squared norm} of the step that is being pushed, with clip
+        self._changed = threading.Condition()  # guards the two above
+        self._closed = False
+        self._counted_at = None  # when the step before ended
         self._before = [(0, 0, 0)] * len(sums)  # steps, entries and the mean of the figures before
+
+    @property
+    def http_port(self):
+        return self._port.port if self._port is not None else 0
 
     @property
     def group(self):
@@ -186,12 +226,44 @@ class PeerSession:
         return self._group
 
     def push(self, tensor, gradient, timeout=None):
-        """Starts the sum of a step; never waits. Returns the step's number."""
-        step = self._sums[tensor].push(gradient)
-        self._steps[tensor] += 1
+        """Starts the sum of a step, or with clip takes the gradient; never waits. Returns the step's number."""
+        self._sums[tensor].fill(gradient)
+        if not self._clip:
+            return self._start(tensor, 1.0)
+        squared_norm = self._sums[tensor].squared_norm()
+        with self._changed:
+            if tensor in self._norms:
+                raise self._library.JobError(f"{self.tensors[tensor].name} is pushed again before all parameters are: "
+                                             "gradients are clipped by the norm over all of them", "invalid_argument")
+            self._norms[tensor] = squared_norm
+            step = self._steps[tensor]
+            if len(self._norms) == len(self._sums):
+                self._start_all()
+            return step
+
+    def _start(self, tensor, factor):
+        step = self._sums[tensor].start(factor)
+        self._steps[tensor] = step + 1
         return step
 
+    def _start_all(self):
+        # In the order of the tensors: the same bits, and the same sums, for any order of the pushes.
+        squared_norm = 0.0
+        for tensor in range(len(self._sums)):
+            squared_norm += self._norms[tensor]  # sum() of later Pythons rounds otherwise
+        norm = math.sqrt(squared_norm)
+        self._norms.clear()
+        for tensor in range(len(self._sums)):
+            self._start(tensor, self._clip / norm if norm > self._clip else 1.0)
+        self._changed.notify_all()
+
     def try_wait_into(self, tensor, step, out, timeout=0):
+        if self._clip:
+            began = time.monotonic()
+            with self._changed:
+                if not self._changed.wait_for(lambda: self._closed or self._steps[tensor] > step, timeout):
+                    return None
+            timeout = max(0.0, timeout - (time.monotonic() - began))
         return self._sums[tensor].try_wait_into(step, out, timeout)
 
     def wait_into(self, tensor, step, out, timeout=600.0):
@@ -203,6 +275,21 @@ class PeerSession:
 
     def take_residual(self, tensor):
         return self._sums[tensor].take_residual()
+
+    def take_velocity(self, tensor):
+        return self._sums[tensor].take_velocity()
+
+    def restore(self, tensor, residual, velocity):
+        self._sums[tensor].restore(residual, velocity)
+
+    def count_step(self, waited):
+        """Counts a step in the metrics. waited: seconds in which the training loop was blocked on sums."""
+        if self._port is None:
+            return
+        now = time.monotonic()
+        compute = 0.0 if self._counted_at is None else max(0.0, now - self._counted_at - waited)
+        self._counted_at = now
+        self._port.count_step(compute, waited)
 
     def stats(self):
         traffic = self._group.traffic()
@@ -218,6 +305,11 @@ class PeerSession:
         self._group.barrier(timeout)
 
     def close(self):
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        if self._port is not None:
+            self._port.close()
         for one in self._sums:
             one.close()
         self._group.close()
@@ -228,4 +320,4 @@ class PeerSession:
         if steps > steps_before:
             mean = (counts.entries - entries_before) // (steps - steps_before)
         self._before[at] = (steps, counts.entries, mean)
-        return PeerTensorStats(self.tensors[at].name, mean, counts.residual_norm)
+        return PeerTensorStats(self.tensors[at].name, mean, counts.non_finite_dropped, counts.residual_norm)

@@ -16,6 +16,8 @@ class Stats:
     bytes_up: int  # sent, with envelopes and retransmissions
     bytes_down: int
     bytes_dense: int  # of dense f32 gradients, one way
+    bytes_to_devices: int  # over the bus, of models on CUDA
+    bytes_from_devices: int
     ratio: float  # (bytes_up + bytes_down) / (2 bytes_dense)
     entries: int  # the k that was achieved: entries that the last step sent
     density: float  # entries / entries of all parameters
@@ -54,6 +56,7 @@ class Report:
         self._session, self._entries, self._every = session, entries, every
         self._tensorboard, self._loss_scale = tensorboard, loss_scale
         self.steps, self._waited, self._hidden = 0, 0.0, 0.0
+        self.copied = lambda: (0, 0)  # the Exchange's
         self._before = None  # the figures of the line before
         self._advised = False
 
@@ -62,23 +65,34 @@ class Report:
         self.steps += 1
         self._waited += end - last_push
         self._hidden += last_push - first_push
+        if hasattr(self._session, "count_step"):  # of peers: other sessions count by themselves
+            self._session.count_step(end - last_push)
 
     def tell(self):
-        """Reports every `every` steps to the log and to TensorBoard, and the planner's verdict once."""
-        if self._verdict is not None and self._verdict.look(self.steps, self._waited) and self._every:
-            _log.log(logging.WARNING if self._verdict.text else logging.INFO, "%s", self._verdict.line())
-        if self._every and self.steps % self._every == 0:
-            self._tell(self.stats())
+        """Reports every `every` steps to the log and to TensorBoard, and the planner's verdict once.
+
+        An error goes to the log: figures that cannot be reported do not end training.
+        """
+        try:
+            if self._verdict is not None and self._verdict.look(self.steps, self._waited) and self._every:
+                _log.log(logging.WARNING if self._verdict.text else logging.INFO, "%s", self._verdict.line())
+            if self._every and self.steps % self._every == 0:
+                self._tell(self.stats())
+        except Exception:
+            _log.exception("the figures of a step could not be reported; training continues")
 
     def stats(self):
         """Returns the figures up to now. Cost: a message to the session's thread."""
         of_session = self._session.stats()
         both = of_session.bytes_up + of_session.bytes_down
         ratio = _ratio(both, of_session.dense_bytes)
+        up, down = self.copied()
         entries = sum(tensor.entries_sent_last for tensor in of_session.tensors)
         return Stats(
             steps=self.steps, steps_skipped=self._loss_scale.skipped if self._loss_scale else 0,
             bytes_up=of_session.bytes_up, bytes_down=of_session.bytes_down, bytes_dense=of_session.dense_bytes,
+            bytes_to_devices=getattr(of_session, "bytes_to_devices", 0) + up,
+            bytes_from_devices=getattr(of_session, "bytes_from_devices", 0) + down,
             ratio=ratio, entries=entries, density=entries / self._entries if self._entries else 0.0,
             residual_norm=math.sqrt(sum(tensor.residual_norm**2 for tensor in of_session.tensors)),
             seconds_waited=self._waited, seconds_hidden=self._hidden, advice=advice_of(ratio) or (self._verdict.text if self._verdict else ""),

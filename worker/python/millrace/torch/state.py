@@ -7,15 +7,18 @@ import logging
 import os
 import sys
 import weakref
-from typing import Any, Dict, Mapping, Optional, Sequence, Union
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Union
 
 import torch
 import torch.distributed as dist
 
 from . import velocities
+from .device import future_of, ready_of
 from .exchange import Bucket, Exchange, Place, slices_of
+from .fsdp import MeshPlace, ShardedExchange, ShardedHook, ShardedModel, states_of_shard, with_suffix
 from .loss_scale import FLAG, LossScale
-from .options import http_of_rank, job_name, library_of_path, rank_and_world_size, shard_list, split_options
+from .options import (check_clip, check_scaler, check_sharded, http_of_rank, job_name, library_of_path, rank_and_world_size, shard_list,
+                      split_options)
 from .parameters import find_owner, named_mapping, names_of, trained_names
 from .plan import COMPRESSION, DENSE_BELOW, check_rules, plan_tensors
 from .report import Report, Stats
@@ -39,7 +42,7 @@ def hook(state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.T
 
 
 class State:
-    """Is one rank's membership in a job that exchanges the gradients of a DistributedDataParallel model.
+    """Is one rank's membership in a job that exchanges the gradients of a DistributedDataParallel or FSDP2 model.
 
     servers           "tcp://a:7600,tcp://b:7600" or a list: the shards, the same list at all ranks. None with
                       path="peers".
@@ -51,6 +54,9 @@ class State:
     model             the model or its DistributedDataParallel; named_parameters: pairs (name, parameter). With either
                       the State connects at once. Without them the first backward pass finds the
                       DistributedDataParallel among the live objects, and connects at its last bucket.
+    mesh              FSDP2: a DeviceMesh of replicas and shards. model= is sharded over its second dimension, and
+                      fsdp_hook() sums over the first one. rank is the replica's, world_size the
+                      number of replicas.
     dense_below       smaller parameters are sent dense and without loss; 0: none are.
     rules             {pattern: {"select": ..., "codec_up": ...}}: options of the parameters whose name matches
                       (fnmatch); the first pattern that matches counts.
@@ -58,10 +64,11 @@ class State:
                       steps.
     summary_every     steps between two lines in the log "millrace.torch"; 0: no lines.
     tensorboard       a SummaryWriter, for scalars every summary_every steps.
-    http              HOST:PORT of /metrics; rank r listens on PORT + r.
+    http              HOST:PORT of /metrics; rank r listens on PORT + r. http_tls, http_token_file and http_insecure are
+                      options of a worker.
     timeout           seconds that a step may take.
     options           any option of a job or a worker by its name (worker/OPTIONS.md), as mode="partial". With path="peers"
-                      those of millrace.peers.OPTIONS, and:
+                      those of millrace.peers.OPTIONS, recipe, the three of http, and:
     allreduce         what sums, "ssar_split_allgather" or "oktopk:boundaries=pooled" (millrace.peers); the k of one that
                       takes a k is select's.
     addresses         where each rank listens, "HOST:PORT" by rank. None: torch's store tells the ranks.
@@ -77,12 +84,18 @@ class State:
     def __init__(self, servers: Union[str, Sequence[str], None] = None, *, job: Optional[str] = None,
                  path: str = "server", select: str = "topk:0.01",
                  codec: Optional[str] = None, rank: Optional[int] = None, world_size: Optional[int] = None,
-                 model: Optional[torch.nn.Module] = None, named_parameters: Any = None, dense_below: int = DENSE_BELOW,
-                 rules: Optional[Mapping[str, Mapping[str, Any]]] = None, grad_scaler: Any = None,
+                 model: Optional[torch.nn.Module] = None, named_parameters: Any = None, mesh: Any = None,
+                 dense_below: int = DENSE_BELOW, rules: Optional[Mapping[str, Mapping[str, Any]]] = None, grad_scaler: Any = None,
                  summary_every: int = 100, tensorboard: Any = None, http: Union[str, int, None] = None,
                  timeout: float = 600.0, _library: Any = None, **options: Any) -> None:
         library = _library or importlib.import_module("millrace")
         job = job_name(path, servers, job)
+        self._mesh_place = None if mesh is None else MeshPlace.of_mesh(mesh)
+        if self._mesh_place is not None:
+            check_sharded(model, named_parameters, rank, world_size, grad_scaler, options)
+            rank, world_size, job = self._mesh_place.replica, self._mesh_place.replicas, self._mesh_place.job(job)
+            if path == "server":
+                options["fuse_below"] = 0  # a hook ends with the sums of its module: no neighbour in another one joins them
         self._library = library_of_path(path, library, job, timeout, options)
         self.rank, self.world_size = rank_and_world_size(rank, world_size)
         of_job, of_worker = split_options(self._library, options)
@@ -92,18 +105,16 @@ class State:
         self._rules = dict(rules or {})
         check_rules(self._rules)
         self._job = {"name": job, "workers": self.world_size, "combine": "mean", **of_job}
+        http_rank = self.rank if self._mesh_place is None else self._mesh_place.rank
+        self._worker = {"worker": self.rank, "http": http_of_rank(http, http_rank), **of_worker}
         if path == "peers":
-            if http is not None:
-                raise ValueError('http= is of servers: path="peers" has stats()')
             self._library.check_worker_options(of_worker)
             self._library.JobConfig(**self._job, **self._compression)
-            self._worker = {"worker": self.rank}
         else:
-            self._worker = {"worker": self.rank, "shards": shard_list(servers), "http": http_of_rank(http, self.rank),
-                            **of_worker}
+            self._worker["shards"] = shard_list(servers)
+        check_clip(self._clips(), grad_scaler, self._mesh_place)
         self._fuses = path != "peers"
-        if grad_scaler is not None and of_job.get("non_finite", "refuse") != "refuse":
-            raise ValueError('non_finite="drop" hides infinite gradients from the grad_scaler: leave out one of both')
+        check_scaler(grad_scaler, of_job)
         self._loss_scale = None if grad_scaler is None else LossScale(grad_scaler)
         self._summary_every, self._tensorboard, self._timeout = summary_every, tensorboard, timeout
         self._residuals = Residuals()
@@ -114,7 +125,11 @@ class State:
         self._session = self._exchange = self._report = self._end = None
         self._collected = []  # the first step's buckets, until the State is connected
         self._seen = set()  # names in the first step's buckets; None: checked
-        if named_parameters is not None:
+        self._sharded = None  # ShardedModel
+        if self._mesh_place is not None:
+            self._sharded = ShardedModel(model, mesh)
+            self._connect(self._sharded.sizes)
+        elif named_parameters is not None:
             self._names = named_mapping(named_parameters)
         elif model is not None:
             self._names = trained_names(model)
@@ -123,7 +138,9 @@ class State:
 
     def exchange(self, bucket: Any) -> "torch.futures.Future[torch.Tensor]":
         """Pushes a bucket of DDP and returns the future of its mean. hook() calls it."""
-        future = torch.futures.Future()
+        if self._sharded is not None:
+            raise RuntimeError("this State has mesh=: its hook is fsdp_hook(), for FSDPModule.set_all_reduce_hook()")
+        future = future_of(bucket.buffer())
         try:
             self._send(bucket, future)
         except BaseException as error:
@@ -138,6 +155,13 @@ class State:
         # An error of the callback reaches DDP as an error; set_exception() alone would reach it as a value.
         return future.then(lambda done: done.wait())
 
+    def hook_of(self, module: torch.nn.Module) -> Callable[[torch.Tensor], None]:
+        """Returns the hook of a module of an FSDP2 model. fsdp_hook() calls it."""
+        if self._sharded is None:
+            raise RuntimeError("fsdp_hook() takes a State with mesh= and model=; the hook of DistributedDataParallel is hook()")
+        self._sharded.check(module)
+        return ShardedHook(self, self._exchange, module)
+
     def _send(self, bucket, future):
         """Sends the bucket, or collects it until the State is connected."""
         buffer, parameters = bucket.buffer(), bucket.parameters()
@@ -146,7 +170,7 @@ class State:
         names = [self._names[parameter] for parameter in parameters]
         sizes = [parameter.numel() for parameter in parameters]
         slices = slices_of(buffer.detach(), list(zip(names, sizes)))
-        self._collected.append(Bucket(buffer, slices, bucket.is_last(), future))
+        self._collected.append(Bucket(buffer, slices, bucket.is_last(), future, ready=ready_of(buffer)))
         if self._seen is not None:
             self._seen.update(names)
             if bucket.is_last():
@@ -187,11 +211,12 @@ class State:
         self._require_session()
         places = {name: (place.tensor, place.entries) for name, place in self._places.items() if name != FLAG}
         velocity = {}
-        if self._has_momentum():
+        if self._has_momentum() or self._clips():
             if self._loss_scale is not None and any(self._loss_scale.withdrawn(name) is not None for name in places):
                 raise RuntimeError("the step before was skipped, and the next push takes its gradient back: with option "
                                    "momentum call state_dict() after a step that counts")
             residual, velocity = velocities.read(self._session, places)
+            velocity = velocity if self._has_momentum() else {}
         else:
             residual = self._residuals.take(self._session, places)
         deferred = {}
@@ -199,8 +224,10 @@ class State:
             for name, values in residual.items():
                 withdrawn = self._loss_scale.withdrawn(name)
                 if withdrawn is not None:
-                    values.sub_(withdrawn)
-                deferred[name] = self._loss_scale.deferred.get(name, torch.zeros_like(values)).clone()
+                    values.sub_(withdrawn.to(values.device))
+                deferred[name] = self._loss_scale.deferred.get(name, torch.zeros_like(values)).to(values.device, copy=True)
+        if self._mesh_place is not None:
+            residual, velocity = with_suffix(residual, self._mesh_place.suffix), with_suffix(velocity, self._mesh_place.suffix)
         return {"format": FORMAT, "step": self._first_step + self._exchange.steps, "workers": self.world_size,
                 "combine": self._job["combine"], "residual": {str(self.rank): residual}, "deferred": deferred,
                 **({"velocity": {str(self.rank): velocity}} if velocity else {})}
@@ -212,6 +239,8 @@ class State:
                 the earlier job, for any number of workers: the residuals are shared out, and nothing is lost.
         Raises  ValueError: a state is missing, or a parameter has another name or size.
         """
+        if self._mesh_place is not None:
+            state = states_of_shard(state, self._mesh_place)
         self._loaded = share_of(state, self.rank, self.world_size)
         if self._session is not None:
             self._apply_loaded()
@@ -252,9 +281,9 @@ class State:
             raise RuntimeError("the State connects in the first backward pass; give it model= to connect at once")
 
     def _check_buffer(self, buffer):
-        if buffer.layout != torch.strided or buffer.device.type != "cpu" or buffer.dtype not in _TYPES:
+        if buffer.layout != torch.strided or buffer.device.type not in ("cpu", "cuda") or buffer.dtype not in _TYPES:
             raise TypeError(f"a bucket of {buffer.dtype} on {buffer.device} with layout {buffer.layout}: the hook takes "
-                            "dense CPU gradients of float32, float64, float16 and bfloat16")
+                            "dense gradients of float32, float64, float16 and bfloat16 on the CPU or on CUDA")
 
     def _name(self, parameters):
         """Finds the names of a bucket's parameters.
@@ -301,8 +330,13 @@ class State:
             verdict = Verdict(getattr(library, "advise", None), entries, self.world_size, len(self._worker["shards"]),
                               getattr(library.WorkerConfig(**self._worker), "link_rate", 0.0))
         self._report = Report(self._session, entries, self._summary_every, self._tensorboard, self._loss_scale, verdict)
-        self._exchange = Exchange(self._session, self._places, self._residuals, self._loss_scale, self._report,
-                                  self._timeout)
+        if self._sharded is not None:
+            self._exchange = ShardedExchange(self._session, self._sharded, self._places, self._residuals, self._report,
+                                             self._timeout, self._job["combine"])
+        else:
+            self._exchange = Exchange(self._session, self._places, self._residuals, self._loss_scale, self._report,
+                                      self._timeout)
+            self._report.copied = self._exchange.copied
         self._end = weakref.finalize(self, _leave, os.getpid(), self._session, self._exchange)
         self._end.atexit = False  # _leave_all(), which runs before the package closes its sessions
         _live.add(self._end)
@@ -325,7 +359,7 @@ class State:
         if bool(velocity) != self._has_momentum():
             raise ValueError(f"the state has {'a' if velocity else 'no'} velocity, and this job has option momentum "
                              f"{self._job.get('momentum', 'none')}: give the State the momentum of the earlier job")
-        if velocity:
+        if velocity or self._clips():
             velocities.replace(self._session, {name: (place.tensor, place.entries) for name, place in places.items()},
                                residual, velocity)
         else:
@@ -335,6 +369,9 @@ class State:
         if self._loss_scale is not None:
             self._loss_scale.load(deferred)
         self._first_step = step - self._exchange.steps
+
+    def _clips(self):
+        return float(self._job.get("clip") or 0) != 0
 
     def _has_momentum(self):
         return str(self._job.get("momentum", "none")) != "none"

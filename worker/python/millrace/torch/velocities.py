@@ -1,8 +1,10 @@
-"""Saved states of a job with option momentum: residual and velocity.
+"""Saved states of a job with option momentum or clip: residual and velocity.
 
-A push would give the saved residual momentum once more. So the session takes both back unchanged (Session.restore()).
+A push would give the saved residual momentum once more, or clip it. So the session takes both back unchanged
+(Session.restore()).
 """
 
+from ..updates import NO_ENTRIES
 from .residuals import dense_of
 
 
@@ -25,7 +27,7 @@ def replace(session, places, residuals, velocities):
     for name, (tensor, _) in places.items():
         session.take_residual(tensor)
         session.take_velocity(tensor)
-        session.restore(tensor, _entries_of(residuals[name]), _entries_of(velocities[name]))
+        session.restore(tensor, _entries_of(residuals[name]), _entries_of(velocities[name]) if velocities else NO_ENTRIES)
 
 
 def _entries_of(values):

@@ -1,0 +1,182 @@
+#include "monitoring/http/secure/http_security.h"
+
+#include <openssl/crypto.h>
+#include <openssl/sha.h>
+
+#include <algorithm>
+#include <array>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "monitoring/http/secure/tls.h"
+#include "protocol/address/host_port.h"
+#include "protocol/keys/secret_file.h"
+
+namespace millrace::monitoring {
+namespace {
+
+constexpr size_t kTokenBytesMin = 16;
+constexpr size_t kTokenBytesMax = 512;
+/// A token file may have a line of comment behind the token.
+constexpr size_t kTokenFileBytesMax = 4 << 10;
+
+using Digest = std::array<unsigned char, SHA256_DIGEST_LENGTH>;
+
+/// Digests have one length, so that comparing them takes the same time for every token.
+Digest digest_of(std::string_view token) {
+  std::vector<unsigned char> bytes(token.begin(), token.end());
+  Digest digest{};
+  SHA256(bytes.data(), bytes.size(), digest.data());
+  OPENSSL_cleanse(bytes.data(), bytes.size());
+  return digest;
+}
+
+std::string option_name(HttpOptionNames names, const char* flag, const char* field) {
+  return names == HttpOptionNames::kFlags ? flag : field;
+}
+
+std::string tls_name(HttpOptionNames names) { return option_name(names, "--http-tls", "http_tls"); }
+std::string token_name(HttpOptionNames names) { return option_name(names, "--http-token-file", "http_token_file"); }
+
+/// Reads a token: the file's first line.
+Result<std::string> read_token(const std::string& path, const std::string& option) {
+  auto text = protocol::read_secret_file(path, "token", kTokenFileBytesMax);
+  if (!text) return fail(text.error().code, option + ": " + text.error().message);
+  std::string line = text->substr(0, text->find('\n'));
+  OPENSSL_cleanse(text->data(), text->size());
+  const bool is_visible = std::ranges::all_of(line, [](char c) { return c > ' ' && c < '\x7f'; });
+  if (is_visible && line.size() >= kTokenBytesMin && line.size() <= kTokenBytesMax) return line;
+  OPENSSL_cleanse(line.data(), line.size());
+  return fail(ErrorCode::kInvalidArgument,
+              option + ": token file " + path +
+                  ": its first line must be a token of 16 to 512 visible characters; make one by openssl rand -hex 32");
+}
+
+Result<std::shared_ptr<const TlsContext>> open_server_tls(const std::string& tls, const std::string& option) {
+  const size_t comma = tls.find(',');
+  const bool are_two = comma != std::string::npos && comma != 0 && comma + 1 != tls.size() &&
+                       tls.find(',', comma + 1) == std::string::npos;
+  if (!are_two) return fail(ErrorCode::kInvalidArgument, option + ": give two files, CERT,KEY");
+  auto context = TlsContext::server(tls.substr(0, comma), tls.substr(comma + 1));
+  if (!context) return fail(context.error().code, option + ": " + context.error().message);
+  return context;
+}
+
+class FileProtection : public HttpProtection {
+ public:
+  FileProtection(HttpSecurityOptions options, HttpOptionNames names) : options_(std::move(options)), names_(names) {}
+
+  bool uses_tls() const override { return !options_.tls.empty(); }
+  bool asks_for_token() const override { return !options_.token_file.empty(); }
+  bool accepts(std::string_view token) const override {
+    const Digest sent = digest_of(token);
+    const std::lock_guard lock(mutex_);
+    return CRYPTO_memcmp(sent.data(), digest_.data(), sent.size()) == 0;
+  }
+  std::unique_ptr<ByteChannel> open(const Descriptor& socket) const override {
+    const std::lock_guard lock(mutex_);
+    return tls_ ? tls_->open(socket, {}) : open_plain_channel(socket);
+  }
+  Status reload() override {
+    Digest digest{};
+    if (asks_for_token()) {
+      auto token = read_token(options_.token_file, token_name(names_));
+      if (!token) return std::unexpected(token.error());
+      digest = digest_of(*token);
+      OPENSSL_cleanse(token->data(), token->size());
+    }
+    std::shared_ptr<const TlsContext> tls;
+    if (uses_tls()) {
+      auto opened = open_server_tls(options_.tls, tls_name(names_));
+      if (!opened) return std::unexpected(opened.error());
+      tls = std::move(*opened);
+    }
+    const std::lock_guard lock(mutex_);
+    digest_ = digest;
+    tls_ = std::move(tls);
+    return {};
+  }
+
+ private:
+  const HttpSecurityOptions options_;
+  const HttpOptionNames names_;
+  mutable std::mutex mutex_;
+  Digest digest_{};  ///< of the token, which is kept nowhere
+  std::shared_ptr<const TlsContext> tls_;
+};
+
+class FileCaller : public HttpCaller {
+ public:
+  FileCaller(std::string token, std::shared_ptr<const TlsContext> tls, std::vector<std::string> named)
+      : token_(std::move(token)), tls_(std::move(tls)), named_(std::move(named)) {}
+
+  bool uses_tls() const override { return tls_ != nullptr; }
+  const std::string& token() const override { return token_; }
+  bool is_named(std::string_view address) const override { return std::ranges::find(named_, address) != named_.end(); }
+  std::unique_ptr<ByteChannel> open(const Descriptor& socket, const std::string& host) const override {
+    return tls_ ? tls_->open(socket, host) : open_plain_channel(socket);
+  }
+
+ private:
+  const std::string token_;
+  const std::shared_ptr<const TlsContext> tls_;
+  const std::vector<std::string> named_;
+};
+
+}  // namespace
+
+std::string refuse_http(const std::string& http, const HttpSecurityOptions& options, HttpOptionNames names) {
+  const std::string port = option_name(names, "--http", "WorkerConfig::http");
+  const std::string insecure = option_name(names, "--http-insecure", "http_insecure");
+  const bool is_protected = !options.tls.empty() && !options.token_file.empty();
+  if (http.empty()) {
+    if (options.tls.empty() && options.token_file.empty() && !options.insecure) return {};
+    const std::string given = !options.tls.empty()          ? tls_name(names)
+                              : !options.token_file.empty() ? token_name(names)
+                                                            : insecure;
+    return given + " is for the port of " + port + ": give that, too";
+  }
+  if (is_protected && options.insecure) return insecure + ": this port has TLS and a token; leave one of them out";
+  const auto address = protocol::parse_host_port(http);
+  if (is_protected || !address || protocol::is_loopback_host(address->host)) return {};
+  if (options.insecure && !options.token_file.empty()) {
+    return token_name(names) + ": the token would reach " + http + " unencrypted; give " + tls_name(names) +
+           ", or leave the token out";
+  }
+  if (options.insecure) return {};
+  return port + " " + http + ": other machines may reach this address; give " + tls_name(names) + " and " +
+         token_name(names) + ", or say " + insecure +
+         ": every process that reaches the port may then read the names, addresses and steps of all jobs";
+}
+
+Result<std::shared_ptr<HttpProtection>> open_http_protection(const std::string& http,
+                                                             const HttpSecurityOptions& options,
+                                                             HttpOptionNames names) {
+  if (std::string refusal = refuse_http(http, options, names); !refusal.empty())
+    return fail(ErrorCode::kInvalidArgument, std::move(refusal));
+  if (options.tls.empty() && options.token_file.empty()) return nullptr;
+  auto protection = std::make_shared<FileProtection>(options, names);
+  if (const Status read = protection->reload(); !read) return std::unexpected(read.error());
+  return protection;
+}
+
+Result<std::shared_ptr<const HttpCaller>> open_http_caller(const HttpSecurityOptions& options,
+                                                           std::vector<std::string> named) {
+  if (options.ca_file.empty() && options.token_file.empty()) return nullptr;
+  std::string token;
+  if (!options.token_file.empty()) {
+    auto read = read_token(options.token_file, token_name(HttpOptionNames::kFlags));
+    if (!read) return std::unexpected(read.error());
+    token = std::move(*read);
+  }
+  std::shared_ptr<const TlsContext> tls;
+  if (!options.ca_file.empty()) {
+    auto opened = TlsContext::client(options.ca_file);
+    if (!opened) return fail(opened.error().code, "--http-ca: " + opened.error().message);
+    tls = std::move(*opened);
+  }
+  return std::make_shared<FileCaller>(std::move(token), std::move(tls), std::move(named));
+}
+
+}  // namespace millrace::monitoring

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "protocol/messages/peer_id.h"
+
+namespace millrace::server {
+
+/// One line of the audit log: an act of a peer, or of this shard.
+struct AuditEvent {
+  enum class What : uint8_t {
+    kStart = 1,   ///< this shard has started
+    kStop = 2,    ///< this shard stops
+    kJoin = 3,    ///< a connection speaks for a worker from now on
+    kLeave = 4,   ///< a worker has said Goodbye
+    kEnd = 5,     ///< a job is over at this shard
+    kRefuse = 6,  ///< a connection, a Hello or a ShardHello is refused
+    kEvict = 7,   ///< this shard has removed a worker from its job
+    kReload = 8,  ///< keys and rights were read again, or could not be
+    kClose = 9,   ///< this shard has ended a connection
+  };
+  What what = What::kStart;
+  protocol::PeerId by = {};  ///< key and address; empty: no peer is involved
+  std::string job = {};
+  std::optional<uint32_t> worker = {};
+  std::optional<uint32_t> of_shard = {};  ///< another shard
+  uint64_t incarnation = 0;               ///< of the worker; 0: none
+  std::string code = {};                  ///< "unauthenticated", "finished", "silent", ...
+  std::string sentence = {};
+};
+
+}  // namespace millrace::server

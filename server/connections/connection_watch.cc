@@ -1,0 +1,119 @@
+#include "server/connections/connection_watch.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "server/connections/connection_ledger.h"
+
+namespace millrace::server {
+namespace {
+
+/// Bytes on the wire beyond those of a message's frames: heads of frames, the MACs of CURVE, the handshake.
+constexpr uint64_t kWireSlackBytes = 64 << 10;
+/// Time after which no message of a closed connection waits for the loop any more.
+constexpr TimeNs kForgottenAfter = 10 * kNsPerS;
+
+}  // namespace
+
+ConnectionWatch::ConnectionWatch(uint16_t port, uint64_t message_bytes_max, uint64_t total_bytes_max)
+    : port_(port),
+      judge_({.unread_each_max = message_bytes_max + kWireSlackBytes,
+              .unread_total_max = total_bytes_max,
+              .silent_max = kSilentMax,
+              .without_session_max = kOfAddressMin}) {}
+
+void ConnectionWatch::set_room(uint64_t connections) {
+  judge_.set_without_session_max(
+      std::max(kOfAddressMin, static_cast<uint32_t>(std::min<uint64_t>(connections / kAddressShare, UINT32_MAX))));
+}
+
+void ConnectionWatch::on_message(const protocol::PeerId& peer, int descriptor, Spoken spoken, TimeNs now) {
+  const TimeNs accepted = accepted_at(descriptor);
+  if (accepted == 0) return;
+  Peer& known = peers_.try_emplace(peer, Peer{.descriptor = descriptor, .accepted_at = accepted}).first->second;
+  // The message is of a connection that is closed, and its number another one's: those bytes are not in this message.
+  if (known.descriptor != descriptor || known.accepted_at != accepted) return;
+  count_message(descriptor);
+  if (spoken == Spoken::kHello) known.hello_at = now;
+}
+
+void ConnectionWatch::end_later(const protocol::PeerId& peer, std::string_view why, TimeNs at) {
+  const auto known = peers_.find(peer);
+  if (known == peers_.end() || known->second.end_at != 0) return;
+  known->second.end_at = at;
+  known->second.why_end = why;
+}
+
+void ConnectionWatch::end_later(const std::function<bool(const protocol::PeerId&)>& which, std::string_view why,
+                                TimeNs at) {
+  for (auto& [peer, known] : peers_) {
+    if (which(peer)) end_later(peer, why, at);
+  }
+}
+
+/// Returns the open connections. Forgets those that are closed where that matters to the judge, and their peers.
+std::vector<ConnectionSample> ConnectionWatch::samples(const HasSession& has_session, TimeNs now) {
+  std::unordered_map<int, ConnectionSample> spoken;  // from the messages of peers
+  for (auto at = peers_.begin(); at != peers_.end();) {
+    const auto one = at++;
+    const Peer& peer = one->second;
+    if (accepted_at(peer.descriptor) != peer.accepted_at) {
+      if (peer.gone_at == 0) one->second.gone_at = now;
+      if (now - one->second.gone_at >= kForgottenAfter) peers_.erase(one);
+      continue;
+    }
+    ConnectionSample& sample = spoken[peer.descriptor];
+    sample.has_session = sample.has_session || has_session(one->first);
+    sample.hello_at = std::max(sample.hello_at, peer.hello_at);
+  }
+  std::vector<ConnectionSample> open;
+  for (ConnectionSample& sample : connection_samples()) {
+    if (const auto known = spoken.find(sample.descriptor); known != spoken.end()) {
+      sample.has_session = known->second.has_session;
+      sample.hello_at = known->second.hello_at;
+    }
+    const bool is_harmless = sample.has_session && sample.unread_bytes == 0;
+    if (!is_harmless && !is_connection(sample.descriptor, port_)) {
+      forget_connection(sample.descriptor, sample.accepted_at);
+      continue;
+    }
+    if (!sample.has_session) sample.address = address_of_connection(sample.descriptor);
+    open.push_back(std::move(sample));
+  }
+  return open;
+}
+
+/// Returns the peer that has spoken over each open connection, by descriptor.
+std::unordered_map<int, const protocol::PeerId*> ConnectionWatch::speakers() const {
+  std::unordered_map<int, const protocol::PeerId*> found;
+  for (const auto& [peer, known] : peers_) {
+    if (accepted_at(known.descriptor) == known.accepted_at) found[known.descriptor] = &peer;
+  }
+  return found;
+}
+
+std::vector<ConnectionWatch::Ended> ConnectionWatch::look(Inbox inbox, const HasSession& has_session, TimeNs now) {
+  if (now - looked_at_ < (inbox == Inbox::kDrained ? kLookEvery : kLookAtLeastEvery)) return {};
+  looked_at_ = now;
+  std::vector<Ended> ended;
+  for (const auto& [peer, known] : peers_) {
+    if (known.end_at == 0 || now < known.end_at || accepted_at(known.descriptor) != known.accepted_at) continue;
+    if (end_connection(known.descriptor, known.accepted_at, port_)) ended.push_back({peer, known.why_end});
+  }
+  const std::vector<ConnectionJudge::Verdict> verdicts = judge_.look(samples(has_session, now), inbox, now);
+  if (verdicts.empty()) return ended;
+  const auto spoken = speakers();  // once: thousands may be ended in one look
+  for (const ConnectionJudge::Verdict& verdict : verdicts) {
+    const auto known = spoken.find(verdict.descriptor);
+    Ended one{.by = {}, .why = verdict.why};
+    if (known != spoken.end()) {
+      one.by = *known->second;
+    } else {
+      one.by.address = address_of_connection(verdict.descriptor);
+    }
+    if (end_connection(verdict.descriptor, verdict.accepted_at, port_)) ended.push_back(std::move(one));
+  }
+  return ended;
+}
+
+}  // namespace millrace::server

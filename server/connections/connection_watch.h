@@ -1,0 +1,82 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "kernels/base/clock.h"
+#include "protocol/messages/peer_id.h"
+#include "server/connections/connection_judge.h"
+
+namespace millrace::server {
+
+/// Ends connections that stay without a session, that leave messages unfinished, or that the loop is done with.
+///
+/// Limit    The number of a closed connection may be used again before the loop has taken its first message. Its
+///          messages then count for the new one.
+/// Memory   one entry for each connection that has spoken, and for each that was closed in the last ten seconds.
+/// Threads  one at a time (the loop's).
+class ConnectionWatch {
+ public:
+  using Inbox = ConnectionJudge::Inbox;
+  /// Returns whether an admitted worker or shard speaks over the connection.
+  using HasSession = std::function<bool(const protocol::PeerId&)>;
+  /// Interval between two looks, and the longest time without one while messages keep coming. ZeroMQ takes messages of
+  /// all connections in turns: within that time it has come to each that has a whole message.
+  static constexpr TimeNs kLookEvery = 200 * kNsPerMs;
+  static constexpr TimeNs kLookAtLeastEvery = 2 * kNsPerS;
+  /// A worker sends its Hello as soon as it is connected.
+  static constexpr TimeNs kSilentMax = 15 * kNsPerS;
+  /// Of all connections, those without a session that one address may keep: one part in kAddressShare, at least
+  /// kOfAddressMin.
+  static constexpr uint32_t kAddressShare = 4;
+  static constexpr uint32_t kOfAddressMin = 64;
+
+  /// port               of the listener.
+  /// message_bytes_max  of one message, with its envelope.
+  /// total_bytes_max    of all unfinished messages of connections without a session.
+  ConnectionWatch(uint16_t port, uint64_t message_bytes_max, uint64_t total_bytes_max);
+
+  /// Says how many connections the process may have.
+  void set_room(uint64_t connections);
+  enum class Spoken : uint8_t { kHello = 1, kOther = 2 };
+  /// Notes a message that the loop has taken.
+  void on_message(const protocol::PeerId& peer, int descriptor, Spoken spoken, TimeNs now);
+  /// Ends a connection at a later look. Its last messages may leave until then.
+  ///
+  /// why  static storage
+  void end_later(const protocol::PeerId& peer, std::string_view why, TimeNs at);
+  /// The same for all that `which` says, among those that have spoken.
+  void end_later(const std::function<bool(const protocol::PeerId&)>& which, std::string_view why, TimeNs at);
+
+  /// A connection that was ended.
+  struct Ended {
+    protocol::PeerId by;   ///< with the address alone where it has sent no message
+    std::string_view why;  ///< static storage
+  };
+  /// Ends connections, if it is time. Returns those that were ended.
+  ///
+  /// inbox  of the listener, just now.
+  std::vector<Ended> look(Inbox inbox, const HasSession& has_session, TimeNs now);
+
+ private:
+  struct Peer {
+    int descriptor = -1;
+    TimeNs accepted_at = 0;  ///< of the connection that had this number at the first message
+    TimeNs hello_at = 0;
+    TimeNs gone_at = 0;  ///< when it was found closed; 0: it was not
+    TimeNs end_at = 0;   ///< 0: never
+    std::string_view why_end = {};
+  };
+  std::vector<ConnectionSample> samples(const HasSession& has_session, TimeNs now);
+  std::unordered_map<int, const protocol::PeerId*> speakers() const;
+
+  uint16_t port_;
+  ConnectionJudge judge_;
+  std::unordered_map<protocol::PeerId, Peer> peers_;
+  TimeNs looked_at_ = 0;
+};
+
+}  // namespace millrace::server

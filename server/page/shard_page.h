@@ -1,0 +1,61 @@
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/base/clock.h"
+#include "kernels/base/log_line.h"
+#include "monitoring/http/http_port.h"
+#include "monitoring/http/secure/http_security.h"
+#include "monitoring/status/shard_status.h"
+#include "protocol/table/open_table.h"
+#include "server/page/cluster_watch.h"
+#include "server/page/job_history.h"
+
+namespace millrace::server {
+
+/// Serves the page of a shard or spare, which shows the cluster and its jobs: /cluster and /history beside /status.
+/// /probe answers 1 MiB, by which `millrace doctor` measures a path.
+class ShardPage {
+ public:
+  /// security  of the port, and of the ports that it asks.
+  /// workers   "HOST:PORT" of workers' HTTP ports (--page-workers).
+  ShardPage(protocol::TableFlags table, monitoring::HttpSecurityOptions security, std::vector<std::string> workers)
+      : table_(std::move(table)), security_(std::move(security)), workers_(std::move(workers)) {}
+
+  /// Adds the shard's report of this second. Threads  the loop's.
+  void add(const StatusReport& report, TimeNs now) { history_.add(report, now); }
+
+  /// Opens the HTTP port with the page's paths added to `handlers`.
+  ///
+  /// REQUIRES  the port ends before this object.
+  /// Errors    as HttpPort::start(), open_http_protection() and open_http_caller().
+  Result<std::unique_ptr<monitoring::HttpPort>> open(const std::string& http, const std::string& own_address,
+                                                     monitoring::HttpHandlers handlers);
+
+  /// Reads the files of TLS and token again, of this port and for others'. Where that fails both stay as they were.
+  /// Threads  the loop's.
+  ///
+  /// Returns  the line to log; nothing: there are no such files.
+  std::optional<LogLine> reload();
+
+ private:
+  std::shared_ptr<const monitoring::HttpCaller> caller_now() const;
+
+  const protocol::TableFlags table_;
+  const monitoring::HttpSecurityOptions security_;
+  const std::vector<std::string> workers_;
+  std::shared_ptr<monitoring::HttpProtection> protection_;
+  mutable std::mutex caller_mutex_;
+  std::shared_ptr<const monitoring::HttpCaller> caller_;  ///< of other processes' ports
+  JobHistory history_;
+  std::unique_ptr<ClusterWatch> owned_watch_;
+  std::atomic<ClusterWatch*> watch_ = nullptr;  ///< once the port's number is known
+};
+
+}  // namespace millrace::server

@@ -1,0 +1,156 @@
+#!/usr/bin/env python3
+"""`millrace doctor` finds the faults that a test makes, and no problem in a healthy cluster with keys.
+
+    doctor_test.py FOLDER_OF_PROGRAMS [unittest arguments]
+"""
+
+import http.server
+import json
+import resource
+import socket
+import subprocess
+import tempfile
+import threading
+import unittest
+import urllib.request
+from pathlib import Path
+
+from commands import TIMEOUT_S, WithServers, millrace, run
+
+
+def make_fake_shard(status):
+    """Returns a handler that answers /status with a shard's status, and nothing else."""
+
+    class FakeShard(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            body = json.dumps(status).encode()
+            self.send_response(200 if self.path == "/status" else 404)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            pass
+
+    return FakeShard
+
+
+def few_files():
+    resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
+
+
+class Doctor(WithServers):
+    @classmethod
+    def setUpClass(cls):
+        cls.key_folder = tempfile.TemporaryDirectory()
+        cls.keys = Path(cls.key_folder.name) / "keys"
+        cls.other_keys = Path(cls.key_folder.name) / "other"
+        for folder, names in ((cls.keys, ("cluster", "worker")), (cls.other_keys, ("stranger",))):
+            made = run("keys", "new", *names, "--folder", folder)
+            assert made.returncode == 0, made.stderr
+        cls.serve_flags = ("--key", cls.keys / "cluster.key", "--allowed-keys", cls.keys)
+        super().setUpClass()
+        cls.http = [shard["http"] for shard in cls.cluster["shards"]]
+        with urllib.request.urlopen(f"http://{cls.http[0]}/status", timeout=TIMEOUT_S) as status:
+            cls.status = json.load(status)
+
+    @classmethod
+    def tearDownClass(cls):
+        super().tearDownClass()
+        cls.key_folder.cleanup()
+
+    def with_key(self, secret):
+        return ["--key", secret, "--server-key", self.keys / "cluster.pub"]
+
+    def checks(self, *arguments, code, preexec_fn=None):
+        """Returns the checks by name and subject; the exit code must be `code`."""
+        ended = subprocess.run(millrace("doctor", "--json", *arguments), capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
+                               preexec_fn=preexec_fn)
+        self.assertEqual(ended.returncode, code, ended.stdout + ended.stderr)
+        self.assertEqual("the report says what to change" in ended.stderr, code == 13, ended.stderr)
+        return {(check["check"], check["subject"]): check for check in json.loads(ended.stdout)["checks"]}
+
+    def assert_problem(self, check):
+        self.assertEqual(check["verdict"], "problem", check)
+        self.assertNotEqual(check["change"], "", check)
+
+    def test_AHealthyClusterHasNoProblem(self):
+        checks = self.checks("--table", self.status["table"], *self.with_key(self.keys / "worker.key"), "--allowed-keys", self.keys,
+                             "--listen", "127.0.0.1:0", code=0)
+        for shard in ("shard 0", "shard 1"):
+            for name in ("lease", "port", "keys", "http", "version", "memory", "other shards", "clock skew"):
+                self.assertEqual(checks[name, shard]["verdict"], "ok", checks[name, shard])
+            for name, unit in (("latency", "ms"), ("bandwidth", "Mbit/s")):
+                self.assertIn(checks[name, shard]["verdict"], ("ok", "not checked", "warning"))
+                self.assertEqual(checks[name, shard].get("unit", unit), unit)
+        self.assertEqual(checks["listen", "127.0.0.1:0"]["verdict"], "ok")
+
+    def test_OneAddressLeadsToAllShardsAndTheirKeysAreNotChecked(self):
+        ended = run("doctor", self.http[1])
+        self.assertEqual(ended.returncode, 0, ended.stdout + ended.stderr)
+        for shard in (0, 1):
+            self.assertRegex(ended.stdout, rf"(?m)^not checked +keys +shard {shard}: it wants a key")
+        self.assertRegex(ended.stdout, r"(?m)^ +-> give --key and --server-key")
+        self.assertRegex(ended.stdout, r"\d+ checks: problems 0, warnings \d+, not checked \d+\n$")
+
+    def test_AStrangersKeyIsAProblem(self):
+        checks = self.checks("--servers", self.servers.split(",")[0], *self.with_key(self.other_keys / "stranger.key"), code=13)
+        self.assert_problem(checks["keys", self.servers.split(",")[0]])
+
+    def test_AMissingTableIsAProblemAndIsNotMade(self):
+        path = self.path("missing.table")
+        self.assert_problem(self.checks("--table", path, code=13)["table", str(path)])
+        self.assertFalse(path.exists())
+
+    def test_AClosedPortAndAnotherProgramAreProblems(self):
+        with socket.socket() as closed:
+            closed.bind(("127.0.0.1", 0))  # and does not listen
+            address = f"127.0.0.1:{closed.getsockname()[1]}"
+            self.assert_problem(self.checks("--servers", address, code=13)["port", address])
+        self.assert_problem(self.checks("--servers", self.http[0], "--timeout", "200ms", code=13)["keys", self.http[0]])
+        self.assert_problem(self.checks("--listen", self.http[0], code=13)["listen", self.http[0]])
+
+    def test_ANameThatIsNotKnownIsAProblem(self):
+        address = "no-such-host.invalid:7600"
+        self.assert_problem(self.checks("--servers", address, code=13)["name", address])
+
+    def test_FewDescriptorsAreAProblem(self):
+        self.assert_problem(self.checks(code=13, preexec_fn=few_files)["descriptors", "this host"])
+
+    def test_AnotherVersionIsAProblem(self):
+        fake = make_fake_shard(self.status | {"software": "millrace 9.9.9", "other_shards": []})
+        with http.server.ThreadingHTTPServer(("127.0.0.1", 0), fake) as server:
+            serving = threading.Thread(target=server.serve_forever)
+            serving.start()
+            try:
+                checks = self.checks(f"127.0.0.1:{server.server_address[1]}", code=13)
+            finally:
+                server.shutdown()
+                serving.join()
+        self.assert_problem(checks["version", "shard 0"])
+        self.assertEqual(checks["port", "shard 0"]["verdict"], "ok")  # the fake one gives the true one's address
+        for name in ("clock skew", "bandwidth"):
+            self.assertEqual(checks[name, "shard 0"]["verdict"], "not checked", checks)
+
+    def test_KeyFilesAreJudged(self):
+        loose = self.path("loose.key", (self.keys / "worker.key").read_text(encoding="utf-8"))
+        loose.chmod(0o644)
+        folder = self.path("jobs")
+        folder.mkdir()
+        for name, mode in (("1.key", 0o644), ("2.key", 0o600)):
+            (folder / name).write_text("0123456789abcdef" * 4 + "\n", encoding="utf-8")
+            (folder / name).chmod(mode)
+        checks = self.checks("--key", loose, "--server-key", self.keys / "cluster.pub", "--job-keys", folder, code=13)
+        self.assert_problem(checks["keys", str(loose)])
+        self.assert_problem(checks["keys", str(folder / "1.key")])
+        self.assertEqual(checks["keys", str(folder / "2.key")]["verdict"], "ok")
+
+    def test_AWrongFlagIsUsage(self):
+        self.refused(2, "--listen", "doctor", "--listen", "nowhere")
+        self.refused(2, "'nowhere' is not an address", "doctor", "nowhere")
+        self.refused(2, "go together", "doctor", "--key", self.keys / "worker.key")
+        self.refused(2, "--table-ca", "doctor", "--table-ca", "ca.pem")
+
+
+if __name__ == "__main__":
+    unittest.main()

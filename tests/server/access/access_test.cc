@@ -1,0 +1,131 @@
+#include "server/access/access.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <utility>
+
+#include "protocol/keys/key_files.h"
+
+/// The keys, rates and Hellos of a server, without a process.
+namespace millrace::server {
+namespace {
+
+class AccessOfFiles : public ::testing::Test {
+ protected:
+  AccessOfFiles() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "millrace-access-XXXXXX").string();
+    path_ = ::mkdtemp(pattern.data());
+    for (const char* name : {"cluster", "alice"}) EXPECT_TRUE(protocol::write_new_keys(path_ + "/keys", name));
+    alice_before_ = alice();
+  }
+  ~AccessOfFiles() override { std::filesystem::remove_all(path_); }
+
+  void policy(const std::string& rules) const { std::ofstream(path_ + "/policy") << R"({"rules": [)" + rules + "]}"; }
+  std::unique_ptr<Access> open() const {
+    return Access::open({path_ + "/keys/cluster.key", path_ + "/keys", path_ + "/policy", ""}).value();
+  }
+  protocol::PeerId alice() const {
+    return {"a", protocol::read_public_key(path_ + "/keys/alice.pub").value(), "192.0.2.1"};
+  }
+  static protocol::Received received(protocol::PeerId peer, protocol::Body body, uint64_t bytes) {
+    return {std::move(peer), protocol::Message{{}, std::move(body), {}}, bytes};
+  }
+  static protocol::Hello hello_for(const std::string& job) {
+    protocol::Hello hello;
+    hello.spec.name = job;
+    return hello;
+  }
+  std::string path_;
+  protocol::PeerId alice_before_;
+};
+
+TEST_F(AccessOfFiles, AHelloForAnotherJobChangesNoRate) {
+  policy(R"({"keys": ["alice"], "jobs": ["slow"], "may": ["create"], "rate": "80kbit"},
+            {"keys": ["*"], "jobs": ["*"], "may": ["create"]})");
+  const auto access = open();
+  const auto passes = [&](TimeNs now) {
+    return !access->take(received(alice(), protocol::Contribution{}, 1'000'000), now).refusal;
+  };
+  EXPECT_TRUE(passes(0)) << "the bucket is full, whether or not a Hello came before";
+  EXPECT_FALSE(passes(0));
+  for (int at = 0; at < 10; ++at) {
+    for (const char* job : {"fast", "slow", "fast"}) {
+      EXPECT_FALSE(access->take(received(alice(), hello_for(job), 100), 0).refusal);
+      EXPECT_TRUE(access->rights().judge(alice(), {.job = job}));
+      EXPECT_FALSE(passes(0)) << job;
+    }
+  }
+}
+
+TEST_F(AccessOfFiles, EachMessageCountsAndAContributionWaits) {
+  policy(R"({"keys": ["*"], "jobs": ["*"], "may": ["create"], "rate": "80kbit"})");
+  const auto access = open();
+  EXPECT_FALSE(access->take(received(alice(), protocol::Snapshot{}, 20'000), 0).refusal);
+  const Access::Intake refused = access->take(received(alice(), protocol::Contribution{.step = 7}, 10), 0);
+  ASSERT_TRUE(refused.refusal);
+  const auto& refusal = std::get<protocol::Refuse>(refused.refusal->body);
+  EXPECT_TRUE(refusal.retry && refusal.about_contribution);
+  EXPECT_EQ(refusal.step, 7U);
+  EXPECT_EQ(refused.label, "over_rate");
+  protocol::Received malformed{alice(), fail(ErrorCode::kMalformed, "x"), 10'000'000};
+  EXPECT_TRUE(access->take(malformed, 0).ends_connection) << "64 times its debt";
+  EXPECT_TRUE(access->take(received(alice(), protocol::Heartbeat{}, 10), 0).ends_connection);
+}
+
+TEST_F(AccessOfFiles, ARateThatAReloadBringsHoldsForKeysThatSpokeBefore) {
+  policy(R"({"keys": ["*"], "jobs": ["*"], "may": ["create"]})");
+  const auto access = open();
+  const auto passes = [&](TimeNs now) {
+    return !access->take(received(alice(), protocol::Contribution{}, 1'000'000), now).refusal;
+  };
+  EXPECT_TRUE(passes(0) && passes(0));
+  policy(R"({"keys": ["*"], "jobs": ["*"], "may": ["create"], "rate": "80kbit"})");
+  ASSERT_TRUE(access->reload(0));
+  EXPECT_TRUE(passes(0)) << "a full bucket";
+  EXPECT_FALSE(passes(0));
+  policy("damaged");
+  EXPECT_FALSE(access->reload(0));
+  EXPECT_FALSE(passes(0));
+}
+
+TEST_F(AccessOfFiles, HellosOfAKeyThatNeedTheTableAreBounded) {
+  policy(R"({"keys": ["*"], "jobs": ["*"], "may": ["create"]})");
+  const auto access = open();
+  const Rights rights = access->rights();
+  int admitted = 0;
+  for (; admitted < 10'000 && rights.admit_to_table(alice(), 0); ++admitted) rights.refused_by_table(alice(), 0);
+  EXPECT_EQ(admitted, 182);
+  const Status refused = rights.admit_to_table(alice(), 0);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kUnavailable) << "it tries again";
+  EXPECT_FALSE(access->take(received(alice(), hello_for("j"), 10), 0).refusal) << "a member may connect again";
+  EXPECT_FALSE(Access::open({}).value()->rights().admit_to_table) << "without keys nothing is bounded";
+}
+
+TEST_F(AccessOfFiles, AFolderWithoutAKeyOfAWorkerAllowsNobody) {
+  policy(R"({"keys": ["*"], "jobs": ["*"], "may": ["create"]})");
+  const auto access = open();
+  EXPECT_FALSE(access->allows_nobody());
+  std::filesystem::remove(path_ + "/keys/alice.pub");
+  ASSERT_TRUE(access->reload(0));
+  EXPECT_TRUE(access->allows_nobody());
+  EXPECT_FALSE(access->may_speak(alice_before_));
+}
+
+TEST_F(AccessOfFiles, TheClustersOwnKeyInAFolderIsNoWorkers) {
+  policy(R"({"keys": ["*"], "jobs": ["*"], "may": ["create"], "rate": "80kbit"})");
+  const auto access = open();
+  const protocol::PeerId own{"c", protocol::read_public_key(path_ + "/keys/cluster.pub").value(), "192.0.2.2"};
+  const Access::Intake as_worker = access->take(received(own, hello_for("j"), 10), 0);
+  ASSERT_TRUE(as_worker.refusal);
+  EXPECT_EQ(std::get<protocol::Refuse>(as_worker.refusal->body).code, ErrorCode::kUnauthenticated);
+  for (int at = 0; at < 3; ++at)
+    EXPECT_FALSE(access->take(received(own, protocol::ThresholdHistogram{}, 1'000'000), 0).refusal) << "no rate";
+}
+
+}  // namespace
+}  // namespace millrace::server

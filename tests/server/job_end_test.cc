@@ -1,0 +1,229 @@
+#include "tests/server/returning_cluster.h"
+
+/// How a job ends for all of its members, and where it must: R10f.
+namespace millrace::server {
+namespace {
+
+using protocol::Abort;
+using protocol::Goodbye;
+using protocol::LogReach;
+using protocol::Welcome;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+/// Sends contributions to one part of the shard whose sum overflows.
+void overflow(ScriptedCluster& cluster, uint32_t shard) {
+  const auto part = std::ranges::find(cluster.layout().parts, shard, &protocol::PartLayout::shard);
+  ASSERT_NE(part, cluster.layout().parts.end());
+  const SharedBytes bytes = cluster.payload(std::vector<float>(part->end - part->begin, 3e38F));
+  for (const uint32_t worker : {0u, 1u}) {
+    cluster.send(ScriptedCluster::peer(worker), shard, cluster.contribution(worker, part->part, 0, bytes, shard));
+  }
+}
+
+TEST(JobEnd, EveryShardAbortsAJobWithTheCodeAndTheSentenceOfItsEnd) {
+  ScriptedCluster cluster(ScriptedCluster::small_job(2), 2);
+  cluster.join_all();
+  overflow(cluster, 0);
+  const std::vector<Abort> found = cluster.take_of<Abort>(0, 0);
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_EQ(found[0].code, ErrorCode::kNonFinite) << found[0].sentence;
+  cluster.pass(100);
+  const std::vector<Abort> learned = cluster.take_of<Abort>(0, 1);
+  ASSERT_EQ(learned.size(), 1u) << "from the table";
+  EXPECT_EQ(learned[0], found[0]);
+}
+
+TEST(JobEnd, TheEndInTheTableGoesBeforeTheFaultThatAShardFindsLater) {
+  ScriptedCluster cluster(ScriptedCluster::small_job(2), 2);
+  cluster.join_all();
+  protocol::JobRecord record = cluster.table().read_job("job").value().value();
+  const uint64_t epoch = record.membership.epoch++;
+  ASSERT_EQ(end(record, {ErrorCode::kIo, "the weights are lost"}), Change::kChanged);  // by shard 1
+  ASSERT_EQ(cluster.table().compare_and_swap(epoch, record), true);
+  overflow(cluster, 0);
+  const std::vector<Abort> aborts = cluster.take_of<Abort>(0, 0);
+  ASSERT_EQ(aborts.size(), 1u);
+  EXPECT_EQ(aborts[0].code, ErrorCode::kIo);
+  EXPECT_EQ(aborts[0].sentence, "the weights are lost");
+}
+
+struct AfterAFinish : ::testing::Test {
+  explicit AfterAFinish(uint32_t workers = 3, uint32_t shards = 1, uint32_t parts = 1)
+      : cluster(ReturningCluster::job(workers, parts), shards) {
+    cluster.join_all_with_weights();
+  }
+  void step(const std::vector<uint32_t>& workers) {
+    cluster.step(workers);
+    for (const uint32_t worker : workers) cluster.ack(worker, cluster.holds(worker).n);
+  }
+  void leave(uint32_t worker, Goodbye::Reason reason) {
+    cluster.say(worker, Goodbye{reason, ""});
+    for (uint32_t other = 0; other < cluster.spec().workers; ++other) cluster.deliver_all(other);
+  }
+  /// The worker's process dies. Another one returns from a save after n steps.
+  void return_alone(uint32_t worker, uint64_t n, uint32_t shard = 0) {
+    cluster.pass(1'100);
+    ASSERT_TRUE(std::holds_alternative<Welcome>(cluster.say_hello(worker, cluster.returning(worker, 77), shard)));
+    for (const protocol::PartLayout& part : cluster.layout().parts) {
+      ReturningCluster::Holds& mine = cluster.holds(worker, part.part);
+      const auto& last = std::get<protocol::Update>(mine.kept.at(n - 1).body);
+      mine.decided_in = last.decided_in;
+      mine.summary = last.summary;
+      mine.n = n;
+      mine.kept.clear();
+    }
+    cluster.deliver_all(worker);
+    cluster.say_state(worker, false, shard);
+    cluster.say_state(worker, false, shard, true);
+  }
+  protocol::JobRecord record() { return cluster.table().read_job(uint64_t{1}).value().value(); }
+  /// The steps that the shards have noted.
+  std::vector<uint64_t> noted() {
+    cluster.pass(100);
+    for (uint32_t worker = 0; worker < cluster.spec().workers; ++worker) cluster.deliver_all(worker);
+    std::vector<uint64_t> steps;
+    for (const LogReach& reach : record().finished) steps.push_back(reach.steps);
+    return steps;
+  }
+  void expect_end() {
+    EXPECT_TRUE(record().membership.finished);
+    EXPECT_EQ(record().end_code, ErrorCode::kStale);
+    EXPECT_THAT(record().end_reason, HasSubstr("take the model of a worker that finished"));
+  }
+  ReturningCluster cluster;
+};
+
+TEST_F(AfterAFinish, AJobThatWouldRepeatStepsOfAFinishedWorkerEnds) {
+  for (int count = 0; count < 3; ++count) step({0, 1, 2});
+  leave(0, Goodbye::Reason::kFinished);
+  leave(2, Goodbye::Reason::kFinished);
+  EXPECT_THAT(noted(), ElementsAre(3));
+  return_alone(1, 2);
+  expect_end();
+  const auto aborts = ReturningCluster::of<Abort>(cluster.take(1));
+  ASSERT_EQ(aborts.size(), 1u);
+  EXPECT_EQ(aborts[0].code, ErrorCode::kStale);
+}
+
+TEST_F(AfterAFinish, AJobGoesBackToAStateThatHasAllStepsOfTheFinishedWorkers) {
+  step({0, 1, 2});
+  step({0, 1, 2});
+  leave(0, Goodbye::Reason::kFinished);
+  EXPECT_THAT(noted(), ElementsAre(2));
+  step({1, 2});
+  leave(2, Goodbye::Reason::kFailed);
+  EXPECT_THAT(noted(), ElementsAre(2)) << "it has not finished";
+  return_alone(1, 2);
+  EXPECT_FALSE(record().membership.finished);
+  EXPECT_EQ(record().membership.cut_worker, 1u);
+  EXPECT_EQ(record().membership.cut, record().membership.epoch);
+}
+
+/// Worker 0 has finished with 3 steps, worker 2 is evicted, worker 1 returns with 2 steps.
+struct AfterAFinishAndAnEviction : AfterAFinish {
+  AfterAFinishAndAnEviction() {
+    for (int count = 0; count < 3; ++count) step({0, 1, 2});
+    leave(0, Goodbye::Reason::kFinished);
+    cluster.live({1}, 2'300);
+    EXPECT_EQ(record().membership.members.size(), 1u);
+    return_alone(1, 2);
+    cluster.live({1}, 5'000);
+    EXPECT_FALSE(record().membership.finished) << "worker 2 may have the steps";
+    EXPECT_EQ(record().membership.cut, 0u);
+  }
+};
+
+TEST_F(AfterAFinishAndAnEviction, TheJobGoesOnWithAWorkerThatComesLaterAndHasTheSteps) {
+  ASSERT_TRUE(std::holds_alternative<Welcome>(cluster.say_hello(2, cluster.returning(2, 78))));
+  cluster.holds(2).kept.clear();
+  for (const uint32_t worker : {1u, 2u}) cluster.deliver_all(worker);
+  for (const uint32_t worker : {1u, 2u}) cluster.say_state(worker, false);
+  for (const uint32_t worker : {1u, 2u}) cluster.say_state(worker, false, 0, true);
+  EXPECT_FALSE(record().membership.finished);
+  EXPECT_EQ(record().membership.cut_worker, 2u);
+  EXPECT_EQ(record().membership.cut, record().membership.epoch);
+}
+
+TEST_F(AfterAFinishAndAnEviction, TheJobEndsWhereNoneComes) {
+  cluster.live({1}, 60'000);
+  expect_end();
+}
+
+struct AfterAFinishOfShards : AfterAFinish {
+  AfterAFinishOfShards() : AfterAFinish(2, 2, 2) {}
+  uint32_t part_of(uint32_t shard) {
+    return std::ranges::find(cluster.layout().parts, shard, &protocol::PartLayout::shard)->part;
+  }
+  void restart_shard_1() {
+    cluster.start_shard(1, 2);
+    cluster.welcome_with_weights(1, 1);
+    cluster.say_state(1, true, 1);
+    cluster.give_all(1, 1);
+  }
+  void expect_recovered() {
+    EXPECT_FALSE(record().membership.finished) << record().end_reason;
+    EXPECT_FALSE(cluster.core(1).status(cluster.now).jobs.at(0).recovering);
+  }
+};
+
+TEST_F(AfterAFinishOfShards, ASuccessorWhoseLogLacksStepsOfAFinishedWorkerEndsTheJob) {
+  step({0, 1});
+  step({0, 1});
+  ReturningCluster::Holds& mine = cluster.holds(1, part_of(1));
+  leave(0, Goodbye::Reason::kFinished);
+  EXPECT_THAT(noted(), ElementsAre(2, 2)) << "each shard of its own parts";
+  mine.kept.erase(1);  // the update did not reach worker 1
+  mine.summary = std::get<protocol::Update>(mine.kept.at(0).body).summary;
+  mine.n = 1;
+  restart_shard_1();
+  expect_end();
+}
+
+TEST_F(AfterAFinishOfShards, ASuccessorThatHasAllStepsOfAFinishedWorkerGoesOn) {
+  step({0, 1});
+  step({0, 1});
+  leave(0, Goodbye::Reason::kFinished);
+  EXPECT_THAT(noted(), ElementsAre(2, 2));
+  restart_shard_1();
+  expect_recovered();
+}
+
+TEST_F(AfterAFinishOfShards, TensorsThatWerePushedLessOftenLackNothing) {
+  step({0, 1});
+  const SharedBytes bytes = cluster.payload(std::vector<float>(64, 1));
+  for (const uint32_t worker : {0u, 1u}) {
+    cluster.send(ScriptedCluster::peer(worker), 0, cluster.contribution(worker, part_of(0), 1, bytes, 0));
+  }
+  for (const uint32_t worker : {0u, 1u}) cluster.deliver_all(worker);
+  leave(0, Goodbye::Reason::kFinished);
+  EXPECT_THAT(noted(), ElementsAre(2, 1));
+  restart_shard_1();
+  expect_recovered();
+}
+
+TEST(FinishedSteps, AreInALogThatGoesAsFarInStepsAndEpochs) {
+  protocol::JobRecord record;
+  EXPECT_EQ(note_finished(record, 1, {.steps = 3, .decided_in = 4}), Change::kChanged);
+  EXPECT_EQ(note_finished(record, 1, {.steps = 2, .decided_in = 5}), Change::kChanged);
+  EXPECT_EQ(note_finished(record, 1, {.steps = 3, .decided_in = 5}), Change::kNone);
+  EXPECT_THAT(record.finished, ElementsAre(LogReach{}, LogReach{3, 5}));
+  EXPECT_TRUE(has_finished_steps(record, 1, {3, 5}));
+  EXPECT_TRUE(has_finished_steps(record, 1, {4, 6}));
+  EXPECT_TRUE(has_finished_steps(record, 0, {0, 0})) << "of shard 0 nothing is noted";
+  EXPECT_TRUE(has_finished_steps(record, 2, {0, 0}));
+  EXPECT_EQ(has_finished_steps(record, 1, {2, 9}).error().code, ErrorCode::kStale);
+  EXPECT_EQ(has_finished_steps(record, 1, {9, 4}).error().code, ErrorCode::kStale) << "steps of a log that is void";
+}
+
+TEST(FinishedSteps, AreForgottenWithTheJob) {
+  protocol::JobRecord record;
+  note_finished(record, 0, {3, 5});
+  ASSERT_EQ(end(record, {ErrorCode::kIo, "the weights are lost"}), Change::kChanged);
+  EXPECT_TRUE(record.finished.empty());
+  EXPECT_EQ(note_finished(record, 0, {3, 5}), Change::kNone);
+  EXPECT_TRUE(record.finished.empty());
+}
+
+}  // namespace
+}  // namespace millrace::server

@@ -1,0 +1,124 @@
+#include "worker/doctor/file_checks.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "kernels/base/words.h"
+#include "protocol/address/host_port.h"
+#include "protocol/address/stream_sockets.h"
+#include "protocol/datagram/io/job_key_file.h"
+#include "protocol/keys/allowed_keys.h"
+#include "protocol/keys/key_files.h"
+
+namespace millrace::doctor {
+namespace {
+
+constexpr const char* kKeys = "keys";
+constexpr size_t kJobKeysMax = 4'096;
+
+Check check_job_key(const std::filesystem::path& path) {
+  Check check{kKeys, path.string(), Verdict::kOk, "a job's key that other users cannot read"};
+  if (!number_from_text<uint32_t>(path.stem().string())) {
+    check.verdict = Verdict::kWarning;
+    check.found = "its name is no number of a job";
+    check.change = "name it NUMBER.key, as the switch's list of jobs has the number";
+  } else if (const auto key = protocol::read_job_key(path.string()); !key) {
+    check.verdict = Verdict::kProblem;
+    check.found = key.error().message;
+    check.change = fmt::format(
+        "let it have 64 hexadecimal digits, readable by the program's user, and its group at most: chmod 600 {}",
+        path.string());
+  }
+  return check;
+}
+
+}  // namespace
+
+Check check_listen(const std::string& address) {
+  Check check{"listen", address, Verdict::kOk, "no process has this port"};
+  const auto at = protocol::parse_host_port(address);
+  if (!at) return problem("listen", address, at.error().message, "give HOST:PORT");
+  const auto listeners = protocol::listen_on_host({at->host == "*" ? "::" : at->host, at->port});
+  if (listeners) return check;
+  check.verdict = Verdict::kProblem;
+  check.found = listeners.error().message;
+  check.change =
+      listeners.error().code == ErrorCode::kConflict
+          ? fmt::format("end the process that has it (ss -ltnp 'sport = {}'), or take another port", at->port)
+          : "give an address of this host (ip address)";
+  return check;
+}
+
+std::vector<Check> check_key_files(const std::string& secret, const std::string& server_public,
+                                   std::optional<protocol::TransportKeys>& keys) {
+  std::vector<Check> checks;
+  protocol::TransportKeys read;
+  if (!secret.empty()) {
+    Check check{kKeys, secret, Verdict::kOk, ""};
+    if (auto own = protocol::read_secret_key(secret)) {
+      check.found = "a secret key, of the public key " + protocol::key_digits(own->public_key);
+      read.own = std::move(*own);
+    } else {
+      check =
+          problem(kKeys, secret, own.error().message,
+                  "give a file NAME.key of millrace keys new, that this user may read and others may not (chmod 600)");
+    }
+    checks.push_back(std::move(check));
+  }
+  if (!server_public.empty()) {
+    Check check{kKeys, server_public, Verdict::kOk, ""};
+    if (const auto server = protocol::read_public_key(server_public)) {
+      check.found = "a public key, " + protocol::key_digits(*server);
+      read.server = *server;
+    } else {
+      check = problem(kKeys, server_public, server.error().message,
+                      "copy the file NAME.pub of the servers' --key here; chmod 644 it");
+    }
+    checks.push_back(std::move(check));
+  }
+  const bool whole = !secret.empty() && !server_public.empty() && worst_of(checks) == Verdict::kOk;
+  if (whole) keys = std::move(read);
+  return checks;
+}
+
+std::vector<Check> check_allowed_keys(const std::string& path) {
+  const auto allowed = protocol::AllowedKeys::read(path);
+  if (!allowed) {
+    return {problem(kKeys, path, allowed.error().message,
+                    "give a folder of NAME.pub files that root or the server's user owns; chmod 750 it")};
+  }
+  std::vector<Check> checks;
+  for (const std::string& sentence : allowed->problems()) {
+    checks.push_back({kKeys, path, Verdict::kWarning, sentence,
+                      "replace this file by renaming a whole one into its place: until then its key is not allowed"});
+  }
+  if (allowed->count() == 0) {
+    checks.push_back(
+        problem(kKeys, path, "it allows no key", "put each worker's NAME.pub there, and send the servers SIGHUP"));
+  } else {
+    checks.push_back({kKeys, path, Verdict::kOk, fmt::format("it allows {} keys", allowed->count())});
+  }
+  return checks;
+}
+
+std::vector<Check> check_job_keys(const std::string& folder) {
+  std::vector<Check> checks;
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
+    if (entry->path().extension() == ".key" && checks.size() < kJobKeysMax)
+      checks.push_back(check_job_key(entry->path()));
+  }
+  std::ranges::sort(checks, {}, &Check::subject);
+  if (error) {
+    checks.push_back(problem(kKeys, folder, error.message(), "give a folder that this user may read"));
+  } else if (checks.empty()) {
+    checks.push_back(problem(kKeys, folder, "it has no file NUMBER.key", "put the keys of jobs of path switch there"));
+  }
+  return checks;
+}
+
+}  // namespace millrace::doctor

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "protocol/transport/transport.h"
+#include "worker/doctor/check.h"
+
+namespace millrace::doctor {
+
+/// Checks that this host can listen at an address, which no process holds. Listens there for a moment.
+Check check_listen(const std::string& address);
+
+/// Checks a worker's key files: their text, owner and modes. Each path may be empty: not checked.
+///
+/// keys  [out] of both files, where both are right.
+std::vector<Check> check_key_files(const std::string& secret, const std::string& server_public,
+                                   std::optional<protocol::TransportKeys>& keys);
+
+/// Checks the folder or list of keys that a server lets in. A server skips a wrong file of the folder; here each is a
+/// warning.
+std::vector<Check> check_allowed_keys(const std::string& path);
+
+/// Checks every NUMBER.key of a folder of job keys, of path switch.
+std::vector<Check> check_job_keys(const std::string& folder);
+
+}  // namespace millrace::doctor

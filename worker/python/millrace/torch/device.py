@@ -1,0 +1,113 @@
+"""Buckets in a CUDA device's memory: streams, copies over the bus, and updates that are written there."""
+
+import contextlib
+
+import torch
+
+
+def on_device(buffer):
+    """Says whether a bucket is in a CUDA device's memory."""
+    return buffer.device.type == "cuda"
+
+
+def future_of(buffer):
+    """Returns a future for a bucket. Of a device: a wait for it makes the current stream wait for its value."""
+    return torch.futures.Future(devices=[buffer.device]) if on_device(buffer) else torch.futures.Future()
+
+
+def ready_of(buffer):
+    """Returns the point of the current stream where the bucket's gradients are computed; None in the host's memory."""
+    if not on_device(buffer):
+        return None
+    event = torch.cuda.Event()
+    event.record(torch.cuda.current_stream(buffer.device))
+    return event
+
+
+class DeviceValues:
+    """Views a contiguous f32 tensor of a device, which the work so far of a stream writes.
+
+    torch's own protocols name the default stream, which waits for the current one. Both have later work of the backward
+    pass, for which a push must not wait.
+    """
+
+    def __init__(self, values, stream):
+        self._values = values  # keeps the memory
+        self.__cuda_array_interface__ = {"shape": tuple(values.shape), "typestr": "<f4", "data": (values.data_ptr(), True),
+                                         "strides": None, "version": 3, "stream": stream}
+
+
+class Streams:
+    """Copies between a device and the host beside the backward pass, on two streams: of gradients, and of updates.
+
+    bytes_up, bytes_down  that these copies moved to the device and from it.
+    Threads               the pusher has the stream of gradients, the waiter that of updates. No call waits for the whole
+                          device.
+    """
+
+    def __init__(self, device):
+        self._device = device
+        self._gradients, self._updates = torch.cuda.Stream(device), torch.cuda.Stream(device)
+        self.bytes_up = self.bytes_down = 0
+
+    @contextlib.contextmanager
+    def gradients(self, buffer, ready):
+        """Runs the block's work on the stream of gradients, behind `ready`."""
+        for stream in (self._gradients, self._updates):
+            buffer.record_stream(stream)
+        with torch.cuda.stream(self._gradients):
+            self._gradients.wait_event(ready)
+            yield
+
+    def updates(self):
+        """Runs the block's work on the stream of updates."""
+        return torch.cuda.stream(self._updates)
+
+    def view(self, values):
+        """Returns what Session.push() reads on the device. REQUIRES: f32."""
+        return DeviceValues(values, self._gradients.cuda_stream)
+
+    def to_host(self, values):
+        """Copies a flat tensor to pinned memory, and waits for the stream of gradients."""
+        host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+        host.copy_(values, non_blocking=True)
+        self._gradients.synchronize()
+        self.bytes_down += host.numel() * host.element_size()
+        return host
+
+    def to_device(self, host):
+        """Returns a copy of a tensor of the host on the device, as part of the current stream's work."""
+        self.bytes_up += host.numel() * host.element_size()
+        pinned = host if host.is_pinned() else host.pin_memory()
+        return pinned.to(self._device, non_blocking=True)
+
+
+def write_update(out, pieces, to_device):
+    """Writes an update into a flat tensor of a device: sum / denominator, and 0 where it has no entry.
+
+    out        [dimension], f32 or a half type, which is rounded to once.
+    pieces     millrace.Piece.
+    to_device  copies a tensor of the host.
+    Cost       the update's entries over the bus: 8 bytes each, or 4 of a dense piece.
+    The bits are those of Session.wait_into().
+    """
+    whole = out if out.dtype == torch.float32 else torch.empty(out.shape, dtype=torch.float32, device=out.device)
+    whole.zero_()
+    written = 0
+    for piece in pieces:
+        values = to_device(_tensor_of(piece.values, torch.float32)) * (1.0 / piece.denominator)
+        run = whole.narrow(0, piece.begin, piece.dimension)
+        if piece.dense:
+            run.add_(values) if piece.begin < written else run.copy_(values)
+        elif values.numel():
+            # torch has no arithmetic on u32: the bits of an i32, as a number.
+            at = to_device(_tensor_of(piece.indices, torch.int32)).to(torch.int64).bitwise_and_(0xFFFFFFFF)
+            run[at] = run[at] + values if piece.begin < written else values
+        written = max(written, piece.begin + piece.dimension)
+    if whole is not out:
+        out.copy_(whole)
+
+
+def _tensor_of(array, dtype):
+    bits = bytearray(memoryview(array))
+    return torch.frombuffer(bits, dtype=dtype) if bits else torch.empty(0, dtype=dtype)
