@@ -77,7 +77,7 @@ class Processes:
             addresses.append(json.loads(line)["address"])
         return addresses
 
-    def start_ranks(self, ranks, arguments):
+    def start_ranks(self, ranks, arguments, program=EXAMPLE):
         """Starts rank r on host r + 1. Returns the ranks' processes; rank 0's output is a pipe."""
         address = self._lab.address(1)
         port = free_port(address)
@@ -86,7 +86,7 @@ class Processes:
                        "OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1"}
         started = []
         for rank in range(ranks):
-            started.append(self.start(f"rank{rank}", rank + 1, [sys.executable, EXAMPLE, *arguments],
+            started.append(self.start(f"rank{rank}", rank + 1, [sys.executable, program, *arguments],
                                       {**environment, **torchrun_environment(ranks, rank, address, port)},
                                       subprocess.PIPE if rank == 0 else None))
         return started

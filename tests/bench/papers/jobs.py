@@ -1,0 +1,127 @@
+#!/usr/bin/python3
+"""Trainings of PyTorch as real jobs: each rank and each shard is a process in a network namespace of its own.
+
+    jobs.py RUN-FILE        runs one training within a lab (deploy/netlab.sh run); the scripts of figures call it
+
+A run is the object that job_rank.py takes, with "ranks", "shards" and "rate". Runs are kept in a folder, so that an
+interrupted script continues.
+"""
+
+import hashlib
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from experiment import ROOT, Failed, commit
+
+sys.path.insert(0, str(ROOT / "worker/python/demo"))
+import lab  # pylint: disable=wrong-import-position
+from processes import Failed as ProcessFailed  # pylint: disable=wrong-import-position
+from processes import Processes  # pylint: disable=wrong-import-position
+
+RANK = Path(__file__).with_name("job_rank.py")
+
+
+def mean(values):
+    values = list(values)
+    return sum(values) / len(values)
+
+
+def seconds_to(rows, quality):
+    """Returns the time at which a training first has at least this quality, on straight lines between its rows, or None."""
+    before = None
+    for row in rows:
+        if row["quality"] >= quality:
+            if before is None:
+                return row["seconds"]
+            share = (quality - before["quality"]) / (row["quality"] - before["quality"])
+            return before["seconds"] + share * (row["seconds"] - before["seconds"])
+        before = row
+    return None
+
+
+def a_step(result, what):
+    """Returns the mean of "seconds" or "bytes" over all steps of a training."""
+    rows = result["rows"]
+    return (rows[-1][what] - rows[0][what]) / rows[-1]["step"]
+
+
+class Jobs:
+    """Runs trainings with the programs of an Experiment, and keeps their results in out/papers/jobs/NAME-HASH.json.
+
+    The package of Python is in the programs' ../python. commits: of the programs of all results so far.
+    """
+
+    def __init__(self, here):
+        self.here, self.folder, self.commits = here, ROOT / "out/papers/jobs", set()
+        self.folder.mkdir(parents=True, exist_ok=True)
+
+    def run(self, name, run):
+        """Returns {"rows": [{"step", "loss", "quality", "seconds", "bytes"}], "parameters", "commit", …} of one training.
+
+        bytes  that all hosts have sent since the first row.
+        Raises Failed: a process ended with an error.
+        """
+        asked = json.dumps(run, sort_keys=True)
+        kept = self.folder / f"{name}-{hashlib.sha256(asked.encode()).hexdigest()[:12]}.json"
+        if not kept.exists():
+            self._make(name, run, kept)
+        result = json.loads(kept.read_text(encoding="utf-8"))
+        self.commits.add(result["commit"])
+        return result
+
+    def _make(self, name, run, kept):
+        with tempfile.NamedTemporaryFile("w", suffix=".json", encoding="utf-8") as file:
+            json.dump({**run, "programs": str(self.here.folder.resolve())}, file)
+            file.flush()
+            command = [str(lab.NETLAB), "run", str(run["ranks"] + run["shards"]), run["rate"], "--", sys.executable, __file__, file.name]
+            ended = subprocess.run(command, capture_output=True, text=True, check=False)
+        if ended.returncode != 0:
+            raise Failed(f"{name}: {ended.stderr.strip()[-1000:]}")
+        result = {**json.loads(ended.stdout.strip().split("\n")[-1]), "run": run, "commit": commit()}
+        partial = kept.with_suffix(".part")
+        partial.write_text(json.dumps(result) + "\n", encoding="utf-8")
+        partial.rename(kept)
+
+
+def train(run, folder):
+    """Returns the result of one training within this lab."""
+    hosts = lab.present_lab()
+    programs = Path(run["programs"])
+    with Processes(hosts, folder, programs, programs.parent / "python") as processes:
+        all_hosts = run["ranks"] + run["shards"]
+        if run["shards"]:
+            run["servers"] = ",".join(processes.start_shards(range(run["ranks"] + 1, all_hosts + 1)))
+        ranks = processes.start_ranks(run["ranks"], [json.dumps(run)], RANK)
+        result, sent_before = {"rows": []}, 0
+        for line in processes.lines_of(ranks):
+            if not line.startswith("{"):
+                continue
+            told = json.loads(line)
+            if "step" not in told:
+                result |= told
+                continue
+            sent = hosts.bytes_sent(all_hosts)
+            if not result["rows"]:
+                sent_before = sent
+            result["rows"].append({**told, "bytes": sent - sent_before})
+    if not result["rows"] or result["rows"][-1]["step"] != run["steps"]:
+        raise ProcessFailed("rank 0 ended before its last step")
+    return result
+
+
+def main():
+    run = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    with tempfile.TemporaryDirectory(prefix="millrace-jobs-") as folder:
+        try:
+            print(json.dumps(train(run, Path(folder))))
+        except ProcessFailed as error:
+            print(error, file=sys.stderr)
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
