@@ -338,7 +338,9 @@ class Exchange:
             with contextlib.ExitStack() as streams:  # each device has a current stream
                 for bucket in {bucket.buffer.device: bucket for bucket in step.buckets}.values():
                     streams.enter_context(self._updates_of(bucket))
-                self._loss_scale.end_step(step.flag, [part for bucket in step.buckets for part in bucket.slices])
+                skipped = self._loss_scale.end_step(step.flag, [part for bucket in step.buckets for part in bucket.slices])
+            if skipped:
+                self._forget_flag()
             for bucket in step.buckets:
                 self._complete(bucket)
         self._report.count(step.first_push, step.last_push, time.monotonic())
@@ -346,6 +348,13 @@ class Exchange:
             self._steps.remove(step)
         step.finished.set()
         self._report.tell()
+
+    def _forget_flag(self):
+        """Drops the rest of a raised flag, for which later steps would be skipped: the part that a grid has no room for, and
+        the velocity of option momentum."""
+        tensor = self._places[FLAG].tensor
+        self._session.take_residual(tensor)
+        self._session.take_velocity(tensor)
 
     def _complete(self, bucket):
         with self._lock, self._updates_of(bucket):
