@@ -9,6 +9,8 @@ step's end. Then every rank fills its gradients with infinity, so that its GradS
 So a skipped step contributes no gradient, as in plain DDP, and residuals of earlier steps arrive one step later.
 """
 
+import array
+
 import torch
 
 # The tensor that is over 0 where a rank has an infinite gradient.
@@ -56,7 +58,7 @@ class LossScale:
 
     def flag(self):
         """Returns the value of the tensor FLAG in this step, [1]."""
-        return torch.tensor([self._raised if self._overflow else 0.0])
+        return array.array("f", [self._raised if self._overflow else 0.0])
 
     def end_step(self, flag, slices):
         """Completes a step whose updates are in `slices`, true means over the ranks.

@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from . import velocities
 from .device import future_of, ready_of
-from .exchange import Bucket, Exchange, Place, slices_of
+from .exchange import Bucket, Exchange, Layout, Place
 from .fsdp import MeshPlace, ShardedExchange, ShardedHook, ShardedModel, states_of_shard, with_suffix
 from .loss_scale import FLAG, RAISED, RAISED_ON_GRID, LossScale
 from .options import (check_clip, check_scaler, check_sharded, http_of_rank, is_on, job_name, library_of_path, rank_and_world_size,
@@ -125,6 +125,7 @@ class State:
         self._loaded = None
         self._names = None  # {parameter: name}
         self._places = {}
+        self._layouts = {}  # {identity of a bucket's first parameter: Layout}
         self._session = self._exchange = self._report = self._end = None
         self._collected = []  # the first step's buckets, until the State is connected
         self._seen = set()  # names in the first step's buckets; None: checked
@@ -169,13 +170,11 @@ class State:
         """Sends the bucket, or collects it until the State is connected."""
         buffer, parameters = bucket.buffer(), bucket.parameters()
         self._check_buffer(buffer)
-        self._name(parameters)
-        names = [self._names[parameter] for parameter in parameters]
-        sizes = [parameter.numel() for parameter in parameters]
-        slices = slices_of(buffer.detach(), list(zip(names, sizes)))
-        self._collected.append(Bucket(buffer, slices, bucket.is_last(), future, ready=ready_of(buffer)))
+        layout = self._layout(parameters)
+        layout.check(buffer)
+        self._collected.append(Bucket(buffer, layout, bucket.is_last(), future, ready=ready_of(buffer)))
         if self._seen is not None:
-            self._seen.update(names)
+            self._seen.update(self._names[parameter] for parameter in parameters)
             if bucket.is_last():
                 self._begin()
         if self._exchange is not None:
@@ -185,6 +184,15 @@ class State:
                 if step is not None:
                     exchange = self._exchange
                     self._at_the_end_of_backward(lambda: exchange.await_step(step))
+
+    def _layout(self, parameters):
+        """Returns the Layout of a bucket with these parameters. A new one replaces that of DDP's buckets before."""
+        first = id(parameters[0]) if parameters else None
+        layout = self._layouts.get(first)
+        if layout is None or not layout.is_of(parameters):
+            self._name(parameters)
+            layout = self._layouts[first] = Layout(parameters, [self._names[parameter] for parameter in parameters])
+        return layout
 
     @property
     def session(self) -> Any:
