@@ -1,5 +1,5 @@
-// Sums buckets through a session from C++ threads, as millrace.hook does it from Python's. One thread pushes the tensors
-// of a bucket, another one awaits each update and writes it over the gradient.
+// Sums buckets through a session from C++ threads, as millrace.hook does it from Python's. One thread pushes the
+// tensors of a bucket, another one awaits each update and writes it over the gradient.
 //
 //   millrace_session_bucket SERVER JOB TENSORS ENTRIES DENSITY     1: all entries
 //
