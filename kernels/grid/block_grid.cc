@@ -27,6 +27,8 @@ void for_each_block(const StreamView& stream, uint64_t base, uint32_t block_indi
   }
 }
 
+uint64_t number_of_exponent(int exponent) { return static_cast<uint64_t>(exponent - kGridExponentLowest); }
+
 }  // namespace
 
 BlockGrid::BlockGrid(uint32_t block_indices, int exponent_initial, uint32_t workers)
@@ -46,6 +48,36 @@ void BlockGrid::observe(const StreamView& sums, uint64_t base) {
   for_each_block(sums, base, block_indices_, [&](uint32_t block, size_t first, size_t last) {
     exponents_.observe_values(block, sums.values.subspan(first, last - first));
   });
+}
+
+Retained BlockGrid::retained() const {
+  const ExponentTable::State state = exponents_.state();
+  Retained out{number_of_exponent(state.whole.front())};
+  for (const auto& [block, exponent] : state.blocks) {
+    out.push_back(block);
+    out.push_back(number_of_exponent(exponent));
+  }
+  return out;
+}
+
+Status BlockGrid::restore_retained(std::span<const uint64_t> retained, uint64_t blocks) {
+  RetainedReader reader(retained);
+  const auto exponent = [&reader] {
+    constexpr auto kMost = static_cast<uint64_t>(kGridExponentHighest - kGridExponentLowest);
+    return static_cast<int>(reader.next(0, kMost)) + kGridExponentLowest;
+  };
+  ExponentTable::State state;
+  state.whole.push_back(exponent());
+  uint64_t least = 0;
+  for (size_t left = retained.empty() ? 0 : (retained.size() - 1) / 2; left > 0; --left) {
+    const uint64_t block = reader.next(least, std::max(least, blocks - 1));
+    state.blocks.emplace_back(static_cast<uint32_t>(block), exponent());
+    least = block + 1;
+  }
+  if (Status status = reader.end(); !status) return status;
+  if (least > blocks) return fail(ErrorCode::kInvalidArgument, "saved exponents are of a larger tensor");
+  exponents_.restore(std::move(state));
+  return {};
 }
 
 void grid_remainders(std::span<const float> values, std::span<const float> sent, std::span<float> back,

@@ -4,6 +4,7 @@
 #include <span>
 
 #include "kernels/base/buffer.h"
+#include "kernels/base/retained.h"
 #include "kernels/grid/grid.h"
 #include "kernels/stream/stream.h"
 
@@ -29,6 +30,10 @@ class BlockGrid {
   void end_step() { exponents_.end_step_of_nonzero(); }
 
   const ExponentTable& exponents() const { return exponents_; }
+  /// Returns the exponents. Between steps.
+  Retained retained() const;
+  /// Errors  invalid_argument: no exponents of a grid of that many blocks. Nothing changes then.
+  Status restore_retained(std::span<const uint64_t> retained, uint64_t blocks);
   int32_t limit() const { return limit_; }
   uint32_t block_indices() const { return block_indices_; }
 

@@ -33,6 +33,11 @@ class SumHistogram {
   /// Adds sums as values, as shards count them. REQUIRES: all were 0, or normal f32.
   void add(const MagnitudeHistogram& sums);
   void clear();
+  /// Restores the count of a bin. REQUIRES: bin < kBins, and it has none.
+  void restore(uint32_t bin, uint64_t count) {
+    counts_[bin] = count;
+    total_ += count;
+  }
   uint64_t count(uint32_t bin) const { return counts_[bin]; }
   uint64_t total() const { return total_; }
 

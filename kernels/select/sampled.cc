@@ -32,6 +32,9 @@ class SampledSelector final : public Selector {
     return search(values, k, positions);
   }
 
+  Retained retained() const override { return threshold_.retained(); }
+  Status restore_retained(std::span<const uint64_t> retained) override { return threshold_.restore_retained(retained); }
+
  private:
   Status search(std::span<const float> values, uint64_t k, IndexBuffer& positions) {
     const auto key = select_k_to_2k(values, k, positions);

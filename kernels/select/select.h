@@ -10,6 +10,7 @@
 #include "kernels/base/buffer.h"
 #include "kernels/base/random.h"
 #include "kernels/base/result.h"
+#include "kernels/base/retained.h"
 #include "kernels/stream/stream.h"
 
 namespace millrace {
@@ -89,6 +90,13 @@ class Selector {
   /// Errors  as select(); unsupported where the selection is not unbiased.
   virtual Status draw(const StreamView& accumulator, const SelectContext& context, IndexBuffer& positions,
                       Buffer<float>& values);
+
+  /// Returns the state that the selector keeps from step to step; empty where it keeps none.
+  virtual Retained retained() const { return {}; }
+  /// Continues with the state of a selector of the same specification.
+  ///
+  /// Errors   invalid_argument: it is no such state. Nothing changes then.
+  virtual Status restore_retained(std::span<const uint64_t> retained) { return RetainedReader(retained).end(); }
 };
 
 /// Says in which jobs a selection is sound.

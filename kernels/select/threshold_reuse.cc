@@ -30,6 +30,9 @@ class ThresholdReuseSelector final : public Selector {
     return evaluate(values, k, positions);
   }
 
+  Retained retained() const override { return threshold_.retained(); }
+  Status restore_retained(std::span<const uint64_t> retained) override { return threshold_.restore_retained(retained); }
+
  private:
   Status evaluate(std::span<const float> values, uint64_t k, IndexBuffer& positions) {
     if (auto done = select_top_k_nonzero(values, k, positions); !done) return done;

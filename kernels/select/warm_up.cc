@@ -1,5 +1,6 @@
 #include "kernels/select/warm_up.h"
 
+#include <bit>
 #include <limits>
 #include <string>
 #include <utility>
@@ -37,21 +38,50 @@ class WarmUpSelector final : public Selector {
     return {};
   }
 
+  /// The stage's density (0: the specification's own), and the state of its selector. Empty: no step was selected.
+  Retained retained() const override {
+    if (selector_ == nullptr) return {};
+    Retained out{std::bit_cast<uint64_t>(density_.value_or(0))};
+    append_list(out, selector_->retained());
+    return out;
+  }
+
+  Status restore_retained(std::span<const uint64_t> retained) override {
+    if (retained.empty()) {
+      selector_.reset();
+      return {};
+    }
+    RetainedReader reader(retained);
+    const double density = std::bit_cast<double>(reader.next(0, std::bit_cast<uint64_t>(1.0)));
+    const std::span<const uint64_t> of_stage = reader.list();
+    if (Status status = reader.end(); !status) return status;
+    const std::optional<double> stage = density == 0 ? std::nullopt : std::optional(density);
+    std::unique_ptr<Selector> selector = of_density(stage);
+    if (Status status = selector->restore_retained(of_stage); !status) return status;
+    selector_ = std::move(selector);
+    density_ = stage;
+    return {};
+  }
+
  private:
   /// nullptr: everything is sent.
   Selector* selector_of(uint64_t step) {
     const std::optional<double> density = warm_up_density(spec_, dimension_, step);
     if (density == 1.0) return nullptr;
     if (selector_ == nullptr || density != density_) {
-      SelectionSpec spec = spec_;
-      if (density) {
-        spec.density = *density;
-        spec.k = 0;
-      }
-      selector_ = make_signed(entry_, spec, dimension_);
+      selector_ = of_density(density);
       density_ = density;
     }
     return selector_.get();
+  }
+
+  std::unique_ptr<Selector> of_density(std::optional<double> density) const {
+    SelectionSpec spec = spec_;
+    if (density) {
+      spec.density = *density;
+      spec.k = 0;
+    }
+    return make_signed(entry_, spec, dimension_);
   }
 
   static Status select_all(const StreamView& accumulator, IndexBuffer& positions) {

@@ -1,6 +1,7 @@
 #include "kernels/threshold/reused_threshold.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 namespace millrace {
@@ -33,6 +34,24 @@ void ReusedThreshold::keep(uint64_t k, MagnitudeKey at, MagnitudeKey inner) {
 }
 
 void ReusedThreshold::forget() { *this = ReusedThreshold(period_); }
+
+Retained ReusedThreshold::retained() const {
+  return {magnitude_key(threshold_), std::bit_cast<uint64_t>(slope_), steps_left_};
+}
+
+Status ReusedThreshold::restore_retained(std::span<const uint64_t> retained) {
+  RetainedReader reader(retained);
+  const auto key = static_cast<MagnitudeKey>(reader.next(0, kInfinityKey - 1));
+  // Numbers from 1 on are in the order of their bits.
+  const double slope =
+      std::bit_cast<double>(reader.next(std::bit_cast<uint64_t>(1.0), std::bit_cast<uint64_t>(kSlopeMax)));
+  const auto steps_left = static_cast<uint32_t>(reader.next(0, key == 0 ? 0 : period_ - 1));
+  if (Status status = reader.end(); !status) return status;
+  threshold_ = magnitude_of_key(key);
+  slope_ = slope;
+  steps_left_ = steps_left;
+  return {};
+}
 
 // Moves the threshold after a step that selected `over_k` times k entries.
 void ReusedThreshold::follow(double over_k) {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "kernels/base/retained.h"
 #include "kernels/magnitude/magnitude_scan.h"
 
 namespace millrace {
@@ -15,7 +16,7 @@ namespace millrace {
 ///   - count over 2k or under k/2        the exact top-k is taken at once (and memory stays within O(k))
 ///   - count outside [3/4 k, 4/3 k]      the next step evaluates exactly
 ///
-/// The state is three numbers; without them a step evaluates exactly.
+/// The state is three numbers (retained()); without them a step evaluates exactly.
 class ReusedThreshold {
  public:
   explicit ReusedThreshold(uint32_t period) : period_(period) {}
@@ -36,6 +37,10 @@ class ReusedThreshold {
   void keep(uint64_t k, MagnitudeKey at, MagnitudeKey inner);
   /// Ends an exact evaluation that found fewer than k entries: there is no threshold that is worth keeping.
   void forget();
+
+  Retained retained() const;
+  /// Errors  invalid_argument. Nothing changes then.
+  Status restore_retained(std::span<const uint64_t> retained);
 
  private:
   void follow(double over_k);

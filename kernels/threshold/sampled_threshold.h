@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "kernels/base/retained.h"
 #include "kernels/magnitude/magnitude_scan.h"
 
 namespace millrace {
@@ -31,6 +32,18 @@ class SampledThreshold {
   void keep(MagnitudeKey key) {
     key_ = key;
     steps_left_ = key == 0 ? 0 : period_ - 1;
+  }
+
+  Retained retained() const { return {key_, steps_left_}; }
+  /// Errors  invalid_argument. Nothing changes then.
+  Status restore_retained(std::span<const uint64_t> retained) {
+    RetainedReader reader(retained);
+    const auto key = static_cast<MagnitudeKey>(reader.next(0, kInfinityKey - 1));
+    const auto steps_left = static_cast<uint32_t>(reader.next(0, key == 0 ? 0 : period_ - 1));
+    if (Status status = reader.end(); !status) return status;
+    key_ = key;
+    steps_left_ = steps_left;
+    return {};
   }
 
  private:

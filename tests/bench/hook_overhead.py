@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""The time of millrace.hook beyond the session's own: one bucket through the hook, beside the same calls of the session.
+"""The time of millrace.hook beyond the C++ session's own: a bucket through the hook, beside the same bucket from C++ threads.
 
     tests/bench/hook_overhead.py [--programs FOLDER] [--package FOLDER] [--megabytes N] [--parameters N] [--rounds N] [--profile] [--json]
 
-Needs Debian's PyTorch (run with /usr/bin/python3), a built millrace-server and the package. Exit code: 0 where the hook takes at most
-0.3 ms more a bucket, 1 where it takes more, 77 where something is missing.
+Needs Debian's PyTorch (run with /usr/bin/python3), a built millrace-server, millrace_session_bucket and the package. Exit code: 0; 1
+where the hook takes over 0.3 ms more a bucket, without --json; 77 where something is missing.
 
-Both ways push the same gradients to the same session of one worker, and await the updates. They run in turn. The session's own calls are
-those of the module in C++, without the package's Python. The hook's time ends when the bucket's future is complete. Figures are medians;
-the difference is that of neighbouring rounds. `push` is the part that the backward pass is blocked for.
+Both ways push as many bytes in as many tensors to a job of one worker, and await the updates. Each has a job of its own at one shard. In
+both, one thread pushes and another one awaits each update and writes it over the gradient. They run in turn. The hook is called in a
+backward pass, as DDP calls it, and its time ends when the bucket's future is complete. Figures are medians; the difference is that of
+neighbouring rounds. `push` is the part that the backward pass is blocked for.
 """
 
 import argparse
@@ -44,23 +45,50 @@ class Bucket:
         return True
 
 
-def through_session(inner, parts):
-    """Pushes and awaits parts [(tensor, values)]. Returns the seconds of the pushes, and of both."""
-    began = time.perf_counter()
-    steps = [inner.push(tensor, values, 1.0, 600.0) for tensor, values in parts]
-    pushed = time.perf_counter()
-    for (tensor, values), step in zip(parts, steps):
-        inner.wait_into(tensor, step, values, 600.0, 1.0)
-    return pushed - began, time.perf_counter() - began
+class CppSession:
+    """The program that does the same from C++ threads."""
+
+    def __init__(self, program, server, tensors, entries, density):
+        command = [program, server, "cpp", tensors, entries, density]
+        self._process = subprocess.Popen([*map(str, command)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
+        if self._process.stdout.readline() != "ready\n":
+            raise RuntimeError("millrace_session_bucket has not begun")
+
+    def bucket(self):
+        """Returns the seconds of the pushes, and until the last update is written."""
+        self._process.stdin.write("\n")
+        return tuple(map(float, self._process.stdout.readline().split()))
+
+    def close(self):
+        self._process.stdin.close()
+        self._process.wait()
 
 
-def through_hook(hook, state, bucket):
-    """Does the same through the hook."""
-    began = time.perf_counter()
-    future = hook(state, bucket)
-    pushed = time.perf_counter()
-    future.wait()
-    return pushed - began, time.perf_counter() - began
+class HookInBackward:
+    """Calls the hook in a backward pass, and waits for its future at the end of the pass, as DDP does."""
+
+    def __init__(self, torch, hook, state, bucket):
+        self._hook, self._state, self._bucket = hook, state, bucket
+        self._engine = torch.autograd.Variable._execution_engine
+        self._leaf = torch.zeros(1, requires_grad=True)
+        self._leaf.register_hook(self._call)
+        self._times = None
+
+    def bucket(self):
+        """Returns the seconds of the hook, and until its future is complete."""
+        (self._leaf * 1).backward()
+        return self._times
+
+    def _call(self, _):
+        began = time.perf_counter()
+        future = self._hook(self._state, self._bucket)
+        pushed = time.perf_counter()
+
+        def end():
+            future.wait()
+            self._times = pushed - began, time.perf_counter() - began
+
+        self._engine.queue_callback(end)
 
 
 def measure(arguments, server):
@@ -69,29 +97,34 @@ def measure(arguments, server):
     torch.set_num_threads(1)
     entries = int(arguments.megabytes * 1e6 / 4) // arguments.parameters
     parameters = {f"layer{at}.weight": torch.nn.Parameter(torch.zeros(entries)) for at in range(arguments.parameters)}
-    state = millrace.State(server, job="hook_overhead", rank=0, world_size=1, select=arguments.select, named_parameters=parameters.items(),
-                           summary_every=0)
+    select = f"topk:{arguments.density}" if arguments.density < 1 else "none"
+    state = millrace.State(server, job="hook", rank=0, world_size=1, select=select, named_parameters=parameters.items(), summary_every=0)
     draw = torch.Generator().manual_seed(1)
     gradient = torch.randn(entries * arguments.parameters, generator=draw)
     buffer = torch.empty_like(gradient)
     bucket = Bucket(list(parameters.values()), buffer)
-    parts = [(state.session.tensor(name), buffer.narrow(0, at * entries, entries)) for at, name in enumerate(parameters)]
+    in_backward = HookInBackward(torch, millrace.hook, state, bucket)
+    cpp = CppSession(arguments.programs / "millrace_session_bucket", server, arguments.parameters, entries, arguments.density)
     profile, times = cProfile.Profile(), {"hook": [], "session": []}
     for turn in range(arguments.warmup + arguments.rounds):
         for way in ("hook", "session") if turn % 2 else ("session", "hook"):
-            buffer.copy_(gradient)
             if way == "session":
-                times[way].append(through_session(state.session._session, parts))
+                times[way].append(cpp.bucket())
                 continue
+            buffer.copy_(gradient)
+            copied = millrace.copies()
             if arguments.profile:
                 profile.enable()
-            times[way].append(through_hook(millrace.hook, state, bucket))
+            times[way].append(in_backward.bucket())
             profile.disable()
+            if millrace.copies() != copied:
+                raise RuntimeError(f"the hook has copied a bucket: {copied}, {millrace.copies()}")
+    cpp.close()
     state.finish()
     if arguments.profile:
         pstats.Stats(profile, stream=sys.stderr).sort_stats("tottime").print_stats(15)
     counted = {way: pairs[arguments.warmup:] for way, pairs in times.items()}
-    report = {"bench": "hook_overhead", "megabytes": arguments.megabytes, "parameters": arguments.parameters, "select": arguments.select,
+    report = {"bench": "hook_overhead", "megabytes": arguments.megabytes, "parameters": arguments.parameters, "density": arguments.density,
               "rounds": arguments.rounds}
     for at, part in enumerate(("push", "whole")):
         hook, session = ([1e3 * pair[at] for pair in counted[way]] for way in ("hook", "session"))
@@ -107,7 +140,7 @@ def main():
     parser.add_argument("--package", type=Path, default=build("python"))
     parser.add_argument("--megabytes", type=float, default=25, help="of the bucket (%(default)s)")
     parser.add_argument("--parameters", type=int, default=4, help="that share the bucket (%(default)s)")
-    parser.add_argument("--select", default="topk:0.01", help="(%(default)s)")
+    parser.add_argument("--density", type=float, default=0.01, help="of the entries that are sent (%(default)s)")
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--warmup", type=int, default=5)
     parser.add_argument("--profile", action="store_true", help="prints the Python functions of the hook by their own time; slows it")
@@ -115,8 +148,9 @@ def main():
     arguments = parser.parse_args()
     sys.path.insert(0, str(arguments.package))
     missing = [name for name in ("torch", "millrace") if importlib.util.find_spec(name) is None]
-    if missing or not (arguments.programs / "millrace-server").exists():
-        print(f"skipped: no {', '.join(missing) or 'millrace-server'} (Debian: python3-torch; --package, --programs)")
+    missing += [name for name in ("millrace-server", "millrace_session_bucket") if not (arguments.programs / name).exists()]
+    if missing:
+        print(f"skipped: no {', '.join(missing)} (Debian: python3-torch; --package, --programs)")
         return SKIPPED
     with tempfile.TemporaryDirectory() as folder:
         command = [arguments.programs / "millrace-server", "--shard", 0, "--shards", 1, "--listen", "127.0.0.1:0", "--table",
@@ -129,10 +163,10 @@ def main():
             shard.wait()
     if arguments.json:
         print(json.dumps(report))
-    else:
-        for part in ("push", "whole"):
-            print(f"{part}: hook {report[f'hook_{part}_ms']:.3f} ms, session {report[f'session_{part}_ms']:.3f} ms: "
-                  f"{report[f'{part}_overhead_ms']:+.3f} ms, {report[f'{part}_ratio']:.3f} x")
+        return 0
+    for part in ("push", "whole"):
+        print(f"{part}: hook {report[f'hook_{part}_ms']:.3f} ms, session {report[f'session_{part}_ms']:.3f} ms: "
+              f"{report[f'{part}_overhead_ms']:+.3f} ms, {report[f'{part}_ratio']:.3f} x")
     return 0 if report["whole_overhead_ms"] <= OVERHEAD_MS_MAX else 1
 
 

@@ -298,6 +298,71 @@ TEST(SelectSchedule, AWarmUpFindsWhatIsNotFinite) {
   }
 }
 
+// --- retained state
+// ---------------------------------------------------------------------------------------------------
+
+/// Returns values whose scale drifts, so that a reused threshold is not the exact one.
+std::vector<float> drifting_values(size_t n, uint64_t step) {
+  auto values = values_of(Pattern::kGaussian, n, 100 + step);
+  for (float& value : values) value *= 1 + 0.02F * static_cast<float>(step);
+  return values;
+}
+
+TEST(SelectRetained, ARestoredSelectorSelectsAsTheOneThatWasNotInterrupted) {
+  constexpr size_t kEntries = 6000;
+  size_t stateful = 0;
+  for (const SelectionInfo& info : selections()) {
+    if (info.use == SelectionUse::kUnbiased) continue;
+    for (const WarmUp warm_up : {WarmUp::kNone, WarmUp::kDense, WarmUp::kExponential}) {
+      SelectionSpec spec = example_of(info);
+      if (info.reuses_threshold) spec.period = 4;
+      spec.warm_up = warm_up;
+      spec.warm_up_steps = warm_up == WarmUp::kNone ? 0 : 6;
+      if (!validate(spec)) continue;
+      const auto whole = schedule_selector_for(spec, kEntries);
+      for (uint64_t step = 0; step < 12; ++step) {
+        const Retained retained = whole->retained();
+        stateful += retained.empty() ? 0 : 1;
+        const auto resumed = schedule_selector_for(spec, kEntries);
+        ASSERT_TRUE(resumed->restore_retained(retained).has_value()) << info.name << " step " << step;
+        EXPECT_EQ(resumed->retained(), retained);
+        const auto values = drifting_values(kEntries, step);
+        EXPECT_EQ(schedule_selected_by(*resumed, values, step), schedule_selected_by(*whole, values, step))
+            << info.name << " step " << step;
+      }
+    }
+  }
+  EXPECT_GT(stateful, 0u);
+}
+
+TEST(SelectRetained, DamagedNumbersAreRefusedAndChangeNothing) {
+  for (const SelectionId selection : {SelectionId::kThresholdReuse, SelectionId::kSampled}) {
+    for (const WarmUp warm_up : {WarmUp::kNone, WarmUp::kExponential}) {
+      const SelectionSpec spec{.selection = selection,
+                               .density = 0.01,
+                               .period = 8,
+                               .warm_up = warm_up,
+                               .warm_up_steps = warm_up == WarmUp::kNone ? 0U : 6U};
+      const auto selector = schedule_selector_for(spec, 6000);
+      for (uint64_t step = 0; step < 3; ++step) schedule_selected_by(*selector, drifting_values(6000, step), step);
+      const Retained retained = selector->retained();
+      for (size_t length = warm_up == WarmUp::kNone ? 0 : 1; length < retained.size(); ++length) {
+        const Retained cut(retained.begin(), retained.begin() + static_cast<ptrdiff_t>(length));
+        EXPECT_FALSE(selector->restore_retained(cut).has_value()) << length;
+      }
+      for (size_t at = 0; at < retained.size(); ++at) {
+        Retained damaged = retained;
+        damaged[at] = std::numeric_limits<uint64_t>::max();
+        EXPECT_FALSE(selector->restore_retained(damaged).has_value()) << at;
+      }
+      Retained longer = retained;
+      longer.push_back(0);
+      EXPECT_FALSE(selector->restore_retained(longer).has_value());
+      EXPECT_EQ(selector->retained(), retained);
+    }
+  }
+}
+
 // --- as text
 // ----------------------------------------------------------------------------------------------------------
 

@@ -252,6 +252,81 @@ TEST(Oktopk, AReusedThresholdStaysNearKWhereTheScaleChanges) {
   }
 }
 
+Streams gradients_of_step(uint32_t size, uint64_t dimension, uint64_t step) {
+  Streams own;
+  for (uint32_t rank = 0; rank < size; ++rank) {
+    std::vector<float> values = dense_gradient(dimension, rank, step);
+    for (float& value : values) value *= 1 + 0.02F * static_cast<float>(step);
+    own.push_back(SharedStream::from(millrace::testing::dense_of(values)));
+  }
+  return own;
+}
+
+TEST(Oktopk, ARestoredRunContinuesToTheSameBits) {
+  constexpr uint64_t kN = 5000, kTop = 100;
+  constexpr uint32_t kRanks = 3;
+  for (const Boundaries boundaries : {Boundaries::kAveraged, Boundaries::kPooled}) {
+    AllreduceSettings settings = oktopk_settings_of(kN, kTop, boundaries);
+    settings.thresholds_period = 4;
+    settings.boundaries_period = 5;
+    PumpedAllreduce whole(kRanks, AlgorithmId::kOktopk, settings, 1);
+    size_t differ = 0;
+    for (uint64_t step = 0; step < 12; ++step) {
+      PumpedAllreduce resumed(kRanks, AlgorithmId::kOktopk, settings, 1);
+      PumpedAllreduce fresh(kRanks, AlgorithmId::kOktopk, settings, 1);
+      for (uint32_t rank = 0; rank < kRanks; ++rank) {
+        ASSERT_TRUE(resumed.ranks()[rank]->restore_retained(whole.ranks()[rank]->retained()).has_value());
+        EXPECT_EQ(resumed.ranks()[rank]->common_digest(), whole.ranks()[0]->common_digest());
+      }
+      const Streams own = gradients_of_step(kRanks, kN, step);
+      const auto expected = whole.step(own), found = resumed.step(own), other = fresh.step(own);
+      for (uint32_t rank = 0; rank < kRanks; ++rank) {
+        ASSERT_TRUE(found[rank].has_value()) << found[rank].error().message;
+        EXPECT_TRUE(millrace::testing::same_bits(found[rank]->sum.view, expected[rank]->sum.view)) << "step " << step;
+        EXPECT_EQ(found[rank]->contributed, expected[rank]->contributed) << "step " << step;
+      }
+      differ += millrace::testing::same_bits(other[0]->sum.view, expected[0]->sum.view) ? 0 : 1;
+    }
+    EXPECT_GT(differ, 0u) << "a run without the state gives the same sums: the test shows nothing";
+  }
+}
+
+TEST(Oktopk, DamagedNumbersAreRefusedAndChangeNothing) {
+  constexpr uint64_t kN = 5000;
+  PumpedAllreduce all(3, AlgorithmId::kOktopk, oktopk_settings_of(kN, 100, Boundaries::kPooled), 1);
+  for (uint64_t step = 0; step < 2; ++step) ASSERT_TRUE(all.step(gradients_of_step(3, kN, step))[0].has_value());
+  Allreduce& one = *all.ranks()[0];
+  const Retained retained = one.retained();
+  for (size_t length = 0; length < retained.size(); ++length) {
+    EXPECT_FALSE(one.restore_retained(std::span(retained).first(length)).has_value()) << length;
+  }
+  for (size_t at = 0; at < retained.size(); ++at) {
+    if (at == 1) continue;  // the step: any number is one
+    Retained damaged = retained;
+    damaged[at] = uint64_t{1} << 63;
+    EXPECT_FALSE(one.restore_retained(damaged).has_value()) << at;
+  }
+  EXPECT_EQ(one.retained(), retained);
+  // Ranks whose boundaries differ would wait for each other: their descriptions differ first.
+  Retained shifted = retained;
+  constexpr size_t kFirstBoundary = 5;  // behind two lengths, step, threshold and the boundary 0
+  ++shifted[kFirstBoundary];
+  ASSERT_TRUE(one.restore_retained(shifted).has_value());
+  EXPECT_NE(one.common_digest(), all.ranks()[1]->common_digest());
+}
+
+TEST(Oktopk, BoundariesOfAnotherNumberOfRanksEndTheStep) {
+  const AllreduceSettings settings = oktopk_settings_of(5000, 100, Boundaries::kPooled);
+  PumpedAllreduce three(3, AlgorithmId::kOktopk, settings, 1), two(2, AlgorithmId::kOktopk, settings, 1);
+  ASSERT_TRUE(three.step(gradients_of_step(3, 5000, 0))[0].has_value());
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    ASSERT_TRUE(two.ranks()[rank]->restore_retained(three.ranks()[rank]->retained()).has_value());
+  }
+  const auto results = two.step(gradients_of_step(2, 5000, 1));
+  ASSERT_FALSE(results[0].has_value());
+  EXPECT_EQ(results[0].error().code, ErrorCode::kInvalidArgument);
+}
+
 TEST(Oktopk, OfManyEqualMagnitudesTheFirstKAreTaken) {
   for (const uint32_t size : {1u, 2u, 3u, 8u}) {
     constexpr uint64_t kN = 10'000, kTop = 50;

@@ -170,6 +170,39 @@ class Sums(Refusals):
 
         on_groups(peers.Group.in_process(2), body)
 
+    def test_GradientSum_ContinuesWithTheNumbersOfAnother(self):
+        """With residual and retained numbers a new sum has the same bits, for sums that reuse thresholds or round to a grid."""
+        def body(group):
+            for algorithm, options in (("oktopk:thresholds_period=4:boundaries_period=5", {"select": "topk:0.05"}),
+                                       ("topk_a", {"select": "topk:0.05"}),
+                                       ("ssar_split_allgather", {"select": "threshold_reuse:0.05:4"}),
+                                       ("ssar_split_allgather", {"select": "topk:0.01:warm_up=9"}),
+                                       ("ssar_split_allgather", {"select": "topk:0.1", "reproducible": True, "reselect": "topk:0.05"})):
+                whole, resumed = (peers.GradientSum(group, 1000, algorithm, **options) for _ in range(2))
+                draws = np.random.default_rng(group.rank)
+                for step in range(12):
+                    gradient = (1 + 0.05 * step) * draws.standard_normal(1000).astype(np.float32)
+                    one, other = np.empty(1000, np.float32), np.empty(1000, np.float32)
+                    whole.wait_into(whole.push(gradient), one)
+                    resumed.wait_into(resumed.push(gradient), other)
+                    np.testing.assert_array_equal(one, other, f"{algorithm} {options} step {step}")
+                    later = peers.GradientSum(group, 1000, algorithm, **options)
+                    later.restore(resumed.take_residual())
+                    self.assertTrue(later.restore_retained(resumed.retained()))
+                    self.assertEqual(later.retained(), whole.retained())
+                    resumed.close()
+                    resumed = later
+                numbers = whole.retained()
+                other = peers.GradientSum(group, 999, algorithm, **options)
+                self.assertFalse(other.restore_retained(numbers))
+                self.assertFalse(other.restore_retained([]))
+                self.refused("invalid_argument", "damaged", resumed.restore_retained, numbers[:-1])
+                self.refused("invalid_argument", "damaged", resumed.restore_retained, [*numbers, 0])
+                for total in (whole, resumed, other):
+                    total.close()
+
+        on_groups(peers.Group.in_process(2), body)
+
     def test_GradientSum_RefusesBadCallsAndContinues(self):
         def body(group):
             total = peers.GradientSum(group, 4)

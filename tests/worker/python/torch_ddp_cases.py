@@ -4,7 +4,6 @@ A case is a function of a Ranks; it raises AssertionError where the hook is wron
 """
 
 import contextlib
-import itertools
 import shutil
 import ssl
 import subprocess
@@ -16,115 +15,8 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
 
-from millrace.torch import State, hook
-
-
-class Ranks:
-    """One rank's view of the test: its number, the library, the shards."""
-
-    def __init__(self, rank, world_size, library, servers):
-        self.rank, self.world_size, self.library, self.servers = rank, world_size, library, servers
-        self._jobs = itertools.count()
-
-    def job_name(self):
-        """Returns the name of a new job: the same at all ranks, which call it equally often."""
-        return f"ddp{next(self._jobs)}"
-
-    def state(self, job=None, **options):
-        """Returns a State of a new job."""
-        options = {"rank": self.rank, "world_size": self.world_size, "select": "none", **options}
-        if self.servers == "peers":
-            return State(path="peers", job=job or self.job_name(), _library=self.library, **options)
-        return State(self.servers, job=job or self.job_name(), _library=self.library, **options)
-
-    def gather(self, value):
-        """Returns the value of every rank."""
-        values = [None] * self.world_size
-        dist.all_gather_object(values, value)
-        return values
-
-
-class Deep(torch.nn.Module):
-    """Three layers of 400,000 parameters, in more than one bucket of DDP; four of them are small."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.second, self.third = torch.nn.Linear(64, 700), torch.nn.Linear(700, 500), torch.nn.Linear(500, 10)
-
-    def forward(self, inputs):
-        return self.third(torch.relu(self.second(torch.relu(self.first(inputs)))))
-
-
-class Branches(torch.nn.Module):
-    """Two layers, of which a step uses one; the third is never used."""
-
-    def __init__(self):
-        super().__init__()
-        self.left, self.right, self.never = torch.nn.Linear(64, 10), torch.nn.Linear(64, 10), torch.nn.Linear(64, 10)
-        self.turn = 0
-
-    def forward(self, inputs):
-        self.turn += 1
-        return (self.left if self.turn % 2 else self.right)(inputs)
-
-
-class Tied(torch.nn.Module):
-    """A language model's shape: the output layer has the weights of the embedding."""
-
-    def __init__(self):
-        super().__init__()
-        self.embedding = torch.nn.Embedding(64, 32)
-        self.output = torch.nn.Linear(32, 64, bias=False)
-        self.output.weight = self.embedding.weight
-
-    def forward(self, inputs):
-        return self.output(self.embedding(inputs.abs().mul(10).long().clamp(max=63)).mean(1))[:, :10]
-
-
-def batch(rank, at):
-    """Returns the inputs and labels of one step of one rank."""
-    draw = torch.Generator().manual_seed(1_000 * at + rank)
-    return torch.randn(8, 64, generator=draw), torch.randint(0, 10, (8,), generator=draw)
-
-
-def loss_of(ddp, ranks, at):
-    inputs, labels = batch(ranks.rank, at)
-    return torch.nn.functional.cross_entropy(ddp(inputs), labels)
-
-
-def plain_step(ranks, ddp, optimizer, at):
-    optimizer.zero_grad()
-    loss_of(ddp, ranks, at).backward()
-    optimizer.step()
-
-
-def wrapped(make, state=None, **options):
-    torch.manual_seed(5)
-    ddp = DistributedDataParallel(make(), bucket_cap_mb=0.1, **options)
-    if state is not None:
-        ddp.register_comm_hook(state, hook)
-    return ddp
-
-
-def train(ranks, ddp, step=plain_step, steps=4):
-    """Trains and returns the parameters."""
-    optimizer = torch.optim.SGD([parameter for parameter in ddp.parameters() if parameter.requires_grad], lr=0.1, momentum=0.9)
-    for at in range(steps):
-        step(ranks, ddp, optimizer, at)
-    return [parameter.detach().clone() for parameter in ddp.module.parameters()]
-
-
-def assert_near(found, expected, bound=2e-6):
-    for one, other in zip(found, expected):
-        error = float((one - other).abs().max() / other.abs().max().clamp(min=1e-9))
-        assert error <= bound, f"a parameter of shape {list(one.shape)} differs by {error} of its largest value"
-
-
-def assert_ranks_agree(ranks, parameters):
-    for one, other in zip(*ranks.gather(parameters)[:2]):
-        assert torch.equal(one, other), "the ranks have different parameters"
+from torch_ddp_training import Branches, Deep, Tied, assert_near, assert_ranks_agree, batch, loss_of, plain_step, train, wrapped
 
 
 def compare(ranks, make=Deep, step=plain_step, **options):
@@ -287,6 +179,41 @@ def infinite_gradients_under_topk(ranks, **more):
         assert float(residual.norm()) > 1 and scaler.skipped == 2
 
 
+def skips_of(ranks, bad_steps, steps, **options):
+    """Trains under a GradScaler whose steps `bad_steps` have an infinite gradient at rank 1: all ranks skip these steps and no
+    others, and have the same parameters after every step. Returns these."""
+    scaler, parameters = CpuScaler(), []
+    scaled = scaled_step(scaler, bad_steps)
+
+    def step(ranks, ddp, optimizer, at):
+        before = scaler.skipped
+        scaled(ranks, ddp, optimizer, at)
+        parameters.append([parameter.detach().clone() for parameter in ddp.module.parameters()])
+        assert ranks.gather(scaler.skipped - before) == [int(at in bad_steps)] * ranks.world_size, (at, options)
+
+    with ranks.state(grad_scaler=scaler, **{"select": "topk:0.05", "dense_below": 600, **options}) as state:
+        train(ranks, wrapped(Deep, state), step, steps=steps)
+        assert state.stats().steps_skipped == len(bad_steps), options
+    for after in parameters:
+        assert_ranks_agree(ranks, after)
+    return parameters
+
+
+def skipped_steps_of_a_reproducible_job(ranks):
+    """The flag of a skipped step is seen and forgotten on any grid: in the first steps, and when the grid has followed its zeros
+    to the end. Two runs have the same bits."""
+    for options in ({}, {"grid": "4096:90", "select": "none", "dense_below": 0}):
+        one, other = (skips_of(ranks, (1, 16), 19, reproducible=True, **options) for _ in range(2))
+        for first, second in zip(one, other):
+            assert all(torch.equal(a, b) for a, b in zip(first, second)), "two runs differ"
+
+
+def skipped_steps_with_momentum(ranks):
+    """The flag of a skipped step has no velocity: later steps count."""
+    skips_of(ranks, (2,), 6, momentum="correction:0.9")
+    skips_of(ranks, (2,), 6, momentum="correction:0.9", dense_below=0)
+
+
 def stats_of_training(ranks, steps, **options):
     """Trains: the ranks agree in the end, and the loss is half of the first one. Returns the state's figures."""
     losses = []
@@ -366,6 +293,13 @@ def saved_and_resumed_with_momentum(ranks):
         assert all(float(values.norm()) > 0 for values in velocity.values()), velocity
         again = state.state_dict()  # reading a state changes nothing
         assert all(torch.equal(values, again["velocity"][str(ranks.rank)][name]) for name, values in velocity.items())
+
+
+def saved_and_resumed_with_thresholds(ranks):
+    """A saved state has the thresholds and boundaries that sums reuse, their steps, and the exponents of a grid."""
+    saved_and_resumed(ranks, allreduce="oktopk:thresholds_period=4:boundaries_period=5:boundaries=pooled", momentum="correction:0.9")
+    for more in ({"allreduce": "oktopk"}, {"select": "threshold_reuse:0.01:5"}, {"select": "topk:0.01:warm_up=8"}, {"reproducible": True}):
+        saved_and_resumed(ranks, **more)
 
 
 def saved_and_resumed_with_clip(ranks):
@@ -577,7 +511,6 @@ def options_of_servers_are_refused(ranks):
                                  ({"shard_silence": 5}, TypeError, "silence= is"), ({"load_path": "x"}, TypeError, "load_state_dict"),
                                  ({"codec_down": "gap+qsgd8", "allreduce": "oktopk"}, ranks.library.JobError, "ssar_split_allgather"),
                                  ({"clip": 1.0, "grad_scaler": object()}, ValueError, "clip_grad_norm_"),
-                                 ({"reproducible": True, "grad_scaler": object()}, ValueError, "the flag of a skipped step"),
                                  ({"http": "nowhere"}, ValueError, "has no port"),
                                  ({"returns": "in_order"}, TypeError, "returns"), ({"allreduce": "none"}, ValueError, "none")):
         try:
@@ -590,11 +523,11 @@ def options_of_servers_are_refused(ranks):
 ALL = (lossless, bucket_views, static_graph, unused_parameters, tied_weights, double_precision, accumulation,
        frozen_parameters, groups_and_clipping, infinite_gradients, infinite_gradients_under_topk, topk_trains, names_by_hand,
        saved_and_resumed, error_in_the_hook)
-REAL = (clipping, saved_and_resumed_with_clip, saved_and_resumed_with_momentum, timeout_is_a_job_error, other_number_of_workers, verdict_of_the_planner,
-        copies_and_metrics, forked_loaders)
+REAL = (clipping, saved_and_resumed_with_clip, saved_and_resumed_with_momentum, timeout_is_a_job_error, other_number_of_workers,
+        verdict_of_the_planner, copies_and_metrics, forked_loaders, skipped_steps_of_a_reproducible_job, skipped_steps_with_momentum)
 OVER_PEERS = (lossless, unused_parameters, accumulation, double_precision, infinite_gradients_under_topk,
-              infinite_gradients_without_dense_parameters, topk_trains,
-              topk_trains_over_peers, dense_algorithms, saved_and_resumed, saved_and_resumed_with_momentum, error_in_the_hook,
-              timeout_is_a_job_error, other_number_of_workers, forked_loaders, clipping, saved_and_resumed_with_clip,
-              codec_of_sums, metrics_of_peers, momentum_for_another_number_of_ranks, ranks_with_other_options_are_refused,
-              options_of_servers_are_refused)
+              infinite_gradients_without_dense_parameters, topk_trains, topk_trains_over_peers, dense_algorithms, saved_and_resumed,
+              saved_and_resumed_with_momentum, error_in_the_hook, timeout_is_a_job_error, other_number_of_workers, forked_loaders, clipping,
+              saved_and_resumed_with_clip, codec_of_sums, metrics_of_peers, momentum_for_another_number_of_ranks,
+              ranks_with_other_options_are_refused, options_of_servers_are_refused, skipped_steps_of_a_reproducible_job,
+              skipped_steps_with_momentum, saved_and_resumed_with_thresholds)

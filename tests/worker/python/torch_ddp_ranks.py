@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 import torch_ddp_cases
+import torch_ddp_training
 import torch_fakes
 
 
@@ -34,7 +35,7 @@ def main():
     else:
         import millrace as library  # built
         cases = torch_ddp_cases.ALL + torch_ddp_cases.REAL
-    ranks = torch_ddp_cases.Ranks(rank, world_size, library, servers)
+    ranks = torch_ddp_training.Ranks(rank, world_size, library, servers)
     results = {}
     for case in cases:
         began = time.monotonic()

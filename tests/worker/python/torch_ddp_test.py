@@ -16,6 +16,8 @@ from pathlib import Path
 
 import torch_required  # first: skips where PyTorch is absent
 
+import torch
+
 import torch_ddp_cases
 from torch_shards import Shards
 
@@ -127,6 +129,37 @@ print("trained", flush=True)
 """
 
 
+# Trains 12 steps: "whole" does all of them, "killed" saves and dies after 6, "resumed" continues there.
+RESUMED = """
+import os, signal, sys
+import torch_required
+import torch, torch.distributed as dist
+import millrace
+rank, kind, folder = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+dist.init_process_group("gloo", init_method=f"file://{folder}/store.{kind}", rank=rank, world_size=2)
+torch.manual_seed(1)
+ddp = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 200))
+mill = millrace.State(path="peers", select="topk:0.01", allreduce="oktopk:thresholds_period=4:boundaries_period=5")
+ddp.register_comm_hook(mill, millrace.hook)
+optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+path, first = f"{folder}/rank{rank}.pt", 0
+if kind == "resumed":
+    first, model, state = torch.load(path)
+    ddp.module.load_state_dict(model)
+    mill.load_state_dict(state)
+for at in range(first, 12):
+    if kind == "killed" and at == 6:
+        torch.save((at, ddp.module.state_dict(), mill.state_dict()), path)
+        dist.barrier()
+        os.kill(os.getpid(), signal.SIGKILL)
+    draw = torch.Generator().manual_seed(2 * at + rank)
+    optimizer.zero_grad()
+    ddp(torch.randn(16, 64, generator=draw)).square().mean().backward()
+    optimizer.step()
+torch.save([parameter.detach() for parameter in ddp.parameters()], f"{folder}/{kind}{rank}.pt")
+"""
+
+
 @unittest.skipUnless(torch_required.BUILT, "the package millrace is not built")
 class Programs(unittest.TestCase):
     """Whole programs: the end of the process, and Ctrl-C."""
@@ -163,6 +196,18 @@ class Programs(unittest.TestCase):
             for process in ranks:
                 process.kill()
                 process.communicate()
+
+    def test_KilledAndResumed_HasTheBitsOfNoInterruption(self):
+        ends = {"whole": 0, "killed": -signal.SIGKILL, "resumed": 0}
+        for kind, code in ends.items():
+            ranks = [python(RESUMED, rank, kind, self.folder.name) for rank in range(2)]
+            for process in ranks:
+                text = process.communicate(timeout=TIMEOUT_S)[0]
+                self.assertEqual(process.returncode, code, f"{kind}: {text}")
+        for rank in range(2):
+            whole, resumed = (torch.load(f"{self.folder.name}/{kind}{rank}.pt") for kind in ("whole", "resumed"))
+            for one, other in zip(whole, resumed):
+                self.assertTrue(torch.equal(one, other), f"rank {rank}: an interruption changed the parameters")
 
     def test_EndWithoutFinish_LeavesTheJobAsFinished(self):
         ranks = self.start("ends")

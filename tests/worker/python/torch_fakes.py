@@ -102,6 +102,14 @@ def selected(values, select):
     return sent
 
 
+def as_tensor(values):
+    """Returns a tensor, or one that views memory with the buffer protocol."""
+    if isinstance(values, torch.Tensor):
+        return values
+    view = memoryview(values)
+    return torch.frombuffer(view, dtype={"f": torch.float32, "d": torch.float64, "e": torch.float16}[view.format])
+
+
 class Session:
     """A worker of a fake job."""
 
@@ -125,6 +133,7 @@ class Session:
             if (self.tensors[tensor].select or self.job.select) == "none":
                 raise JobError("a gradient in a device's memory cannot be pushed here: selection none", "unsupported")
             gradient = gradient.values
+        gradient = as_tensor(gradient)
         assert gradient.is_contiguous() and gradient.numel() == self.tensors[tensor].dimension
         if not bool(torch.isfinite(gradient).all()):
             raise JobError("a gradient has NaN or infinity", "non_finite")
@@ -152,7 +161,7 @@ class Session:
         if total is None:
             return None
         divisor = self.job.workers if self.job.combine == "mean" else 1
-        out.copy_(total / divisor * scale)
+        as_tensor(out).copy_(total / divisor * scale)
         return SimpleNamespace(step=step)
 
     def try_wait(self, tensor, step, timeout=0):
@@ -180,6 +189,9 @@ class Session:
         taken, self._residuals[tensor] = self._residuals[tensor], torch.zeros_like(self._residuals[tensor])
         at = taken.nonzero().flatten()
         return array.array("I", at.tolist()), array.array("f", taken[at].tolist())
+
+    def take_velocity(self, tensor):
+        return array.array("I"), array.array("f")
 
     def residual(self, name):
         """Returns a copy of a tensor's residual, for tests."""

@@ -255,6 +255,18 @@ class SavedStates(unittest.TestCase):
                     self.assertGreater(float(kept[name].norm()), 0)
                     self.assertLessEqual(float((applied[name] - kept[name].view(size)).abs().max()), 1e-6)
 
+    def test_StateOfFormat1_IsRead(self):
+        with Job(**self.OPTIONS) as old, Job(**self.OPTIONS) as new:
+            old.step(gradients(0))
+            for before, after in zip(old.states, new.states):
+                state = before.state_dict()
+                self.assertEqual(state["format"], 2)
+                after.load_state_dict({**state, "format": 1})
+                self.assertRaisesRegex(ValueError, "format 1 or 2", after.load_state_dict, {**state, "format": 3})
+            expected, found = old.step(gradients(1))[0], new.step(gradients(1))[0]
+            for name in SIZES:
+                self.assertTrue(torch.equal(expected[name], found[name]))
+
     def test_MissingWorkers_AreNamed(self):
         with Job(workers=2, **self.OPTIONS) as old, Job(workers=1, **self.OPTIONS) as new:
             old.step(gradients(0))
@@ -279,7 +291,7 @@ class SavedStates(unittest.TestCase):
         states = [{"format": 1, "step": 2, "workers": 2, "combine": "mean", "deferred": {},
                    "residual": {str(rank): {"w": torch.tensor([1.0 + rank])}},
                    "velocity": {str(rank): {"w": torch.tensor([4.0 * rank])}}} for rank in (0, 1)]
-        self.assertEqual(share_of(states, 0, 3), (2, {"w": torch.tensor([1.5])}, {}, {"w": torch.tensor([2.0])}))
+        self.assertEqual(share_of(states, 0, 3), (2, {"w": torch.tensor([1.5])}, {}, {"w": torch.tensor([2.0])}, {}))
         self.assertEqual(share_of(states, 1, 2)[3], {"w": torch.tensor([4.0])})
 
 

@@ -4,6 +4,7 @@
 #include <numeric>
 #include <string>
 
+#include "kernels/base/hash.h"
 #include "kernels/reduce/reduce.h"
 #include "worker/peer/algorithms/cost_chain.h"
 #include "worker/peer/algorithms/registry.h"
@@ -98,12 +99,49 @@ class Oktopk final : public Allreduce {
   const AlgorithmInfo& info() const override { return algorithm_info(AlgorithmId::kOktopk); }
   uint64_t next_step() const override { return step_; }
 
+  uint64_t common_digest() const override {
+    if (regions_.owner.empty()) return 0;
+    std::string text;
+    for (const uint64_t number : common_state()) text += std::to_string(number) + ' ';
+    return hash64(text);
+  }
+
+  Retained retained() const override {
+    Retained out;
+    append_list(out, common_state());
+    append_list(out, selection_.retained());
+    return out;
+  }
+
+  Status restore_retained(std::span<const uint64_t> retained) override {
+    RetainedReader reader(retained);
+    const std::span<const uint64_t> common = reader.list(), of_selection = reader.list();
+    if (Status status = reader.end(); !status) return status;
+    RetainedReader numbers(common);
+    const uint64_t step = numbers.next(0, std::numeric_limits<uint64_t>::max());
+    const auto threshold = static_cast<MagnitudeKey>(numbers.next(1, kInfinityKey - 1));
+    const std::span<const uint64_t> boundaries = numbers.list();
+    const Result<Regions> regions = restored_regions(boundaries, numbers.list(), settings_.dimension);
+    if (!regions) return std::unexpected(regions.error());
+    if (Status status = numbers.end(); !status) return status;
+    if (Status status = selection_.restore_retained(of_selection); !status) return status;
+    step_ = step;
+    threshold_ = threshold;
+    regions_ = *regions;
+    return {};
+  }
+
   Task<Result<Reduced>> run(Channel& channel, Contribution given) override {
     const uint64_t step = step_++;
     const SharedStream own = std::move(given.own);
     const Result<SharedStream> selected = selection_.take(own);
     if (!selected) co_return std::unexpected(selected.error());
     const StreamView& mine = selected->view;
+    if (step % settings_.boundaries_period != 0 && regions_.owner.size() != channel.size()) {
+      co_return fail(ErrorCode::kInvalidArgument, "the restored boundaries are of " +
+                                                      std::to_string(regions_.owner.size()) + " ranks, and there are " +
+                                                      std::to_string(channel.size()));
+    }
     if (step % settings_.boundaries_period == 0) {
       Result<Regions> regions = co_await make_regions(channel, mine.indices);
       if (!regions) co_return std::unexpected(regions.error());
@@ -124,6 +162,14 @@ class Oktopk final : public Allreduce {
   }
 
  private:
+  /// The step, the threshold, the boundaries, and the owner of each region.
+  Retained common_state() const {
+    Retained out{step_, threshold_};
+    append_list(out, regions_.boundaries);
+    append_list(out, Retained(regions_.owner.begin(), regions_.owner.end()));
+    return out;
+  }
+
   Task<Result<Regions>> make_regions(Channel& channel, IndexSpan indices) const {
     if (settings_.boundaries == Boundaries::kEqual) co_return equal_regions(settings_.dimension, channel.size());
     if (settings_.boundaries == Boundaries::kPooled) {

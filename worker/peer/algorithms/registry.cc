@@ -87,7 +87,9 @@ std::string description_of(AlgorithmId id, const AllreduceSettings& settings) {
 }
 
 std::string description_of(const Allreduce& allreduce, const AllreduceSettings& settings) {
-  return description_of(allreduce.info().id, settings) + " step=" + std::to_string(allreduce.next_step());
+  std::string text = description_of(allreduce.info().id, settings) + " step=" + std::to_string(allreduce.next_step());
+  if (const uint64_t digest = allreduce.common_digest(); digest != 0) text += " state=" + std::to_string(digest);
+  return text;
 }
 
 }  // namespace millrace::peer

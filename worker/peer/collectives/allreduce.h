@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "kernels/base/result.h"
+#include "kernels/base/retained.h"
 #include "kernels/stream/shared_stream.h"
 #include "worker/peer/channel/channel.h"
 #include "worker/peer/channel/coroutine_task.h"
@@ -116,6 +117,15 @@ class Allreduce {
   /// Returns the step of the retained state at which the next run() continues. Ranks at different steps, e.g. after a
   /// restart of one rank, would block on each other permanently. 0: the algorithm retains no state between runs.
   virtual uint64_t next_step() const { return 0; }
+  /// Returns a digest of the retained state that all ranks have alike. Ranks compare it before a run, as next_step().
+  virtual uint64_t common_digest() const { return 0; }
+  /// Returns the retained state of this rank, for a saved state; empty where there is none.
+  virtual Retained retained() const { return {}; }
+  /// Continues with the state of an earlier run with the same settings and number of ranks. All ranks restore theirs of
+  /// one step.
+  ///
+  /// Errors   invalid_argument: it is no such state. Nothing changes then.
+  virtual Status restore_retained(std::span<const uint64_t> retained) { return RetainedReader(retained).end(); }
   /// Returns whether the algorithm is chosen; false: it is still trying candidates out.
   virtual bool is_settled() const { return true; }
   /// Returns a text for people: the chosen algorithm, and the time of each candidate. Empty: there is nothing to

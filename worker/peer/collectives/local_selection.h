@@ -22,6 +22,10 @@ class LocalSelection {
   /// Errors   invalid_argument: another dimension. non_finite: NaN or infinity.
   Result<SharedStream> take(const SharedStream& own);
 
+  /// As Selector has them.
+  Retained retained() const { return selector_->retained(); }
+  Status restore_retained(std::span<const uint64_t> retained) { return selector_->restore_retained(retained); }
+
  private:
   uint64_t dimension_;
   uint64_t all_up_to_;  ///< entries

@@ -174,6 +174,22 @@ void assign(const std::vector<uint32_t>& favourites, Regions& regions) {
 
 }  // namespace
 
+Result<Regions> restored_regions(std::span<const uint64_t> boundaries, std::span<const uint64_t> owners,
+                                 uint64_t dimension) {
+  const auto refuse = [] { return fail(ErrorCode::kInvalidArgument, "saved boundaries of oktopk are damaged"); };
+  if (boundaries.empty() && owners.empty()) return Regions{};
+  if (owners.empty() || boundaries.size() != owners.size() + 1) return refuse();
+  if (boundaries.front() != 0 || boundaries.back() != dimension || !std::ranges::is_sorted(boundaries)) return refuse();
+  const auto ranks = static_cast<uint32_t>(owners.size());
+  Regions regions{{boundaries.begin(), boundaries.end()}, {}, std::vector<uint32_t>(ranks, ranks)};
+  for (const uint64_t owner : owners) {
+    if (owner >= ranks || regions.region[owner] != ranks) return refuse();
+    regions.region[owner] = static_cast<uint32_t>(regions.owner.size());
+    regions.owner.push_back(static_cast<uint32_t>(owner));
+  }
+  return regions;
+}
+
 Regions equal_regions(uint64_t dimension, uint32_t ranks) {
   return regions_of(even_boundaries(dimension, ranks), dimension);
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "kernels/base/buffer.h"
@@ -23,6 +24,13 @@ struct Regions {
 
 /// Tags that either takes from first_tag on.
 inline constexpr uint32_t kRegionTags = 8192;
+
+/// Returns the regions with these boundaries [P + 1] and owners [P], as an earlier run made them; both are empty where
+/// it made none.
+///
+/// Errors   invalid_argument: boundaries that do not divide the dimension; owners that are not the ranks below P.
+Result<Regions> restored_regions(std::span<const uint64_t> boundaries, std::span<const uint64_t> owners,
+                                 uint64_t dimension);
 
 /// Returns index ranges of one length. Rank r has range r.
 Regions equal_regions(uint64_t dimension, uint32_t ranks);

@@ -330,6 +330,22 @@ class GradientSum:
         """
         self._sum.restore((residual[0], residual[1]), (velocity[0], velocity[1]))
 
+    def retained(self) -> List[int]:
+        """Returns the numbers that the sum retains between steps beside residual and velocity: thresholds, boundaries, steps.
+
+        Errors  invalid_argument: a step is under way.
+        """
+        return self._sum.retained()
+
+    def restore_retained(self, numbers: Sequence[int]) -> bool:
+        """Continues with the numbers of an earlier sum, so that with its residual and velocity the same bits follow.
+
+        All ranks restore theirs of one step. Returns False, and changes nothing, where that sum had other settings or
+        another number of ranks.
+        Errors  invalid_argument: a step is under way; other numbers: close the sum then.
+        """
+        return self._sum.restore_retained(list(numbers))
+
     def counts(self) -> Counts:
         """Returns the counters of this rank. Cost: a pass over the residual."""
         return Counts(*self._sum.counts())

@@ -414,7 +414,7 @@ std::optional<uint64_t> PythonGradientSum::wait_into(uint64_t step, py::handle o
 
 /// Returns call(exchange), without the interpreter's lock.
 template <typename Call>
-auto PythonGradientSum::while_idle(Call call) {
+auto PythonGradientSum::while_idle(Call call) const {
   std::shared_ptr<State> state = state_.held("the sum");
   return without_lock([&] {
     const std::shared_ptr<State> kept = std::move(state);
@@ -442,6 +442,16 @@ void PythonGradientSum::restore(const py::tuple& residual, const py::tuple& velo
     const Stream entering = finite_stream_of(of_residual, dimension_);
     const Stream moving = finite_stream_of(of_velocity, dimension_);
     must(exchange.restore(entering.view(), moving.view()));
+  });
+}
+
+std::vector<uint64_t> PythonGradientSum::retained() const {
+  return while_idle([](training::TimedExchange& exchange) { return exchange.retained(); });
+}
+
+bool PythonGradientSum::restore_retained(const std::vector<uint64_t>& numbers) {
+  return while_idle([&](training::TimedExchange& exchange) {
+    return value_of_result(exchange.restore_retained(numbers), JobErrorOrigin::kWorker);
   });
 }
 
@@ -504,6 +514,8 @@ void bind_peers(py::module_& module) {
       .def("take_residual", &PythonGradientSum::take_residual)
       .def("take_velocity", &PythonGradientSum::take_velocity)
       .def("restore", &PythonGradientSum::restore, arg("residual"), arg("velocity"))
+      .def("retained", &PythonGradientSum::retained)
+      .def("restore_retained", &PythonGradientSum::restore_retained, arg("numbers"))
       .def("counts", &PythonGradientSum::counts)
       .def("close", &PythonGradientSum::close);
   py::class_<PythonPeerPort>(module, "PeerPort", "The HTTP port of a rank; millrace.peers.Port documents it.")

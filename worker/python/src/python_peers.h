@@ -162,6 +162,10 @@ class PythonGradientSum {
   pybind11::tuple take_velocity();
   /// Adds pairs (indices, values) to residual and velocity.
   void restore(const pybind11::tuple& residual, const pybind11::tuple& velocity);
+  /// Returns the numbers that the sum retains between steps, beside residual and velocity.
+  std::vector<uint64_t> retained() const;
+  /// Continues with them. Returns false where they are of other settings.
+  bool restore_retained(const std::vector<uint64_t>& numbers);
   /// Returns (entries sent in all, entries of all sums, norm of the residual, NaN and infinities dropped).
   pybind11::tuple counts() const;
   /// Returns a function that reads the figures on any thread, without Python. Never blocks: empty where the sum is
@@ -172,7 +176,7 @@ class PythonGradientSum {
  private:
   struct State;
   template <typename Call>
-  auto while_idle(Call call);
+  auto while_idle(Call call) const;
 
   OwnedByProcess<State> state_;
   uint64_t dimension_;

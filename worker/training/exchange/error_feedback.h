@@ -58,6 +58,12 @@ class ErrorFeedback {
 
   /// Returns the residual: [dimension], or empty while nothing stayed.
   std::span<const float> residual() const { return residual_.view().values; }
+  /// Returns the state of the selection (Selector::retained()).
+  Retained retained() const { return selector_ ? selector_->retained() : Retained{}; }
+  /// Errors  invalid_argument. Nothing changes then.
+  Status restore_retained(std::span<const uint64_t> retained) {
+    return selector_ ? selector_->restore_retained(retained) : RetainedReader(retained).end();
+  }
   /// Hands it out and forgets it; sparse.
   Stream take_residual() { return to_sparse(residual_.take_all().view()); }
 

@@ -4,9 +4,11 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 
 #include "kernels/base/clock.h"
 #include "kernels/base/result.h"
+#include "kernels/base/retained.h"
 #include "kernels/stream/shared_stream.h"
 #include "millrace/millrace.h"
 #include "worker/peer/group/peer_group.h"
@@ -79,6 +81,14 @@ class TimedExchange : public Exchange {
   ///
   /// Errors   invalid_argument: a velocity without momentum. Nothing is restored then.
   virtual Status restore(const StreamView& residual, const StreamView& velocity) = 0;
+  /// Returns the state of this rank beside residual and velocity: the number of steps, thresholds and boundaries of
+  /// selections and allreduces, exponents of a grid. REQUIRES: nothing is in flight.
+  virtual Retained retained() const = 0;
+  /// Continues with the state of an earlier exchange. All ranks restore theirs of one step. Returns false, and changes
+  /// nothing, where that exchange had another number of ranks or other settings. REQUIRES: nothing is in flight.
+  ///
+  /// Errors   invalid_argument: it is no such state. The exchange must not be used then.
+  virtual Result<bool> restore_retained(std::span<const uint64_t> retained) = 0;
 };
 
 struct ExchangeSetup {

@@ -5,10 +5,12 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/base/hash.h"
 #include "kernels/stream/stream.h"
 #include "protocol/job/step_sends.h"
 #include "worker/config/option_access.h"
 #include "worker/config/option_text.h"
+#include "worker/config/selection_text.h"
 #include "worker/core/residual/local_clip.h"
 #include "worker/core/residual/momentum.h"
 #include "worker/training/exchange/error_feedback.h"
@@ -114,7 +116,9 @@ class PeerExchange final : public TimedExchange {
     return {};
   }
 
-  Status start(uint64_t step, Stream&& gradient) override {
+  Status start(uint64_t number, Stream&& gradient) override {
+    const uint64_t step = steps_before_ + number;
+    steps_ = step + 1;
     auto own = contribution(step, std::move(gradient));
     if (!own) return end_group(setup_.group, own.error());
     if (grid_) *own = grid_->round(*own);
@@ -164,6 +168,36 @@ class PeerExchange final : public TimedExchange {
   }
   Status end() override { return {}; }
 
+  Retained retained() const override {
+    Retained out{settings_digest(), steps_};
+    append_list(out, feedback_.retained());
+    for (const Allreduces* const of_steps : {&usual_, &exact_}) {
+      for (const auto& allreduce : of_steps->each) append_list(out, allreduce->retained());
+    }
+    append_list(out, grid_ ? grid_->retained() : Retained{});
+    return out;
+  }
+
+  Result<bool> restore_retained(std::span<const uint64_t> retained) override {
+    constexpr uint64_t kStepsMax = uint64_t{1} << 62;
+    if (retained.empty() || retained.front() != settings_digest()) return false;
+    RetainedReader reader(retained.subspan(1));
+    const uint64_t steps = reader.next(0, kStepsMax);
+    if (Status status = feedback_.restore_retained(reader.list()); !status) return std::unexpected(status.error());
+    for (Allreduces* const of_steps : {&usual_, &exact_}) {
+      for (const auto& allreduce : of_steps->each) {
+        if (Status status = allreduce->restore_retained(reader.list()); !status) return std::unexpected(status.error());
+      }
+    }
+    const std::span<const uint64_t> of_grid = reader.list();
+    const Status restored = grid_ ? grid_->restore_retained(of_grid, setup_.dimension) : RetainedReader(of_grid).end();
+    if (!restored) return std::unexpected(restored.error());
+    if (Status status = reader.end(); !status) return std::unexpected(status.error());
+    steps_before_ += steps - steps_;
+    steps_ = steps;
+    return true;
+  }
+
  private:
   struct Allreduces {
     AllreduceSettings settings;
@@ -209,6 +243,16 @@ class PeerExchange final : public TimedExchange {
     return feedback_.rest();
   }
 
+  /// Returns what all ranks of both exchanges must have alike, for one to continue the other's state.
+  uint64_t settings_digest() const {
+    const peer::AlgorithmId algorithm = usual_.each.front()->info().id;
+    std::string text = peer::description_of(algorithm, usual_.settings) + ' ' + worker::selection_text(select_);
+    text += " ranks=" + std::to_string(setup_.group.size());
+    text += usual_.each.size() == 1 ? "" : " steps=" + std::to_string(usual_.each.size());
+    if (grid_) text += " grid " + grid_->text();
+    return hash64(text);
+  }
+
   bool keeps_largest() const { return usual_.each.front()->info().result == peer::ResultKind::kGlobalTopk; }
 
   /// Ends the velocity of the sent entries that were handed over, those that the index codec added included.
@@ -233,6 +277,8 @@ class PeerExchange final : public TimedExchange {
   Allreduces exact_;  ///< for uncompressed steps
   worker::LocalClip clip_;
   uint64_t pushes_ = 0;
+  uint64_t steps_ = 0;         ///< started, with those of the exchange whose state was restored
+  uint64_t steps_before_ = 0;  ///< of that exchange; wraps around where this one has made more
   std::optional<worker::Velocity> velocity_;
   bool masked_;
   protocol::UpdateCarries update_;

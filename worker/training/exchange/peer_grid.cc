@@ -112,6 +112,43 @@ bool PeerGrid::cut(SharedStream& sum) {
   return true;
 }
 
+Retained PeerGrid::retained() const {
+  Retained counts;
+  for (uint32_t bin = 0; bin < SumHistogram::kBins; ++bin) {
+    if (counts_.count(bin) == 0) continue;
+    counts.push_back(bin);
+    counts.push_back(counts_.count(bin));
+  }
+  Retained out{counted_ ? uint64_t{1} : uint64_t{0}};
+  append_list(out, grid_.retained());
+  append_list(out, counts);
+  return out;
+}
+
+Status PeerGrid::restore_retained(std::span<const uint64_t> retained, uint64_t dimension) {
+  RetainedReader reader(retained);
+  const bool counted = reader.next(0, 1) == 1;
+  const std::span<const uint64_t> exponents = reader.list(), counts = reader.list();
+  if (Status status = reader.end(); !status) return status;
+  SumHistogram histogram;
+  RetainedReader bins(counts);
+  uint64_t least = 0, left = dimension;
+  for (size_t at = 0; at < counts.size() / 2; ++at) {
+    const uint64_t bin = bins.next(std::min<uint64_t>(least, SumHistogram::kBins - 1), SumHistogram::kBins - 1);
+    const uint64_t count = bins.next(1, std::max<uint64_t>(left, 1));
+    if (bin < least || count > left) return refuse("saved counts of the step before are damaged");
+    histogram.restore(static_cast<uint32_t>(bin), count);
+    least = bin + 1;
+    left -= count;
+  }
+  if (Status status = bins.end(); !status) return status;
+  const uint64_t blocks = (dimension + grid_.block_indices() - 1) / grid_.block_indices();
+  if (Status status = grid_.restore_retained(exponents, blocks); !status) return status;
+  counts_ = std::move(histogram);
+  counted_ = counted;
+  return {};
+}
+
 PeerGrid::Decided PeerGrid::decide(SharedStream&& sum) {
   Decided decided;
   decided.is_selected = cut(sum);

@@ -1,6 +1,9 @@
 #pragma once
 
+#include <cstdint>
 #include <optional>
+#include <span>
+#include <string>
 
 #include "kernels/grid/block_grid.h"
 #include "kernels/grid/reselect_sums.h"
@@ -30,6 +33,13 @@ class PeerGrid {
   };
   /// Takes the sum over all ranks: of the step that round() began.
   Decided decide(SharedStream&& sum);
+
+  /// Returns the blocks and the entries of a sum, as one text.
+  std::string text() const { return std::to_string(grid_.block_indices()) + ':' + std::to_string(k_); }
+  /// Returns the exponents, and the counts of the step before. Between steps.
+  Retained retained() const;
+  /// Errors  invalid_argument.
+  Status restore_retained(std::span<const uint64_t> retained, uint64_t dimension);
 
  private:
   PeerGrid(const BlockGrid& grid, uint64_t k) : grid_(grid), k_(k) {}

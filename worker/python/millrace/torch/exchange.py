@@ -6,10 +6,12 @@ not.
 
 import contextlib
 import logging
+import operator
 import queue
 import threading
 import time
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import torch
 
@@ -34,22 +36,70 @@ class Place:
     late: bool
 
 
-@dataclass(eq=False)
+class Layout:
+    """Says which part of a bucket's flat buffer is which parameter. Planned once for each bucket of DDP.
+
+    parameters   of the bucket, in its order. Held, so that another object never has the identity of one of them.
+    names        of the parameters with entries.
+    """
+
+    def __init__(self, parameters, names):
+        self._parameters = list(parameters)
+        self._parts, begin = [], 0  # (name, begin, end)
+        for name, parameter in zip(names, parameters):
+            end = begin + parameter.numel()
+            if end > begin:
+                self._parts.append((name, begin, end))
+            begin = end
+        self._entries = begin
+        self.names = [name for name, _, _ in self._parts]
+
+    def is_of(self, parameters):
+        """Says whether a bucket has these parameters, in this order."""
+        return len(parameters) == len(self._parameters) and all(map(operator.is_, parameters, self._parameters))
+
+    def check(self, buffer):
+        """Raises  ValueError: the buffer has another number of entries."""
+        if buffer.numel() != self._entries:
+            raise ValueError(f"the bucket has {buffer.numel()} entries, and its parameters {self._entries}")
+
+    def slices(self, buffer):
+        """Returns (name, view) of each parameter with entries."""
+        flat = buffer.detach()
+        return [(name, flat.narrow(0, begin, end - begin)) for name, begin, end in self._parts]
+
+    def memory(self, buffer):
+        """Returns the memory of each parameter with entries, by the buffer protocol. REQUIRES: the buffer is the host's.
+
+        A session takes it faster than a tensor, whose DLPack is Python. None where torch has no such memory: of bfloat16,
+        or without NumPy.
+        """
+        try:
+            flat = memoryview(buffer.detach().numpy())
+        except (TypeError, RuntimeError):
+            return [None] * len(self._parts)
+        return [flat[begin:end] for _, begin, end in self._parts]
+
+
 class Bucket:
     """Holds a bucket of DDP in one step.
 
     buffer   [entries] the gradients of the bucket; the updates are written into it.
-    slices   (name, view of the buffer) of each parameter with entries.
     missing  parameters whose update is still awaited.
     ready    of a device: the event behind which the buffer has the gradients; else None.
     """
 
-    buffer: torch.Tensor
-    slices: list
-    last: bool
-    future: torch.futures.Future
-    missing: int = 0
-    ready: object = None
+    def __init__(self, buffer, layout, last, future, ready=None):
+        self.buffer, self.layout, self.last, self.future, self.ready = buffer, layout, last, future, ready
+        self.missing = len(layout.names)
+        self._slices = None
+
+    @property
+    def slices(self):
+        """(name, view of the buffer) of each parameter with entries."""
+        if self._slices is None:
+            self._slices = self.layout.slices(self.buffer)
+        return self._slices
 
 
 @dataclass(eq=False)
@@ -63,25 +113,12 @@ class _Step:
     error: Exception = None  # stays in the list of steps, so that buckets which are sent later get it as well
 
 
-@dataclass(frozen=True)
-class _Wait:
+class _Wait(NamedTuple):
     tensor: int
     number: int  # of the step, as push() returned it
-    out: torch.Tensor
-    bucket: Bucket  # None: the tensor FLAG
-    host: torch.Tensor = None  # takes the update on its way to `out`, which is a device's
-
-
-def slices_of(buffer, names_and_entries):
-    """Returns (name, view) of the parameters of a flat buffer, in its order, without those that have no entries."""
-    slices, begin = [], 0
-    for name, entries in names_and_entries:
-        if entries:
-            slices.append((name, buffer.narrow(0, begin, entries)))
-        begin += entries
-    if begin != buffer.numel():
-        raise ValueError(f"the bucket has {buffer.numel()} entries, and its parameters {begin}")
-    return slices
+    out: Any  # memory or a tensor
+    bucket: Any  # Bucket; None: the tensor FLAG
+    host: Any = None  # a tensor that takes the update on its way to `out`, which is a device's
 
 
 class Exchange:
@@ -123,7 +160,6 @@ class Exchange:
         self.raise_error()
         step = self._open or self._begin_step()
         step.buckets.append(bucket)
-        bucket.missing = len(bucket.slices)
         if bucket.last:
             self._open = None
             self.steps += 1
@@ -194,7 +230,7 @@ class Exchange:
             if bucket.last and not self._told:
                 self._told = True
                 self._tell(there)
-        if not bucket.slices and self._loss_scale is None:
+        if not bucket.layout.names and self._loss_scale is None:
             self._complete(bucket)
         if bucket.last:
             self._end_pushes(step)
@@ -202,8 +238,12 @@ class Exchange:
     def _push_slices(self, step, bucket, streams):
         if self._loss_scale is not None and bucket is step.buckets[0]:
             self._loss_scale.begin_step()
-        for name, values in bucket.slices:
-            self._push(step, bucket, name, values, streams)
+        if streams is None:
+            for at, (name, memory) in enumerate(zip(bucket.layout.names, bucket.layout.memory(bucket.buffer))):
+                self._push(step, bucket, at, name, memory, streams)
+        else:
+            for at, (name, values) in enumerate(bucket.slices):
+                self._push(step, bucket, at, name, values, streams)
 
     def _tell(self, there):
         entries = {name: place.entries for name, place in self._places.items() if name != FLAG}
@@ -227,38 +267,43 @@ class Exchange:
             self._queue.put(wait)
         self._queue.put(step)
 
-    def _push(self, step, bucket, name, values, streams):
+    def _push(self, step, bucket, at, name, values, streams):
+        """values: memory of the parameter's part of the bucket, or its tensor; None: look the tensor up."""
         place = self._places[name]
+        if values is None:
+            values = bucket.slices[at][1]
         if self._loss_scale is not None:
-            self._loss_scale.before_push(name, values)
+            self._loss_scale.before_push(name, bucket.slices[at][1])
         try:
-            number, host = self._push_with_residual(place, name, values, streams)
+            number, host = self._push_with_residual(place, name, values, bucket, at, streams)
         except Exception as error:
             if self._loss_scale is None or getattr(error, "code", "") != "non_finite":
                 raise
-            self._loss_scale.without_gradient(name, values)
-            number, host = self._push_with_residual(place, name, values, streams)
+            self._loss_scale.without_gradient(name, bucket.slices[at][1])
+            number, host = self._push_with_residual(place, name, values, bucket, at, streams)
         wait = _Wait(place.tensor, number, values, bucket, host)
         if place.late:
             step.late.append(wait)
         else:
             self._queue.put(wait)
 
-    def _push_with_residual(self, place, name, values, streams):
+    def _push_with_residual(self, place, name, values, bucket, at, streams):
         """Returns the step's number; and of a device's gradient that was copied to the host, the memory for the update."""
         returning = self._residuals.returning(name)
-        dtype = values.dtype
         if returning is not None:
-            values = values.to(torch.promote_types(dtype, torch.float32)) + returning.to(values.device)
+            values = bucket.slices[at][1]
+            values = values.to(torch.promote_types(values.dtype, torch.float32)) + returning.to(values.device)
         number = host = None
         if streams is not None:
+            dtype = bucket.buffer.dtype
             number = self._push_there(place, name, values, streams)
             if number is None:
                 values = streams.to_host(values)
                 host = values if values.dtype == dtype else values.to(dtype)
         if number is None:
             number = self._push_in_time(place, values, streams)
-        self._residuals.returned(name)
+        if returning is not None:
+            self._residuals.returned(name)
         return number, host
 
     def _push_there(self, place, name, values, streams):
@@ -308,7 +353,7 @@ class Exchange:
     def _await_update(self, wait):
         self.raise_error()
         session = self._session
-        streams = None if wait.bucket is None else self._streams.get(wait.bucket.buffer.device)
+        streams = self._streams_of(wait.bucket) if wait.bucket is not None else None
         if streams is None:
             self._in_time(session.try_wait_into, session.wait_into, wait.tensor, wait.number, wait.out)
         elif wait.host is not None:
@@ -338,7 +383,9 @@ class Exchange:
             with contextlib.ExitStack() as streams:  # each device has a current stream
                 for bucket in {bucket.buffer.device: bucket for bucket in step.buckets}.values():
                     streams.enter_context(self._updates_of(bucket))
-                self._loss_scale.end_step(step.flag, [part for bucket in step.buckets for part in bucket.slices])
+                skipped = self._loss_scale.end_step(step.flag, [part for bucket in step.buckets for part in bucket.slices])
+            if skipped:
+                self._forget_flag()
             for bucket in step.buckets:
                 self._complete(bucket)
         self._report.count(step.first_push, step.last_push, time.monotonic())
@@ -347,6 +394,13 @@ class Exchange:
         step.finished.set()
         self._report.tell()
 
+    def _forget_flag(self):
+        """Drops the rest of a raised flag, for which later steps would be skipped: the part that a grid has no room for, and
+        the velocity of option momentum."""
+        tensor = self._places[FLAG].tensor
+        self._session.take_residual(tensor)
+        self._session.take_velocity(tensor)
+
     def _complete(self, bucket):
         with self._lock, self._updates_of(bucket):
             if not bucket.future.done():
@@ -354,8 +408,12 @@ class Exchange:
 
     def _updates_of(self, bucket):
         """Runs the block's work on the stream of the bucket's updates, which a future's value is ready behind."""
-        streams = self._streams.get(bucket.buffer.device)
+        streams = self._streams_of(bucket)
         return contextlib.nullcontext() if streams is None else streams.updates()
+
+    def _streams_of(self, bucket):
+        """Returns the Streams of a bucket's device, or None in the host's memory."""
+        return self._streams.get(bucket.buffer.device) if bucket.ready is not None else None
 
     def _fail(self, error):
         with self._lock:

@@ -320,7 +320,7 @@ def states_of_shard(states, place):
     found = []
     for state in [states] if isinstance(states, dict) else states:
         own = {**state, **{key: {rank: _own(by_name, place.suffix) for rank, by_name in state[key].items()}
-                           for key in ("residual", "velocity") if key in state}}
+                           for key in ("residual", "velocity", "retained") if key in state}}
         own["residual"] = {rank: by_name for rank, by_name in own["residual"].items() if by_name}
         if own["residual"]:
             found.append(own)

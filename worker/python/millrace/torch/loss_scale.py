@@ -9,10 +9,16 @@ step's end. Then every rank fills its gradients with infinity, so that its GradS
 So a skipped step contributes no gradient, as in plain DDP, and residuals of earlier steps arrive one step later.
 """
 
+import array
+
 import torch
 
-# The tensor that counts the ranks with an infinite gradient.
+# The tensor that is over 0 where a rank has an infinite gradient.
 FLAG = "millrace.overflow"
+# Its value at such a rank. A grid follows the flag's zeros, or has the job's first exponent, which is 90 at most. So 2^90
+# never rounds to 0.
+RAISED = 1.0
+RAISED_ON_GRID = 2.0**90
 
 
 class LossScale:
@@ -22,8 +28,8 @@ class LossScale:
              step, which the caller awaits, lies between them.
     """
 
-    def __init__(self, scaler):
-        self._scaler = scaler
+    def __init__(self, scaler, raised=RAISED):
+        self._scaler, self._raised = scaler, raised
         self._scale = 1.0
         self._own = {}  # name: the gradient of the last push
         self._pushed_before = {}  # name: the gradient that the present step withdraws
@@ -52,13 +58,14 @@ class LossScale:
 
     def flag(self):
         """Returns the value of the tensor FLAG in this step, [1]."""
-        return torch.tensor([1.0 if self._overflow else 0.0])
+        return array.array("f", [self._raised if self._overflow else 0.0])
 
     def end_step(self, flag, slices):
         """Completes a step whose updates are in `slices`, true means over the ranks.
 
         flag    [1], the update of FLAG: over 0 where a rank met an infinite gradient.
         slices  (name, values) of all tensors; afterwards scaled gradients, or infinity in a skipped step.
+        Returns whether the step is skipped.
         """
         skip = bool(flag[0] > 0)
         for name, values in slices:
@@ -71,6 +78,7 @@ class LossScale:
                 values.mul_(self._scale)
         self._withdraws = skip
         self.skipped += skip
+        return skip
 
     def withdrawn(self, name):
         """Returns the gradient that the next push will take back, or None."""

@@ -43,6 +43,11 @@ def check_sharded(model, named_parameters, rank, world_size, grad_scaler, option
         raise TypeError("fuse_below= does not go with mesh=: every parameter is sent by itself")
 
 
+def is_on(of_job, name):
+    """Says whether an option that is on or off is on, by its value or by its text."""
+    return of_job.get(name) in (True, "on", "true")
+
+
 def check_clip(clips, grad_scaler, mesh_place):
     """Raises  ValueError: the State clips gradients, and these arguments do not go with it."""
     if clips and grad_scaler is not None and getattr(grad_scaler, "is_enabled", lambda: True)():
@@ -59,9 +64,6 @@ def check_scaler(grad_scaler, of_job):
         return
     if of_job.get("non_finite", "refuse") != "refuse":
         raise ValueError('non_finite="drop" hides infinite gradients from the grad_scaler: leave out one of both')
-    if of_job.get("reproducible") in (True, "on"):
-        raise ValueError("reproducible= rounds the flag of a skipped step to a grid, and later steps would be skipped as well: leave "
-                         "out grad_scaler= or reproducible=")
 
 
 def job_name(path, servers, job):

@@ -282,6 +282,12 @@ class PeerSession:
     def restore(self, tensor, residual, velocity):
         self._sums[tensor].restore(residual, velocity)
 
+    def retained(self, tensor):
+        return self._sums[tensor].retained()
+
+    def restore_retained(self, tensor, numbers):
+        return self._sums[tensor].restore_retained(numbers)
+
     def count_step(self, waited):
         """Counts a step in the metrics. waited: seconds in which the training loop was blocked on sums."""
         if self._port is None:

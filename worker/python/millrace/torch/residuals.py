@@ -2,14 +2,18 @@
 
 A saved state, of one worker:
 
-    {"format": 1, "step": steps, "workers": W, "combine": "mean",
+    {"format": 2, "step": steps, "workers": W, "combine": "mean",
      "residual": {"RANK": {name: f32 tensor [entries]}}, "deferred": {name: f32 tensor [entries]},
-     "velocity": as "residual", of a job with option momentum}
+     "velocity": as "residual", of a job with option momentum,
+     "retained": {"RANK": {name: [numbers]}}, of path="peers": thresholds and boundaries of the sums}
+
+Format 1 has no "retained".
 """
 
 import torch
 
-FORMAT = 1
+FORMAT = 2
+FORMATS_READ = (1, FORMAT)
 
 
 def dense_of(indices, values, entries):
@@ -69,15 +73,16 @@ def share_of(states, rank, workers):
     """Returns one worker's first residual and velocity, from the states of all workers of an earlier job.
 
     states   one state, of this rank in a job of as many workers; or one of each worker of the earlier job.
-    Returns  (step, residual, deferred, velocity); velocity is empty without momentum.
+    Returns  (step, residual, deferred, velocity, retained); velocity is empty without momentum. retained has the
+             numbers of the sums of peers: empty in format 1, and for another number of workers.
     Law      the sum of all workers' residuals, over the divisor of the job's mean, stays the same. With another number
              of workers each begins with the mean of the residuals (combine mean), or an equal share of their sum. So do
              velocities, which enter the residual in every step.
     Raises   ValueError: a state is missing, or states of several jobs are mixed.
     """
     states = [states] if isinstance(states, dict) else list(states)
-    if not states or any(state.get("format") != FORMAT for state in states):
-        raise ValueError(f"these are not states of format {FORMAT}, as State.state_dict() makes them")
+    if not states or any(state.get("format") not in FORMATS_READ for state in states):
+        raise ValueError(f"these are not states of format {' or '.join(map(str, FORMATS_READ))}, as State.state_dict() makes them")
     first = states[0]
     for state in states:
         if (state["workers"], state["step"], state["combine"]) != (first["workers"], first["step"], first["combine"]):
@@ -86,13 +91,13 @@ def share_of(states, rank, workers):
     by_rank = _by_rank(states, "residual")
     velocities = _by_rank(states, "velocity")
     if first["workers"] == workers and rank in by_rank:
-        return first["step"], by_rank[rank], first["deferred"], velocities.get(rank, {})
+        return first["step"], by_rank[rank], first["deferred"], velocities.get(rank, {}), _by_rank(states, "retained").get(rank, {})
     missing = [number for number in range(first["workers"]) if number not in by_rank]
     if missing:
         raise ValueError(f"the residuals of workers {missing} of {first['workers']} are missing. Load a list with the "
                          "state of every worker: each of the new workers begins with a share of all residuals")
     divisor = workers if first["combine"] == "sum" else first["workers"]
-    return first["step"], _shares(by_rank, divisor), first["deferred"], _shares(velocities, divisor)
+    return first["step"], _shares(by_rank, divisor), first["deferred"], _shares(velocities, divisor), {}
 
 
 def _by_rank(states, key):

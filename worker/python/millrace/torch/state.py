@@ -14,11 +14,11 @@ import torch.distributed as dist
 
 from . import velocities
 from .device import future_of, ready_of
-from .exchange import Bucket, Exchange, Place, slices_of
+from .exchange import Bucket, Exchange, Layout, Place
 from .fsdp import MeshPlace, ShardedExchange, ShardedHook, ShardedModel, states_of_shard, with_suffix
-from .loss_scale import FLAG, LossScale
-from .options import (check_clip, check_scaler, check_sharded, http_of_rank, job_name, library_of_path, rank_and_world_size, shard_list,
-                      split_options)
+from .loss_scale import FLAG, RAISED, RAISED_ON_GRID, LossScale
+from .options import (check_clip, check_scaler, check_sharded, http_of_rank, is_on, job_name, library_of_path, rank_and_world_size,
+                      shard_list, split_options)
 from .parameters import find_owner, named_mapping, names_of, trained_names
 from .plan import COMPRESSION, DENSE_BELOW, check_rules, plan_tensors
 from .report import Report, Stats
@@ -101,7 +101,7 @@ class State:
         of_job, of_worker = split_options(self._library, options)
         self._compression = {"select": select} | ({} if codec is None else {"codec_up": codec})
         self._compression |= {name: of_job.pop(name) for name in COMPRESSION if name in of_job}
-        self._dense_below = 0 if of_job.get("unbiased") in (True, "on") else dense_below
+        self._dense_below = 0 if is_on(of_job, "unbiased") else dense_below
         self._rules = dict(rules or {})
         check_rules(self._rules)
         self._job = {"name": job, "workers": self.world_size, "combine": "mean", **of_job}
@@ -115,13 +115,17 @@ class State:
         check_clip(self._clips(), grad_scaler, self._mesh_place)
         self._fuses = path != "peers"
         check_scaler(grad_scaler, of_job)
-        self._loss_scale = None if grad_scaler is None else LossScale(grad_scaler)
+        self._on_grid = is_on(of_job, "reproducible")
+        self._loss_scale = None
+        if grad_scaler is not None:
+            self._loss_scale = LossScale(grad_scaler, RAISED_ON_GRID if self._on_grid else RAISED)
         self._summary_every, self._tensorboard, self._timeout = summary_every, tensorboard, timeout
         self._residuals = Residuals()
         self._first_step = 0  # of a loaded state
         self._loaded = None
         self._names = None  # {parameter: name}
         self._places = {}
+        self._layouts = {}  # {identity of a bucket's first parameter: Layout}
         self._session = self._exchange = self._report = self._end = None
         self._collected = []  # the first step's buckets, until the State is connected
         self._seen = set()  # names in the first step's buckets; None: checked
@@ -166,13 +170,11 @@ class State:
         """Sends the bucket, or collects it until the State is connected."""
         buffer, parameters = bucket.buffer(), bucket.parameters()
         self._check_buffer(buffer)
-        self._name(parameters)
-        names = [self._names[parameter] for parameter in parameters]
-        sizes = [parameter.numel() for parameter in parameters]
-        slices = slices_of(buffer.detach(), list(zip(names, sizes)))
-        self._collected.append(Bucket(buffer, slices, bucket.is_last(), future, ready=ready_of(buffer)))
+        layout = self._layout(parameters)
+        layout.check(buffer)
+        self._collected.append(Bucket(buffer, layout, bucket.is_last(), future, ready=ready_of(buffer)))
         if self._seen is not None:
-            self._seen.update(names)
+            self._seen.update(self._names[parameter] for parameter in parameters)
             if bucket.is_last():
                 self._begin()
         if self._exchange is not None:
@@ -182,6 +184,15 @@ class State:
                 if step is not None:
                     exchange = self._exchange
                     self._at_the_end_of_backward(lambda: exchange.await_step(step))
+
+    def _layout(self, parameters):
+        """Returns the Layout of a bucket with these parameters. A new one replaces that of DDP's buckets before."""
+        first = id(parameters[0]) if parameters else None
+        layout = self._layouts.get(first)
+        if layout is None or not layout.is_of(parameters):
+            self._name(parameters)
+            layout = self._layouts[first] = Layout(parameters, [self._names[parameter] for parameter in parameters])
+        return layout
 
     @property
     def session(self) -> Any:
@@ -226,11 +237,15 @@ class State:
                 if withdrawn is not None:
                     values.sub_(withdrawn.to(values.device))
                 deferred[name] = self._loss_scale.deferred.get(name, torch.zeros_like(values)).to(values.device, copy=True)
+        retained = {}
+        if hasattr(self._session, "retained"):  # of peers alone
+            retained = {name: self._session.retained(tensor) for name, (tensor, _) in places.items()}
+        by_rank = {"residual": residual, "velocity": velocity, "retained": retained}
         if self._mesh_place is not None:
-            residual, velocity = with_suffix(residual, self._mesh_place.suffix), with_suffix(velocity, self._mesh_place.suffix)
+            by_rank = {key: with_suffix(values, self._mesh_place.suffix) for key, values in by_rank.items()}
         return {"format": FORMAT, "step": self._first_step + self._exchange.steps, "workers": self.world_size,
-                "combine": self._job["combine"], "residual": {str(self.rank): residual}, "deferred": deferred,
-                **({"velocity": {str(self.rank): velocity}} if velocity else {})}
+                "combine": self._job["combine"], "deferred": deferred,
+                **{key: {str(self.rank): values} for key, values in by_rank.items() if values or key == "residual"}}
 
     def load_state_dict(self, state: Union[Dict[str, Any], Sequence[Dict[str, Any]]]) -> None:
         """Begins with a saved residual in the place of the present one.
@@ -319,9 +334,10 @@ class State:
         self._places = {tensor.name: Place(at, tensor.dimension, tensor.late) for at, tensor in enumerate(plan.tensors)}
         if self._loss_scale is not None:
             self._places[FLAG] = Place(len(tensors), 1, True)
-            # A dense job sends it together with the small parameters.
+            # A dense job sends it together with the small parameters. On a grid it has a bucket of its own.
             exact = {"select": "none", "reselect": "none", "codec_up": "raw+raw", "codec_down": "raw+raw"}
-            tensors.append(library.Tensor(FLAG, 1, **({} if plan.job == {"select": "none"} else exact)))
+            together = plan.job == {"select": "none"} and not self._on_grid
+            tensors.append(library.Tensor(FLAG, 1, **({} if together else exact)))
         self._session = library.Session(library.JobConfig(**self._job, **plan.job),
                                         library.WorkerConfig(**self._worker), tensors)
         entries = sum(tensor.dimension for tensor in plan.tensors)
@@ -348,7 +364,7 @@ class State:
             self._apply_loaded()
 
     def _apply_loaded(self):
-        (step, residual, deferred, velocity), self._loaded = self._loaded, None
+        (step, residual, deferred, velocity, retained), self._loaded = self._loaded, None
         places = {name: place for name, place in self._places.items() if name != FLAG}
         wrong = [name for name in {**places, **residual}
                  if name not in places or name not in residual or residual[name].numel() != places[name].entries]
@@ -366,6 +382,9 @@ class State:
             for place in places.values():
                 self._session.take_residual(place.tensor)
             self._residuals.replace(residual)
+        if hasattr(self._session, "restore_retained"):
+            for name in places.keys() & retained.keys():
+                self._session.restore_retained(places[name].tensor, retained[name])
         if self._loss_scale is not None:
             self._loss_scale.load(deferred)
         self._first_step = step - self._exchange.steps

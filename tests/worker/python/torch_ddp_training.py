@@ -1,0 +1,115 @@
+"""Training for the cases of torch_ddp_cases.py: the ranks, models, batches, and comparisons of parameters."""
+
+import itertools
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from millrace.torch import State, hook
+
+
+class Ranks:
+    """One rank's view of the test: its number, the library, the shards."""
+
+    def __init__(self, rank, world_size, library, servers):
+        self.rank, self.world_size, self.library, self.servers = rank, world_size, library, servers
+        self._jobs = itertools.count()
+
+    def job_name(self):
+        """Returns the name of a new job: the same at all ranks, which call it equally often."""
+        return f"ddp{next(self._jobs)}"
+
+    def state(self, job=None, **options):
+        """Returns a State of a new job."""
+        options = {"rank": self.rank, "world_size": self.world_size, "select": "none", **options}
+        if self.servers == "peers":
+            return State(path="peers", job=job or self.job_name(), _library=self.library, **options)
+        return State(self.servers, job=job or self.job_name(), _library=self.library, **options)
+
+    def gather(self, value):
+        """Returns the value of every rank."""
+        values = [None] * self.world_size
+        dist.all_gather_object(values, value)
+        return values
+
+
+class Deep(torch.nn.Module):
+    """Three layers of 400,000 parameters, in more than one bucket of DDP; four of them are small."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.third = torch.nn.Linear(64, 700), torch.nn.Linear(700, 500), torch.nn.Linear(500, 10)
+
+    def forward(self, inputs):
+        return self.third(torch.relu(self.second(torch.relu(self.first(inputs)))))
+
+
+class Branches(torch.nn.Module):
+    """Two layers, of which a step uses one; the third is never used."""
+
+    def __init__(self):
+        super().__init__()
+        self.left, self.right, self.never = torch.nn.Linear(64, 10), torch.nn.Linear(64, 10), torch.nn.Linear(64, 10)
+        self.turn = 0
+
+    def forward(self, inputs):
+        self.turn += 1
+        return (self.left if self.turn % 2 else self.right)(inputs)
+
+
+class Tied(torch.nn.Module):
+    """A language model's shape: the output layer has the weights of the embedding."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = torch.nn.Embedding(64, 32)
+        self.output = torch.nn.Linear(32, 64, bias=False)
+        self.output.weight = self.embedding.weight
+
+    def forward(self, inputs):
+        return self.output(self.embedding(inputs.abs().mul(10).long().clamp(max=63)).mean(1))[:, :10]
+
+
+def batch(rank, at):
+    """Returns the inputs and labels of one step of one rank."""
+    draw = torch.Generator().manual_seed(1_000 * at + rank)
+    return torch.randn(8, 64, generator=draw), torch.randint(0, 10, (8,), generator=draw)
+
+
+def loss_of(ddp, ranks, at):
+    inputs, labels = batch(ranks.rank, at)
+    return torch.nn.functional.cross_entropy(ddp(inputs), labels)
+
+
+def plain_step(ranks, ddp, optimizer, at):
+    optimizer.zero_grad()
+    loss_of(ddp, ranks, at).backward()
+    optimizer.step()
+
+
+def wrapped(make, state=None, **options):
+    torch.manual_seed(5)
+    ddp = DistributedDataParallel(make(), bucket_cap_mb=0.1, **options)
+    if state is not None:
+        ddp.register_comm_hook(state, hook)
+    return ddp
+
+
+def train(ranks, ddp, step=plain_step, steps=4):
+    """Trains and returns the parameters."""
+    optimizer = torch.optim.SGD([parameter for parameter in ddp.parameters() if parameter.requires_grad], lr=0.1, momentum=0.9)
+    for at in range(steps):
+        step(ranks, ddp, optimizer, at)
+    return [parameter.detach().clone() for parameter in ddp.module.parameters()]
+
+
+def assert_near(found, expected, bound=2e-6):
+    for one, other in zip(found, expected):
+        error = float((one - other).abs().max() / other.abs().max().clamp(min=1e-9))
+        assert error <= bound, f"a parameter of shape {list(one.shape)} differs by {error} of its largest value"
+
+
+def assert_ranks_agree(ranks, parameters):
+    for one, other in zip(*ranks.gather(parameters)[:2]):
+        assert torch.equal(one, other), "the ranks have different parameters"
