@@ -230,7 +230,8 @@ class JobStore {
   uint64_t stale_ = 0;       ///< of these, for a save that was given up
   bool dropped_ = false;
   bool loading_ = false;
-  std::optional<StoreFile> loaded_;  ///< for recover()
+  std::optional<StoreFile> loaded_;  ///< for recover(); without parts: no save can be used
+  std::string unusable_save_;        ///< why; empty: none was read
   bool ended_ = false;
   bool last_save_asked_ = false;
   std::optional<Error> failure_;

@@ -14,6 +14,7 @@ namespace millrace::server {
 void JobStore::drop() {
   dropped_ = true;
   loaded_.reset();
+  unusable_save_.clear();
   for (Part& part : parts_) {
     // What runs has the arrays, and changes them, unless it reads.
     const bool changed = part.running && !std::holds_alternative<StoreTask::Read>(part.queue.front().work) &&
@@ -97,7 +98,6 @@ bool JobStore::go_on_from_save(Part& part, const Log& log, Actions& actions) {
 void JobStore::recover(const Log& log, Actions& actions) {
   if (!dropped_ || loading_ || failure_) return;
   const bool may_load = saves_.possible && !loaded_;
-  const bool usable = loaded_ && !loaded_->parts.empty() && may_start_with(*loaded_, header_).has_value();
   std::vector<Part*> missing;
   for (Part& part : parts_) {
     if (part.ready || (part.running && !part.filled)) continue;
@@ -105,7 +105,7 @@ void JobStore::recover(const Log& log, Actions& actions) {
       go_on_from(part, part.position, part.arrays, log, actions);
       continue;
     }
-    if (usable && go_on_from_save(part, log, actions)) continue;
+    if (loaded_ && go_on_from_save(part, log, actions)) continue;
     // A save is tried before zeros: it may spare the replay, and it holds the first weights where a worker placed them.
     if (may_load || !continue_from_initial(part, log, actions)) missing.push_back(&part);
   }
@@ -127,8 +127,9 @@ void JobStore::recover(const Log& log, Actions& actions) {
       ErrorCode::kIo,
       fmt::format(
           "job '{}': the weights that shard {} held of part {} are lost: {} of this job is on its log as far back "
-          "as the workers keep updates (--store-dir, --store-save-every)",
-          header_.name, header_.shard, missing.front()->part, saves_.possible ? "no save" : "nothing")};
+          "as the workers keep updates (--store-dir, --store-save-every){}{}",
+          header_.name, header_.shard, missing.front()->part, saves_.possible ? "no save" : "nothing",
+          unusable_save_.empty() ? "" : "; ", unusable_save_)};
 }
 
 void JobStore::restore(uint32_t number, StorePosition position, StoreArrays arrays, Actions& actions) {

@@ -8,6 +8,13 @@
 
 /// Saves: begins one, copies and writes one part after another, ends it. Also reads the save that a job begins with.
 namespace millrace::server {
+namespace {
+
+/// Returns the code that the members of a job receive with a failed load. A damaged save is a damaged file of this
+/// shard to them. As a malformed message it would have another exit code at a worker that joins than at one that runs.
+ErrorCode load_failure_code(ErrorCode code) { return code == ErrorCode::kMalformed ? ErrorCode::kIo : code; }
+
+}  // namespace
 
 void JobStore::request(StoreRequest::What what, SharedBytes bytes, Actions& actions) {
   if (what != StoreRequest::What::kLoad) ++unanswered_;
@@ -148,12 +155,17 @@ void JobStore::on_loaded(Result<StoreFile> loaded, Actions& actions) {
   loading_ = false;
   if (failure_ || ended_) return;
   if (dropped_) {
-    // A save that cannot be read counts as none: recover() handles that case.
-    loaded_ = loaded ? std::move(*loaded) : StoreFile{};
+    const Status usable = loaded ? may_start_with(*loaded, header_) : std::unexpected(loaded.error());
+    // A save that cannot be used counts as none: recover() handles that case.
+    loaded_ = usable ? std::move(*loaded) : StoreFile{};
+    if (usable) return;
+    unusable_save_ = usable.error().message;
+    actions.log.push_back(
+        {Severity::kWarning, fmt::format("job '{}': its save is not used: {}", header_.name, unusable_save_)});
     return;
   }
   if (!loaded) {
-    failure_ = Error{loaded.error().code,
+    failure_ = Error{load_failure_code(loaded.error().code),
                      fmt::format("job '{}' is to begin with saved weights: {}", header_.name, loaded.error().message)};
     return;
   }
@@ -165,7 +177,7 @@ void JobStore::on_loaded(Result<StoreFile> loaded, Actions& actions) {
         fail(ErrorCode::kMalformed, fmt::format("the save of job '{}' has other parts than its header says", name()));
   }
   if (!fits) {
-    failure_ = fits.error();
+    failure_ = Error{load_failure_code(fits.error().code), fits.error().message};
     return;
   }
   for (size_t at = 0; at < parts_.size(); ++at) {

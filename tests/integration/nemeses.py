@@ -16,8 +16,9 @@ from commands import TIMEOUT_S  # pylint: disable=wrong-import-position
 from shards_by_hand import WORKERS, ShardsByHand  # pylint: disable=wrong-import-position
 
 # Only where a time limit is to pass: elsewhere a busy machine must not pass one.
-SHARD_LIMITS = ("--abandon-after", "3s")
-SHORT_LIMITS = ("--dead-after", "2s", "--heartbeat", "200ms", "--shard-silence", "4s")
+DEAD_AFTER_S = 10
+SHARD_LIMITS = ("--abandon-after", f"{DEAD_AFTER_S}s")
+SHORT_LIMITS = ("--dead-after", f"{DEAD_AFTER_S}s", "--heartbeat", "200ms", "--shard-silence", f"{2 * DEAD_AFTER_S}s")
 
 # Codes of a worker whose sentence names the cause (deploy/OPERATING.md): bad data, unreachable, refused, a file, ended early.
 ENDED = (3, 4, 5, 6, 8)
@@ -35,14 +36,15 @@ class Nemesis(ShardsByHand):
     """A job either yields the model of an undisturbed run, bit for bit, or all its workers end with a sentence."""
 
     epochs = 5  # of 100 steps each
+    compute_time = "4ms"  # of a step
 
     def setUp(self):
         super().setUp()
         self.draw = random.Random(f"{CHOSEN.seed} {self.id()}")
 
     def begin(self, cluster, *flags):
-        """Starts workers that take 4 ms a step, and waits until every shard has decided a step."""
-        workers = self.workers(cluster, self.folder / "disturbed", "--compute-time", "4ms", *flags)
+        """Starts workers that compute for some time a step, and waits until every shard has decided a step."""
+        workers = self.workers(cluster, self.folder / "disturbed", "--compute-time", self.compute_time, *flags)
         self.addCleanup(self.end_workers, workers)
         cluster.wait_for(lambda: cluster.status(0)["jobs"] and cluster.status(1)["jobs"], "the job does not begin")
         cluster.wait_for_steps(5)
@@ -55,8 +57,18 @@ class Nemesis(ShardsByHand):
                 worker.kill()
             worker.communicate()
 
-    def same_model(self, workers):
-        self.assertEqual(self.model(workers, self.folder / "disturbed"), self.undisturbed())
+    def same_model(self, workers, *flags):
+        """Each push is in the model, and once: it has the bits of an undisturbed run with these flags."""
+        self.assertEqual(self.model(workers, self.folder / "disturbed"), self.undisturbed(*flags))
+
+    def ended_alike(self, workers, code, *words):
+        """Every worker ends with this code, and with a sentence that has all the words."""
+        ends = [self.ended(worker) for worker in workers]
+        for its_code, sentence in ends:
+            # A worker whose Hello comes after the end is refused with code 5, and reads the same reason.
+            self.assertEqual(its_code, 5 if "refuses: job" in sentence else code, ends)
+            for word in words:
+                self.assertRegex(sentence, word)
 
     def ended(self, worker):
         """Waits for a worker that must not succeed. Returns its exit code and the last line of its stderr."""

@@ -18,7 +18,7 @@ if INSIDE not in os.environ:
     ARGUMENTS = sys.argv[1:]
 
 from commands import millrace
-from nemeses import SHARD_LIMITS, Nemesis, log_of
+from nemeses import Nemesis, log_of
 from shards_by_hand import SHARDS
 
 DISK_BYTES = 1 << 20
@@ -50,7 +50,7 @@ class FullDisks(Nemesis):
     def test_AFullDiskOfSavesKeepsTheSaveBefore(self):
         """A save that fails leaves the one before whole, the log names file and reason, and a later one succeeds."""
         disk = Disk(self, self.folder / "disk")
-        cluster = self.cluster(self.folder / "table.db", *SHARD_LIMITS, "--store-dir", disk.path)
+        cluster = self.cluster(self.folder / "table.db", "--store-dir", disk.path)
         model = self.folder / "disturbed"
         flags = ["--servers", cluster.servers(), "--job", "stored", "--train", self.folder / "rows.svm", "--batch", 2, "--epochs", 20, "--store",
                  "adagrad:0.5", "--compute-time", "4ms", "-o", model]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Nemeses of a training besides kills: stopped processes, a clock that jumps, a damaged or lost table, lost saves.
+"""Nemeses of a training besides kills: stopped processes, a clock that jumps, damaged or lost tables and saves.
 
     nemesis_test.py FOLDER_OF_PROGRAMS CLOCK_SHIFT_LIBRARY [--thorough] [--seed N] [unittest arguments]
 
@@ -8,6 +8,7 @@ for bit, or its workers end with a sentence. nemesis_host_test.py has a full dis
 """
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -19,30 +20,29 @@ import unittest
 from datetime import datetime
 from unittest import mock
 
-from commands import start
-from nemeses import CHOSEN, SHARD_LIMITS, SHORT_LIMITS, Nemesis, damage, log_of
+from commands import TIMEOUT_S, start
+from nemeses import CHOSEN, DEAD_AFTER_S, SHARD_LIMITS, SHORT_LIMITS, Nemesis, damage, log_of
 from shards_by_hand import SHARDS, WORKERS
 
 CLOCK_SHIFT = sys.argv.pop(1) if len(sys.argv) > 1 else ""
 HOUR_S = 3600
 
 
-@unittest.skipUnless(CHOSEN.thorough, "its time limits are too short for a busy machine (--thorough)")
 class Stops(Nemesis):
     """SIGSTOP and SIGCONT."""
 
     def test_AStoppedShardThatGoesOnInTimeLosesNothing(self):
         """A shard that stops for longer than dead_after, and shorter than shard_silence, changes no bit."""
-        cluster = self.cluster(self.folder / "stop.db", *SHARD_LIMITS)
-        workers = self.begin(cluster, "--dead-after", "1s", "--heartbeat", "200ms", "--shard-silence", "60s")
+        cluster = self.cluster(self.folder / "stop.db")
+        workers = self.begin(cluster, "--dead-after", f"{DEAD_AFTER_S}s", "--heartbeat", "200ms", "--shard-silence", "10m")
         cluster.processes[1].send_signal(signal.SIGSTOP)
-        time.sleep(1.5)
+        time.sleep(1.2 * DEAD_AFTER_S)
         cluster.processes[1].send_signal(signal.SIGCONT)
         self.same_model(workers)
 
     def test_AShardThatStopsForTooLongEndsTheJobAndServesTheNextOne(self):
         """After shard_silence the workers end with code 8 and name the shard; it serves the next job once it continues."""
-        cluster = self.cluster(self.folder / "stop.db", *SHARD_LIMITS)
+        cluster = self.cluster(self.folder / "stop.db")
         workers = self.begin(cluster, *SHORT_LIMITS)
         cluster.processes[1].send_signal(signal.SIGSTOP)
         for worker in workers:
@@ -54,7 +54,7 @@ class Stops(Nemesis):
 
     def test_AStoppedWorkerIsEvictedAndDoesNotComeBack(self):
         """The other worker finishes and reports that one is missing; the evicted one ends with a sentence."""
-        cluster = self.cluster(self.folder / "stop.db", *SHARD_LIMITS)
+        cluster = self.cluster(self.folder / "stop.db")
         workers = self.begin(cluster, *SHORT_LIMITS)
         workers[1].send_signal(signal.SIGSTOP)
         code, sentence = self.ended(workers[0])
@@ -79,7 +79,7 @@ class Clocks(Nemesis):
                 file.write(struct.pack("=q", seconds))
 
         with mock.patch.dict(os.environ, CLOCK_SHIFT_FILE=str(shift), LD_PRELOAD=CLOCK_SHIFT):
-            cluster = self.cluster(self.folder / "clock.db", *SHARD_LIMITS)
+            cluster = self.cluster(self.folder / "clock.db")
             workers = self.begin(cluster)
             for seconds in (HOUR_S, -HOUR_S):
                 jump(seconds)
@@ -102,7 +102,7 @@ class LostTables(Nemesis):
     def test_AJobWhoseMembersStayNeedsNoTable(self):
         """A table's file that is removed during a job changes no bit, and the shards' log says what to do."""
         table = self.folder / "table.db"
-        cluster = self.cluster(table, *SHARD_LIMITS)
+        cluster = self.cluster(table)
         workers = self.begin(cluster)
         self.lose(table)
         self.same_model(workers)
@@ -112,7 +112,7 @@ class LostTables(Nemesis):
     def test_AShardThatStartsWithANewTableEndsTheJobsOfTheOldOne(self):
         """Workers of the lost table's job end with a sentence. After a restart of all shards the next job trains."""
         table = self.folder / "table.db"
-        cluster = self.cluster(table, *SHARD_LIMITS)
+        cluster = self.cluster(table)
         workers = self.begin(cluster)
         self.lose(table)
         cluster.kill(1)
@@ -127,7 +127,7 @@ class LostTables(Nemesis):
     def test_AWorkerOfTheLostTableDoesNotEnterTheNextJobOfItsName(self):
         """A worker that was stopped during the loss ends with a sentence, and changes no bit of the job of its name."""
         table = self.folder / "table.db"
-        cluster = self.cluster(table, *SHARD_LIMITS)
+        cluster = self.cluster(table)
         workers = self.begin(cluster, "--shard-silence", "600s")
         workers[1].send_signal(signal.SIGSTOP)
         for shard in range(SHARDS):
@@ -144,7 +144,7 @@ class LostTables(Nemesis):
     def test_AShardWhoseRowIsDamagedDoesNotStart(self):
         """A flipped bit in its count of starts would give an incarnation again: the start names the row."""
         table = self.folder / "table.db"
-        cluster = self.cluster(table, *SHARD_LIMITS)
+        cluster = self.cluster(table)
         cluster.kill(1)
         with contextlib.closing(sqlite3.connect(table)) as database, database:
             self.assertEqual(database.execute("UPDATE shards SET life = 0 WHERE shard = 1").rowcount, 1)
@@ -159,18 +159,56 @@ class StoreJobs(Nemesis):
         super().setUp()
         self.saves = self.folder / "saves"
         self.saves.mkdir()
-        self.store = self.cluster(self.folder / "store.db", *SHARD_LIMITS, "--store-dir", self.saves)
+        self.model_path = self.folder / "stored.model"
+        self.store = self.cluster(self.folder / "store.db", "--store-dir", self.saves)
 
-    def store_workers(self, *flags):
-        model = self.folder / "stored.model"
-        running = [start("train", "--servers", self.store.servers(), "--job", "stored", "--worker", worker, "--workers", WORKERS, "--train",
-                         self.folder / "rows.svm", "--batch", 2, "--store", "adagrad:0.5", "--json", "-o", model, *flags)
+    def store_workers(self, *flags, job="stored"):
+        running = [start("train", "--servers", self.store.servers(), "--job", job, "--worker", worker, "--workers", WORKERS, "--train",
+                         self.folder / "rows.svm", "--batch", 2, "--store", "adagrad:0.5", "--audit", "--json", "-o", self.model_path, *flags)
                    for worker in range(WORKERS)]
         self.addCleanup(self.end_workers, running)
         return running
 
+    def trained(self, *flags, job="stored"):
+        """Trains an epoch to its end, with no value lost or counted twice. Returns the bytes of the model."""
+        for worker in self.store_workers("--epochs", 1, *flags, job=job):
+            out, err = worker.communicate(timeout=TIMEOUT_S)
+            self.assertEqual(worker.returncode, 0, err)
+            self.assertEqual(json.loads(out.strip().split("\n")[-1])["audit"]["imbalance"], 0, out)
+        model = self.model_path.read_bytes()
+        self.model_path.unlink()
+        return model
+
+    def begin_saved(self):
+        """Starts workers whose shards save once, after some steps. Returns the workers, some steps later."""
+        workers = self.store_workers("--epochs", 20, "--compute-time", self.compute_time)
+        self.store.wait_for(lambda: self.store.status(0)["jobs"] and self.store.status(1)["jobs"], "the job does not begin")
+        self.store.wait_for_steps(20)
+        for process in self.store.processes:
+            process.send_signal(signal.SIGUSR2)
+        self.store.wait_for(lambda: len(self.files()) == SHARDS, "the store is not saved")
+        self.store.wait_for_steps(20)
+        return workers
+
     def files(self):
         return sorted(self.saves.glob("*.store"))
+
+    def file(self, shard, job="stored"):
+        (path,) = self.saves.glob(f"{job}-*.shard-{shard}.store")
+        return path
+
+    def copies(self):
+        return {path: path.read_bytes() for path in self.files()}
+
+    def put_back(self, copies):
+        """Ends the shards, so that no save of theirs is under way, and starts them with these saves alone."""
+        self.store.end()
+        for path in self.saves.iterdir():
+            path.unlink()
+        for path, data in copies.items():
+            path.write_bytes(data)
+        for shard in range(SHARDS):
+            self.store.start(shard)
 
 
 @unittest.skipUnless(CHOSEN.thorough, "its time limits are too short for a busy machine (--thorough)")
@@ -213,39 +251,91 @@ class DamagedTables(Nemesis):
             self.survives(self.wal)
 
 
+class DamagedSaves(StoreJobs):
+    """A save has a flipped bit, lacks its end, or is another one's. No job continues with it, and its copy works."""
+
+    def flipped(self, data, at):
+        return data[:at] + bytes([data[at] ^ 1 << self.draw.randrange(8)]) + data[at + 1:]
+
+    def damages(self, copies, shard):
+        """Returns bytes in place of the shard's save, with the workers' exit code and words of their sentence."""
+        data = copies[self.file(shard)]
+        name = data.index(b"stored")
+        refused = {
+            "in the magic": (self.flipped(data, 0), 6, "it does not begin as one"),
+            "in the version": (data[:7] + bytes([data[7] ^ 1]) + data[8:], 5, "of a version that this build does not read"),
+            "in a length": (self.flipped(data, 9), 6, "is damaged"),
+            "in the name": (self.flipped(data, name), 6, "a checksum does not fit"),
+            "in the last weight": (self.flipped(data, len(data) - 40), 6, "a checksum does not fit"),
+            "in the last byte": (self.flipped(data, len(data) - 1), 6, "a checksum does not fit"),
+            "half of it": (data[:len(data) // 2], 6, "it is cut off"),
+            "without its last byte": (data[:-1], 6, "it is cut off"),
+            "empty": (b"", 6, "it is too short"),
+            "of the other shard": (copies[self.file(1 - shard)], 5, f"it is of shard {1 - shard} of 2, this is shard {shard} of 2"),
+            "of another job": (copies[self.file(shard, "other")], 5, "its name is 'other'"),
+        }
+        for number in range(40 if CHOSEN.thorough else 2):
+            refused[f"at random {number}"] = (damage(data, self.draw), 6, "the save is damaged")
+        return refused
+
+    def test_AJobDoesNotBeginWithADamagedSave(self):
+        """Its workers end with one code and a sentence, and write no model. With the copy the next job trains."""
+        self.trained()
+        self.trained(job="other")
+        self.store.end()
+        copies = self.copies()
+        self.put_back(copies)
+        expected = self.trained("--store-begin", "saved")
+        self.assertNotEqual(expected, self.trained())
+        for shard in range(SHARDS):
+            for place, (data, code, words) in self.damages(copies, shard).items():
+                with self.subTest(shard=shard, place=place):
+                    self.put_back(copies | {self.file(shard): data})
+                    workers = self.store_workers("--store-begin", "saved")
+                    self.ended_alike(workers, code, words)
+                    self.assertFalse(self.model_path.exists())
+            self.store.end()
+            self.assertEqual(self.file(shard).read_bytes(), data, "the damaged save stays")
+            self.put_back(copies)
+            self.assertEqual(self.trained("--store-begin", "saved"), expected)
+
+    def test_AKilledShardDoesNotContinueFromADamagedSave(self):
+        """The workers' sentence names part and file. Each run from the copies of one moment makes the same model."""
+        workers = self.begin_saved()
+        self.store.kill(1)
+        copies = self.copies()
+        data = copies[self.file(1)]
+        self.file(1).write_bytes(self.flipped(data, len(data) // 2))
+        self.store.start(1)
+        self.ended_alike(workers, 6, "the weights that shard 1 held of part [0-9]+ are lost", f"the save is damaged.*{self.file(1).name}")
+        self.assertIn("its save is not used: the save is damaged", log_of(self.store, 1))
+        models = set()
+        for _ in range(2):
+            self.put_back(copies)
+            models.add(self.trained("--store-begin", "saved"))
+        self.assertEqual(len(models), 1)
+
+
 class LostReplicas(StoreJobs):
     """All copies of a part are gone."""
 
     def test_AShardWithoutItsSaveEndsTheJobWithWhatIsLost(self):
         """No process has the weights of the killed shard's parts: the workers' sentence names shard and part."""
-        workers = self.store_workers("--epochs", 20, "--compute-time", "4ms")
-        self.store.wait_for(lambda: self.store.status(0)["jobs"] and self.store.status(1)["jobs"], "the job does not begin")
-        self.store.wait_for_steps(20)
-        for process in self.store.processes:
-            process.send_signal(signal.SIGUSR2)
-        self.store.wait_for(lambda: len(self.files()) == SHARDS, "the store is not saved")
-        self.store.wait_for_steps(20)
+        workers = self.begin_saved()
         self.store.kill(1)
-        for path in self.files():
-            if "shard-1" in path.name:
-                path.unlink()
+        self.file(1).unlink()
         self.store.start(1)
-        for worker in workers:
-            code, sentence = self.ended(worker)
-            self.assertEqual(code, 6, sentence)
-            self.assertRegex(sentence, "the weights that shard 1 held of part [0-9]+ are lost")
+        self.ended_alike(workers, 6, "the weights that shard 1 held of part [0-9]+ are lost")
         self.assertEqual(len(self.files()), SHARDS - 1, "what shard 0 had saved stays")
 
-    @unittest.skipUnless(CHOSEN.thorough, "its time limits are too short for a busy machine (--thorough)")
     def test_AJobWhoseWorkersAreAllGoneEndsAndItsNameIsFree(self):
         """Without a state of any worker a job is lost: the shards end it after --abandon-after, and serve the next."""
-        workers = self.begin(self.store, *SHORT_LIMITS)
-        for worker in workers:
-            worker.kill()
-            worker.communicate()
-        self.store.wait_for(lambda: not self.store.status(0)["jobs"] and not self.store.status(1)["jobs"], "the job does not end")
-        self.assertIn("no worker has been heard for long", log_of(self.store, 0) + log_of(self.store, 1))
-        self.same_model(self.begin(self.store))
+        cluster = self.cluster(self.folder / "gone.db", *SHARD_LIMITS)
+        workers = self.begin(cluster, *SHORT_LIMITS)
+        self.end_workers(workers)
+        cluster.wait_for(lambda: not cluster.status(0)["jobs"] and not cluster.status(1)["jobs"], "the job does not end")
+        self.assertIn("no worker has been heard for long", log_of(cluster, 0) + log_of(cluster, 1))
+        self.same_model(self.begin(cluster))
 
 
 if __name__ == "__main__":

@@ -53,11 +53,11 @@ class Cluster:
             raise StartFailed(line["error"])
         self.lines[shard] = line
 
-    def start_spare(self):
+    def start_spare(self, *flags, host="127.0.0.1", enter=()):
         """Starts a spare that may take any number. Returns its process; it has said that it waits."""
         with open(self.folder / "spare.log", "a", encoding="utf-8") as log:
-            spare = subprocess.Popen([PROGRAMS / "millrace-server", "--spare", "--table", self.table, "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0",
-                                      "--json", "--drain", "0s"], stdout=subprocess.PIPE, stderr=log, text=True)
+            spare = subprocess.Popen([*enter, PROGRAMS / "millrace-server", "--spare", "--table", self.table, "--listen", f"{host}:0", "--http", f"{host}:0",
+                                      "--json", "--drain", "0s", *flags], stdout=subprocess.PIPE, stderr=log, text=True)
         self.spares.append(spare)
         if json.loads(spare.stdout.readline()) != {"event": "waiting"}:
             raise AssertionError("the spare does not wait")
@@ -120,7 +120,7 @@ class ShardsByHand(unittest.TestCase):
     """A folder with rows for each test; the same rows make the same model, bit for bit."""
 
     epochs = 20  # of 100 steps each
-    models = {}  # of undisturbed runs, by their epochs
+    models = {}  # of undisturbed runs, by their epochs and flags
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
@@ -157,10 +157,11 @@ class ShardsByHand(unittest.TestCase):
         self.assertEqual(len(models), 1)
         return models.pop()
 
-    def undisturbed(self):
-        """Returns the model of a run without faults. One run serves all tests of the same length."""
-        if self.epochs not in self.models:
-            cluster = self.cluster(self.folder / "table.db")
-            self.models[self.epochs] = self.model(self.workers(cluster, self.folder / "undisturbed"), self.folder / "undisturbed")
+    def undisturbed(self, *flags):
+        """Returns the model of a run without faults. One run serves all tests of the same length and flags."""
+        key = (self.epochs, flags)
+        if key not in self.models:
+            cluster = self.cluster(self.folder / "undisturbed.db")
+            self.models[key] = self.model(self.workers(cluster, self.folder / "undisturbed", *flags), self.folder / "undisturbed")
             cluster.end()
-        return self.models[self.epochs]
+        return self.models[key]

@@ -10,6 +10,7 @@ namespace {
 
 using protocol::StoreBegin;
 using protocol::Update;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 constexpr uint64_t kJob = 7;
@@ -226,6 +227,28 @@ TEST_F(StoreRecovering, ASaveThatCannotBeReadIsAsNone) {
   log(3, 3);
   come_back(fail(ErrorCode::kIo, "gone"));
   expect_at(3, -3);
+}
+
+TEST_F(StoreRecovering, ASaveThatCannotBeUsedIsNamedWhereTheWeightsAreLost) {
+  StoreFile of_another_shard = save_of(6, 100);
+  of_another_shard.header.shard_count = 2;
+  const std::pair<Result<StoreFile>, std::string> unusable[] = {
+      {fail(ErrorCode::kMalformed, "the save is damaged: a checksum does not fit"), "a checksum does not fit"},
+      {of_another_shard, "it is of shard 0 of 2"}};
+  for (const auto& [save, why] : unusable) {
+    log(9, 9);
+    actions_.clear();
+    come_back(save);
+    expect_at(9, -9);
+    ASSERT_FALSE(actions_.log.empty());
+    EXPECT_THAT(actions_.log[0].text, AllOf(HasSubstr("its save is not used"), HasSubstr(why)));
+    log(9, 3);
+    actions_.clear();
+    come_back(save);
+    ASSERT_TRUE(store_->failure().has_value());
+    EXPECT_EQ(store_->failure()->code, ErrorCode::kIo);
+    EXPECT_THAT(store_->failure()->message, AllOf(HasSubstr("part 0 are lost"), HasSubstr(why)));
+  }
 }
 
 TEST_F(StoreRecovering, AShardThatLivesThroughACutKeepsItsWeightsIfTheyAreOnTheLog) {

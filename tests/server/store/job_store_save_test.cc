@@ -118,6 +118,21 @@ TEST(StoreSave, AJobDoesNotBeginWithTheSaveOfAnotherOne) {
   EXPECT_THAT(reason(named), HasSubstr("job 'other' is to begin with saved weights: no such save"));
 }
 
+TEST(StoreSave, ADamagedSaveIsADamagedFileOfTheShardToTheMembers) {
+  const protocol::JobSpec spec = store_job(1, "sgd:1");
+  Stores first(spec, 1, {}, kSaves);
+  first.join_all();
+  first.step_all(0, constant(1));
+  first.finish_all();
+  Reopened second(that_begins(spec, StoreBegin::kSaved), first);
+  second.disk.saves.at({0, "job"}).back() ^= 1;
+  second.send(ScriptedCluster::peer(0), 0, {protocol::Header{}, second.hello(0), {}});
+  const std::vector<Abort> aborts = second.take_of<Abort>(0);
+  ASSERT_EQ(aborts.size(), 1u);
+  EXPECT_EQ(aborts[0].code, ErrorCode::kIo) << "not a malformed message";
+  EXPECT_THAT(aborts[0].sentence, HasSubstr("a checksum does not fit"));
+}
+
 TEST(StoreSave, AShardWithoutPartsSavesNothingAndNeedsNoSave) {
   const protocol::JobSpec spec = store_job(1, "sgd:1");
   Stores first(spec, 2, {}, kSaves);
