@@ -217,12 +217,12 @@ TEST(TcpKeys, AProcessWithTheKeyAndAnotherNumberOrGroupIsRefused) {
 TEST(TcpKeys, ANumberThatIsTakenIsRefusedAndTheFirstStays) {
   KeyedRanks ranks(3);
   ranks.join(0);
-  ranks.join(1);
   TcpFrame hello{.kind = TcpFrameKind::kHello, .size = 3, .group = ranks.group(), .from = 2, .to = 0};
   Insider first(ranks.address(0), ranks.key());
   const auto welcome = first.answer_to(hello);
   ASSERT_TRUE(welcome && welcome->kind == TcpFrameKind::kWelcome);
   EXPECT_THAT(refusal_of(ranks.meeting_of(2), ErrorCode::kJobMismatch), HasSubstr("two processes have this number"));
+  ranks.join(1);  // rank 0 listens until it has met it
   hello.to = 1;
   Insider to_rank_one(ranks.address(1), ranks.key());
   const auto welcome_of_one = to_rank_one.answer_to(hello);
