@@ -31,8 +31,8 @@ void print_plain() {
                 MILLRACE_MEMBER(values))
   MILLRACE_TYPE(peers::MpiOptions, MILLRACE_MEMBER(shared_bytes_max); MILLRACE_MEMBER(fortran_handle))
   MILLRACE_TYPE(peers::TcpOptions, MILLRACE_MEMBER(rank); MILLRACE_MEMBER(addresses); MILLRACE_MEMBER(listen);
-                MILLRACE_MEMBER(exchange); MILLRACE_MEMBER(group); MILLRACE_MEMBER(connect_max);
-                MILLRACE_MEMBER(give_up); MILLRACE_MEMBER(body_bytes_max))
+                MILLRACE_MEMBER(exchange); MILLRACE_MEMBER(group); MILLRACE_MEMBER(key_file); MILLRACE_MEMBER(insecure);
+                MILLRACE_MEMBER(connect_max); MILLRACE_MEMBER(give_up); MILLRACE_MEMBER(body_bytes_max))
   MILLRACE_TYPE(peers::GroupOptions, MILLRACE_MEMBER(silence_max); MILLRACE_MEMBER(start_max);
                 MILLRACE_MEMBER(early_bytes_max); MILLRACE_MEMBER(progress))
   MILLRACE_TYPE(peers::GroupFailure, MILLRACE_MEMBER(code); MILLRACE_MEMBER(sentence); MILLRACE_MEMBER(rank))

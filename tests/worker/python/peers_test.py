@@ -6,9 +6,12 @@
 
 import os
 import random
+import secrets
 import signal
+import tempfile
 import threading
 import unittest
+from pathlib import Path
 
 from in_threads import in_threads
 from shards import TIMEOUT_S, in_python
@@ -23,6 +26,14 @@ def addresses_of(ranks):
     """Returns addresses on a loopback host of their own, so that no other program has the ports."""
     host = f"127.{random.randint(1, 254)}.{random.randint(1, 254)}.1"
     return [f"{host}:{7600 + rank}" for rank in range(ranks)]
+
+
+def new_key(folder, name):
+    """Returns the file of a new secret key."""
+    path = Path(folder) / f"{name}.key"
+    path.write_text(f"millrace-secret-key {secrets.token_hex(32)}\n", encoding="utf-8")
+    path.chmod(0o600)
+    return str(path)
 
 
 def on_groups(groups, body):
@@ -296,6 +307,41 @@ class OverTcp(Refusals):
 
         in_threads(meet, 2)
         self.assertNotEqual(told[0], told[1])
+
+    def test_Ranks_WithOneKeyMeetBesideStrangersWithAnother(self):
+        with tempfile.TemporaryDirectory() as folder:
+            key, other = new_key(folder, "job"), new_key(folder, "other")
+            addresses, told = addresses_of(2), []
+
+            def exchange(own):
+                told.append(own)
+                return addresses
+
+            groups = [None, None]
+
+            def meet(rank):
+                groups[rank] = peers.Group(rank, listen=addresses[rank], exchange=exchange, key_file=key)
+
+            first = threading.Thread(target=meet, args=(0,))
+            first.start()
+            self.refused("unauthenticated", "rank 1 has none: give it key_file", peers.Group, 1, addresses)
+            self.refused("unauthenticated", "all ranks of the group the same key_file", peers.Group, 1, addresses, key_file=other)
+            self.refused("job_mismatch", "another group", peers.Group, 1, addresses, key_file=key, name="another")
+            meet(1)
+            first.join()
+            self.assertEqual(sorted(told), addresses)  # no part of the key
+
+        def body(group):
+            out = np.empty(100_000, np.float32)
+            peers.Allreduce(group, 100_000, "dense_ring").start(np.ones(100_000, np.float32)).wait_into(out)
+            np.testing.assert_array_equal(out, 2)
+
+        on_groups(groups, body)
+
+    def test_AddressesOfOtherMachines_NeedAKeyOrInsecure(self):
+        self.refused("invalid_argument", "say insecure", peers.Group, 0, ["192.0.2.1:7600", "192.0.2.2:7600"])
+        self.refused("invalid_argument", "leave one of them out", peers.Group, 0, addresses_of(2), key_file="job.key", insecure=True)
+        self.refused("io", "key_file: ", peers.Group, 0, addresses_of(2), key_file="/nowhere/job.key")
 
     def test_Exchange_ItsExceptionsArrive(self):
         def exchange(own):

@@ -497,29 +497,6 @@ def momentum_for_another_number_of_ranks(ranks):
     other_number_of_workers(ranks, momentum="correction:0.9")
 
 
-def ranks_with_other_options_are_refused(ranks):
-    """Settings that must be equal at all ranks are compared when they meet; every rank learns which differs."""
-    try:
-        ranks.state(model=Deep(), clip=1.0 + ranks.rank, recipe="rate=0.1").close()
-        raise AssertionError("ranks with two norms met")
-    except ranks.library.JobError as error:
-        assert error.code == "job_mismatch" and "clip=1" in str(error) and "clip=2" in str(error), error
-
-
-def options_of_servers_are_refused(ranks):
-    for options, error, word in (({"mode": "partial"}, TypeError, "every step of a sum among peers has all ranks"),
-                                 ({"shard_silence": 5}, TypeError, "silence= is"), ({"load_path": "x"}, TypeError, "load_state_dict"),
-                                 ({"codec_down": "gap+qsgd8", "allreduce": "oktopk"}, ranks.library.JobError, "ssar_split_allgather"),
-                                 ({"clip": 1.0, "grad_scaler": object()}, ValueError, "clip_grad_norm_"),
-                                 ({"http": "nowhere"}, ValueError, "has no port"),
-                                 ({"returns": "in_order"}, TypeError, "returns"), ({"allreduce": "none"}, ValueError, "none")):
-        try:
-            with ranks.state(model=Deep(), **options):
-                raise AssertionError(f"{options} was not refused")
-        except error as refusal:
-            assert word in str(refusal), refusal
-
-
 ALL = (lossless, bucket_views, static_graph, unused_parameters, tied_weights, double_precision, accumulation,
        frozen_parameters, groups_and_clipping, infinite_gradients, infinite_gradients_under_topk, topk_trains, names_by_hand,
        saved_and_resumed, error_in_the_hook)
@@ -529,5 +506,5 @@ OVER_PEERS = (lossless, unused_parameters, accumulation, double_precision, infin
               infinite_gradients_without_dense_parameters, topk_trains, topk_trains_over_peers, dense_algorithms, saved_and_resumed,
               saved_and_resumed_with_momentum, error_in_the_hook, timeout_is_a_job_error, other_number_of_workers, forked_loaders, clipping,
               saved_and_resumed_with_clip, codec_of_sums, metrics_of_peers, momentum_for_another_number_of_ranks,
-              ranks_with_other_options_are_refused, options_of_servers_are_refused, skipped_steps_of_a_reproducible_job,
+              skipped_steps_of_a_reproducible_job,
               skipped_steps_with_momentum, saved_and_resumed_with_thresholds)

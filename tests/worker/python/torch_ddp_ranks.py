@@ -19,6 +19,7 @@ import torch.distributed as dist
 import torch_ddp_cases
 import torch_ddp_training
 import torch_fakes
+import torch_peer_cases
 
 
 def main():
@@ -31,7 +32,7 @@ def main():
         library, cases = torch_fakes.FakeLibrary(torch_fakes.SumsOverGloo()), torch_ddp_cases.ALL
     elif servers == "peers":
         import millrace as library  # built
-        cases = torch_ddp_cases.OVER_PEERS
+        cases = torch_peer_cases.ALL
     else:
         import millrace as library  # built
         cases = torch_ddp_cases.ALL + torch_ddp_cases.REAL

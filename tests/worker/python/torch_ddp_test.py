@@ -19,6 +19,7 @@ import torch_required  # first: skips where PyTorch is absent
 import torch
 
 import torch_ddp_cases
+import torch_peer_cases
 from torch_shards import Shards
 
 HERE = Path(__file__).parent
@@ -99,7 +100,7 @@ class OverPeers(Cases, unittest.TestCase):
 add_tests(OverGloo, torch_ddp_cases.ALL)
 add_tests(OverShards, torch_ddp_cases.ALL + torch_ddp_cases.REAL)
 
-add_tests(OverPeers, torch_ddp_cases.OVER_PEERS)
+add_tests(OverPeers, torch_peer_cases.ALL)
 
 # Three lines, torchrun's environment, and no call of finish(). Rank 1 of "blocked" never pushes.
 PROGRAM = """

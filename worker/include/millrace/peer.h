@@ -20,8 +20,8 @@
 /// Sums of sparse gradients among ranks, without servers: libmillrace_peer (CMake: Millrace::peer). Needs C++20. It
 /// shows no type of another library and prints nothing. worker/peer/README.md explains it.
 ///
-///   millrace::peers::Group group(
-///       millrace::peers::Communicator::over_tcp({.rank = r, .addresses = {"a:7600", "b:7600"}}));
+///   millrace::peers::Group group(millrace::peers::Communicator::over_tcp(
+///       {.rank = r, .addresses = {"a:7600", "b:7600"}, .key_file = "job.key"}));
 ///   millrace::peers::Allreduce sums(
 ///       group, {.dimension = n, .algorithm = millrace::peers::Algorithm::oktopk(0.01)});
 ///   for (...) { const auto reduced = sums.start(gradient).wait(); reduced.sum.add_to(weights, -rate); }
@@ -50,6 +50,11 @@ struct TcpOptions {
   std::function<std::vector<std::string>(const std::string& own_address)> exchange = {};
   /// Name of the group: ranks of another group are refused. It is no password.
   std::string group = "peers";
+  /// File of a secret key (`millrace keys new NAME`): a copy of the same file at every rank. The ranks prove to each
+  /// other that they have it, and encrypt all messages. Empty: neither; then all addresses must be of loopback.
+  std::string key_file = {};
+  /// Allows other addresses without a key: every process that reaches them may take a rank's place.
+  bool insecure = false;
   /// Time limit for all ranks to be there.
   std::chrono::milliseconds connect_max{60'000};
   /// Called about every 100 ms while ranks are missing: true ends the wait. Empty: nothing ends it early.
@@ -72,7 +77,8 @@ class MILLRACE_API Communicator {
   /// all ranks are connected. Others that connect meanwhile are refused; afterwards this rank does not listen. The end
   /// of its group gives bytes that are not sent yet 2 s: call Group::barrier() before.
   ///
-  /// Errors   invalid_argument: the rank, or an address. conflict: another program has the address. timeout: names a
+  /// Errors   invalid_argument: the rank, an address, or the key's file. conflict: another program has the address.
+  ///          unauthenticated: one of two ranks has no key, or another one. timeout: names a
   ///          rank that is missing. job_mismatch: the ranks have different groups, lists, or two have one number.
   ///          version_mismatch: another build. unavailable: give_up. io, limit_exceeded: the system's error.
   static Communicator over_tcp(const TcpOptions& options);

@@ -1,11 +1,15 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "millrace/peer.h"
+#include "protocol/address/host_port.h"
+#include "protocol/keys/key_files.h"
+#include "protocol/keys/noise.h"
 #include "worker/peer/library/communicator_impl.h"
 #include "worker/peer/library/raise.h"
 #include "worker/peer/transport/tcp_communicator.h"
@@ -17,6 +21,25 @@ namespace {
 TimeNs nanoseconds_of(std::chrono::milliseconds time) {
   constexpr std::chrono::milliseconds kLongest = std::chrono::hours(24 * 365);
   return std::chrono::nanoseconds(std::clamp(time, std::chrono::milliseconds(0), kLongest)).count();
+}
+
+/// Throws  invalid_argument: the group has no key, and other machines reach the address. what  names it.
+void check_reach(const TcpOptions& options, const std::string& what, const std::string& address) {
+  if (!options.key_file.empty() || options.insecure) return;
+  const auto parsed = protocol::parse_host_port(protocol::without_tcp(address), protocol::PortZero::kAllowed);
+  if (!parsed || protocol::is_loopback_host(parsed->host)) return;
+  refuse(JobErrorCode::kInvalidArgument,
+         what + " " + address +
+             ": other machines may reach this address; give all ranks the same key_file (millrace keys new), or say "
+             "insecure: every process that reaches the port may then take a rank's place and read every sum");
+}
+
+std::optional<protocol::SecretKey> key_of(const TcpOptions& options) {
+  if (options.key_file.empty()) return std::nullopt;
+  if (options.insecure) refuse(JobErrorCode::kInvalidArgument, "insecure: this group has a key; leave one of them out");
+  const auto pair = protocol::read_secret_key(options.key_file);
+  if (!pair) raise({pair.error().code, "key_file: " + pair.error().message}, JobErrorOrigin::kWorker);
+  return protocol::shared_secret_of(*pair, "millrace peers");
 }
 
 }  // namespace
@@ -52,10 +75,13 @@ Communicator Communicator::over_tcp(const TcpOptions& options) {
     refuse(JobErrorCode::kInvalidArgument, "TcpOptions::exchange needs TcpOptions::listen, as 10.0.0.1:0");
   }
   const std::string& listen = options.listen.empty() ? options.addresses[options.rank] : options.listen;
-  auto listener = take(peer::TcpListener::open(listen), JobErrorOrigin::kWorker);
+  check_reach(options, "listen", listen);
   peer::TcpMeeting meeting;
+  meeting.key = key_of(options);
+  auto listener = take(peer::TcpListener::open(listen), JobErrorOrigin::kWorker);
   meeting.rank = options.rank;
   meeting.addresses = options.exchange ? options.exchange(listener.address()) : options.addresses;
+  for (const std::string& address : meeting.addresses) check_reach(options, "addresses:", address);
   meeting.group = options.group;
   meeting.time_max = nanoseconds_of(options.connect_max);
   meeting.give_up = options.give_up;

@@ -35,27 +35,28 @@ Error system_error(const char* what) {
 
 Result<std::unique_ptr<TcpCommunicator>> TcpCommunicator::connect(TcpListener listener, const TcpMeeting& meeting,
                                                                   uint64_t body_bytes_max) {
-  auto sockets = meet_ranks(std::move(listener), meeting);
-  if (!sockets) return std::unexpected(sockets.error());
-  return over(meeting.rank, std::move(*sockets), body_bytes_max);
+  auto links = meet_ranks(std::move(listener), meeting);
+  if (!links) return std::unexpected(links.error());
+  return over(meeting.rank, std::move(*links), body_bytes_max);
 }
 
-Result<std::unique_ptr<TcpCommunicator>> TcpCommunicator::over(uint32_t rank, std::vector<Descriptor> sockets,
+Result<std::unique_ptr<TcpCommunicator>> TcpCommunicator::over(uint32_t rank,
+                                                               std::vector<std::unique_ptr<TcpLink>> links,
                                                                uint64_t body_bytes_max) {
-  MILLRACE_CHECK(rank < sockets.size(), rank, sockets.size());
-  std::unique_ptr<TcpCommunicator> made(new TcpCommunicator(rank, std::move(sockets), body_bytes_max));
+  MILLRACE_CHECK(rank < links.size(), rank, links.size());
+  std::unique_ptr<TcpCommunicator> made(new TcpCommunicator(rank, std::move(links), body_bytes_max));
   if (Status begun = made->begin(); !begun) return std::unexpected(begun.error());
   return made;
 }
 
-TcpCommunicator::TcpCommunicator(uint32_t rank, std::vector<Descriptor> sockets, uint64_t body_bytes_max)
+TcpCommunicator::TcpCommunicator(uint32_t rank, std::vector<std::unique_ptr<TcpLink>> links, uint64_t body_bytes_max)
     : rank_(rank),
       body_bytes_max_(std::min(body_bytes_max, kBodyBytesMax)),
-      watches_output_(sockets.size()),
+      watches_output_(links.size()),
       scratch_(TcpConnection::kScratchBytes) {
-  connections_.reserve(sockets.size());
-  for (uint32_t peer = 0; peer < sockets.size(); ++peer) {
-    connections_.emplace_back(peer, std::move(sockets[peer]), body_bytes_max_);
+  connections_.reserve(links.size());
+  for (uint32_t peer = 0; peer < links.size(); ++peer) {
+    connections_.emplace_back(peer, std::move(links[peer]), body_bytes_max_);
   }
 }
 

@@ -11,13 +11,15 @@
 #include "kernels/base/result.h"
 #include "worker/peer/transport/communicator.h"
 #include "worker/peer/transport/tcp_connection.h"
+#include "worker/peer/transport/tcp_link.h"
 #include "worker/peer/transport/tcp_rendezvous.h"
 
 namespace millrace::peer {
 
-/// Communicates over one TCP connection to every other rank; needs no other library.
+/// Communicates over one TCP connection to every other rank; needs no MPI.
 ///
-/// Wire     a message is its header and its body (DESIGN.md, "TCP"). A body is sent from where it lies.
+/// Wire     a message is its header and its body (DESIGN.md, "TCP"). Without a key a body is sent from where it lies.
+/// Key      with TcpMeeting::key all messages are encrypted, and a rank that lacks the key takes no part.
 /// Order    messages from one rank arrive in the order in which it sent them.
 /// Lost     a rank whose connection ends without a goodbye: its process ended, or its machine refuses. Messages that
 ///          arrived before are handed out first. A machine that vanishes ends no connection: the group's questions find
@@ -33,8 +35,8 @@ class TcpCommunicator final : public Communicator {
   /// Meets the other ranks. Collective: every rank calls it. Errors  as meet_ranks(); io.
   static Result<std::unique_ptr<TcpCommunicator>> connect(TcpListener listener, const TcpMeeting& meeting,
                                                           uint64_t body_bytes_max = kBodyBytesMax);
-  /// Takes connections that are there. sockets: [size], as meet_ranks() returns them. Errors  io.
-  static Result<std::unique_ptr<TcpCommunicator>> over(uint32_t rank, std::vector<Descriptor> sockets,
+  /// Takes connections that are there. links: [size], as meet_ranks() returns them. Errors  io.
+  static Result<std::unique_ptr<TcpCommunicator>> over(uint32_t rank, std::vector<std::unique_ptr<TcpLink>> links,
                                                        uint64_t body_bytes_max = kBodyBytesMax);
   /// Says goodbye to all ranks, and gives the bytes in flight two seconds to arrive.
   ~TcpCommunicator() override;
@@ -50,7 +52,7 @@ class TcpCommunicator final : public Communicator {
   Traffic traffic() const override { return traffic_; }
 
  private:
-  TcpCommunicator(uint32_t rank, std::vector<Descriptor> sockets, uint64_t body_bytes_max);
+  TcpCommunicator(uint32_t rank, std::vector<std::unique_ptr<TcpLink>> links, uint64_t body_bytes_max);
   Status begin();
   void poll();
   void serve(TcpConnection& connection, uint32_t events);

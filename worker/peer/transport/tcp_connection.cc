@@ -19,8 +19,6 @@ namespace {
 /// Messages that one system call sends.
 constexpr size_t kMessagesACall = 32;
 
-bool is_passing(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
-
 iovec bytes_to_send(ByteSpan bytes) {
   return {.iov_base = const_cast<uint8_t*>(bytes.data()), .iov_len = bytes.size()};
 }
@@ -28,7 +26,7 @@ iovec bytes_to_send(ByteSpan bytes) {
 }  // namespace
 
 void TcpConnection::send(PeerMessage&& message) {
-  if (!socket_ || state_ != TcpState::kOpen) return;
+  if (!is_connected() || state_ != TcpState::kOpen) return;
   const MessageHeader header = encode_header(message);
   output_.push_back({.header = header, .body = std::move(message.body)});
   // Where others wait before it, the socket is full.
@@ -37,22 +35,24 @@ void TcpConnection::send(PeerMessage&& message) {
 
 void TcpConnection::say_goodbye(const TcpFrame& goodbye) {
   static_assert(kTcpFrameBytes == kMessageHeaderBytes);
-  if (!socket_ || state_ != TcpState::kOpen) return;
+  if (!is_connected() || state_ != TcpState::kOpen) return;
   output_.push_back({.header = encode_tcp_frame(goodbye), .body = {}});
   flush();
 }
 
+void TcpConnection::shut_down() { ::shutdown(descriptor(), SHUT_RDWR); }
+
 void TcpConnection::close() {
   output_.clear();
-  if (!socket_) return;
+  if (!is_connected()) return;
   // A forked process may have the socket too: closing alone would not end the connection.
-  ::shutdown(socket_.number(), SHUT_RDWR);
-  socket_.close();
+  shut_down();
+  link_.reset();
 }
 
 void TcpConnection::flush() {
   std::array<iovec, 2 * kMessagesACall> parts;
-  while (!output_.empty()) {
+  while (has_output()) {
     size_t count = 0;
     for (size_t i = 0; i < std::min(output_.size(), kMessagesACall); ++i) {
       const Output& one = output_[i];
@@ -60,19 +60,13 @@ void TcpConnection::flush() {
       const size_t of_body = one.sent - std::min(one.sent, one.header.size());
       if (of_body < one.body.bytes.size()) parts[count++] = bytes_to_send(one.body.bytes.subspan(of_body));
     }
-    msghdr call{};
-    call.msg_iov = parts.data();
-    call.msg_iovlen = count;
-    const ssize_t sent = ::sendmsg(socket_.number(), &call, MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (sent >= 0) {
-      drop_sent(static_cast<size_t>(sent));
-      continue;
-    }
-    if (errno == EINTR) continue;
-    if (is_passing(errno)) return;
+    const LinkResult sent = link_->write(std::span(parts).first(count));
+    drop_sent(sent.bytes);
+    if (sent.state == LinkState::kOpen) continue;
+    if (sent.state == LinkState::kBlocked) return;
     // The peer's last messages are still to be read, its reason for leaving perhaps.
     output_.clear();
-    ::shutdown(socket_.number(), SHUT_RDWR);
+    shut_down();
     return;
   }
 }
@@ -91,12 +85,12 @@ void TcpConnection::drop_sent(size_t bytes) {
 }
 
 bool TcpConnection::is_drained() const {
-  if (!socket_ || state_ != TcpState::kOpen) return true;
-  pollfd ended{socket_.number(), 0, 0};
+  if (!is_connected() || state_ != TcpState::kOpen) return true;
+  pollfd ended{descriptor(), 0, 0};
   if (::poll(&ended, 1, 0) > 0) return true;  // reset, or shut down in both directions
-  if (!output_.empty()) return false;
+  if (has_output()) return false;
   int unacknowledged = 0;
-  return ::ioctl(socket_.number(), SIOCOUTQ, &unacknowledged) != 0 || unacknowledged == 0;
+  return ::ioctl(descriptor(), SIOCOUTQ, &unacknowledged) != 0 || unacknowledged == 0;
 }
 
 Status TcpConnection::read(std::span<uint8_t> scratch, size_t bytes_max, std::deque<ReceivedMessage>& arrived) {
@@ -105,14 +99,8 @@ Status TcpConnection::read(std::span<uint8_t> scratch, size_t bytes_max, std::de
     const size_t missing = body_.size() - body_bytes_;
     const std::array<iovec, 2> parts{iovec{.iov_base = body_.data() + body_bytes_, .iov_len = missing},
                                      iovec{.iov_base = scratch.data(), .iov_len = scratch.size()}};
-    const ssize_t found = ::readv(socket_.number(), parts.data(), static_cast<int>(parts.size()));
-    if (found < 0 && errno == EINTR) continue;
-    if (found < 0 && is_passing(errno)) return {};
-    if (found <= 0) {
-      state_ = TcpState::kLost;
-      return {};
-    }
-    const auto count = static_cast<size_t>(found);
+    const LinkResult found = link_->read(parts);
+    const size_t count = found.bytes;
     taken += count;
     const size_t of_body = std::min(count, missing);
     body_bytes_ += of_body;
@@ -121,8 +109,13 @@ Status TcpConnection::read(std::span<uint8_t> scratch, size_t bytes_max, std::de
       state_ = TcpState::kLost;
       return parsed;
     }
-    // A short read has emptied the socket.
-    if (count < missing + scratch.size()) return {};
+    if (found.state == LinkState::kBlocked) return {};
+    if (found.state == LinkState::kOpen) continue;
+    state_ = TcpState::kLost;
+    if (found.state == LinkState::kEnded) return {};
+    return fail(ErrorCode::kUnauthenticated,
+                "the bytes that came from rank " + std::to_string(peer_) +
+                    " are not those that it sealed: its connection was tampered with, or its memory is faulty");
   }
   return {};
 }

@@ -3,15 +3,17 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
-#include "kernels/base/descriptor.h"
 #include "kernels/base/result.h"
 #include "worker/peer/channel/message.h"
 #include "worker/peer/transport/communicator.h"
 #include "worker/peer/transport/tcp_frame.h"
+#include "worker/peer/transport/tcp_link.h"
 
 namespace millrace::peer {
 
@@ -25,22 +27,22 @@ enum class TcpState : uint8_t {
 /// Carries messages between two ranks over one TCP connection whose handshake is done.
 ///
 /// Bytes    in each direction headers (message.h), each followed by its body; at the end a goodbye (tcp_frame.h).
-/// Copies   a body is sent from where it lies. It is received into its own memory. Only its first bytes, which arrive
-///          with its header, are copied: kScratchBytes at most.
+/// Copies   over a plain link a body is sent from where it lies. It is received into its own memory. Only its first
+///          bytes, which arrive with its header, are copied: kScratchBytes at most. A sealed link copies all.
 /// Threads  one at a time.
 class TcpConnection {
  public:
   /// Of the caller's memory for read(): small messages arrive many at a time.
   static constexpr size_t kScratchBytes = 64 << 10;
 
-  /// socket   connected, does not block.
-  TcpConnection(uint32_t peer, Descriptor socket, uint64_t body_bytes_max)
-      : peer_(peer), socket_(std::move(socket)), body_bytes_max_(body_bytes_max) {}
+  /// link     null: there is no connection.
+  TcpConnection(uint32_t peer, std::unique_ptr<TcpLink> link, uint64_t body_bytes_max)
+      : peer_(peer), link_(std::move(link)), body_bytes_max_(body_bytes_max) {}
 
   uint32_t peer() const { return peer_; }
-  int descriptor() const { return socket_.number(); }
+  int descriptor() const { return link_ ? link_->socket().number() : -1; }
   TcpState state() const { return state_; }
-  bool has_output() const { return !output_.empty(); }
+  bool has_output() const { return !output_.empty() || (link_ && link_->has_output()); }
 
   /// Queues the message, and sends as much as the socket takes now. Where the connection has broken, the bytes are
   /// dropped: read() finds its end.
@@ -56,8 +58,8 @@ class TcpConnection {
   /// and the caller closes it.
   ///
   /// scratch  [kScratchBytes], not used between calls.
-  /// Errors   malformed, version_mismatch, limit_exceeded: bytes that no peer sends, or no memory for a body; then
-  ///          state() is kLost.
+  /// Errors   malformed, version_mismatch, limit_exceeded: bytes that no peer sends, or no memory for a body.
+  ///          unauthenticated: bytes that the peer did not seal. Then state() is kLost.
   Status read(std::span<uint8_t> scratch, size_t bytes_max, std::deque<ReceivedMessage>& arrived);
 
   void close();
@@ -73,9 +75,11 @@ class TcpConnection {
   Status take_header(std::deque<ReceivedMessage>& arrived);
   void deliver(std::deque<ReceivedMessage>& arrived);
   void drop_sent(size_t bytes);
+  void shut_down();
+  bool is_connected() const { return descriptor() >= 0; }
 
   uint32_t peer_;
-  Descriptor socket_;
+  std::unique_ptr<TcpLink> link_;
   uint64_t body_bytes_max_;
   TcpState state_ = TcpState::kOpen;
   std::deque<Output> output_;

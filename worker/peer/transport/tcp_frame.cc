@@ -7,7 +7,7 @@ namespace millrace::peer {
 namespace {
 
 constexpr std::array<uint8_t, 8> kTcpMagic{'M', 'I', 'L', 'L', 'P', 'E', 'E', 'R'};
-constexpr uint16_t kTcpVersion = 1;  ///< raised with every change of the bytes: protocol/wire/versions.md
+constexpr uint16_t kTcpVersion = 2;  ///< raised with every change of the bytes: protocol/wire/versions.md
 
 /// The layout is DESIGN.md's, "TCP".
 struct TcpFrameLayout {
@@ -42,8 +42,8 @@ std::expected<TcpFrame, TcpFrameFault> decode_tcp_frame(std::span<const uint8_t,
   if (layout.magic != kTcpMagic) return std::unexpected(TcpFrameFault::kMagic);
   if (layout.version != kTcpVersion) return std::unexpected(TcpFrameFault::kVersion);
   const bool known_kind = layout.kind >= static_cast<uint8_t>(TcpFrameKind::kHello) &&
-                          layout.kind <= static_cast<uint8_t>(TcpFrameKind::kGoodbye);
-  if (!known_kind || layout.refusal > static_cast<uint8_t>(TcpRefusal::kTaken)) {
+                          layout.kind <= static_cast<uint8_t>(TcpFrameKind::kOpened);
+  if (!known_kind || layout.refusal > static_cast<uint8_t>(TcpRefusal::kOtherKey)) {
     return std::unexpected(TcpFrameFault::kMalformed);
   }
   return TcpFrame{.kind = static_cast<TcpFrameKind>(layout.kind),

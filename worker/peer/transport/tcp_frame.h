@@ -14,15 +14,20 @@ enum class TcpFrameKind : uint8_t {
   kWelcome = 2,  ///< the answer: from here on messages follow, in both directions
   kRefusal = 3,  ///< the answer: the connection ends; the group is 0
   kGoodbye = 4,  ///< the last frame of a rank that leaves in good order
+  kOpening = 5,  ///< the first bytes of a rank with a key that connects; a message of Noise follows (tcp_opening.h)
+  kOpened = 6,   ///< the answer, in the same form
 };
 
 /// Says why a hello is refused.
 enum class TcpRefusal : uint8_t {
   kNone = 0,
-  kVersion = 1,  ///< another version of the frames
-  kGroup = 2,    ///< another group, or another list of addresses
-  kRank = 3,     ///< sent to another rank than this one, or by a rank that does not connect to this one
-  kTaken = 4,    ///< this rank has a connection of that rank already
+  kVersion = 1,   ///< another version of the frames
+  kGroup = 2,     ///< another group, or another list of addresses
+  kRank = 3,      ///< sent to another rank than this one, or by a rank that does not connect to this one
+  kTaken = 4,     ///< this rank has a connection of that rank already
+  kNeedsKey = 5,  ///< this rank has a key, and the caller used none
+  kHasNoKey = 6,  ///< the caller used a key, and this rank has none
+  kOtherKey = 7,  ///< the caller used another key
 };
 
 /// Holds a frame. The layout is in DESIGN.md, "TCP".

@@ -6,14 +6,18 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
+#include <expected>
+#include <memory>
 #include <optional>
 #include <set>
 #include <utility>
 
 #include "kernels/base/hash.h"
 #include "worker/peer/transport/tcp_frame.h"
+#include "worker/peer/transport/tcp_opening.h"
 
 namespace millrace::peer {
 namespace {
@@ -22,7 +26,7 @@ using protocol::HostAddress;
 using protocol::HostPort;
 using protocol::system_message;
 
-constexpr TimeNs kHelloMax = 5 * kNsPerS;  ///< from accept() to a whole hello
+constexpr TimeNs kHelloMax = 10 * kNsPerS;  ///< from accept() to a whole hello, with a key after two round trips
 constexpr size_t kStrangersMax = 64;
 constexpr TimeNs kRetryMin = 10 * kNsPerMs;
 constexpr TimeNs kRetryMax = 250 * kNsPerMs;
@@ -33,25 +37,32 @@ Result<HostPort> host_port_of(const std::string& address, protocol::PortZero por
   return protocol::parse_host_port(protocol::without_tcp(address), port_zero);
 }
 
-/// Reads up to a whole frame. False: the connection has ended.
-bool read_frame(const Descriptor& socket, TcpFrameBytes& bytes, size_t& count) {
-  while (count < bytes.size()) {
-    const ssize_t found = ::recv(socket.number(), bytes.data() + count, bytes.size() - count, 0);
-    if (found > 0) {
-      count += static_cast<size_t>(found);
-    } else if (found == 0) {
-      return false;
-    } else if (errno != EINTR) {
-      return errno == EAGAIN || errno == EWOULDBLOCK;
-    }
-  }
-  return true;
-}
+using Links = std::vector<std::unique_ptr<TcpLink>>;
 
-/// Sends a frame to a socket that has sent at most one before: it has room.
-bool send_frame(const Descriptor& socket, const TcpFrame& frame) {
-  const TcpFrameBytes bytes = encode_tcp_frame(frame);
-  return ::send(socket.number(), bytes.data(), bytes.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size());
+/// A frame that arrives over a link.
+struct ArrivingFrame {
+  TcpFrameBytes bytes = {};
+  size_t count = 0;
+
+  bool is_whole() const { return count == bytes.size(); }
+  /// Reads up to a whole frame. False: the connection has ended.
+  bool read(TcpLink& link) {
+    while (!is_whole()) {
+      const std::array part{iovec{.iov_base = bytes.data() + count, .iov_len = bytes.size() - count}};
+      const LinkResult found = link.read(part);
+      count += found.bytes;
+      if (found.state == LinkState::kBlocked) return true;
+      if (found.state != LinkState::kOpen) return false;
+    }
+    return true;
+  }
+};
+
+/// Sends a frame over a link that has sent at most one before: its socket has room.
+bool send_frame(TcpLink& link, const TcpFrame& frame) {
+  TcpFrameBytes bytes = encode_tcp_frame(frame);
+  const std::array part{iovec{.iov_base = bytes.data(), .iov_len = bytes.size()}};
+  return link.write(part).bytes == bytes.size() && !link.has_output();
 }
 
 void send_at_once(const Descriptor& socket) {
@@ -78,16 +89,16 @@ bool has_ended(const Descriptor& socket) {
 /// One rank below this one: attempts to connect to it, one after the other.
 class Attempt {
  public:
-  Attempt(uint32_t rank, HostPort address, const TcpIdentity& self, const protocol::HostResolver& resolver)
-      : rank_(rank), address_(std::move(address)), self_(self), resolver_(resolver) {}
+  Attempt(uint32_t rank, HostPort address, const TcpIdentity& self, const TcpMeeting& meeting)
+      : rank_(rank), address_(std::move(address)), self_(self), resolver_(meeting.resolver), key_(meeting.key) {}
 
   uint32_t rank() const { return rank_; }
   bool is_done() const { return done_; }
-  Descriptor take_socket() { return std::move(socket_); }
+  std::unique_ptr<TcpLink> take_link() { return std::move(link_); }
   /// Returns why the last attempt failed; empty: the rank accepts, and has not answered.
   std::string problem() const {
     const std::string at = " at " + protocol::host_port_text(address_.host, address_.port);
-    if (stage_ == Stage::kAwaiting) return at + " accepts connections and does not answer";
+    if (stage_ == Stage::kOpening || stage_ == Stage::kAwaiting) return at + " accepts connections and does not answer";
     return at + " cannot be reached" + (problem_.empty() ? "" : ": " + problem_);
   }
 
@@ -95,21 +106,25 @@ class Attempt {
   TimeNs poll_for(std::vector<pollfd>& polled) const {
     if (done_) return INT64_MAX;
     if (stage_ == Stage::kConnecting) polled.push_back({socket_.number(), POLLOUT, 0});
-    if (stage_ == Stage::kAwaiting) polled.push_back({socket_.number(), POLLIN, 0});
+    if (stage_ == Stage::kOpening) polled.push_back({socket_.number(), POLLIN, 0});
+    if (stage_ == Stage::kAwaiting) polled.push_back({link_->socket().number(), POLLIN, 0});
     return next_;
   }
 
-  /// Errors  job_mismatch, version_mismatch: the answer is not that of this rank of this group.
+  /// Errors  job_mismatch, version_mismatch, unauthenticated: the answer is not that of this rank of this group.
   Status advance(TimeNs now) {
     if (done_) return {};
     if (stage_ == Stage::kResting && now >= next_) begin(now);
     if (stage_ == Stage::kConnecting) finish_connecting(now);
+    if (stage_ == Stage::kOpening) {
+      if (Status opened = await_opening(now); !opened) return opened;
+    }
     if (stage_ == Stage::kAwaiting) return await_welcome(now);
     return {};
   }
 
  private:
-  enum class Stage : uint8_t { kResting, kConnecting, kAwaiting };
+  enum class Stage : uint8_t { kResting, kConnecting, kOpening, kAwaiting };
 
   void begin(TimeNs now) {
     if (hosts_.empty()) {
@@ -132,6 +147,7 @@ class Attempt {
   void rest(TimeNs now, std::string problem) {
     problem_ = std::move(problem);
     socket_.close();
+    link_.reset();
     stage_ = Stage::kResting;
     if (++next_host_ < hosts_.size()) {
       next_ = now;
@@ -154,64 +170,101 @@ class Attempt {
     if (error != 0) return rest(now, system_message(error));
     if (is_its_own_peer(socket_)) return rest(now, system_message(ECONNREFUSED));
     send_at_once(socket_);
-    if (!send_frame(socket_, {.kind = TcpFrameKind::kHello,
-                              .size = self_.size,
-                              .group = self_.group,
-                              .from = self_.rank,
-                              .to = rank_})) {
-      return rest(now, system_message(errno));
-    }
-    stage_ = Stage::kAwaiting;
-    bytes_ = 0;
     next_ = INT64_MAX;  // the meeting's time bounds it
+    if (!key_) return say_hello(plain_link(std::move(socket_)), now);
+    caller_.emplace(*key_);
+    opening_ = {};
+    if (!caller_->send(socket_)) return rest(now, system_message(errno));
+    stage_ = Stage::kOpening;
   }
 
-  Status await_welcome(TimeNs now) {
-    const bool open = read_frame(socket_, frame_, bytes_);
-    if (bytes_ == frame_.size()) return take_answer();
+  Status await_opening(TimeNs now) {
+    const bool open = opening_.read(socket_);
+    if (opening_.is_whole()) return take_opening(now);
     if (!open) rest(now, "it closed the connection");
     return {};
   }
 
-  Status take_answer() {
-    const std::string who = "what listens at " + protocol::host_port_text(address_.host, address_.port) +
-                            ", the address of rank " + std::to_string(rank_) + ", ";
-    const auto answer = decode_tcp_frame(frame_);
-    if (!answer && answer.error() == TcpFrameFault::kVersion) {
-      return fail(ErrorCode::kVersionMismatch, who + "is another version: run the same build on all ranks");
-    }
-    if (!answer) return fail(ErrorCode::kJobMismatch, who + "is no rank of a group");
-    if (answer->kind == TcpFrameKind::kRefusal) return refused(who, answer->refusal);
+  Status take_opening(TimeNs now) {
+    const auto answer = opening_.frame();
+    if (!answer || answer->kind != TcpFrameKind::kOpened) return refused_by(answer);
+    const auto ciphers = caller_->take(opening_);
+    if (!ciphers) return refused(TcpRefusal::kOtherKey);
+    say_hello(sealed_link(std::move(socket_), *ciphers), now);
+    return {};
+  }
+
+  void say_hello(std::unique_ptr<TcpLink> link, TimeNs now) {
+    link_ = std::move(link);
+    welcome_ = {};
+    stage_ = Stage::kAwaiting;
+    const TcpFrame hello{
+        .kind = TcpFrameKind::kHello, .size = self_.size, .group = self_.group, .from = self_.rank, .to = rank_};
+    if (!send_frame(*link_, hello)) rest(now, system_message(errno));
+  }
+
+  Status await_welcome(TimeNs now) {
+    const bool open = welcome_.read(*link_);
+    if (welcome_.is_whole()) return take_welcome();
+    if (!open) rest(now, "it closed the connection");
+    return {};
+  }
+
+  Status take_welcome() {
+    const auto answer = decode_tcp_frame(welcome_.bytes);
+    if (!answer || answer->kind == TcpFrameKind::kRefusal) return refused_by(answer);
     const TcpFrame expected{
         .kind = TcpFrameKind::kWelcome, .size = self_.size, .group = self_.group, .from = rank_, .to = self_.rank};
-    if (*answer != expected) return fail(ErrorCode::kJobMismatch, who + "is no rank of this group");
+    if (*answer != expected) return fail(ErrorCode::kJobMismatch, who() + "is no rank of this group");
     done_ = true;
     return {};
   }
 
-  Status refused(const std::string& who, TcpRefusal refusal) const {
+  std::string who() const {
+    return "what listens at " + protocol::host_port_text(address_.host, address_.port) + ", the address of rank " +
+           std::to_string(rank_) + ", ";
+  }
+
+  /// Returns the error of an answer that is not the awaited one.
+  Status refused_by(const std::expected<TcpFrame, TcpFrameFault>& answer) const {
+    if (!answer && answer.error() == TcpFrameFault::kVersion) return refused(TcpRefusal::kVersion);
+    if (answer && answer->kind == TcpFrameKind::kRefusal) return refused(answer->refusal);
+    return fail(ErrorCode::kJobMismatch, who() + "is no rank of a group");
+  }
+
+  Status refused(TcpRefusal refusal) const {
     const std::string self = "rank " + std::to_string(self_.rank);
     switch (refusal) {
       case TcpRefusal::kVersion:
-        return fail(ErrorCode::kVersionMismatch, who + "is another version: run the same build on all ranks");
+        return fail(ErrorCode::kVersionMismatch, who() + "is another version: run the same build on all ranks");
       case TcpRefusal::kRank:
         return fail(ErrorCode::kJobMismatch,
-                    who + "has another number, or does not await " + self +
+                    who() + "has another number, or does not await " + self +
                         ": give all ranks one list of addresses, and each its own place in it");
       case TcpRefusal::kTaken:
         return fail(ErrorCode::kJobMismatch,
-                    who + "is connected to a " + self + " already: two processes have this number");
+                    who() + "is connected to a " + self + " already: two processes have this number");
+      case TcpRefusal::kNeedsKey:
+        return fail(ErrorCode::kUnauthenticated,
+                    who() + "takes ranks with the group's key alone, and " + self + " has none: give it key_file, too");
+      case TcpRefusal::kHasNoKey:
+        return fail(ErrorCode::kUnauthenticated,
+                    who() + "has no key, and " + self + " has one: give all ranks the same key_file, or none");
+      case TcpRefusal::kOtherKey:
+        return fail(ErrorCode::kUnauthenticated,
+                    who() + "has another key than " + self + ": give all ranks of the group the same key_file");
       case TcpRefusal::kGroup:
       case TcpRefusal::kNone: break;
     }
     return fail(ErrorCode::kJobMismatch,
-                who + "belongs to another group, or has another list of addresses: both are equal on all ranks");
+                who() + "belongs to another group, or has another list of addresses: both are equal on all ranks");
   }
 
   uint32_t rank_;
   HostPort address_;
   TcpIdentity self_;
   const protocol::HostResolver& resolver_;
+  const std::optional<protocol::SecretKey>& key_;
   Stage stage_ = Stage::kResting;
   bool done_ = false;
   Descriptor socket_;
@@ -220,18 +273,21 @@ class Attempt {
   TimeNs next_ = 0;
   TimeNs pause_ = kRetryMin;
   std::string problem_;
-  TcpFrameBytes frame_ = {};
-  size_t bytes_ = 0;
+  std::optional<TcpCaller> caller_;
+  TcpOpening opening_;
+  std::unique_ptr<TcpLink> link_;  ///< in place of socket_, once it is known whether it is sealed
+  ArrivingFrame welcome_;
 };
 
 /// Accepted connections whose hello is not whole yet, and the ranks whose hello was welcome.
 class Entrance {
  public:
-  Entrance(const TcpIdentity& self, std::vector<Descriptor>& connected) : self_(self), connected_(connected) {}
+  Entrance(const TcpIdentity& self, const std::optional<protocol::SecretKey>& key, Links& connected)
+      : self_(self), key_(key), connected_(connected) {}
 
   size_t missing() const {
-    return static_cast<size_t>(std::count_if(connected_.begin() + self_.rank + 1, connected_.end(),
-                                             [](const Descriptor& one) { return !one; }));
+    return static_cast<size_t>(
+        std::count_if(connected_.begin() + self_.rank + 1, connected_.end(), [](const auto& one) { return !one; }));
   }
   std::optional<uint32_t> first_missing() const {
     for (uint32_t rank = self_.rank + 1; rank < self_.size; ++rank) {
@@ -243,7 +299,7 @@ class Entrance {
   TimeNs poll_for(std::vector<pollfd>& polled) const {
     TimeNs next = INT64_MAX;
     for (const Guest& guest : guests_) {
-      polled.push_back({guest.socket.number(), POLLIN, 0});
+      polled.push_back({(guest.link ? guest.link->socket() : guest.socket).number(), POLLIN, 0});
       next = std::min(next, guest.until);
     }
     return next;
@@ -260,20 +316,19 @@ class Entrance {
   }
 
   void hear_guests(TimeNs now) {
-    std::erase_if(guests_, [&](Guest& guest) {
-      const bool open = read_frame(guest.socket, guest.frame, guest.bytes);
-      if (guest.bytes < guest.frame.size()) return !open || now >= guest.until;
-      answer(guest);
-      return true;
-    });
+    std::erase_if(guests_, [&](Guest& guest) { return !hear(guest) || now >= guest.until; });
   }
+
+  /// Returns whether a connection was refused for its key, or for the lack of one.
+  bool has_refused_keys() const { return has_refused_keys_; }
 
  private:
   struct Guest {
     Descriptor socket;
     TimeNs until = 0;
-    TcpFrameBytes frame = {};
-    size_t bytes = 0;
+    TcpOpening opening = {};
+    std::unique_ptr<TcpLink> link = {};  ///< in place of the socket, once the first bytes are there
+    ArrivingFrame hello = {};
   };
 
   static Status accept_error(int error) {
@@ -285,50 +340,90 @@ class Entrance {
     return {};  // there is none, or one that has ended already
   }
 
-  void answer(Guest& guest) {
-    const auto hello = decode_tcp_frame(guest.frame);
+  /// Returns whether the guest has more to say.
+  bool hear(Guest& guest) {
+    if (!guest.link) {
+      const bool open = guest.opening.read(guest.socket);
+      if (!guest.opening.is_whole()) return open;
+      if (!begin(guest)) return false;
+    }
+    const bool open = guest.hello.read(*guest.link);
+    if (!guest.hello.is_whole()) return open;
+    answer(guest, decode_tcp_frame(guest.hello.bytes));
+    return false;
+  }
+
+  /// Takes the first bytes, and makes the link. Returns whether the hello follows over it.
+  bool begin(Guest& guest) {
+    const auto first = guest.opening.frame();
+    const bool opens = first && first->kind == TcpFrameKind::kOpening;
+    if (opens && key_) {
+      if (const auto ciphers = answer_opening(*key_, guest.opening, guest.socket)) {
+        guest.link = sealed_link(std::move(guest.socket), *ciphers);
+        return true;
+      }
+    }
+    guest.link = plain_link(std::move(guest.socket));
+    if (opens) {
+      refuse(guest, key_ ? TcpRefusal::kOtherKey : TcpRefusal::kHasNoKey);
+    } else if (key_ && first && first->kind == TcpFrameKind::kHello) {
+      refuse(guest, TcpRefusal::kNeedsKey);
+    } else {
+      answer(guest, first);
+    }
+    return false;
+  }
+
+  void answer(Guest& guest, const std::expected<TcpFrame, TcpFrameFault>& hello) {
     if (!hello && hello.error() == TcpFrameFault::kVersion) return refuse(guest, TcpRefusal::kVersion);
     if (!hello || hello->kind != TcpFrameKind::kHello) return;
-    TcpRefusal refusal = judge_hello(*hello, self_);
-    const Descriptor& present = connected_.at(refusal == TcpRefusal::kNone ? hello->from : self_.rank);
-    if (present && !has_ended(present)) refusal = TcpRefusal::kTaken;
-    if (refusal != TcpRefusal::kNone) return refuse(guest, refusal);
-    send_at_once(guest.socket);
+    if (const TcpRefusal refusal = judge_hello(*hello, self_); refusal != TcpRefusal::kNone) {
+      return refuse(guest, refusal);
+    }
+    std::unique_ptr<TcpLink>& present = connected_.at(hello->from);
+    if (present && !has_ended(present->socket())) return refuse(guest, TcpRefusal::kTaken);
+    send_at_once(guest.link->socket());
     const TcpFrame welcome{.kind = TcpFrameKind::kWelcome,
                            .size = self_.size,
                            .group = self_.group,
                            .from = self_.rank,
                            .to = hello->from};
-    if (send_frame(guest.socket, welcome)) connected_[hello->from] = std::move(guest.socket);
+    if (send_frame(*guest.link, welcome)) present = std::move(guest.link);
   }
 
   /// The group's number is not for strangers.
-  void refuse(const Guest& guest, TcpRefusal refusal) const {
+  void refuse(Guest& guest, TcpRefusal refusal) {
+    has_refused_keys_ = has_refused_keys_ || refusal >= TcpRefusal::kNeedsKey;
     static_cast<void>(
-        send_frame(guest.socket, {.kind = TcpFrameKind::kRefusal, .refusal = refusal, .from = self_.rank}));
+        send_frame(*guest.link, {.kind = TcpFrameKind::kRefusal, .refusal = refusal, .from = self_.rank}));
   }
 
   TcpIdentity self_;
-  std::vector<Descriptor>& connected_;
+  const std::optional<protocol::SecretKey>& key_;
+  Links& connected_;
   std::vector<Guest> guests_;  ///< by age
+  bool has_refused_keys_ = false;
 };
 
 /// Runs until all ranks are connected.
 class Meeting {
  public:
   Meeting(TcpListener listener, const TcpMeeting& meeting, const TcpIdentity& self)
-      : listener_(std::move(listener)), meeting_(meeting), connected_(self.size), entrance_(self, connected_) {}
+      : listener_(std::move(listener)),
+        meeting_(meeting),
+        connected_(self.size),
+        entrance_(self, meeting.key, connected_) {}
 
   Status begin(const TcpIdentity& self) {
     for (uint32_t rank = 0; rank < self.rank; ++rank) {
       auto address = host_port_of(meeting_.addresses[rank], protocol::PortZero::kRefused);
       if (!address) return std::unexpected(address.error());
-      attempts_.emplace_back(rank, std::move(*address), self, meeting_.resolver);
+      attempts_.emplace_back(rank, std::move(*address), self, meeting_);
     }
     return {};
   }
 
-  Result<std::vector<Descriptor>> run() {
+  Result<Links> run() {
     const TimeNs end = monotonic_now_ns() + meeting_.time_max;
     for (;;) {
       const TimeNs now = monotonic_now_ns();
@@ -336,7 +431,7 @@ class Meeting {
       if (is_complete()) return std::move(connected_);
       if (now >= end) return std::unexpected(missing());
       if (meeting_.give_up && meeting_.give_up()) {
-        return fail(ErrorCode::kUnavailable, "the ranks did not meet: the caller gave up");
+        return fail(ErrorCode::kUnavailable, "the ranks did not meet: the caller gave up" + hint());
       }
       wait(now, end);
     }
@@ -346,7 +441,7 @@ class Meeting {
   Status advance(TimeNs now) {
     for (Attempt& attempt : attempts_) {
       if (Status status = attempt.advance(now); !status) return status;
-      if (attempt.is_done() && !connected_[attempt.rank()]) connected_[attempt.rank()] = attempt.take_socket();
+      if (attempt.is_done() && !connected_[attempt.rank()]) connected_[attempt.rank()] = attempt.take_link();
     }
     for (const Descriptor& listener : listener_.sockets()) {
       if (Status status = entrance_.accept_all(listener, now); !status) return status;
@@ -359,6 +454,12 @@ class Meeting {
     return entrance_.missing() == 0 && std::ranges::all_of(attempts_, [](const Attempt& one) { return one.is_done(); });
   }
 
+  /// Returns a reason why ranks may be missing; empty: none is known.
+  std::string hint() const {
+    if (!entrance_.has_refused_keys()) return {};
+    return ". This rank refused processes without its key: give all ranks the same key_file";
+  }
+
   Error missing() const {
     const std::string time = " within " + std::to_string(meeting_.time_max / kNsPerMs) + " ms";
     for (const Attempt& attempt : attempts_) {
@@ -367,7 +468,7 @@ class Meeting {
               "no connection to rank " + std::to_string(attempt.rank()) + time + ": the rank" + attempt.problem()};
     }
     return {ErrorCode::kTimeout, "rank " + std::to_string(*entrance_.first_missing()) + " has not connected" + time +
-                                     " to " + listener_.address()};
+                                     " to " + listener_.address() + hint()};
   }
 
   void wait(TimeNs now, TimeNs end) {
@@ -382,7 +483,7 @@ class Meeting {
 
   TcpListener listener_;
   const TcpMeeting& meeting_;
-  std::vector<Descriptor> connected_;
+  Links connected_;
   Entrance entrance_;
   std::vector<Attempt> attempts_;
 };
@@ -424,7 +525,7 @@ Result<uint64_t> tcp_group_of(const TcpMeeting& meeting) {
   return group;
 }
 
-Result<std::vector<Descriptor>> meet_ranks(TcpListener listener, const TcpMeeting& meeting) {
+Result<Links> meet_ranks(TcpListener listener, const TcpMeeting& meeting) {
   const auto group = tcp_group_of(meeting);
   if (!group) return std::unexpected(group.error());
   const TcpIdentity self{

@@ -2,6 +2,8 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,6 +12,8 @@
 #include "kernels/base/result.h"
 #include "protocol/address/host_lookup.h"
 #include "protocol/address/stream_sockets.h"
+#include "protocol/keys/key.h"
+#include "worker/peer/transport/tcp_link.h"
 
 namespace millrace::peer {
 
@@ -40,6 +44,9 @@ struct TcpMeeting {
   std::vector<std::string> addresses;
   /// Name of the group. Ranks of another group, or with another list of addresses, are refused.
   std::string group = "peers";
+  /// Secret that all ranks of the group have, and no other process. Empty: ranks neither authenticate each other nor
+  /// encrypt.
+  std::optional<protocol::SecretKey> key = {};
   TimeNs time_max = 60 * kNsPerS;
   /// Asked about every 100 ms: true ends the meeting. Empty: nothing ends it before its time.
   std::function<bool()> give_up = {};
@@ -49,17 +56,20 @@ struct TcpMeeting {
 /// Connects this rank to every other one: it connects to those below it, and accepts those above it.
 ///
 /// Strangers  a connection that does not begin with the hello of an awaited rank of this group is closed. That is a
-///            wrong magic, group, or rank, or 5 s without a whole hello. The meeting continues.
-///            At most 64 connections without a hello are kept beside the awaited ranks; the oldest is closed first. A
-///            group is not authenticated: a stranger that knows its name and addresses can take a rank's place.
+///            wrong magic, group, or rank, or 10 s without a whole hello. The meeting continues.
+///            At most 64 connections without a hello are kept beside the awaited ranks; the oldest is closed first.
+///            Without a key a stranger that knows the group's name and addresses can take a rank's place.
+/// Key        each side proves that it has the key before its hello or welcome (tcp_opening.h). A rank of the group can
+///            take another number that is free: all ranks trust each other.
 /// Restarts   a rank that connects a second time is welcome where its first connection has ended.
 /// Retries    a rank that does not accept yet is tried again, every 10 to 250 ms, on every address of its host.
-/// Returns    [ranks] sockets; they do not block, and have TCP_NODELAY. This rank's own is empty.
+/// Returns    [ranks] links, whose sockets have TCP_NODELAY. This rank's own is null.
 /// Errors     invalid_argument: rank, addresses, their number. timeout: names a rank that is missing, and why.
 ///            job_mismatch: a rank of another group, list of addresses, or number answered. version_mismatch.
+///            unauthenticated: one of both ranks has no key, or another one.
 ///            unavailable: give_up. io, limit_exceeded: no descriptor or memory.
 /// Threads    one for each listener.
-Result<std::vector<Descriptor>> meet_ranks(TcpListener listener, const TcpMeeting& meeting);
+Result<std::vector<std::unique_ptr<TcpLink>>> meet_ranks(TcpListener listener, const TcpMeeting& meeting);
 
 /// Returns the number that identifies the group in hellos. Errors  as those of meet_ranks() about addresses.
 Result<uint64_t> tcp_group_of(const TcpMeeting& meeting);

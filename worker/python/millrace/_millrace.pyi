@@ -54,7 +54,7 @@ class PeerGroup:
     @staticmethod
     def over_tcp(
         rank: int, addresses: List[str], listen: str, exchange: Optional[Callable[[str], List[str]]], name: str,
-        seconds: List[float]
+        key_file: str, insecure: bool, seconds: List[float]
     ) -> "PeerGroup": ...
     @staticmethod
     def in_process(size: int) -> List["PeerGroup"]: ...

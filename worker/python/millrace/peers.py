@@ -109,8 +109,11 @@ class Group:
     exchange   function that takes this rank's address and returns the list of all, for ranks that find each other by a
                store. Called once, when this rank listens.
     name       of the group: ranks of another group are refused. It is no password.
+    key_file   a secret key (`millrace keys new NAME`), a copy of the same file at every rank: the ranks prove to each other
+               that they have it, and encrypt all messages. None: neither; then all addresses must be of loopback.
+    insecure   allows other addresses without a key: every process that reaches them may take a rank's place.
     silence    seconds: a rank that does not answer a query within it counts as dead.
-    Errors     JobError: timeout, unavailable, job_mismatch, each naming the rank. The first error ends the group on all
+    Errors     JobError: timeout, unavailable, job_mismatch, unauthenticated, each naming the rank. The first error ends the group on all
                ranks; a new group is needed then.
     Threads    any. A thread of the group's own sends and receives, also while the caller computes.
     fork()     a group belongs to its process: in a child every call raises JobError.
@@ -118,9 +121,11 @@ class Group:
 
     def __init__(self, rank: int, addresses: Optional[Sequence[str]] = None, *, listen: Optional[str] = None,
                  exchange: Optional[Callable[[str], List[str]]] = None, name: str = "peers",
-                 connect_timeout: float = 60.0, silence: float = 10.0, start_timeout: float = DEFAULT_TIMEOUT_S) -> None:
+                 key_file: Optional[str] = None, insecure: bool = False, connect_timeout: float = 60.0,
+                 silence: float = 10.0, start_timeout: float = DEFAULT_TIMEOUT_S) -> None:
         seconds = [connect_timeout, silence, start_timeout]
-        self._group = _millrace.PeerGroup.over_tcp(rank, list(addresses or ()), listen or "", exchange, name, seconds)
+        self._group = _millrace.PeerGroup.over_tcp(rank, list(addresses or ()), listen or "", exchange, name, key_file or "",
+                                                   insecure, seconds)
         _live.add(self)
 
     @classmethod

@@ -82,7 +82,8 @@ std::optional<CodecSpec> quantizer_of(const training::OptimizerOptions& options)
 
 /// Copies the finite values, and zeros in the place of others. Returns the number of the others.
 uint64_t zero_non_finite(std::span<const float> values, std::span<float> out) {
-  std::ranges::replace_copy_if(values, out.begin(), [](float value) { return !std::isfinite(value); }, 0.0F);
+  std::ranges::replace_copy_if(
+      values, out.begin(), [](float value) { return !std::isfinite(value); }, 0.0F);
   return static_cast<uint64_t>(std::ranges::count_if(values, [](float value) { return !std::isfinite(value); }));
 }
 
@@ -141,11 +142,9 @@ py::list algorithm_records() {
 
 }  // namespace
 
-std::unique_ptr<PythonGroup> PythonGroup::over_tcp(uint32_t rank, const std::vector<std::string>& addresses,
-                                                   const std::string& listen, const py::object& exchange,
-                                                   const std::string& name, const std::vector<double>& seconds) {
+std::unique_ptr<PythonGroup> PythonGroup::over_tcp(peers::TcpOptions options, const py::object& exchange,
+                                                   const std::vector<double>& seconds) {
   bool raised = false;
-  peers::TcpOptions options{.rank = rank, .addresses = addresses, .listen = listen, .group = name};
   options.connect_max = milliseconds_of_seconds(seconds.at(0));
   const peers::GroupOptions limits{.silence_max = milliseconds_of_seconds(seconds.at(1)),
                                    .start_max = milliseconds_of_seconds(seconds.at(2))};
@@ -479,8 +478,21 @@ void bind_peers(py::module_& module) {
   using py::arg;
   module.def("algorithms", &algorithm_records, "Returns (name, source, takes a k, selects) of every allreduce.");
   py::class_<PythonGroup>(module, "PeerGroup", "This rank's part in a group; millrace.peers.Group documents it.")
-      .def_static("over_tcp", &PythonGroup::over_tcp, arg("rank"), arg("addresses"), arg("listen"), arg("exchange"),
-                  arg("name"), arg("seconds"))
+      .def_static(
+          "over_tcp",
+          [](uint32_t rank, const std::vector<std::string>& addresses, const std::string& listen,
+             const py::object& exchange, const std::string& name, const std::string& key_file, bool insecure,
+             const std::vector<double>& seconds) {
+            return PythonGroup::over_tcp({.rank = rank,
+                                          .addresses = addresses,
+                                          .listen = listen,
+                                          .group = name,
+                                          .key_file = key_file,
+                                          .insecure = insecure},
+                                         exchange, seconds);
+          },
+          arg("rank"), arg("addresses"), arg("listen"), arg("exchange"), arg("name"), arg("key_file"), arg("insecure"),
+          arg("seconds"))
       .def_static("in_process", &PythonGroup::in_process, arg("size"))
       .def("rank", &PythonGroup::rank)
       .def("size", &PythonGroup::size)

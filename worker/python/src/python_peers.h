@@ -79,10 +79,10 @@ class PythonPendingGather {
 class PythonGroup {
  public:
   explicit PythonGroup(std::shared_ptr<peers::Group> group) : group_(std::move(group)) {}
-  /// addresses  texts, [ranks]; or empty: `exchange`, a callable, takes this rank's address and returns them.
-  static std::unique_ptr<PythonGroup> over_tcp(uint32_t rank, const std::vector<std::string>& addresses,
-                                               const std::string& listen, const pybind11::object& exchange,
-                                               const std::string& name, const std::vector<double>& seconds);
+  /// options   with addresses; or none: `exchange`, a callable, takes this rank's address and returns them.
+  /// seconds   [3]: limits of the meeting, of a rank's silence, and of a start.
+  static std::unique_ptr<PythonGroup> over_tcp(peers::TcpOptions options, const pybind11::object& exchange,
+                                               const std::vector<double>& seconds);
   static std::vector<std::unique_ptr<PythonGroup>> in_process(uint32_t size);
 
   std::shared_ptr<peers::Group> held() const { return group_.held("the group"); }

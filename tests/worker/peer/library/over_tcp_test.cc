@@ -6,6 +6,8 @@
 #include <barrier>
 #include <chrono>
 #include <cstdint>
+#include <cstdlib>
+#include <filesystem>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -13,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "protocol/keys/key_files.h"
 #include "tests/worker/peer/library/library_ranks.h"
 
 /// The installed communicator over TCP.
@@ -73,9 +76,80 @@ TEST(PeersOverTcp, SumsAreTheBitsOfRanksOfOneProcess) {
   for (uint32_t rank = 0; rank < kSize; ++rank) EXPECT_EQ(over_tcp[rank], in_process[0]);
 }
 
+/// A folder with a new key, job.key.
+class KeyFolder {
+ public:
+  KeyFolder() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "millrace-peer-keys-XXXXXX").string();
+    path_ = ::mkdtemp(pattern.data());
+    EXPECT_TRUE(protocol::write_new_keys(path_, "job").has_value());
+  }
+  ~KeyFolder() { std::filesystem::remove_all(path_); }
+  std::string file(const std::string& name = "job.key") const { return path_ + "/" + name; }
+
+ private:
+  std::string path_;
+};
+
+TEST(PeersOverTcp, RanksWithOneKeyHaveTheBitsOfRanksOfOneProcess) {
+  static constexpr uint32_t kSize = 3;
+  const KeyFolder keys;
+  std::array<std::vector<float>, kSize> over_tcp, in_process;
+  Exchange exchange(kSize);
+  {
+    std::vector<std::jthread> threads;
+    for (uint32_t rank = 0; rank < kSize; ++rank) {
+      threads.emplace_back([&, rank] {
+        TcpOptions options = exchange.options_of(rank);
+        options.key_file = keys.file();
+        Group group(Communicator::over_tcp(options));
+        over_tcp[rank] = oktopk_sum_of(group);
+      });
+    }
+  }
+  on_ranks_of_library(kSize, {}, [&](Group& group) { in_process[group.rank()] = oktopk_sum_of(group); });
+  for (uint32_t rank = 0; rank < kSize; ++rank) EXPECT_EQ(over_tcp[rank], in_process[0]);
+}
+
+TEST(PeersOverTcp, AddressesThatOtherMachinesReachNeedAKeyOrInsecure) {
+  const KeyFolder keys;
+  TcpOptions options{
+      .addresses = {"127.0.0.1:1", "127.0.0.1:2"}, .listen = "0.0.0.0:0", .connect_max = milliseconds(1)};
+  const auto thrown = [&] { return thrown_by([&] { Communicator::over_tcp(options); }); };
+  EXPECT_EQ(thrown().first, JobErrorCode::kInvalidArgument);
+  EXPECT_THAT(thrown().second, HasSubstr("listen 0.0.0.0:0: other machines may reach this address; give all ranks"));
+  options.key_file = keys.file();
+  EXPECT_EQ(thrown().first, JobErrorCode::kTimeout);
+  options.insecure = true;
+  EXPECT_THAT(thrown().second, HasSubstr("insecure: this group has a key; leave one of them out"));
+  options.key_file = {};
+  EXPECT_EQ(thrown().first, JobErrorCode::kTimeout);
+  options.insecure = false;
+  options.listen = "127.0.0.1:0";
+  options.addresses[1] = "192.0.2.1:7600";
+  EXPECT_THAT(thrown().second, HasSubstr("addresses: 192.0.2.1:7600: other machines may reach this address"));
+  options.exchange = [all = std::exchange(options.addresses, {})](const std::string&) { return all; };
+  EXPECT_THAT(thrown().second, HasSubstr("addresses: 192.0.2.1:7600: other machines may reach this address"));
+}
+
+TEST(PeersOverTcp, AKeyFileThatIsNoneIsRefusedBeforeTheRankListens) {
+  const KeyFolder keys;
+  const auto sentence_of = [](const std::string& file) {
+    return thrown_by([&] {
+             Communicator::over_tcp({.addresses = {"127.0.0.1:1"}, .listen = "127.0.0.1:0", .key_file = file});
+           })
+        .second;
+  };
+  EXPECT_THAT(sentence_of(keys.file("none.key")), HasSubstr("key_file: "));
+  EXPECT_THAT(sentence_of(keys.file("job.pub")), HasSubstr("key_file: "));
+  std::filesystem::permissions(keys.file(), std::filesystem::perms::others_read, std::filesystem::perm_options::add);
+  EXPECT_THAT(sentence_of(keys.file()), HasSubstr("chmod"));
+}
+
 TEST(PeersOverTcp, ARankThatIsMissingIsNamed) {
-  const auto [code, sentence] =
-      thrown_by([] { Communicator::over_tcp({.addresses = {"127.0.0.1:0", "127.0.0.1:1"}, .listen = "127.0.0.1:0"}); });
+  const auto [code, sentence] = thrown_by([] {
+    Communicator::over_tcp({.addresses = {"127.0.0.1:0", "127.0.0.1:1"}, .listen = "127.0.0.1:0"});
+  });
   EXPECT_EQ(code, JobErrorCode::kInvalidArgument);
   EXPECT_THAT(sentence, HasSubstr("port 0 cannot be reached"));
   const auto [late, missing] = thrown_by([] {

@@ -156,10 +156,10 @@ struct FalsePeer {
   FalsePeer() {
     std::array<int, 2> ends{};
     EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends.data()), 0);
-    std::vector<Descriptor> sockets(2);
-    sockets[1] = Descriptor(ends[0]);
+    std::vector<std::unique_ptr<TcpLink>> links(2);
+    links[1] = plain_link(Descriptor(ends[0]));
     other = Descriptor(ends[1]);
-    communicator = TcpCommunicator::over(0, std::move(sockets), kBodyMax).value();
+    communicator = TcpCommunicator::over(0, std::move(links), kBodyMax).value();
   }
   void say(ByteSpan bytes) const {
     ASSERT_EQ(::send(other.number(), bytes.data(), bytes.size(), MSG_NOSIGNAL), static_cast<ssize_t>(bytes.size()));

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -35,15 +36,18 @@ struct TcpAddresses {
 /// The ranks of one process over TCP on loopback.
 class TcpNetwork {
  public:
-  explicit TcpNetwork(uint32_t size, const std::string& host = "127.0.0.1") : sockets_(size), ranks_(size) {
+  explicit TcpNetwork(uint32_t size, const std::string& host = "127.0.0.1",
+                      const std::optional<protocol::SecretKey>& key = {})
+      : sockets_(size), ranks_(size) {
     TcpAddresses all(size, host);
+    all.meeting.key = key;
     std::vector<std::jthread> threads;
     for (uint32_t rank = 0; rank < size; ++rank) {
       threads.emplace_back([this, &all, rank] {
-        auto sockets = meet_ranks(std::move(all.listeners[rank]), all.of(rank));
-        ASSERT_TRUE(sockets.has_value()) << sockets.error().message;
-        for (const Descriptor& one : *sockets) sockets_[rank].emplace_back(one ? ::dup(one.number()) : -1);
-        ranks_[rank] = TcpCommunicator::over(rank, std::move(*sockets)).value();
+        auto links = meet_ranks(std::move(all.listeners[rank]), all.of(rank));
+        ASSERT_TRUE(links.has_value()) << links.error().message;
+        for (const auto& one : *links) sockets_[rank].emplace_back(one ? ::dup(one->socket().number()) : -1);
+        ranks_[rank] = TcpCommunicator::over(rank, std::move(*links)).value();
       });
     }
   }

@@ -9,13 +9,13 @@
 #include <atomic>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "tests/worker/peer/transport/communicator_cases.h"
 #include "tests/worker/peer/transport/tcp_ranks.h"
+#include "tests/worker/peer/transport/tcp_stranger.h"
 #include "worker/peer/transport/tcp_frame.h"
 
 /// How ranks meet over TCP, beside strangers, and the sentences where they do not.
@@ -23,67 +23,6 @@ namespace millrace::peer::testing {
 namespace {
 
 using ::testing::HasSubstr;
-
-/// A connection of a stranger.
-class Stranger {
- public:
-  explicit Stranger(const std::string& address) {
-    const auto host_port = protocol::parse_host_port(address).value();
-    const auto at = protocol::socket_address(protocol::look_up_host(host_port.host)->front(), host_port.port);
-    socket_ = Descriptor(::socket(at.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
-    connected_ = ::connect(socket_.number(), at.any(), at.length) == 0;
-  }
-  bool is_connected() const { return connected_; }
-  const Stranger& say(ByteSpan bytes) const {
-    EXPECT_EQ(::send(socket_.number(), bytes.data(), bytes.size(), MSG_NOSIGNAL), static_cast<ssize_t>(bytes.size()));
-    return *this;
-  }
-  const Stranger& say(std::string_view text) const {
-    return say(ByteSpan(reinterpret_cast<const uint8_t*>(text.data()), text.size()));
-  }
-  /// Returns all that the other side says until it closes.
-  ByteBuffer hear() const {
-    ByteBuffer heard;
-    std::array<uint8_t, 256> bytes;
-    for (;;) {
-      const ssize_t found = ::recv(socket_.number(), bytes.data(), bytes.size(), 0);
-      if (found <= 0) return heard;
-      heard.insert(heard.end(), bytes.begin(), bytes.begin() + found);
-    }
-  }
-  /// Whether the next frame that it hears is a welcome. The connection stays open.
-  bool is_welcome() const {
-    TcpFrameBytes bytes = {};
-    if (::recv(socket_.number(), bytes.data(), bytes.size(), MSG_WAITALL) != static_cast<ssize_t>(bytes.size())) {
-      return false;
-    }
-    const auto frame = decode_tcp_frame(bytes);
-    return frame && frame->kind == TcpFrameKind::kWelcome;
-  }
-  /// Returns the reason of the refusal that it hears, and expects that it learns no group.
-  TcpRefusal refusal() const {
-    const ByteBuffer heard = hear();
-    if (heard.size() != kTcpFrameBytes) return TcpRefusal::kNone;
-    const auto frame = decode_tcp_frame(ByteSpan(heard).first<kTcpFrameBytes>());
-    if (!frame || frame->kind != TcpFrameKind::kRefusal) return TcpRefusal::kNone;
-    EXPECT_EQ(frame->group, 0U);
-    return frame->refusal;
-  }
-
- private:
-  Descriptor socket_;
-  bool connected_ = false;
-};
-
-Result<std::vector<Descriptor>> meet_in(TcpAddresses& all, uint32_t rank) {
-  return meet_ranks(std::move(all.listeners[rank]), all.of(rank));
-}
-
-std::string refusal_sentence_of(const Result<std::vector<Descriptor>>& met, ErrorCode code) {
-  if (met) return "they met";
-  EXPECT_EQ(met.error().code, code) << met.error().message;
-  return met.error().message;
-}
 
 TEST(TcpMeetings, StrangersAreRefusedAndDisturbNothing) {
   TcpAddresses all(3);

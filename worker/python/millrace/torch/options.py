@@ -7,7 +7,7 @@ import torch.distributed
 from ..configs import nearest_name
 from .peers import PeerLibrary
 
-PEER_KEYWORDS = ("allreduce", "addresses", "listen", "silence")
+PEER_KEYWORDS = ("allreduce", "addresses", "listen", "insecure", "silence")
 
 
 def rank_and_world_size(rank, world_size):

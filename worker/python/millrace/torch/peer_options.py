@@ -1,8 +1,8 @@
-"""Options of path="peers": those of the HTTP port, why others are refused, and whether all ranks have the same."""
+"""Options of path="peers": those of a rank, why others are refused, and whether all ranks have the same."""
 
 import json
 
-HTTP_OPTIONS = ("http", "http_tls", "http_token_file", "http_insecure")
+WORKER_OPTIONS = ("key_file", "http", "http_tls", "http_token_file", "http_insecure")
 
 _REASONS = {
     "every step of a sum among peers has all ranks": (
@@ -18,7 +18,7 @@ _REASONS = {
     "silence= is the time after which a rank counts as dead": ("dead_after", "shard_silence"),
     "timeout= is the time limit of the ranks' meeting": ("connect_timeout", "start_timeout"),
     "TCP sends again, and the end of a connection ends the group": ("resend_after", "reconnect_after_max"),
-    "connections among ranks have no keys, so their network must be trusted": ("key_file", "server_key_file"),
+    "all ranks have one key, key_file": ("server_key_file",),
     "a parameter has one step under way": ("updates_kept_max",),
     "it is of the sessions with shards": ("keep_freed_memory", "shards", "worker"),
     "a lost rank cannot return: all ranks restart": ("returns",),

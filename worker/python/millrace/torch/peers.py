@@ -16,7 +16,7 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
-from .peer_options import HTTP_OPTIONS, check_equal, refusal
+from .peer_options import WORKER_OPTIONS, check_equal, refusal
 
 # What sums a tensor that sends all entries, where the chosen allreduce selects by itself.
 DENSE = "dense_rabenseifner"
@@ -112,12 +112,14 @@ class PeerLibrary:
     name       of the group.
     addresses  of all ranks, or None: torch's store.
     listen     HOST:PORT of this rank, or None.
+    insecure   other machines may reach the ranks, though they have no key.
     silence    seconds without an answer after which a rank counts as dead.
     """
 
-    def __init__(self, library, allreduce, name, addresses=None, listen=None, silence=10.0, timeout=600.0):
+    def __init__(self, library, allreduce, name, addresses=None, listen=None, insecure=False, silence=10.0, timeout=600.0):
         self._library, self._allreduce, self._name = library, allreduce, name
-        self._addresses, self._listen, self._silence, self._timeout = addresses, listen, silence, timeout
+        self._addresses, self._listen, self._insecure = addresses, listen, insecure
+        self._silence, self._timeout = silence, timeout
         self._peers = importlib.import_module(".peers", library.__name__)
         known = {info.name: info for info in self._peers.algorithms()}
         self._info = known.get(allreduce.split(":")[0])
@@ -135,13 +137,13 @@ class PeerLibrary:
     def check_worker_options(self, options):
         """Raises  TypeError: one that servers alone have."""
         for name in options:
-            if name not in HTTP_OPTIONS:
-                raise TypeError(refusal(name, HTTP_OPTIONS))
+            if name not in WORKER_OPTIONS:
+                raise TypeError(refusal(name, WORKER_OPTIONS))
 
     def Session(self, job, me, tensors):  # the name is that of millrace
         """Meets the other ranks, and returns a session with a sum for each tensor."""
         algorithms = [self._algorithm(job, tensor) for tensor in tensors]
-        group, sums = self._meet(me.worker, job.workers), []
+        group, sums = self._meet(me, job.workers), []
         try:
             self._compare(group, job, tensors, algorithms)
             for tensor, (algorithm, options) in zip(tensors, algorithms):
@@ -160,8 +162,9 @@ class PeerLibrary:
             options[f"parameter {at}"] = [tensor.name, tensor.dimension, algorithm, of_tensor.changed()]
         check_equal(lambda own: group.gather(own, self._timeout), group.rank, options, self._library.JobError)
 
-    def _meet(self, rank, world_size):
-        options = {"name": self._name, "connect_timeout": self._timeout, "silence": self._silence,
+    def _meet(self, me, world_size):
+        rank = me.worker
+        options = {"name": self._name, "key_file": me.key_file, "insecure": self._insecure, "connect_timeout": self._timeout, "silence": self._silence,
                    "start_timeout": self._timeout}
         if self._addresses is not None:
             if len(self._addresses) != world_size:

@@ -69,6 +69,9 @@ class State:
     timeout           seconds that a step may take.
     options           any option of a job or a worker by its name (worker/OPTIONS.md), as mode="partial". With path="peers"
                       those of millrace.peers.OPTIONS, recipe, the three of http, and:
+    key_file          a secret key (`millrace keys new NAME`), a copy of the same file at every rank: the ranks
+                      authenticate each other and encrypt. Without it they must be on one machine.
+    insecure          True: they may be on several machines without a key, on a network that no stranger reaches.
     allreduce         what sums, "ssar_split_allgather" or "oktopk:boundaries=pooled" (millrace.peers); the k of one that
                       takes a k is select's.
     addresses         where each rank listens, "HOST:PORT" by rank. None: torch's store tells the ranks.

@@ -1,0 +1,62 @@
+#include "worker/peer/transport/tcp_opening.h"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+
+namespace millrace::peer {
+namespace {
+
+using protocol::NoiseHandshake;
+
+bool send_opening(const Descriptor& socket, const TcpFrameBytes& frame, ByteSpan message) {
+  std::array<uint8_t, kTcpFrameBytes + protocol::kNoiseMessageBytes> bytes;
+  std::ranges::copy(frame, bytes.begin());
+  std::ranges::copy(message, bytes.begin() + kTcpFrameBytes);
+  return ::send(socket.number(), bytes.data(), bytes.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size());
+}
+
+}  // namespace
+
+size_t TcpOpening::wanted() const {
+  if (count_ < kTcpFrameBytes) return kTcpFrameBytes;
+  const auto first = frame();
+  const bool has_message = first && (first->kind == TcpFrameKind::kOpening || first->kind == TcpFrameKind::kOpened);
+  return has_message ? bytes_.size() : kTcpFrameBytes;
+}
+
+bool TcpOpening::read(const Descriptor& socket) {
+  while (!is_whole()) {
+    const ssize_t found = ::recv(socket.number(), bytes_.data() + count_, wanted() - count_, MSG_DONTWAIT);
+    if (found > 0) {
+      count_ += static_cast<size_t>(found);
+    } else if (found == 0) {
+      return false;
+    } else if (errno != EINTR) {
+      return errno == EAGAIN || errno == EWOULDBLOCK;
+    }
+  }
+  return true;
+}
+
+TcpCaller::TcpCaller(const protocol::SecretKey& key)
+    : frame_(encode_tcp_frame({.kind = TcpFrameKind::kOpening})),
+      noise_(NoiseHandshake::Side::kConnects, key, frame_) {}
+
+bool TcpCaller::send(const Descriptor& socket) { return send_opening(socket, frame_, noise_.write()); }
+
+std::optional<NoiseHandshake::Ciphers> TcpCaller::take(const TcpOpening& answer) {
+  if (!noise_.read(answer.message())) return std::nullopt;
+  return noise_.ciphers();
+}
+
+std::optional<NoiseHandshake::Ciphers> answer_opening(const protocol::SecretKey& key, const TcpOpening& opening,
+                                                      const Descriptor& socket) {
+  NoiseHandshake noise(NoiseHandshake::Side::kAccepts, key, opening.frame_span());
+  if (!noise.read(opening.message())) return std::nullopt;
+  if (!send_opening(socket, encode_tcp_frame({.kind = TcpFrameKind::kOpened}), noise.write())) return std::nullopt;
+  return noise.ciphers();
+}
+
+}  // namespace millrace::peer
