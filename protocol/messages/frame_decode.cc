@@ -394,7 +394,10 @@ Pull read_pull(wire::Pull::Reader in, Validator& check) {
             .indices = check.count(in.getIndices(), kPullValuesMax, "indices to pull"),
             .at_least = in.getAtLeast(),
             .offset = in.getOffset(),
-            .count = check.count(in.getCount(), kPullValuesMax, "values to pull")};
+            .count = check.count(in.getCount(), kPullValuesMax, "values to pull"),
+            .run = in.getRun()};
+  check.count(uint64_t{pull.indices} * pull.run, kPullValuesMax, "values of runs to pull");
+  check.expect(pull.indices != 0 || pull.run == 0, "it pulls runs without indices");
   check.expect(pull.indices == 0 || (pull.offset == 0 && pull.count == 0), "it pulls indices and a range");
   check.expect(pull.offset <= kDimensionMax, "a range behind every dimension");
   return pull;

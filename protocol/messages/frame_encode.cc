@@ -302,6 +302,7 @@ struct BodyWriter {
     out.setAtLeast(body.at_least);
     out.setOffset(body.offset);
     out.setCount(body.count);
+    out.setRun(body.run);
   }
   void operator()(const Pulled& body) {
     auto out = envelope.initPulled();

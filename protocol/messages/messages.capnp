@@ -310,6 +310,7 @@ struct Pull {
   atLeast @3 :UInt64;
   offset @4 :UInt64;
   count @5 :UInt64;
+  run @6 :UInt32;            # entries from each index on; 0: the index alone
 }
 
 struct Pulled {

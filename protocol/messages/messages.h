@@ -17,7 +17,7 @@ namespace millrace::protocol {
 
 /// The newest version of the messages that this build speaks. Every change of messages.capnp, or of the bytes that a
 /// message is written as, raises it by 1. A test fails until that is done (tests/support/format_versions.txt).
-inline constexpr uint32_t kProtocolVersion = 2;
+inline constexpr uint32_t kProtocolVersion = 3;
 /// The oldest version of the messages that this build speaks. If builds of the version before cannot take part after a
 /// change, it becomes kProtocolVersion. Both rules, and those of the other formats: protocol/wire/versions.md.
 inline constexpr uint32_t kProtocolVersionMin = 2;
@@ -401,6 +401,9 @@ struct Synced {
   bool operator==(const Synced&) const = default;
 };
 
+/// The first version of the messages that has Pull::run.
+inline constexpr uint32_t kPullRunsSince = 3;
+
 /// worker -> shard: asks for weights of a part from the store, once it has applied that many steps. Payload: u32
 /// indices of the part, strictly increasing, where `indices` is not 0; else none, and the range counts. Answered with
 /// one Pulled.
@@ -411,6 +414,9 @@ struct Pull {
   uint64_t at_least = 0;
   uint64_t offset = 0;  ///< of the range [offset, offset + count) of the part; count 0 asks for n alone
   uint64_t count = 0;   ///< at most kPullValuesMax
+  /// Entries that are asked for from each index on; the next index lies behind them. 0: the index alone. In all at most
+  /// kPullValuesMax.
+  uint32_t run = 0;
   bool operator==(const Pull&) const = default;
 };
 

@@ -189,26 +189,36 @@ Result<Stream> checked_sum(Result<Stream> sum) {
   return sum;
 }
 
-SharedHistogram magnitudes_of(const Stream& sum) {
+SharedHistogram magnitudes_of(const StreamView& sum) {
   auto histogram = std::make_shared<MagnitudeHistogram>();
-  histogram->add(std::span(sum.values));
+  histogram->add(sum.values);
   return histogram;
 }
 
+Result<SharedStream> whole_sum(const std::vector<SharedStream>& contributions) {
+  const SharedStream& first = contributions.front();
+  const bool stays_sparse = !first.view.dense && first.view.count() < dense_from_count(first.view.dimension);
+  // The sum of one is that contribution, which is finite.
+  if (contributions.size() == 1 && stays_sparse) return first;
+  Result<Stream> sum = checked_sum(sum_many(views_of(contributions)));
+  if (!sum) return std::unexpected(sum.error());
+  return SharedStream::from(std::move(*sum));
+}
+
 Result<ReduceTask::Output> reduce_whole(const ReduceTask::Input& input, StageWatch* watch) {
-  Result<Stream> sum = checked_sum(sum_many(views_of(input.contributions)));
+  Result<SharedStream> sum = whole_sum(input.contributions);
   if (!sum) return std::unexpected(sum.error());
   ReduceTask::Output output;
   if (input.magnitudes == ReduceTask::Magnitudes::kCounted) {
     enter(watch, TaskStage::kThreshold);
-    output.histogram = magnitudes_of(*sum);
+    output.histogram = magnitudes_of(sum->view);
   }
   if (input.plan) {
-    Result<EncodedUpdate> update = encode_sum(sum->view(), *input.plan, watch);
+    Result<EncodedUpdate> update = encode_sum(sum->view, *input.plan, watch);
     if (!update) return std::unexpected(update.error());
     output.update = std::move(*update);
   }
-  output.sum = SharedStream::from(std::move(*sum));
+  output.sum = std::move(*sum);
   return output;
 }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "protocol/job/enum_words.h"
+#include "protocol/messages/handshake.h"
 
 namespace millrace::server {
 namespace {
@@ -90,8 +91,10 @@ protocol::MembershipChange Job::change_for(const protocol::Member& member) const
   return change;
 }
 
-protocol::Welcome Job::welcome(const std::string& software) const {
+protocol::Welcome Job::welcome(const protocol::Hello& hello, const std::string& software) const {
   protocol::Welcome welcome;
+  welcome.version = protocol::negotiate(hello, {}).value().version;
+  welcome.capabilities = hello.capabilities & protocol::kTakesMerged;
   welcome.software = software;
   welcome.membership = members_.membership();
   welcome.heartbeat_ms = protocol::wire_ms(setup_.spec.heartbeat);

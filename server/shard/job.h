@@ -101,7 +101,8 @@ class Job {
   /// Extends deadlines by `paused`, a time in which this process did not run.
   void extend_deadlines(TimeNs paused);
 
-  protocol::Welcome welcome(const std::string& software) const;
+  /// REQUIRES: a Hello with a version in common.
+  protocol::Welcome welcome(const protocol::Hello& hello, const std::string& software) const;
   protocol::Heartbeat heartbeat_answer(const protocol::Member& to, uint64_t sequence) const;
 
   /// Returns members to be removed for silence now. Empty also where only the last one is silent (see abandoned()), and

@@ -158,9 +158,7 @@ void ShardCore::on_hello(const protocol::PeerId& from, const protocol::Header& h
                              .incarnation = member.incarnation});
   }
   sessions_[from] = session;
-  protocol::Welcome welcome = job.welcome(config_.software);
-  welcome.capabilities = hello.capabilities & protocol::kTakesMerged;
-  job.members().send(member, std::move(welcome), actions);
+  job.members().send(member, job.welcome(hello, config_.software), actions);
   catch_out_of_memory(job.membership().job, actions, [&] { job.on_welcomed(member, now, actions); });
 }
 

@@ -209,7 +209,7 @@ void JobStore::on_pull(const protocol::Member& from, const protocol::Pull& body,
                   actions);
   }
   MemoryCharge charge(*queued_bytes_, indices.bytes.size());
-  part->waiting.push_back({.work = StoreTask::Read{body.offset, body.count, std::move(indices)},
+  part->waiting.push_back({.work = StoreTask::Read{body.offset, body.count, std::move(indices), std::max(body.run, 1U)},
                            .asked = {from.worker, from.incarnation, body.id, body.at_least},
                            .charge = std::move(charge)});
   begin_waiting(*part, actions);

@@ -56,6 +56,7 @@ class StoreTask : public Task {
     uint64_t offset = 0;
     uint64_t count = 0;
     SharedBytes indices;
+    uint32_t run = 1;  ///< entries from each index on; in all at most kPullValuesMax
   };
   /// The record of a save.
   struct Copy {

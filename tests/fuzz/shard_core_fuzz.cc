@@ -221,16 +221,15 @@ class ShardFuzz {
   }
 
   void pull() {
-    protocol::Pull body;
-    body.id = source_.number(6);
-    body.part = part();
-    body.at_least = source_.number(4);
+    protocol::Pull body{.id = source_.number(6), .part = part(), .at_least = source_.number(4)};
     if (source_.one_in(2)) {
       const ByteBuffer drawn = source_.bytes(12);
       std::vector<uint32_t> indices(drawn.begin(), drawn.end());
       if (!lies()) std::ranges::sort(indices);
       if (!lies()) indices.erase(std::unique(indices.begin(), indices.end()), indices.end());
       body.indices = static_cast<uint32_t>(indices.size());
+      if (body.indices != 0) body.run = static_cast<uint32_t>(source_.below(5));
+      for (uint32_t& index : indices) index *= std::max(body.run, 1U);
       const auto* bytes = reinterpret_cast<const uint8_t*>(indices.data());
       return deliver(body, SharedBytes::from(ByteBuffer(bytes, bytes + indices.size() * sizeof(uint32_t))));
     }

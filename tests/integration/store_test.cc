@@ -157,6 +157,16 @@ void expect_pulls(Session& session, const std::vector<float>& now) {
   session.pull_indices(0, indices, some);
   for (size_t at = 0; at < indices.size(); ++at) EXPECT_EQ(some[at], now[indices[at]]) << indices[at];
   session.pull_indices(0, {}, {});
+  // Rows that lie in one part and in several, and rows that are longer than a part.
+  for (const uint32_t width : {1U, 16U, 37U, 300U, 6'000U, 20'000U}) {
+    std::vector<uint32_t> rows;
+    for (uint32_t row = 0; row < kDimension / width; row += row % 3 + 1) rows.push_back(row);
+    std::vector<float> expected;
+    for (const uint32_t row : rows) expected.insert(expected.end(), &now[row * width], &now[row * width] + width);
+    std::vector<float> found(rows.size() * width, -1);
+    session.pull_rows(0, width, rows, found);
+    EXPECT_TRUE(same_bits(found, expected)) << width;
+  }
   std::vector<float> a(kSmall);
   std::vector<float> b(kSmall);
   session.pull(1, a);
@@ -357,6 +367,11 @@ TEST_F(StoreProcesses, WhatCannotBePulledIsSaid) {
   expect("index 20000", [&] { session->pull_indices(0, std::vector<uint32_t>{20'000}, std::span(out).first(1)); });
   expect("2 indices and 1 places",
          [&] { session->pull_indices(0, std::vector<uint32_t>{1, 2}, std::span(out).first(1)); });
+  const std::vector<uint32_t> rows = {1, 2'500};
+  expect("row 2500 of a tensor", [&] { session->pull_rows(0, 8, rows, std::span(out).first(16)); });
+  expect("2 rows of 8 and 15 places", [&] { session->pull_rows(0, 8, rows, std::span(out).first(15)); });
+  expect("rows of 0", [&] { session->pull_rows(0, 0, rows, {}); });
+  expect("row 2500 of a tensor", [&] { session->push_rows(0, 8, rows, std::span(out).first(16)); });
   expect("not there within 50 ms",
          [&] { session->pull(0, out, {.at_least_step = 1, .timeout = std::chrono::milliseconds(50)}); });
   EXPECT_FALSE(session->try_pull(0, out, {.at_least_step = 1, .timeout = std::chrono::milliseconds(50)}).has_value());

@@ -172,6 +172,15 @@ TEST(Admission, VersionsWithoutOverlapAreRefused) {
   EXPECT_EQ(expect_body<Refuse>(cluster.say_hello(0, hello)).code, ErrorCode::kVersionMismatch);
 }
 
+TEST(Admission, AWorkerOfAnEarlierVersionIsWelcomedInItsOwn) {
+  ScriptedCluster cluster(admission_job());
+  for (uint32_t worker = 0; worker < 2; ++worker) {
+    protocol::Hello hello = cluster.hello(worker);
+    hello.version_max = protocol::kProtocolVersionMin + worker;
+    EXPECT_EQ(expect_body<protocol::Welcome>(cluster.say_hello(worker, hello)).version, hello.version_max);
+  }
+}
+
 TEST(Admission, OtherShardMapOrLayoutIsRefused) {
   ScriptedCluster cluster(admission_job());
   protocol::Hello hello = cluster.hello(0);

@@ -18,6 +18,12 @@ struct SendAction {
   protocol::Message message;
 };
 
+/// Says how messages outside the rounds are written to a shard.
+struct ShardLink {
+  protocol::Header header;
+  uint32_t version = protocol::kProtocolVersion;  ///< of the messages, by the handshake
+};
+
 /// Delivers a decided sum of one part, in step order per part. The core shares the stream and resolves contributions by
 /// it later. Steps that were decided without this worker are delivered with the next push of the bucket, which goes
 /// into a later one.

@@ -246,12 +246,13 @@ const protocol::JobSpec& SessionCore::spec() const { return impl_->config.spec; 
 const protocol::JobLayout& SessionCore::layout() const { return impl_->layout; }
 const protocol::Membership& SessionCore::membership() const { return impl_->membership; }
 uint64_t SessionCore::incarnation() const { return impl_->incarnation; }
-std::optional<protocol::Header> SessionCore::header_to(uint32_t shard) const {
+std::optional<ShardLink> SessionCore::link_to(uint32_t shard) const {
   const Link& link = impl_->links[shard];
   if (link.state != LinkState::kWelcomed || impl_->over()) return std::nullopt;
-  return protocol::Header{
+  const protocol::Header header{
       impl_->membership.job, impl_->membership.epoch, impl_->config.worker, impl_->incarnation, shard,
       link.shard_incarnation};
+  return ShardLink{header, link.version};
 }
 bool SessionCore::resolve_one_deferred() {
   if (impl_->resolve_switch_part()) return true;

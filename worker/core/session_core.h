@@ -225,9 +225,8 @@ class SessionCore {
   const protocol::JobLayout& layout() const;
   const protocol::Membership& membership() const;
   uint64_t incarnation() const;
-  /// Returns the header of messages to a shard outside the rounds. Empty: the shard has not welcomed us on this
-  /// connection.
-  std::optional<protocol::Header> header_to(uint32_t shard) const;
+  /// Returns the link to a shard. Empty: the shard has not welcomed us on this connection.
+  std::optional<ShardLink> link_to(uint32_t shard) const;
   uint64_t steps_pushed(uint32_t tensor) const;
   uint64_t steps_applied(uint32_t bucket) const;  ///< least n over its parts
   uint64_t part_steps_applied(uint32_t part) const;

@@ -223,7 +223,8 @@ struct Link {
   uint64_t heartbeats = 0;
   size_t next_digest = 0;  ///< index among all parts at which the next heartbeat's digests begin
   uint64_t message_bytes_max = 0;
-  uint64_t last_reported_epoch = 0;  ///< of the latest membership that it sent
+  uint32_t version = protocol::kProtocolVersionMin;  ///< of its Welcome
+  uint64_t last_reported_epoch = 0;                  ///< of the latest membership that it sent
   std::vector<protocol::Ack::Entry> acks;
   std::vector<protocol::Message> deferred_messages;  ///< updates of an epoch that this worker has not seen yet
   std::vector<uint32_t> waited_for;

@@ -124,6 +124,7 @@ void SessionCore::Impl::on_welcome(uint32_t shard, const protocol::Header& heade
   }
   link.shard_incarnation = header.shard_incarnation;
   link.message_bytes_max = welcome.message_bytes_max;
+  link.version = welcome.version;
   if (!adopt_membership(shard, welcome.membership, now, actions)) return;
   if (membership.started && header.shard_incarnation != membership.shards[shard].incarnation) {
     ++counters.dropped_unexpected;

@@ -22,11 +22,28 @@ SharedBytes bytes_of_run(std::span<const float> values) {
 
 size_t index_count(const StoreClient::Request& request) { return request.indices.bytes.size() / sizeof(uint32_t); }
 
+uint64_t value_count(const StoreClient::Request& request) {
+  return request.indices.bytes.empty() ? request.count : uint64_t{index_count(request)} * request.run;
+}
+
+/// Returns the index of every entry of the runs.
+SharedBytes entries_of_runs(ByteSpan indices, uint32_t run) {
+  const size_t count = indices.size() / sizeof(uint32_t);
+  ByteBuffer bytes(indices.size() * run);
+  for (size_t at = 0; at < count * run; ++at) {
+    uint32_t index = 0;
+    std::memcpy(&index, indices.data() + at / run * sizeof(index), sizeof(index));
+    index += static_cast<uint32_t>(at % run);
+    std::memcpy(bytes.data() + at * sizeof(index), &index, sizeof(index));
+  }
+  return SharedBytes::from(std::move(bytes));
+}
+
 }  // namespace
 
 uint64_t StoreClient::ask(Request request) {
-  MILLRACE_CHECK(request.count <= protocol::kPullValuesMax && index_count(request) <= protocol::kPullValuesMax,
-                 request.count, index_count(request));
+  MILLRACE_CHECK(request.run > 0 && value_count(request) <= protocol::kPullValuesMax, request.run,
+                 value_count(request));
   const uint64_t id = next_id_++;
   pending_[id].request = std::move(request);
   return id;
@@ -54,10 +71,10 @@ void StoreClient::on_pulled(const protocol::Message& message, TimeNs now, std::v
     return;
   }
   const Request& request = pending.request;
-  const uint64_t expected = request.indices.bytes.empty() ? request.count : index_count(request);
   if (!pulled.code) {
     const bool damaged = pulled.values != 0 && hash64(message.payload.bytes) != pulled.payload_hash;
-    if (damaged || pulled.values != expected || pulled.n < request.at_least) return;  // asked for again in time
+    const bool fits = pulled.values == value_count(request) && pulled.n >= request.at_least;
+    if (damaged || !fits) return;  // asked for again in time
   }
   Done& one = done.emplace_back(Done{pulled.id, pulled.n, message.payload, std::nullopt, request.call, request.out});
   if (pulled.code) one.error = Error{*pulled.code, pulled.sentence};
@@ -66,7 +83,7 @@ void StoreClient::on_pulled(const protocol::Message& message, TimeNs now, std::v
 
 void StoreClient::send(uint64_t id, Pending& pending, const Reach& reach, TimeNs now, Actions& actions) const {
   const Request& request = pending.request;
-  const protocol::Header& header = *reach.shards[request.shard];
+  const protocol::Header& header = reach.shards[request.shard]->header;
   const bool places = reach.places && !request.place.empty();
   uint64_t offset = 0;
   for (const std::span<const float> weights : places ? request.place : std::vector<std::span<const float>>()) {
@@ -84,8 +101,14 @@ void StoreClient::send(uint64_t id, Pending& pending, const Reach& reach, TimeNs
   body.at_least = request.at_least;
   body.offset = request.offset;
   body.count = request.count;
-  body.indices = static_cast<uint32_t>(index_count(request));
-  actions.sends.push_back({request.shard, {header, body, request.indices}});
+  SharedBytes indices = request.indices;
+  if (request.run > 1 && reach.shards[request.shard]->version < protocol::kPullRunsSince) {
+    indices = entries_of_runs(indices.bytes, request.run);
+  } else if (request.run > 1) {
+    body.run = request.run;
+  }
+  body.indices = static_cast<uint32_t>(indices.bytes.size() / sizeof(uint32_t));
+  actions.sends.push_back({request.shard, {header, body, std::move(indices)}});
   pending.sent = true;
   pending.placed = places;
   pending.interval =
@@ -97,11 +120,11 @@ void StoreClient::advance(const Reach& reach, TimeNs now, Actions& actions) {
   peers_.resize(reach.shards.size());
   std::vector<bool> anew(peers_.size());
   for (size_t shard = 0; shard < peers_.size(); ++shard) {
-    const std::optional<protocol::Header>& header = reach.shards[shard];
+    const std::optional<ShardLink>& link = reach.shards[shard];
     Peer& peer = peers_[shard];
-    anew[shard] = header && (!peer.reached || peer.incarnation != header->incarnation ||
-                             peer.shard_incarnation != header->shard_incarnation);
-    peer = header ? Peer{header->incarnation, header->shard_incarnation, true} : Peer{};
+    anew[shard] = link && (!peer.reached || peer.incarnation != link->header.incarnation ||
+                           peer.shard_incarnation != link->header.shard_incarnation);
+    peer = link ? Peer{link->header.incarnation, link->header.shard_incarnation, true} : Peer{};
   }
   std::vector<size_t> in_flight(peers_.size());
   for (const auto& [id, pending] : pending_) {

@@ -34,8 +34,8 @@ class StoreClient {
 
   explicit StoreClient(Config config) : config_(config) {}
 
-  /// Asks for a part's weights, at most kPullValuesMax of them: `indices` of the part, strictly increasing, or the
-  /// range.
+  /// Asks for at most kPullValuesMax of a part's weights: the range, or the runs at `indices` of the part. Runs are in
+  /// order and do not overlap.
   struct Request {
     uint32_t part = 0;
     uint32_t shard = 0;
@@ -44,6 +44,7 @@ class StoreClient {
     uint64_t count = 0;
     /// u32 each, shared with the messages that ask for them; none: the range.
     SharedBytes indices;
+    uint32_t run = 1;  ///< entries from each index on
     /// First weights of the part, one run after another and complete. The lowest member places them. Such a request
     /// pulls nothing. They stay the caller's until the request is done.
     std::vector<std::span<const float>> place;
@@ -59,9 +60,9 @@ class StoreClient {
     PullCall* call = nullptr;
     std::span<float> out = {};
   };
-  /// Holds the header of messages to each shard; empty: the shard cannot be reached now.
+  /// Holds the link to each shard; empty: the shard cannot be reached now.
   struct Reach {
-    std::vector<std::optional<protocol::Header>> shards;
+    std::vector<std::optional<ShardLink>> shards;
     /// This worker, as the lowest member, places first weights.
     bool places = false;
   };

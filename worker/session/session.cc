@@ -212,6 +212,18 @@ std::optional<uint64_t> Session::try_push_sparse(size_t tensor, std::span<const 
   return push_entries(*impl_, tensor, indices, values, weight, timeout);
 }
 
+uint64_t Session::push_rows(size_t tensor, uint32_t width, std::span<const uint32_t> rows,
+                            std::span<const float> values, double weight, milliseconds timeout) {
+  return in_time(try_push_rows(tensor, width, rows, values, weight, timeout), *impl_, kNoPush, timeout);
+}
+
+std::optional<uint64_t> Session::try_push_rows(size_t tensor, uint32_t width, std::span<const uint32_t> rows,
+                                               std::span<const float> values, double weight, milliseconds timeout) {
+  return take(impl_->push(tensor, weight, timeout, [&](PushSlot& slot) {
+    return slot.add_rows(width, rows, values, static_cast<float>(weight));
+  }));
+}
+
 bool Session::ready(size_t tensor, uint64_t step) { return take(impl_->ready(tensor, step)); }
 
 TensorUpdate Session::await(size_t tensor, uint64_t step, milliseconds timeout) {
@@ -255,6 +267,11 @@ PulledSteps Session::pull_indices(size_t tensor, std::span<const uint32_t> indic
   return in_time(try_pull_indices(tensor, indices, out, options), *impl_, kNoWeights, options.timeout);
 }
 
+PulledSteps Session::pull_rows(size_t tensor, uint32_t width, std::span<const uint32_t> rows, std::span<float> out,
+                               const PullOptions& options) {
+  return in_time(try_pull_rows(tensor, width, rows, out, options), *impl_, kNoWeights, options.timeout);
+}
+
 std::optional<PulledSteps> Session::try_pull(size_t tensor, std::span<float> out, const PullOptions& options) {
   return pull_whole(*impl_, tensor, out, options);
 }
@@ -266,7 +283,12 @@ std::optional<PulledSteps> Session::try_pull_range(size_t tensor, uint64_t begin
 
 std::optional<PulledSteps> Session::try_pull_indices(size_t tensor, std::span<const uint32_t> indices,
                                                      std::span<float> out, const PullOptions& options) {
-  return take(impl_->pull_indices(tensor, indices, out, options));
+  return take(impl_->pull_rows(tensor, 1, indices, out, options));
+}
+
+std::optional<PulledSteps> Session::try_pull_rows(size_t tensor, uint32_t width, std::span<const uint32_t> rows,
+                                                  std::span<float> out, const PullOptions& options) {
+  return take(impl_->pull_rows(tensor, width, rows, out, options));
 }
 
 void Session::place_weights(std::span<const std::span<const float>> weights, milliseconds timeout) {

@@ -99,11 +99,11 @@ class SessionShell {
   CallResult<bool> finish(std::chrono::milliseconds timeout);
 
   // session_shell_store.cc: weights that the shards hold
-  /// Reads the tensor's weights from `begin` on, as many as `out` has; or those of the indices.
+  /// Reads the tensor's weights from `begin` on, as many as `out` has; or those of rows (kernels/stream/rows.h).
   CallResult<std::optional<PulledSteps>> pull(size_t tensor, uint64_t begin, std::span<float> out,
                                               const PullOptions& options);
-  CallResult<std::optional<PulledSteps>> pull_indices(size_t tensor, std::span<const uint32_t> indices,
-                                                      std::span<float> out, const PullOptions& options);
+  CallResult<std::optional<PulledSteps>> pull_rows(size_t tensor, uint32_t width, std::span<const uint32_t> rows,
+                                                   std::span<float> out, const PullOptions& options);
   CallResult<bool> place_weights(std::span<const std::span<const float>> weights, std::chrono::milliseconds timeout);
 
   /// Errors  invalid_argument: no tensor has the name.

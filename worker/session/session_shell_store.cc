@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "kernels/base/clock.h"
+#include "kernels/stream/rows.h"
 #include "protocol/base/limits.h"
 #include "worker/session/session_shell.h"
 
@@ -38,15 +39,74 @@ std::vector<Place> places_of(const SessionCore& core, uint32_t bucket, size_t te
   return places;
 }
 
-/// Returns the bytes of the indices, each moved by `shift`, which may wrap around.
-SharedBytes moved_indices(std::span<const uint32_t> indices, uint32_t shift) {
-  ByteBuffer bytes(indices.size_bytes());
-  for (size_t at = 0; at < indices.size(); ++at) {
-    const uint32_t index = indices[at] + shift;
+/// Returns the bytes of the rows' first indices, each moved by `shift`, which may wrap around.
+SharedBytes first_indices(std::span<const uint32_t> rows, uint32_t width, uint32_t shift) {
+  ByteBuffer bytes(rows.size_bytes());
+  for (size_t at = 0; at < rows.size(); ++at) {
+    const uint32_t index = rows[at] * width + shift;
     std::memcpy(bytes.data() + at * sizeof(index), &index, sizeof(index));
   }
   return SharedBytes::from(std::move(bytes));
 }
+
+/// Cuts rows of a tensor into requests, place by place.
+class RowCut {
+ public:
+  RowCut(std::span<const uint32_t> rows, uint32_t width, std::span<float> out)
+      : rows_(rows), width_(width), out_(out) {}
+
+  /// Adds the requests for the rows, and pieces of rows, in the tensor's next place.
+  void cut(const Place& place, std::vector<StoreClient::Request>& pieces) {
+    const uint64_t end = place.at + (place.end - place.begin);
+    while (next_ < rows_.size()) {
+      const uint64_t begin = begin_of_next();
+      if (begin >= end) return;
+      if (begin >= place.at && add_whole_rows(place, end, pieces)) continue;
+      add_range(place, std::max(begin, place.at), std::min(begin + width_, end), pieces);
+      if (begin + width_ > end) return;  // the next place has the rest of the row
+      ++next_;
+    }
+  }
+
+ private:
+  uint64_t begin_of_next() const { return uint64_t{rows_[next_]} * width_; }
+
+  StoreClient::Request& add(const Place& place, size_t at, size_t count, std::vector<StoreClient::Request>& pieces) {
+    StoreClient::Request& piece = pieces.emplace_back();
+    piece.part = place.part.part;
+    piece.shard = place.part.shard;
+    piece.out = out_.subspan(at, count);
+    return piece;
+  }
+
+  /// Adds the next rows of those that end in the place, as many as one pull takes. Returns false where it takes none.
+  bool add_whole_rows(const Place& place, uint64_t end, std::vector<StoreClient::Request>& pieces) {
+    const auto from = rows_.begin() + static_cast<std::ptrdiff_t>(next_);
+    const auto whole = static_cast<uint64_t>(std::lower_bound(from, rows_.end(), end / width_) - from);
+    const size_t count = std::min<uint64_t>(whole, protocol::kPullValuesMax / width_);
+    if (count == 0) return false;
+    StoreClient::Request& piece = add(place, next_ * width_, count * width_, pieces);
+    piece.run = width_;
+    piece.indices = first_indices(rows_.subspan(next_, count), width_, static_cast<uint32_t>(place.begin - place.at));
+    next_ += count;
+    return true;
+  }
+
+  /// Adds entries [begin, end) of the tensor, which are of the next row.
+  void add_range(const Place& place, uint64_t begin, uint64_t end, std::vector<StoreClient::Request>& pieces) {
+    for (uint64_t at = begin; at < end; at += protocol::kPullValuesMax) {
+      const uint64_t count = std::min<uint64_t>(end - at, protocol::kPullValuesMax);
+      StoreClient::Request& piece = add(place, next_ * width_ + (at - begin_of_next()), count, pieces);
+      piece.offset = place.begin + (at - place.at);
+      piece.count = count;
+    }
+  }
+
+  std::span<const uint32_t> rows_;
+  uint32_t width_;
+  std::span<float> out_;
+  size_t next_ = 0;  ///< the first row with entries that no request has
+};
 
 }  // namespace
 
@@ -114,33 +174,18 @@ CallResult<std::optional<PulledSteps>> SessionShell::pull(size_t tensor, uint64_
   return carry_out_pull(std::move(pieces), options);
 }
 
-CallResult<std::optional<PulledSteps>> SessionShell::pull_indices(size_t tensor, std::span<const uint32_t> indices,
-                                                                  std::span<float> out, const PullOptions& options) {
+CallResult<std::optional<PulledSteps>> SessionShell::pull_rows(size_t tensor, uint32_t width,
+                                                               std::span<const uint32_t> rows, std::span<float> out,
+                                                               const PullOptions& options) {
   if (auto valid = check_store(tensor); !valid) return std::unexpected(valid.error());
-  const auto refuse = [](const std::string& why) { return fail(ErrorCode::kInvalidArgument, why); };
-  if (indices.size() != out.size())
-    return refuse(std::to_string(indices.size()) + " indices and " + std::to_string(out.size()) + " places for them");
-  if (!std::ranges::is_sorted(indices, std::less_equal<>())) return refuse("indices to pull increase strictly");
-  if (!indices.empty() && indices.back() >= dimension_of(tensor)) {
-    return refuse("index " + std::to_string(indices.back()) + " of a tensor of dimension " +
-                  std::to_string(dimension_of(tensor)));
-  }
+  if (auto valid = check_rows(width, rows, out.size(), dimension_of(tensor)); !valid)
+    return std::unexpected(valid.error());
+  if (!std::ranges::is_sorted(rows, std::less_equal<>()))
+    return fail(ErrorCode::kInvalidArgument, "indices to pull increase strictly");
   std::vector<StoreClient::Request> pieces;
-  auto next = indices.begin();
-  for (const Place& place : places_of(core_, gates_[tensor].bucket, tensor, 0, dimension_of(tensor))) {
-    const uint64_t end = place.at + (place.end - place.begin);
-    const auto last = std::lower_bound(next, indices.end(), end);
-    while (next != last) {
-      const auto count = std::min<uint64_t>(static_cast<uint64_t>(last - next), protocol::kPullValuesMax);
-      StoreClient::Request& piece = pieces.emplace_back();
-      piece.part = place.part.part;
-      piece.shard = place.part.shard;
-      const auto first = static_cast<size_t>(next - indices.begin());
-      piece.out = out.subspan(first, count);
-      piece.indices = moved_indices(indices.subspan(first, count), static_cast<uint32_t>(place.begin - place.at));
-      next += static_cast<std::ptrdiff_t>(count);
-    }
-  }
+  RowCut cut(rows, width, out);
+  for (const Place& place : places_of(core_, gates_[tensor].bucket, tensor, 0, dimension_of(tensor)))
+    cut.cut(place, pieces);
   return carry_out_pull(std::move(pieces), options);
 }
 
@@ -209,7 +254,7 @@ CallResult<std::optional<PulledSteps>> SessionShell::carry_out_pull(std::vector<
 
 StoreClient::Reach SessionShell::reach() const {
   StoreClient::Reach reach;
-  for (uint32_t shard = 0; shard < wires_.size(); ++shard) reach.shards.push_back(core_.header_to(shard));
+  for (uint32_t shard = 0; shard < wires_.size(); ++shard) reach.shards.push_back(core_.link_to(shard));
   const std::vector<protocol::Member>& members = core_.membership().members;
   reach.places = !members.empty() && members.front().worker == options_.worker;
   return reach;

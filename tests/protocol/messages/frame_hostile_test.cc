@@ -246,6 +246,30 @@ TEST(HostileFrame, PullsThatCannotBeAreRefused) {
       << "both";
 }
 
+TEST(HostileFrame, PullsOfRunsThatCannotBeAreRefused) {
+  const auto pull = [](uint32_t indices, uint32_t run) {
+    return frame_hostile_refusal(
+        [&](auto e) {
+          e.initPull().setIndices(indices);
+          e.getPull().setRun(run);
+        },
+        words(std::min(indices, kPullValuesMax)));
+  };
+  EXPECT_EQ(pull(2, 0), ErrorCode::kInternal) << "the indices alone, as version 2 writes it";
+  EXPECT_EQ(pull(2, 1), ErrorCode::kInternal);
+  EXPECT_EQ(pull(2, kPullValuesMax / 2), ErrorCode::kInternal);
+  EXPECT_EQ(pull(1, kPullValuesMax), ErrorCode::kInternal);
+  EXPECT_EQ(pull(2, kPullValuesMax / 2 + 1), ErrorCode::kLimitExceeded);
+  EXPECT_EQ(pull(1, kPullValuesMax + 1), ErrorCode::kLimitExceeded);
+  EXPECT_EQ(pull(1, UINT32_MAX), ErrorCode::kLimitExceeded);
+  EXPECT_EQ(pull(1U << 16, 1U << 16), ErrorCode::kLimitExceeded) << "0 in 32 bits";
+  EXPECT_EQ(pull(kPullValuesMax, UINT32_MAX), ErrorCode::kLimitExceeded);
+  EXPECT_EQ(frame_hostile_refusal([](auto e) { e.initPull().setRun(1); }), ErrorCode::kMalformed) << "no indices";
+  EXPECT_EQ(frame_hostile_refusal([](auto e) { e.initPull().setRun(4), e.getPull().setCount(4); }),
+            ErrorCode::kMalformed)
+      << "a range";
+}
+
 TEST(HostileFrame, PulledAndPlacedWeightsMustBeAsManyAsTheySay) {
   EXPECT_EQ(frame_hostile_refusal([](auto e) { e.initPulled().setValues(2); }, words(2)), ErrorCode::kInternal);
   EXPECT_EQ(frame_hostile_refusal([](auto e) { e.initPulled().setValues(2); }, words(1)), ErrorCode::kMalformed);

@@ -70,6 +70,9 @@ void add_other_messages(std::vector<NamedMessage>& messages) {
   messages.push_back({"pull of two indices",
                       {header, protocol::Pull{.id = 6, .part = 11, .indices = 2, .at_least = 12},
                        SharedBytes::from(ByteBuffer{1, 0, 0, 0, 5, 0, 0, 0})}});
+  messages.push_back({"pull of two runs of three",
+                      {header, protocol::Pull{.id = 7, .part = 11, .indices = 2, .at_least = 12, .run = 3},
+                       SharedBytes::from(ByteBuffer{1, 0, 0, 0, 5, 0, 0, 0})}});
   messages.push_back(
       {"pulled, refused",
        {header,

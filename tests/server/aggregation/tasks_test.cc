@@ -3,10 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <numeric>
 #include <vector>
 
+#include "kernels/reduce/reduce.h"
 #include "protocol/container/container.h"
 
 namespace millrace::server {
@@ -103,6 +105,32 @@ TEST(EncodeUpdate, ErrorOfADenseSumIsThatOfEveryEntry) {
   }
   ASSERT_GT(expected, 0);
   EXPECT_NEAR(update->codec_error, expected, 1e-9 * expected);
+}
+
+TEST(ReduceTask, TheSumOfOneContributionIsThatContribution) {
+  Stream full = Stream::empty(8);
+  for (uint32_t index = 0; index < 8; ++index) {
+    full.indices.push_back(index);
+    full.values.push_back(index == 3 ? -0.0F : static_cast<float>(index));
+  }
+  const Stream sparse = some_sum();
+  const Stream dense = to_dense(full.view());
+  for (const Stream* one : std::initializer_list<const Stream*>{&sparse, &full, &dense}) {
+    const std::vector<StreamView> views = {one->view()};
+    const Stream expected = sum_many(views).value();
+    ReduceTask::Input input;
+    input.contributions = {SharedStream::from(Stream(*one))};
+    ReduceTask task(std::move(input));
+    task.run();
+    ASSERT_TRUE(task.result());
+    const StreamView& sum = task.result()->sum.view;
+    EXPECT_EQ(sum.dimension, expected.dimension);
+    EXPECT_EQ(sum.dense, expected.dense);
+    EXPECT_TRUE(std::ranges::equal(sum.indices, expected.indices));
+    EXPECT_TRUE(std::ranges::equal(
+        sum.values, expected.values, {}, [](float x) { return std::bit_cast<uint32_t>(x); },
+        [](float x) { return std::bit_cast<uint32_t>(x); }));
+  }
 }
 
 }  // namespace

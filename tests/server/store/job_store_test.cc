@@ -97,6 +97,33 @@ TEST(Store, PullsOfRangesAndIndices) {
   EXPECT_EQ(cluster.counted(Metric::kPulls, "answered"), 4);
 }
 
+TEST(Store, PullsOfRunsEqualThoseOfTheirIndices) {
+  constexpr uint32_t kDimension = 300;
+  Stores cluster(store_job(1, "sgd:1", kDimension));
+  cluster.join_all();
+  std::vector<float> gradient(kDimension);
+  for (size_t at = 0; at < kDimension; ++at) gradient[at] = -static_cast<float>(at) - 1;
+  cluster.push(0, 0, gradient);
+  RandomSequence random(random_key(3, 0, 0));
+  for (const uint32_t run : {1U, 2U, 3U, 7U, 16U, 17U, 64U, kDimension}) {
+    for (int tries = 0; tries < 20; ++tries) {
+      std::vector<uint32_t> starts;
+      std::vector<uint32_t> indices;
+      const auto gap = [&] { return random.next_below(4) == 0 ? static_cast<uint32_t>(random.next_below(40)) : 0; };
+      for (uint32_t start = gap(); start + run <= kDimension; start += run + gap()) {
+        starts.push_back(start);
+        for (uint32_t at = 0; at < run; ++at) indices.push_back(start + at);
+      }
+      if (starts.empty()) continue;
+      const Pull one_by_one{.id = 1, .part = 0, .indices = static_cast<uint32_t>(indices.size())};
+      const Pull by_run{.id = 2, .part = 0, .indices = static_cast<uint32_t>(starts.size()), .run = run};
+      const std::vector<float> expected = cluster.pull(0, one_by_one, bytes_of_indices(indices)).values;
+      ASSERT_EQ(expected.size(), indices.size());
+      EXPECT_EQ(cluster.pull(0, by_run, bytes_of_indices(starts)).values, expected) << run;
+    }
+  }
+}
+
 TEST(Store, PullsThatCannotBeAreAnsweredWithTheReason) {
   Stores cluster(store_job(1, "sgd:1"));
   cluster.join_all();
@@ -113,7 +140,14 @@ TEST(Store, PullsThatCannotBeAreAnsweredWithTheReason) {
   EXPECT_THAT(refusal({.id = 5, .part = 0, .indices = 2}, bytes_of_indices({1, 64})), HasSubstr("index 64"));
   EXPECT_THAT(refusal({.id = 5, .part = 0, .indices = 2}, bytes_of_indices({7, 7})), HasSubstr("index 7"));
   EXPECT_THAT(refusal({.id = 5, .part = 0, .indices = 2}, bytes_of_indices({7, 6})), HasSubstr("index 6"));
-  EXPECT_EQ(cluster.counted(Metric::kPulls, "refused"), 6);
+  EXPECT_THAT(refusal({.id = 5, .part = 0, .indices = 2, .run = 4}, bytes_of_indices({0, 61})), HasSubstr("index 61"));
+  EXPECT_THAT(refusal({.id = 5, .part = 0, .indices = 2, .run = 4}, bytes_of_indices({8, 11})), HasSubstr("index 11"));
+  EXPECT_THAT(refusal({.id = 5, .part = 0, .indices = 2, .run = 4}, bytes_of_indices({8, 2})), HasSubstr("index 2"));
+  EXPECT_THAT(refusal({.id = 5, .part = 0, .indices = 1, .run = 4}, bytes_of_indices({UINT32_MAX})),
+              HasSubstr("index 4294967295"))
+      << "its end is beyond 32 bits";
+  EXPECT_THAT(refusal({.id = 5, .part = 0, .indices = 1, .run = 65}, bytes_of_indices({0})), HasSubstr("index 0"));
+  EXPECT_EQ(cluster.counted(Metric::kPulls, "refused"), 11);
   Stores without(ScriptedCluster::small_job(1));
   without.join_all();
   EXPECT_THAT(without.pull(0, {.id = 5, .part = 0, .count = 1}).body.sentence, HasSubstr("has no store"));

@@ -194,6 +194,20 @@ TEST_F(Handshake, AVersionThatThisWorkerDoesNotSpeakEndsTheSession) {
   expect_ended(ErrorCode::kVersionMismatch, "protocol version " + std::to_string(protocol::kProtocolVersion + 1));
 }
 
+TEST_F(Handshake, TheLinkHasTheVersionOfTheWelcome) {
+  make();
+  EXPECT_FALSE(core().link_to(0).has_value()) << "not welcomed";
+  for (uint32_t shard = 0; shard < 2; ++shard) {
+    core().on_connected(shard, now_, actions_);
+    protocol::Welcome welcome;
+    welcome.version = protocol::kProtocolVersionMin + shard;
+    welcome.membership = membership_;
+    hear(shard, welcome);
+    ASSERT_TRUE(core().link_to(shard).has_value()) << shard;
+    EXPECT_EQ(core().link_to(shard)->version, protocol::kProtocolVersionMin + shard);
+  }
+}
+
 TEST_F(Handshake, MalformedMessage_CountedAndAVersionMismatchEndsTheSession) {
   make();
   core().on_bad_message(0, {ErrorCode::kMalformed, "not an envelope"}, now_, actions_);

@@ -18,10 +18,11 @@ using ::testing::ElementsAre;
 
 constexpr TimeNs kResend = 2 * kNsPerS;
 
-StoreClient::Reach reach_of(uint32_t shards, uint64_t shard_incarnation = 1) {
+StoreClient::Reach reach_of(uint32_t shards, uint64_t shard_incarnation = 1,
+                            uint32_t version = protocol::kProtocolVersion) {
   StoreClient::Reach reach;
   for (uint32_t shard = 0; shard < shards; ++shard) {
-    reach.shards.emplace_back(protocol::Header{7, 3, 1, 2, shard, shard_incarnation});
+    reach.shards.push_back(ShardLink{{7, 3, 1, 2, shard, shard_incarnation}, version});
   }
   return reach;
 }
@@ -76,7 +77,7 @@ TEST_F(Client, APullIsSentOnceAndAnswered) {
   const Actions actions = turn(reach_of(2));
   ASSERT_EQ(actions.sends.size(), 1u);
   EXPECT_EQ(actions.sends[0].shard, 1u);
-  EXPECT_EQ(actions.sends[0].message.header, *reach_of(2).shards[1]);
+  EXPECT_EQ(actions.sends[0].message.header, reach_of(2).shards[1]->header);
   EXPECT_EQ(sent<Pull>(actions)[0], (Pull{id, 5, 0, 3, 10, 2}));
   EXPECT_TRUE(turn(reach_of(2)).sends.empty());
   const auto done = hear(store_client_answer(id, {1, 2}, 3, 5));
@@ -156,6 +157,38 @@ TEST_F(Client, IndicesAreThePayload) {
   EXPECT_EQ(sent<Pull>(actions)[0].indices, 2u);
   ASSERT_EQ(actions.sends[0].message.payload.bytes.size(), 8u);
   EXPECT_EQ(actions.sends[0].message.payload.bytes[4], 9);
+}
+
+SharedBytes store_client_indices(const std::vector<uint32_t>& indices) {
+  ByteBuffer bytes(indices.size() * sizeof(uint32_t));
+  std::memcpy(bytes.data(), indices.data(), bytes.size());
+  return SharedBytes::from(std::move(bytes));
+}
+
+std::vector<uint32_t> asked_indices(const SharedBytes& payload) {
+  std::vector<uint32_t> indices(payload.bytes.size() / sizeof(uint32_t));
+  std::memcpy(indices.data(), payload.bytes.data(), payload.bytes.size());
+  return indices;
+}
+
+TEST_F(Client, RunsAreAskedForByTheirFirstIndex) {
+  const uint64_t id = client.ask({.indices = store_client_indices({3, 9}), .run = 3, .place = {}});
+  const Actions actions = turn(reach_of(1));
+  EXPECT_EQ(sent<Pull>(actions)[0], (Pull{.id = id, .indices = 2, .run = 3}));
+  EXPECT_THAT(asked_indices(actions.sends[0].message.payload), ElementsAre(3, 9));
+  EXPECT_TRUE(hear(store_client_answer(id, {1, 2})).empty()) << "too few values";
+  EXPECT_EQ(hear(store_client_answer(id, {1, 2, 3, 4, 5, 6})).size(), 1u);
+}
+
+TEST_F(Client, AShardOfAnEarlierVersionIsAskedForEveryIndex) {
+  const uint64_t id = client.ask({.indices = store_client_indices({3, UINT32_MAX - 2}), .run = 3, .place = {}});
+  const Actions actions = turn(reach_of(1, 1, protocol::kPullRunsSince - 1));
+  EXPECT_EQ(sent<Pull>(actions)[0], (Pull{.id = id, .indices = 6}));
+  EXPECT_THAT(asked_indices(actions.sends[0].message.payload),
+              ElementsAre(3, 4, 5, UINT32_MAX - 2, UINT32_MAX - 1, UINT32_MAX));
+  const Actions newer = turn(reach_of(1, 2));
+  EXPECT_EQ(sent<Pull>(newer)[0].run, 3u) << "the shard was started again, by a newer build";
+  EXPECT_EQ(hear(store_client_answer(id, {1, 2, 3, 4, 5, 6})).size(), 1u);
 }
 
 TEST_F(Client, TheLowestWorkerPlacesAndTheOthersWaitForTheirTurn) {

@@ -175,6 +175,16 @@ class Sums(WithShards):
         np.testing.assert_array_equal(part, np.arange(20, 30) / -2)
         np.testing.assert_array_equal(rows, [-2, -4])
 
+    def test_Rows_ArePushedAndPulledAsTheirEntries(self):
+        session, = self.connect([millrace.Tensor("w", N)], select="none", store="sgd:1")
+        rows, values = np.array([3, 0, 3]), np.arange(12, dtype=np.float32).reshape(3, 4)
+        session.wait("w", session.push_rows("w", 4, rows, values))
+        pulled = np.empty((3, 4), np.float32)
+        session.pull_rows("w", 4, np.array([0, 2, 3], np.uint32), pulled, at_least_step=1)
+        np.testing.assert_array_equal(pulled, -np.array([values[1], np.zeros(4), values[0] + values[2]]))
+        self.refused("invalid_argument", "increase strictly", session.pull_rows, "w", 4, rows, pulled)
+        self.refused("invalid_argument", "row 250 of a tensor", session.push_rows, "w", 4, np.array([250]), values[:1])
+
     def test_SavedState_HasTheResidual(self):
         session, = self.connect([millrace.Tensor("w", N)], select="topk:5")
         session.wait("w", session.push("w", np.ones(N, np.float32)))

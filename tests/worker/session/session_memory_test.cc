@@ -161,7 +161,7 @@ TEST(StarvedSession, NothingIsWrittenForAPullThatHasReturned) {
   };
   const auto pull_indices = [&] {
     const auto pulled =
-        shell->pull_indices(1, indices, std::span(*arrays.back()).first(indices.size()), {.timeout = kNoWait});
+        shell->pull_rows(1, 1, indices, std::span(*arrays.back()).first(indices.size()), {.timeout = kNoWait});
     EXPECT_TRUE(pulled.has_value() && !pulled->has_value());
     return true;
   };

@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "kernels/reduce/reduce.h"
+#include "kernels/stream/rows.h"
+#include "kernels/stream/stream_scan.h"
 #include "worker/core/residual/bucket.h"
 #include "worker/core/residual/local_clip.h"
 
@@ -118,18 +120,34 @@ void PushSlot::add_to_dense(std::span<float> residual, const StreamView& stream,
   }
 }
 
+Stream PushSlot::stream_for(size_t entries) {
+  // The arrays of the step before are written over: fresh ones would be paid for page by page.
+  Stream stream = bucket_.slots_.size() == 1 ? std::exchange(bucket_.spare_, {}) : Stream{};
+  stream.dimension = dimension_;
+  stream.dense = false;
+  stream.indices.resize(entries);
+  stream.values.resize(entries);
+  return stream;
+}
+
+Status PushSlot::add_rows(uint32_t width, std::span<const uint32_t> rows, std::span<const float> values, float weight) {
+  if (auto valid = check(weight); !valid) return valid;
+  if (auto valid = check_rows(width, rows, values.size(), dimension_); !valid) return valid;
+  Stream stream = stream_for(values.size());
+  indices_of_rows(width, rows, stream.indices);
+  const bool increasing = strictly_increasing(rows.data(), rows.size());
+  if (!increasing || !copy_finite(values.data(), stream.values)) return add_sparse(stream.indices, values, weight);
+  enter(std::move(stream), weight);
+  return {};
+}
+
 Status PushSlot::add_sparse(IndexSpan indices, std::span<const float> values, float weight) {
   if (auto valid = check(weight); !valid) return valid;
   if (indices.size() != values.size()) {
     return fail(ErrorCode::kInvalidArgument,
                 std::to_string(indices.size()) + " indices and " + std::to_string(values.size()) + " values");
   }
-  // The arrays of the step before are written over: fresh ones would be paid for page by page.
-  Stream stream = bucket_.slots_.size() == 1 ? std::exchange(bucket_.spare_, {}) : Stream{};
-  stream.dimension = dimension_;
-  stream.dense = false;
-  stream.indices.resize(indices.size());
-  stream.values.resize(values.size());
+  Stream stream = stream_for(indices.size());
   uint64_t dropped = 0;
   bool increasing = copy_increasing(indices.data(), stream.indices);
   if (!copy_finite(values.data(), stream.values)) {
@@ -148,6 +166,12 @@ Status PushSlot::add_sparse(IndexSpan indices, std::span<const float> values, fl
   } else if (!stream.indices.empty() && stream.indices.back() >= dimension_) {
     return std::unexpected(index_out_of_range(stream.indices, dimension_));
   }
+  enter(std::move(stream), weight);
+  non_finite_dropped_ += dropped;
+  return {};
+}
+
+void PushSlot::enter(Stream&& stream, float weight) {
   measure(stream.view());
   if (weight != 1) {
     for (float& value : stream.values) value *= weight;
@@ -165,8 +189,6 @@ Status PushSlot::add_sparse(IndexSpan indices, std::span<const float> values, fl
   if (!joins_residual) staged_ = std::move(stream);
   weight_ = weight;
   filled_ = true;
-  non_finite_dropped_ += dropped;
-  return {};
 }
 
 void PushSlot::measure(const StreamView& gradient) {

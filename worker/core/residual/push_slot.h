@@ -37,6 +37,9 @@ class PushSlot {
   /// Errors  also invalid_argument: sizes differ, an index out of range.
   Status add_sparse(IndexSpan indices, std::span<const float> values, float weight);
 
+  /// Does the same for rows of a table (kernels/stream/rows.h), in any order.
+  Status add_rows(uint32_t width, std::span<const uint32_t> rows, std::span<const float> values, float weight);
+
   /// Does the same for a gradient in a device's memory. The residual is there from the first such gradient on.
   ///
   /// make    called for the first gradient.
@@ -66,6 +69,10 @@ class PushSlot {
   friend class Bucket;
 
   Status check(float weight) const;
+  /// Returns a stream of the slot with room for the entries.
+  Stream stream_for(size_t entries);
+  /// Takes checked entries.
+  void enter(Stream&& stream, float weight);
   void add_whole(std::span<const float> gradient, float weight);
   /// Adds into the residual itself, of a lone tensor.
   void add_to_dense(std::span<float> residual, const StreamView& stream, float weight);

@@ -73,7 +73,7 @@ struct PulledSteps {
 ///          tensors may be pushed at the same time; one tensor is pushed by one thread at a time.
 /// Errors   once the session has ended with an error, every call that needs the job throws that error. stats(),
 ///          status() and save() still answer, and complete updates can still be awaited.
-/// Waits    push, push_sparse, await, pull, pull_range, pull_indices, place_weights and finish have a time limit and
+/// Waits    the calls named push, await, pull, place_weights and finish, those of parts included, have a time limit and
 ///          two forms. After the limit, NAME throws the error timeout and names the process that the job is blocked on.
 ///          try_NAME returns empty or false, and status().waiting_for names that process. Every other failure is an
 ///          exception in either form. A limit of 0 or less does not wait; milliseconds::max() has no limit. A call that
@@ -156,6 +156,16 @@ class MILLRACE_API Session {
                                                         std::span<const float> values, double weight = 1,
                                                         std::chrono::milliseconds timeout = {});
 
+  /// Does the same for rows of a table, each of `width` entries: row r has those from r * width on. Strictly increasing
+  /// rows are fastest.
+  ///
+  /// values   [rows.size() * width], row by row; rows that are listed twice are added up.
+  uint64_t push_rows(size_t tensor, uint32_t width, std::span<const uint32_t> rows, std::span<const float> values,
+                     double weight = 1, std::chrono::milliseconds timeout = kDefaultTimeout);
+  [[nodiscard]] std::optional<uint64_t> try_push_rows(size_t tensor, uint32_t width, std::span<const uint32_t> rows,
+                                                      std::span<const float> values, double weight = 1,
+                                                      std::chrono::milliseconds timeout = {});
+
   /// Returns true when await(tensor, step) would not wait. Takes nothing, unlike try_await().
   bool ready(size_t tensor, uint64_t step);
 
@@ -217,11 +227,12 @@ class MILLRACE_API Session {
   void restore(size_t tensor, const SparseEntries& residual, const SparseEntries& velocity = {});
 
   /// Writes the weights that the shards hold, of a job with a store. pull writes the whole tensor, pull_range [begin,
-  /// begin + out.size()), pull_indices those of a list of indices. Before the first step they are the store's first
-  /// weights. While steps are decided, parts may include different numbers of steps; each part includes whole steps.
+  /// begin + out.size()), pull_indices those of a list of indices. pull_rows writes rows of a table (push_rows), and
+  /// sends one index for each. Before the first step they are the store's first weights. While steps are decided, parts
+  /// may include different numbers of steps; each part includes whole steps.
   ///
-  /// out      [dimension], any length, [indices]; the caller's, written until the call returns.
-  /// indices  strictly increasing.
+  /// out      [dimension], any length, [indices], [rows.size() * width]; the caller's, written until the call returns.
+  /// indices  strictly increasing, as rows are.
   /// Waits    for the shards' answers, so that a limit of 0 is always too short. A pull that timed out may have written
   ///          some of `out`; a repeated pull begins from the start.
   /// Errors   invalid_argument: the job has no store, a wrong size, an index behind the tensor. timeout: also where the
@@ -231,12 +242,16 @@ class MILLRACE_API Session {
   PulledSteps pull_range(size_t tensor, uint64_t begin, std::span<float> out, const PullOptions& options = {});
   PulledSteps pull_indices(size_t tensor, std::span<const uint32_t> indices, std::span<float> out,
                            const PullOptions& options = {});
+  PulledSteps pull_rows(size_t tensor, uint32_t width, std::span<const uint32_t> rows, std::span<float> out,
+                        const PullOptions& options = {});
   [[nodiscard]] std::optional<PulledSteps> try_pull(size_t tensor, std::span<float> out,
                                                     const PullOptions& options = {});
   [[nodiscard]] std::optional<PulledSteps> try_pull_range(size_t tensor, uint64_t begin, std::span<float> out,
                                                           const PullOptions& options = {});
   [[nodiscard]] std::optional<PulledSteps> try_pull_indices(size_t tensor, std::span<const uint32_t> indices,
                                                             std::span<float> out, const PullOptions& options = {});
+  [[nodiscard]] std::optional<PulledSteps> try_pull_rows(size_t tensor, uint32_t width, std::span<const uint32_t> rows,
+                                                         std::span<float> out, const PullOptions& options = {});
 
   /// Gives the store its first weights (StoreBegin::kWorker), of all tensors at once. The weights of the
   /// lowest-numbered worker count; the others' calls block until these have arrived. All workers should give the same

@@ -92,6 +92,21 @@ class Session:
         """Does the same, and returns None where the time has passed."""
         return self._session.push_sparse(self._place(tensor), indices, values, weight, _seconds(timeout))
 
+    def push_rows(self, tensor: TensorKey, width: int, rows: Any, values: Any, weight: float = 1.0,
+                  timeout: Optional[float] = DEFAULT_TIMEOUT_S) -> int:
+        """Does the same for rows of a table, each of `width` entries: row r has those from r * width on.
+
+        rows    [n] integers of 32 or 64 bits, in any order; rows that are listed twice are added up.
+        values  [n, width].
+        """
+        step = self.try_push_rows(tensor, width, rows, values, weight, timeout)
+        return self._in_time(step, "the next step could not be pushed", timeout)
+
+    def try_push_rows(self, tensor: TensorKey, width: int, rows: Any, values: Any, weight: float = 1.0,
+                      timeout: Optional[float] = 0) -> Optional[int]:
+        """Does the same, and returns None where the time has passed."""
+        return self._session.push_rows(self._place(tensor), width, rows, values, weight, _seconds(timeout))
+
     def ready(self, tensor: TensorKey, step: int) -> bool:
         """Returns True where wait() would not wait. Takes nothing."""
         return self._session.ready(self._place(tensor), step)
@@ -194,6 +209,16 @@ class Session:
         """
         place = self._place(tensor)
         record = self._session.pull_indices(place, indices, out, at_least_step, _seconds(timeout))
+        return PulledSteps(*self._in_time(record, "the weights were not there", timeout))
+
+    def pull_rows(self, tensor: TensorKey, width: int, rows: Any, out: Any, at_least_step: int = 0,
+                  timeout: Optional[float] = DEFAULT_TIMEOUT_S) -> PulledSteps:
+        """Does the same for rows of a table, as push_rows() has them: one index is sent for each.
+
+        rows  [n] integers, strictly increasing.
+        out   [n, width] writable.
+        """
+        record = self._session.pull_rows(self._place(tensor), width, rows, out, at_least_step, _seconds(timeout))
         return PulledSteps(*self._in_time(record, "the weights were not there", timeout))
 
     def place_weights(self, weights: Sequence[Any], timeout: Optional[float] = DEFAULT_TIMEOUT_S) -> None:

@@ -129,6 +129,18 @@ std::optional<uint64_t> PythonSession::push_sparse(size_t tensor, py::handle ind
   });
 }
 
+std::optional<uint64_t> PythonSession::push_rows(size_t tensor, uint32_t width, py::handle rows, py::handle values,
+                                                 double weight, double timeout_s) {
+  const Counted counted(calls_);
+  IndexInput at(rows);
+  FloatInput input(values, "values");
+  return wait_in_slices(timeout_s, WaitSlices::kEven, [&](milliseconds slice) {
+    return call([&](Session& session) {
+      return session.try_push_rows(tensor, width, at.indices(), input.values(), weight, slice);
+    });
+  });
+}
+
 bool PythonSession::ready(size_t tensor, uint64_t step) {
   return call([&](Session& session) { return session.ready(tensor, step); });
 }
@@ -225,6 +237,21 @@ py::object PythonSession::pull_indices(size_t tensor, py::handle indices, py::ha
   }));
 }
 
+py::object PythonSession::pull_rows(size_t tensor, uint32_t width, py::handle rows, py::handle out,
+                                    uint64_t at_least_step, double timeout_s) {
+  const Counted counted(calls_);
+  IndexInput at(rows);
+  FloatOutput output(out, "out");
+  return steps_of(wait_in_slices(timeout_s, WaitSlices::kGrowing, [&](milliseconds slice) {
+    return call([&](Session& session) {
+      const PullOptions options{.at_least_step = at_least_step, .timeout = slice};
+      auto steps = session.try_pull_rows(tensor, width, at.indices(), output.floats(), options);
+      if (steps) output.commit();
+      return steps;
+    });
+  }));
+}
+
 bool PythonSession::place_weights(const py::list& weights, double timeout_s) {
   const Counted counted(calls_);
   std::vector<FloatInput> inputs;
@@ -276,6 +303,8 @@ void bind_session(py::module_& module) {
       .def("push", &PythonSession::push, arg("tensor"), arg("gradient"), arg("weight"), arg("timeout"))
       .def("push_sparse", &PythonSession::push_sparse, arg("tensor"), arg("indices"), arg("values"), arg("weight"),
            arg("timeout"))
+      .def("push_rows", &PythonSession::push_rows, arg("tensor"), arg("width"), arg("rows"), arg("values"),
+           arg("weight"), arg("timeout"))
       .def("ready", &PythonSession::ready, arg("tensor"), arg("step"))
       .def("wait", &PythonSession::wait, arg("tensor"), arg("step"), arg("timeout"))
       .def("wait_into", &PythonSession::wait_into, arg("tensor"), arg("step"), arg("out"), arg("timeout"), arg("scale"))
@@ -287,6 +316,8 @@ void bind_session(py::module_& module) {
       .def("restore", &PythonSession::restore, arg("tensor"), arg("residual"), arg("velocity"))
       .def("pull", &PythonSession::pull, arg("tensor"), arg("begin"), arg("out"), arg("at_least_step"), arg("timeout"))
       .def("pull_indices", &PythonSession::pull_indices, arg("tensor"), arg("indices"), arg("out"),
+           arg("at_least_step"), arg("timeout"))
+      .def("pull_rows", &PythonSession::pull_rows, arg("tensor"), arg("width"), arg("rows"), arg("out"),
            arg("at_least_step"), arg("timeout"))
       .def("place_weights", &PythonSession::place_weights, arg("weights"), arg("timeout"))
       .def("status", &PythonSession::status)

@@ -38,6 +38,8 @@ class PythonSession {
   std::optional<uint64_t> push(size_t tensor, pybind11::handle gradient, double weight, double timeout_s);
   std::optional<uint64_t> push_sparse(size_t tensor, pybind11::handle indices, pybind11::handle values, double weight,
                                       double timeout_s);
+  std::optional<uint64_t> push_rows(size_t tensor, uint32_t width, pybind11::handle rows, pybind11::handle values,
+                                    double weight, double timeout_s);
   bool ready(size_t tensor, uint64_t step);
   pybind11::object wait(size_t tensor, uint64_t step, double timeout_s);
   pybind11::object wait_into(size_t tensor, uint64_t step, pybind11::handle out, double timeout_s, double scale);
@@ -55,6 +57,8 @@ class PythonSession {
                         double timeout_s);
   pybind11::object pull_indices(size_t tensor, pybind11::handle indices, pybind11::handle out, uint64_t at_least_step,
                                 double timeout_s);
+  pybind11::object pull_rows(size_t tensor, uint32_t width, pybind11::handle rows, pybind11::handle out,
+                             uint64_t at_least_step, double timeout_s);
   bool place_weights(const pybind11::list& weights, double timeout_s);
 
   pybind11::tuple status() const;

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <deque>
 #include <functional>
+#include <limits>
 #include <map>
 #include <utility>
 #include <vector>
@@ -22,8 +23,10 @@ constexpr uint64_t kBucketDimension = 20'000;
 
 /// A job of one tensor in several parts that sends 4-bit values.
 struct QuantizedJob {
-  explicit QuantizedJob(protocol::CodecError codec_error, const SelectionSpec& select = {}) {
+  explicit QuantizedJob(protocol::CodecError codec_error, const SelectionSpec& select = {},
+                        protocol::NonFinite non_finite = protocol::NonFinite::kRefuse) {
     spec.name = "bucket";
+    spec.non_finite = non_finite;
     spec.tensors.push_back({.name = "w", .dimension = kBucketDimension});
     spec.select = select;
     spec.parts_per_shard = 3;
@@ -37,6 +40,9 @@ struct QuantizedJob {
   /// Pushes a stream and codes all of it; returns the entries that receivers decode.
   std::map<uint32_t, float> send(const Stream& pushed) {
     EXPECT_TRUE(bucket->slot(0).add_sparse(pushed.indices, pushed.values, 1));
+    return send_pushed();
+  }
+  std::map<uint32_t, float> send_pushed() {
     EXPECT_TRUE(bucket->select(0));
     std::map<uint32_t, float> sent;
     EncodeOptions options;
@@ -234,6 +240,67 @@ TEST(Bucket, WhenItIsSettledDoesNotShowInOneBit) {
     EXPECT_EQ(never.seen, at_once.seen) << "seed " << seed;
     EXPECT_EQ(sometimes.seen, at_once.seen) << "seed " << seed;
   }
+}
+
+/// Pushes rows into one bucket and their entries into another one; both have to send the same.
+void expect_rows_equal_entries(uint32_t width, const std::vector<uint32_t>& rows, const std::vector<float>& values,
+                               protocol::NonFinite non_finite = protocol::NonFinite::kRefuse) {
+  std::vector<uint32_t> indices;
+  for (const uint32_t row : rows) {
+    for (uint32_t at = 0; at < width; ++at) indices.push_back(row * width + at);
+  }
+  std::vector<std::map<uint32_t, float>> sent;
+  std::vector<uint64_t> dropped;
+  for (const bool by_row : {true, false}) {
+    QuantizedJob job(protocol::CodecError::kRetain, {}, non_finite);
+    for (int step = 0; step < 3; ++step) {  // later ones write over the arrays of the first
+      PushSlot& slot = job.bucket->slot(0);
+      const Status pushed = by_row ? slot.add_rows(width, rows, values, 1) : slot.add_sparse(indices, values, 1);
+      ASSERT_TRUE(pushed) << pushed.error().message;
+      sent.push_back(job.send_pushed());
+      dropped.push_back(slot.non_finite_dropped());
+    }
+  }
+  for (size_t step = 0; step < 3; ++step) {
+    EXPECT_EQ(sent[step], sent[3 + step]) << width << " " << step;
+    EXPECT_EQ(dropped[step], dropped[3 + step]);
+  }
+}
+
+TEST(Rows, SendWhatTheirEntriesWouldSend) {
+  RandomSequence random(random_key(9, 0, 0));
+  for (const uint32_t width : {1U, 3U, 16U, 100U}) {
+    std::vector<uint32_t> rows;
+    for (uint32_t row = 0; row < kBucketDimension / width; row += 1 + static_cast<uint32_t>(random.next_below(5)))
+      rows.push_back(row);
+    std::vector<float> values(rows.size() * width);
+    for (float& value : values) value = static_cast<float>(random.next_normal());
+    expect_rows_equal_entries(width, rows, values);
+    expect_rows_equal_entries(width, {}, {});
+    std::vector<float> holes = values;
+    holes[holes.size() / 2] = std::numeric_limits<float>::quiet_NaN();
+    expect_rows_equal_entries(width, rows, holes, protocol::NonFinite::kDropAndCount);
+    std::ranges::reverse(rows);
+    rows.back() = rows.front();
+    expect_rows_equal_entries(width, rows, values);
+  }
+}
+
+TEST(Rows, OfAnotherSizeOrWithoutAPlaceAreRefusedAndNothingIsTaken) {
+  QuantizedJob job(protocol::CodecError::kRetain);
+  PushSlot& slot = job.bucket->slot(0);
+  const auto refusal = [&](uint32_t width, const std::vector<uint32_t>& rows, const std::vector<float>& values) {
+    const Status pushed = slot.add_rows(width, rows, values, 1);
+    return pushed ? ErrorCode::kInternal : pushed.error().code;
+  };
+  EXPECT_EQ(refusal(4, {1}, std::vector<float>(3)), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(refusal(4, {5'000}, std::vector<float>(4)), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(refusal(0, {}, {}), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(refusal(2, {1}, {1, std::numeric_limits<float>::infinity()}), ErrorCode::kNonFinite);
+  EXPECT_FALSE(slot.filled());
+  EXPECT_EQ(refusal(2, {1}, {1, 2}), ErrorCode::kInternal);
+  EXPECT_EQ(refusal(2, {1}, {1, 2}), ErrorCode::kInvalidArgument) << "twice";
+  EXPECT_EQ(job.send_pushed().size(), 2u);
 }
 
 }  // namespace

@@ -8,7 +8,7 @@ import torch
 
 from .options import http_of_rank, rank_and_world_size, shard_list, split_options
 from .store_embedding import StoreEmbedding
-from .store_job import NO_ENTRIES, StoreJob, end_of_process, entries_of_rows
+from .store_job import NO_ENTRIES, StoreJob, end_of_process
 from .store_rule import Rule
 
 FORMAT = 1
@@ -100,7 +100,7 @@ class StoreOptimizer(torch.optim.Optimizer):
         for name, parameter in self._trained.items():
             self._push(name, parameter)
         for name, table in self._tables.items():
-            self._of_tables.push_entries(name, *table.take_gradient())
+            self._of_tables.push_rows(name, *table.take_gradient())
         if self._trained:
             updates = {name: self._dense.wait(name) for name in self._trained}
             returned = self._dense.has_returned()
@@ -222,9 +222,9 @@ class StoreOptimizer(torch.optim.Optimizer):
             if gradient.sparse_dim() != 1:
                 raise TypeError(f"the gradient of '{name}' has {gradient.sparse_dim()} sparse dimensions: rows are pushed, "
                                 "as Embedding(sparse=True) has them")
-            row_entries = parameter.numel() // max(1, parameter.shape[0])
-            self._dense.push_entries(name, entries_of_rows(gradient.indices()[0], row_entries, parameter.numel()),
-                                     gradient.values().flatten())
+            values = gradient.values()
+            self._dense.push_rows(name, gradient.indices()[0],
+                                  values.reshape(len(values), parameter.numel() // parameter.shape[0]))
         else:
             self._dense.push(name, gradient.contiguous())
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from .store_job import NO_ENTRIES, entries_of_rows
+from .store_job import entries_of_rows
 
 _ENTRIES_MAX = 1 << 32
 
@@ -54,23 +54,22 @@ class StoreEmbedding(torch.nn.Module):
             raise RuntimeError("no StoreOptimizer has this table: make one of the model, or give it tables=")
         if len(rows) and not 0 <= int(rows[0]) <= int(rows[-1]) < self.num_embeddings:
             raise IndexError(f"rows {int(rows[0])} to {int(rows[-1])} of a table of {self.num_embeddings}")
-        indices = entries_of_rows(rows, self.embedding_dim, self.entries)
-        values = self._job.pull_entries(self._name, indices)
+        values = self._job.pull_rows(self._name, rows, self.embedding_dim)
         if self.initial_scale:
-            values.add_(initial_values(indices, self.seed, self.initial_scale))
-        return values.view(len(rows), self.embedding_dim)
+            indices = entries_of_rows(rows, self.embedding_dim)
+            values.add_(initial_values(indices, self.seed, self.initial_scale).view_as(values))
+        return values
 
     def attach(self, job, name):
         """Gives the table its job: the optimizer's call."""
         self._job, self._name = job, name
 
     def take_gradient(self):
-        """Hands out the gradient since the last call, as (indices, values) of entries. Equal indices may repeat."""
+        """Hands out the gradient since the last call, as (rows, values [rows, embedding_dim]). Equal rows may repeat."""
         gradient, self._gradient = self._gradient, []
         if not gradient:
-            return NO_ENTRIES
-        rows, values = gradient[0] if len(gradient) == 1 else map(torch.cat, zip(*gradient))
-        return entries_of_rows(rows, self.embedding_dim, self.entries), values.flatten()
+            return torch.empty(0, dtype=torch.int32), torch.empty(0, self.embedding_dim)
+        return gradient[0] if len(gradient) == 1 else tuple(map(torch.cat, zip(*gradient)))
 
     def drop_gradient(self):
         """Forgets the gradient."""

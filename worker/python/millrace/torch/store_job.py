@@ -10,20 +10,13 @@ import torch
 
 _log = logging.getLogger("millrace.torch")
 _FINISH_AT_EXIT_S = 60.0
-_INT32_ENTRIES = 1 << 31
 NO_ENTRIES = (torch.empty(0, dtype=torch.int32), torch.empty(0))
 _live = weakref.WeakSet()
 
 
-def entries_of_rows(rows, row_entries, entries):
-    """Returns the indices of the entries of whole rows, [rows * row_entries], in their order.
-
-    rows     [rows] integers.
-    entries  of the tensor: below 2^31 the indices are i32, which halves the memory.
-    """
-    kind = torch.int32 if entries <= _INT32_ENTRIES else torch.int64
-    first = rows.to(kind, copy=True).mul_(row_entries)
-    return (first.unsqueeze(1) + torch.arange(row_entries, dtype=kind)).flatten()
+def entries_of_rows(rows, row_entries):
+    """Returns the indices of the entries of whole rows, [rows * row_entries] i64, in their order."""
+    return (rows.long().unsqueeze(1) * row_entries + torch.arange(row_entries)).flatten()
 
 
 def indices_of(array):
@@ -78,6 +71,14 @@ class StoreJob:
             indices, values = torch.cat([more, indices.long()]), torch.cat([those, values.float()])
         self._pushed(name, self.session.push_sparse(name, indices, values, timeout=self._timeout))
 
+    def push_rows(self, name, rows, values):
+        """Pushes rows of a gradient, [rows, entries of a row]; values of equal rows are added up."""
+        width = values.shape[1]
+        if name in self._returning:
+            return self.push_entries(name, entries_of_rows(rows, width), values.flatten())
+        number = self.session.push_rows(name, width, rows.long().contiguous(), values.contiguous(), timeout=self._timeout)
+        self._pushed(name, number)
+
     def _pushed(self, name, number):
         self._returning.pop(name, None)
         self._numbers[name] = number
@@ -115,6 +116,13 @@ class StoreJob:
         values = torch.empty(len(indices))
         if len(indices):
             self.session.pull_indices(name, indices, values, timeout=self._timeout)
+        return values
+
+    def pull_rows(self, name, rows, width):
+        """Returns the values of rows, [rows, width] f32. rows: strictly increasing."""
+        values = torch.empty(len(rows), width)
+        if len(rows):
+            self.session.pull_rows(name, width, rows.long().contiguous(), values, timeout=self._timeout)
         return values
 
     def take_residual(self):
