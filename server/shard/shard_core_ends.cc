@@ -137,13 +137,11 @@ void ShardCore::advance_shutdown(TimeNs now, Actions& actions) {
 /// be written, the job stays open and is tried again, until it was tried for long enough.
 void ShardCore::end_at_shutdown(Job& job, TimeNs now, Actions& actions) {
   const Error why{ErrorCode::kUnavailable, fmt::format("shard {} was shut down", config_.shard)};
-  Change change = Change::kNone;
-  const Result<protocol::JobRecord> ended =
-      change_job(table_, job.membership().job, [&](protocol::JobRecord& record) -> Result<Change> {
-        change = end(record, why);
-        return change;
-      });
-  if (ended && change == Change::kNone && close_if_over(job, *ended, StoreEnd::kSave, actions)) return;
+  const Result<protocol::JobRecord> ended = change_job(
+      table_, job.membership().job, [&why](protocol::JobRecord& record) -> Result<Change> { return end(record, why); });
+  // An end with this reason is this shard's, by an earlier try that broke off.
+  const bool is_other = ended && end_abort(*ended) != protocol::Abort{why.code, why.message};
+  if (is_other && close_if_over(job, *ended, StoreEnd::kSave, actions)) return;
   if (!ended && ended.error().code != ErrorCode::kNotAMember) {
     table_failed(ended.error(), actions);
     if (now < *ending_until_) return;
