@@ -76,7 +76,7 @@ Status judge_past(const protocol::JobRecord& record, const protocol::Header& hea
 
 Result<Change> join(protocol::JobRecord& record, const Joiner& joiner, const protocol::JobSpec& spec) {
   protocol::Membership& membership = record.membership;
-  if (membership.finished) return fail(ErrorCode::kNotAMember, end_sentence(record));
+  if (membership.finished) return fail(ErrorCode::kUnavailable, end_sentence(record));
   const auto at = member_at(membership.members, joiner.worker);
   const bool present = at != membership.members.end() && at->worker == joiner.worker;
   if (present && at->nonce == joiner.nonce) return Change::kNone;

@@ -58,7 +58,7 @@ struct Joiner {
 /// joining in a running job (R9), and in a job that begins with the weights of worker 0 if it is another worker. The
 /// same nonce again changes nothing. If `joiner` may, the same change replaces an earlier process of the worker.
 ///
-/// Errors   identity_in_use: another process is that member; not_a_member: the job has ended.
+/// Errors   identity_in_use: another process is that member; unavailable: the job has just ended, so its name is free.
 Result<Change> join(protocol::JobRecord& record, const Joiner& joiner, const protocol::JobSpec& spec);
 
 enum class Leaving : uint8_t {
@@ -138,8 +138,8 @@ CutChoice choose_for_cut(const std::map<uint32_t, protocol::State>& states, cons
 
 /// Ends the job as it is. Members that are still listed mean that it ended with an error.
 ///
-/// why   the code and the sentence with which every shard aborts the members. Processes that ask for the job get the
-///       sentence. It is cut to the longest that a record holds.
+/// why   the code and the sentence with which every shard aborts the members, and answers those that ask later. The
+///       sentence is cut to the longest that a record holds.
 Change end(protocol::JobRecord& record, const Error& why);
 
 /// Writes the reason of the end of a job that is finished.

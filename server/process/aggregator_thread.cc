@@ -11,7 +11,6 @@
 #include "kernels/base/bytes.h"
 #include "protocol/address/endpoint_text.h"
 #include "protocol/datagram/header.h"
-#include "protocol/datagram/io/job_key_file.h"
 #include "protocol/datagram/key.h"
 #include "server/process/racks_file.h"
 #include "switch_agg/aggregator/aggregator_counters.h"
@@ -90,6 +89,7 @@ DatagramThread::DatagramThread(const DatagramOptions& options, std::unique_ptr<s
     : options_(options),
       address_(protocol::endpoint_text(port->address())),
       incarnation_seed_(incarnation_seed),
+      keys_(options.key_folder),
       port_(std::move(port)),
       thread_([this] { run(); }) {}
 
@@ -134,9 +134,8 @@ AggregatorStatus DatagramThread::report_of(const Served& served, TimeNs now) {
   return report;
 }
 
-Result<protocol::JobKey> DatagramThread::key_of(uint32_t number) const {
-  const std::string path = fmt::format("{}/{}.key", options_.key_folder, number);
-  Result<protocol::JobKey> key = protocol::read_job_key(path);
+Result<protocol::JobKey> DatagramThread::key_of(uint32_t number) {
+  Result<protocol::JobKey> key = keys_.key_of(number);
   if (key) return key;
   return fail(
       ErrorCode::kInvalidArgument,
@@ -152,7 +151,7 @@ Result<std::vector<uint64_t>> DatagramThread::racks_of(uint32_t number) const {
   return read_racks_file(path);
 }
 
-Status DatagramThread::judge(const protocol::JobSpec& spec, const protocol::SwitchLayout& layout) const {
+Status DatagramThread::judge(const protocol::JobSpec& spec, const protocol::SwitchLayout& layout) {
   const Result<std::vector<uint64_t>> racks = racks_of(spec.switch_path.job);
   if (!racks) return std::unexpected(racks.error());
   const uint64_t bytes = aggregator_bytes(spec, layout, racks->size());

@@ -11,11 +11,13 @@
 #include <vector>
 
 #include "kernels/base/clock.h"
+#include "kernels/base/log_line.h"
 #include "kernels/base/result.h"
 #include "monitoring/status/shard_status.h"
 #include "protocol/datagram/job_numbers.h"
 #include "protocol/job/job_spec.h"
 #include "protocol/job/switch_layout.h"
+#include "server/access/job_keys.h"
 #include "switch_agg/aggregator/aggregator.h"
 #include "switch_agg/packet_io/udp_port.h"
 
@@ -23,7 +25,7 @@ namespace millrace::server {
 
 struct DatagramOptions {
   std::string listen;  ///< "192.0.2.1:7800"; port 0: a free one.
-  /// A job's key is FOLDER/<its number at the switch>.key. FOLDER/<number>.racks, if it exists, lists the racks
+  /// The keys of jobs, as JobKeys reads them. FOLDER/<number at the switch>.racks, if it exists, lists the racks
   /// whose switches add up in front of this shard (switch_agg/process/jobs_file.h).
   std::string key_folder;
   uint64_t memory_bytes_max = 0;  ///< of one job
@@ -48,11 +50,13 @@ class DatagramThread {
 
   /// Returns whether it can serve this job.
   /// Errors   invalid_argument: there is no key, and the remedy; limit_exceeded: memory.
-  Status judge(const protocol::JobSpec& spec, const protocol::SwitchLayout& layout) const;
+  Status judge(const protocol::JobSpec& spec, const protocol::SwitchLayout& layout);
   /// Takes the job's memory and serves it soon. The same number again starts again, under another incarnation.
   /// Errors   as judge(); the refusals of the slot machine.
   Status begin(uint64_t job, const protocol::JobSpec& spec, const protocol::SwitchLayout& layout);
   void end(uint64_t job);
+  /// Reads the files of the keys again, for jobs that begin from now on. Returns lines for the log, as JobKeys does.
+  std::vector<LogLine> reload_keys() { return keys_.reload(); }
   /// Returns a report that is at most kReportEvery old.
   std::optional<AggregatorStatus> report(uint64_t job) const;
   /// Returns the datagrams that no job has seen, by reason; at most kReportEvery old.
@@ -79,7 +83,7 @@ class DatagramThread {
 
   DatagramThread(const DatagramOptions& options, std::unique_ptr<switch_agg::UdpPort> port, uint64_t incarnation_seed);
   static AggregatorStatus report_of(const Served& served, TimeNs now);
-  Result<protocol::JobKey> key_of(uint32_t number) const;
+  Result<protocol::JobKey> key_of(uint32_t number);
   /// Returns the workers of each rack; none where there is no list.
   Result<std::vector<uint64_t>> racks_of(uint32_t number) const;
   void run();
@@ -91,6 +95,7 @@ class DatagramThread {
   std::string address_;
   uint64_t incarnation_seed_;
   uint64_t begun_ = 0;
+  JobKeys keys_;
 
   // Of the thread.
   std::unique_ptr<switch_agg::UdpPort> port_;

@@ -67,8 +67,9 @@ constexpr const char* kFooter =
     "\n"
     "Signals\n"
     "  SIGTERM, SIGINT  no new steps; rounds in flight may finish for --drain; workers are notified; exit code 0.\n"
-    "  SIGHUP           reads --allowed-keys, --policy and the files of the --http flags again; opens --audit-log "
-    "again.\n"
+    "  SIGHUP           reads --allowed-keys, --policy, --job-keys and the files of the --http flags again; opens "
+    "--audit-log\n"
+    "                   again. A running job keeps its job key.\n"
     "  SIGUSR2          saves the weights of all jobs with a store to --store-dir now.\n"
     "\n"
     "Exit codes\n"
@@ -231,8 +232,9 @@ void add_job_flags(CLI::App& app, Options& options) {
   app.add_option(
          "--job-keys", options.job_keys,
          "Folder of those jobs' keys: N.key for the job with number N at the switch, as the switch has it: 64 "
-         "hexadecimal digits, readable by its owner alone. N.racks beside it, where racks' switches add up in front "
-         "of this shard, lists their workers: {\"racks\": [[0, 1], [2, 3]]}")
+         "hexadecimal digits, readable by its owner alone; read again on SIGHUP, for jobs that begin later. N.racks "
+         "beside it, where racks' switches add up in front of this shard, lists their workers: {\"racks\": [[0, 1], [2, "
+         "3]]}")
       ->type_name("FOLDER")
       ->check(not_empty());
 }

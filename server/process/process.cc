@@ -206,9 +206,8 @@ Result<bool> ShardProcess::Loop::open(const SpareWait& wait) {
   // At once: without a lease a spare may take this number.
   if (const Status held = table_->hold_lease(options_.shard, incarnation_); !held) return std::unexpected(held.error());
   links_ = std::make_unique<ShardLinks>(options_.shards, context_, poller_, log_);
-  if (saves->possible) {
+  if (saves->possible)
     disk_ = std::make_unique<StoreThread>(options_.store_dir, options_.shard, system_disk(), [this] { waker_.wake(); });
-  }
   ShardConfig::Datagrams datagrams;
   if (datagrams_) {
     datagrams.judge = [this](const protocol::JobSpec& spec, const protocol::SwitchLayout& layout) {
@@ -351,9 +350,7 @@ void ShardProcess::Loop::watch(TimeNs now) {
     guard_->report_surplus(now);
   }
   supervision_.keep_alive(now);
-  if (board_.wanted()) {
-    board_.publish(monitoring::status_json(status(now)));
-  }
+  if (board_.wanted()) board_.publish(monitoring::status_json(status(now)));
 }
 
 StatusReport ShardProcess::Loop::status(TimeNs now) const {
@@ -390,12 +387,15 @@ int ShardProcess::Loop::wait_ms(TimeNs now) const {
   return static_cast<int>(std::min<TimeNs>((until - now + kNsPerMs - 1) / kNsPerMs, 1'000));
 }
 
-/// Keys of jobs are read when a job begins, and other options once.
+/// Other options are read once.
 void ShardProcess::Loop::reload(TimeNs now) {
   supervision_.reloading(now);
   catch_out_of_memory([&] {
     (void)access_->reload(now);  // the log has the reason
     end_revoked(now);
+    if (datagrams_) {
+      for (const LogLine& line : datagrams_->reload_keys()) log_.write(line.severity, line.text, now);
+    }
     if (const auto said = page_.reload()) log_.write(said->severity, said->text, now);
   });
   supervision_.reloaded();  // in any case: a manager waits for it

@@ -176,10 +176,11 @@ class ShardCore {
     protocol::Member member;
     Leaving leaving = Leaving::kFinished;
   };
-  /// A Hello that is admitted: the job and the member that it belongs to.
+  /// A Hello that is admitted, with its job and member; or the message that the members of its ended job got.
   struct Admitted {
     Job* job = nullptr;
-    protocol::Member member;
+    protocol::Member member = {};
+    std::optional<protocol::Abort> ended = {};
   };
   class Gate;
 
@@ -223,6 +224,13 @@ class ShardCore {
   JobStore* ending_store(uint64_t job);
   void on_last_task_done(const StoreTask& task, Actions& actions);
   void forget_ended_store(uint64_t job);
+
+  // shard_core_refusals.cc: answers to Hellos that are not admitted
+  void refuse_hello(const protocol::PeerId& from, const protocol::Header& header, const protocol::Hello& hello,
+                    const Error& why, TimeNs now, Actions& actions);
+  void turn_away(const protocol::PeerId& from, const protocol::Header& header, const protocol::Hello& hello,
+                 protocol::Body answer, TimeNs now, Actions& actions);
+  Result<Admitted> end_or_refusal(uint64_t number, const std::string& name, const Error& refusal);
 
   // shard_core_hello.cc: admission of workers and of other shards
   void on_hello(const protocol::PeerId& from, const protocol::Header& header, const protocol::Hello& hello, TimeNs now,
@@ -271,7 +279,7 @@ class ShardCore {
   bool is_leaving_number() const;
   void hold_or_release_lease(Actions& actions);
 
-  // shard_core_table.cc: the table, silence, endings
+  // shard_core_table.cc: the table, silence
   void table_failed(const Error& error, Actions& actions);
   void note_table_trouble(const Error& error);
   void poll_table(TimeNs now, Actions& actions);
@@ -290,19 +298,22 @@ class ShardCore {
   void apply_table_change(uint64_t number, TimeNs now, Actions& actions);
   void apply_removal(Job& job, Job::TableChange table_change, TimeNs now, Actions& actions);
   void tell_change(const Job& job, const Job::TableChange& table_change, uint64_t branch, Actions& actions) const;
-  void end_in_table(Job& job, Error why, std::string_view label, Actions& actions);
-  /// Whether the end of a job saves its store. Where another process has this shard's number, none is saved: that
-  /// process has later steps.
-  enum class StoreEnd : uint8_t { kSave = 1, kDrop = 2 };
-  void close(Job& job, std::optional<protocol::Body> last_message, std::string_view label, Actions& actions,
-             StoreEnd store = StoreEnd::kSave);
-  void close_if_failed(Job& job, Actions& actions);
   void superseded(Actions& actions);
   void lose_table(const Error& why, TimeNs now, Actions& actions);
   Result<bool> is_number_taken(const Error& loss) const;
-  void advance_shutdown(TimeNs now, Actions& actions);
-  bool end_at_shutdown(Job& job, const Error& why, TimeNs now, Actions& actions);
   void note_time(TimeNs now);
+
+  // shard_core_ends.cc: the ends of jobs and of the shard
+  /// Whether the end of a job saves its store. Where another process has this shard's number, none is saved: that
+  /// process has later steps.
+  enum class StoreEnd : uint8_t { kSave = 1, kDrop = 2 };
+  void end_in_table(Job& job, Error why, std::string_view label, Actions& actions);
+  bool close_if_over(Job& job, const protocol::JobRecord& record, StoreEnd store, Actions& actions);
+  void close(Job& job, std::optional<protocol::Body> last_message, std::string_view label, Actions& actions,
+             StoreEnd store = StoreEnd::kSave);
+  void close_if_failed(Job& job, Actions& actions);
+  void advance_shutdown(TimeNs now, Actions& actions);
+  void end_at_shutdown(Job& job, TimeNs now, Actions& actions);
 
   ShardConfig config_;
   protocol::MembershipTable& table_;

@@ -31,11 +31,6 @@ Status limit(uint64_t asked, uint64_t allowed, std::string_view what, std::strin
               fmt::format("{} {}, over this shard's limit of {} ({})", asked, what, allowed, flag));
 }
 
-/// Returns whether the same Hello can be welcome later, with nothing changed on the worker's side.
-bool worth_retrying(ErrorCode code) {
-  return code == ErrorCode::kUnavailable || code == ErrorCode::kIo || code == ErrorCode::kTimeout;
-}
-
 Members::Process process_of(const protocol::Hello& hello) {
   const bool takes_merged = (hello.capabilities & protocol::kTakesMerged) != 0;
   const auto weights = !hello.has_weights ? Members::Weights::kNone
@@ -104,39 +99,8 @@ std::unexpected<Error> other_layout() {
 void ShardCore::on_hello(const protocol::PeerId& from, const protocol::Header& header, const protocol::Hello& hello,
                          TimeNs now, Actions& actions) {
   const Result<Admitted> admitted = admit(from, header, hello, now, actions);
-  if (!admitted) {
-    protocol::Refuse refusal;
-    refusal.code = admitted.error().code;
-    refusal.sentence = admitted.error().message;
-    // A process that returns waits until its earlier process counts as dead. Others wait where the job may have only
-    // dead workers.
-    Job* job = named(hello.spec.name);
-    const bool may_pass = hello.returns || (job && job->recovering());
-    refusal.retry = worth_retrying(refusal.code) || (refusal.code == ErrorCode::kIdentityInUse && may_pass);
-    // Only the table can be malformed here: to the worker that is trouble with a file of the shard, not a damaged
-    // message.
-    if (refusal.code == ErrorCode::kMalformed) refusal.code = ErrorCode::kIo;
-    log(Severity::kWarning,
-        fmt::format("refused worker {} of job '{}': {}", header.worker, hello.spec.name, refusal.sentence), actions);
-    // Nothing but the table takes its time, or has a file.
-    if (refusal.code == ErrorCode::kTimeout || refusal.code == ErrorCode::kIo) note_table_trouble(admitted.error());
-    refusals_.note({.of = Refusal::Of::kWorker,
-                    .job = hello.spec.name,
-                    .number = header.worker,
-                    .software = hello.software,
-                    .code = refusal.code,
-                    .sentence = refusal.sentence},
-                   now);
-    actions.audit.push_back({.what = AuditEvent::What::kRefuse,
-                             .by = from,
-                             .job = hello.spec.name,
-                             .worker = header.worker,
-                             .code = std::string(error_code_name(refusal.code)),
-                             .sentence = refusal.sentence});
-    count(Metric::kRefused, error_code_name(refusal.code), actions);
-    count(Metric::kWorkerHandshakes, "refused", actions);
-    return reply(from, header, std::move(refusal), actions);
-  }
+  if (!admitted) return refuse_hello(from, header, hello, admitted.error(), now, actions);
+  if (admitted->ended) return turn_away(from, header, hello, *admitted->ended, now, actions);
   count(Metric::kWorkerHandshakes, "accepted", actions);
   Job& job = *admitted->job;
   const protocol::Member& member = admitted->member;
@@ -210,10 +174,6 @@ Result<protocol::JobRecord> ShardCore::open_record(const protocol::PeerId& from,
   Result<std::optional<protocol::JobRecord>> known = table_.read_job(hello.spec.name);
   if (!known) return std::unexpected(known.error());
   if (header.job != 0 && (!*known || (*known)->membership.job != header.job)) {
-    const auto ended = table_.read_job(header.job);
-    if (ended && *ended && (*ended)->membership.finished && (*ended)->name == hello.spec.name) {
-      return fail(ErrorCode::kNotAMember, end_sentence(**ended));
-    }
     return fail(ErrorCode::kNotAMember, fmt::format("job {} ('{}') has ended", header.job, hello.spec.name));
   }
   const std::string name = name_of_key(from);
@@ -363,7 +323,9 @@ Result<ShardCore::Admitted> ShardCore::admit(const protocol::PeerId& from, const
     if (!may_read) return std::unexpected(may_read.error());
     const Result<Job*> joined = admit_newcomer(from, header, hello, now, actions);
     if (!joined && config_.rights.refused_by_table) config_.rights.refused_by_table(from, now);
-    if (!joined) return std::unexpected(joined.error());
+    // Of a table that this Hello found to be another one nothing is true of this process (R11c).
+    if (!joined && (stopped_ || failure_)) return std::unexpected(joined.error());
+    if (!joined) return end_or_refusal(header.job, hello.spec.name, joined.error());
     job = *joined;
   }
   if (!is_here(job))

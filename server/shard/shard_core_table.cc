@@ -6,7 +6,7 @@
 #include "protocol/job/enum_words.h"
 #include "server/shard/shard_core.h"
 
-/// Reads and writes the membership table: memberships, the shard map, silence, and the ends of jobs and of the shard.
+/// Reads and writes the membership table: memberships, the shard map, and silence.
 namespace millrace::server {
 namespace {
 
@@ -15,9 +15,6 @@ constexpr TimeNs kPause = kNsPerS;
 
 /// Interval between log lines about a table that fails: it is tried at every poll and by every Hello.
 constexpr TimeNs kTableReportInterval = 10 * kNsPerS;
-
-/// Least time for which a shutdown tries to write the ends of jobs to the table, even after the drain time.
-constexpr TimeNs kEndingMin = kNsPerS;
 
 std::string_view shard_table_name_of(Leaving leaving) {
   switch (leaving) {
@@ -47,21 +44,6 @@ std::string too_few_left(const protocol::JobSpec& spec, std::span<const protocol
                      : leaving == Leaving::kWrong ? "had to be removed"
                                                   : "left",
                      left.members.size(), spec.workers_min);
-}
-
-/// Returns the sentence that members receive at the end of a job.
-std::string sentence_of(const protocol::Body& last_message) {
-  if (const auto* abort = std::get_if<protocol::Abort>(&last_message)) return abort->sentence;
-  if (const auto* goodbye = std::get_if<protocol::Goodbye>(&last_message)) return goodbye->sentence;
-  return {};
-}
-
-std::string not_ended(std::string_view name, uint64_t number) {
-  return fmt::format(
-      "job '{}' ({}) is over, and its end is not in the membership table: its name stays taken until its workers have "
-      "left it at another shard; or, once this shard is started again, for dead_after after a worker asks for it "
-      "(--abandon-after where the job's workers return)",
-      name, number);
 }
 
 /// Returns whether a record that would be adopted is of another job than the one that has its number here. Numbers are
@@ -209,6 +191,7 @@ void ShardCore::superseded(Actions& actions) {
   for (auto at = jobs_.begin(); at != jobs_.end();) {
     Job& job = *at++->second;  // closing erases it
     Result<std::optional<protocol::JobRecord>> record = table_.read_job(job.membership().job);
+    if (record && *record && close_if_over(job, **record, StoreEnd::kDrop, actions)) continue;
     if (record && *record) redirect_shards(**record, actions);
     // The workers continue with the other process: it asks them for their state.
     hand_over(job, record && *record ? (*record)->membership : job.membership(), actions);
@@ -254,21 +237,16 @@ void ShardCore::adopt(Job& job, protocol::JobRecord record, TimeNs now, Actions&
   if (membership.epoch <= job.membership().epoch) return;
   const uint64_t shard_incarnation =
       config_.shard < membership.shards.size() ? membership.shards[config_.shard].incarnation : 0;
-  if (shard_incarnation > config_.incarnation) {
-    return hand_over(job, membership, actions);
-  }
-  if (membership.finished && membership.members.empty()) return close(job, std::nullopt, "finished", actions);
-  if (membership.finished) {
-    return close(job, end_abort(record), "ended", actions);
-  }
+  const bool has_successor = shard_incarnation > config_.incarnation;
+  if (close_if_over(job, record, has_successor ? StoreEnd::kDrop : StoreEnd::kSave, actions)) return;
+  if (has_successor) return hand_over(job, membership, actions);
   catch_out_of_memory(membership.job, actions, [&] {
     const auto joined = std::ranges::count_if(membership.members, [&](const protocol::Member& member) {
       return !is_member(job.membership(), member.worker, member.incarnation);
     });
     for (const protocol::PeerId& gone : job.adopt(std::move(membership), now, actions)) sessions_.erase(gone);
-    if (joined > 0) {
+    if (joined > 0)
       actions.metrics.push_back({Metric::kMembersJoined, job.spec().name, "", static_cast<double>(joined)});
-    }
   });
 }
 
@@ -296,9 +274,8 @@ void ShardCore::remove(Job& job, std::span<const protocol::Member> members, Leav
           if (leave(at, member, leaving, job.spec().workers_min) == Change::kChanged) removed.push_back(member.worker);
         }
         const bool is_over = !removed.empty() && at.membership.finished;
-        if (is_over && leaving != Leaving::kFinished) {
+        if (is_over && leaving != Leaving::kFinished)
           give_end_reason(at, {ErrorCode::kUnavailable, too_few_left(job.spec(), members, leaving, at.membership)});
-        }
         return removed.empty() ? Change::kNone : Change::kChanged;
       });
   if (!record) {
@@ -486,111 +463,6 @@ void ShardCore::refresh_lost(TimeNs now, Actions& actions) {
     }
     at = lost_.erase(at);
   }
-}
-
-void ShardCore::end_in_table(Job& job, Error why, std::string_view label, Actions& actions) {
-  Change change = Change::kNone;
-  Result<protocol::JobRecord> ended =
-      change_job(table_, job.membership().job, [&](protocol::JobRecord& record) -> Result<Change> {
-        change = end(record, why);
-        return change;
-      });
-  if (!ended) {
-    table_failed(ended.error(), actions);
-    // Each poll tries again to write the end. Until then no worker may open the job again without the rounds decided
-    // here.
-    lost_.insert_or_assign(job.membership().job,
-                           LostJob{job.spec().name, last_call_, 0, LostJob::LostJobAction::kOver, why});
-  }
-  log(Severity::kError, why.message, actions);
-  // Another shard was faster: all members receive one code and one sentence, regardless of the shard.
-  if (ended && change == Change::kNone) return adopt(job, std::move(*ended), last_call_, actions);
-  close(job, protocol::Abort{why.code, std::move(why.message)}, label, actions);
-}
-
-void ShardCore::close(Job& job, std::optional<protocol::Body> last_message, std::string_view label, Actions& actions,
-                      StoreEnd store) {
-  // All that takes memory comes first: where it ends the job is still open, and is closed again. So its end counts
-  // once.
-  LogLine line{Severity::kInfo, fmt::format("job '{}' ({}) is over: {}", job.spec().name, job.membership().job, label)};
-  MetricEvent event{Metric::kJobsEnded, job.spec().name, label, 1};
-  Ended ended{job.spec().name, job.membership().job, std::string(label), last_message ? sentence_of(*last_message) : "",
-              last_call_};
-  AuditEvent audit{.what = AuditEvent::What::kEnd, .job = ended.name, .code = ended.how, .sentence = ended.sentence};
-  actions.audit.reserve(actions.audit.size() + 1);
-  ended_.reserve(kEndedMax + 1);
-  actions.log.reserve(actions.log.size() + 1);
-  actions.metrics.reserve(actions.metrics.size() + 1);
-  actions.datagrams.reserve(actions.datagrams.size() + 1);
-  for (const protocol::Member& member : job.members().all()) {
-    if (last_message) job.members().send(member, *last_message, actions);
-    const Members::Link* link = job.members().link(member.worker);
-    if (link && link->peer) sessions_.erase(*link->peer);
-  }
-  if (store == StoreEnd::kSave) end_store(job, actions);
-  actions.log.push_back(std::move(line));
-  actions.metrics.push_back(std::move(event));
-  actions.audit.push_back(std::move(audit));
-  ended_.push_back(std::move(ended));
-  if (ended_.size() > kEndedMax) ended_.erase(ended_.begin());
-  successions_.erase(job.membership().job);
-  if (config_.datagrams.judge && job.spec().path == protocol::Path::kSwitch)
-    actions.datagrams.push_back(DatagramChange{job.membership().job});
-  // Not by its membership's number: a job that broke off while it was opened has none.
-  std::erase_if(jobs_, [&job](const auto& entry) { return entry.second.get() == &job; });
-  std::erase_if(opened_, [this](const auto& entry) { return !jobs_.contains(entry.first); });
-}
-
-void ShardCore::close_if_failed(Job& job, Actions& actions) {
-  if (!job.rounds().failure()) return;
-  end_in_table(job, *job.rounds().failure(), error_code_name(job.rounds().failure()->code), actions);
-}
-
-void ShardCore::begin_shutdown(TimeNs now, Actions& actions) {
-  note_time(now);
-  if (stopped_ || draining_until_) return;
-  draining_until_ = now + static_cast<TimeNs>(config_.limits.drain_ms) * kNsPerMs;
-  catch_out_of_memory(std::nullopt, actions, [&] {
-    log(Severity::kInfo, fmt::format("shard {} is shutting down", config_.shard), actions);
-    advance_shutdown(now, actions);
-  });
-}
-
-void ShardCore::advance_shutdown(TimeNs now, Actions& actions) {
-  if (!ending_until_) {
-    const bool idle = std::ranges::all_of(jobs_, [](const auto& entry) { return entry.second->rounds().idle(); });
-    if (!idle && now < *draining_until_) return;
-    for (auto& [number, job] : jobs_) job->rounds().send_rest(actions);
-    ending_until_ = std::max(*draining_until_, now + kEndingMin);
-    next_ending_ = now;
-  }
-  if (now < next_ending_) return;
-  next_ending_ = now + static_cast<TimeNs>(config_.limits.table_poll_ms) * kNsPerMs;
-  for (auto at = jobs_.begin(); at != jobs_.end();) {
-    Job& job = *at++->second;  // closing erases it
-    const std::string sentence = fmt::format("shard {} was shut down", config_.shard);
-    if (!end_at_shutdown(job, {ErrorCode::kUnavailable, sentence}, now, actions)) continue;
-    close(job, protocol::Goodbye{protocol::Goodbye::Reason::kShutdown, sentence}, "shutdown", actions);
-  }
-  // Jobs that ended here before, and whose end the table does not have: poll_table() writes it.
-  const bool owes = std::ranges::any_of(lost_, [now](const auto& entry) { return entry.second.due(now); });
-  if (owes && now >= *ending_until_) {
-    for (const auto& [number, lost] : lost_) {
-      if (lost.due(now)) log(Severity::kError, not_ended(lost.name, number), actions);
-    }
-  }
-  stopped_ = jobs_.empty() && ending_stores_.empty() && (!owes || now >= *ending_until_);
-}
-
-/// Ends the job in the table at shutdown. True: the table has the end, or it was tried for long enough.
-bool ShardCore::end_at_shutdown(Job& job, const Error& why, TimeNs now, Actions& actions) {
-  const Result<protocol::JobRecord> ended = change_job(
-      table_, job.membership().job, [&why](protocol::JobRecord& record) -> Result<Change> { return end(record, why); });
-  if (ended || ended.error().code == ErrorCode::kNotAMember) return true;
-  table_failed(ended.error(), actions);
-  if (now < *ending_until_) return false;
-  log(Severity::kError, not_ended(job.spec().name, job.membership().job), actions);
-  return true;
 }
 
 }  // namespace millrace::server

@@ -2,6 +2,8 @@
 """`millrace doctor` finds the faults that a test makes, and no problem in a healthy cluster with keys.
 
     doctor_test.py FOLDER_OF_PROGRAMS [unittest arguments]
+
+The cluster with TLS needs openssl, which makes the certificates.
 """
 
 import http.server
@@ -15,6 +17,7 @@ import unittest
 import urllib.request
 from pathlib import Path
 
+from certificates import OPENSSL, certify
 from commands import TIMEOUT_S, WithServers, millrace, run
 
 
@@ -39,28 +42,28 @@ def few_files():
     resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
 
 
-class Doctor(WithServers):
+class KeyedCluster(WithServers):
+    """Two shards that let in the key `worker`, and not the key `stranger`."""
+
     @classmethod
     def setUpClass(cls):
         cls.key_folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(cls.key_folder.cleanup)
         cls.keys = Path(cls.key_folder.name) / "keys"
         cls.other_keys = Path(cls.key_folder.name) / "other"
         for folder, names in ((cls.keys, ("cluster", "worker")), (cls.other_keys, ("stranger",))):
             made = run("keys", "new", *names, "--folder", folder)
             assert made.returncode == 0, made.stderr
-        cls.serve_flags = ("--key", cls.keys / "cluster.key", "--allowed-keys", cls.keys)
+        cls.serve_flags = ("--key", cls.keys / "cluster.key", "--allowed-keys", cls.keys, *cls.more_flags())
         super().setUpClass()
         cls.http = [shard["http"] for shard in cls.cluster["shards"]]
-        with urllib.request.urlopen(f"http://{cls.http[0]}/status", timeout=TIMEOUT_S) as status:
-            cls.status = json.load(status)
 
     @classmethod
-    def tearDownClass(cls):
-        super().tearDownClass()
-        cls.key_folder.cleanup()
+    def more_flags(cls):
+        return ()
 
-    def with_key(self, secret):
-        return ["--key", secret, "--server-key", self.keys / "cluster.pub"]
+    def with_key(self, secret, server_key=None):
+        return ["--key", secret, "--server-key", server_key or self.keys / "cluster.pub"]
 
     def checks(self, *arguments, code, preexec_fn=None):
         """Returns the checks by name and subject; the exit code must be `code`."""
@@ -70,9 +73,18 @@ class Doctor(WithServers):
         self.assertEqual("the report says what to change" in ended.stderr, code == 13, ended.stderr)
         return {(check["check"], check["subject"]): check for check in json.loads(ended.stdout)["checks"]}
 
-    def assert_problem(self, check):
+    def assert_problem(self, check, change=""):
         self.assertEqual(check["verdict"], "problem", check)
         self.assertNotEqual(check["change"], "", check)
+        self.assertIn(change, check["change"])
+
+
+class Doctor(KeyedCluster):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        with urllib.request.urlopen(f"http://{cls.http[0]}/status", timeout=TIMEOUT_S) as status:
+            cls.status = json.load(status)
 
     def test_AHealthyClusterHasNoProblem(self):
         checks = self.checks("--table", self.status["table"], *self.with_key(self.keys / "worker.key"), "--allowed-keys", self.keys,
@@ -150,6 +162,54 @@ class Doctor(WithServers):
         self.refused(2, "'nowhere' is not an address", "doctor", "nowhere")
         self.refused(2, "go together", "doctor", "--key", self.keys / "worker.key")
         self.refused(2, "--table-ca", "doctor", "--table-ca", "ca.pem")
+
+
+@unittest.skipUnless(OPENSSL, "there is no openssl (deploy/setup.sh --tests)")
+class DoctorOverTls(KeyedCluster):
+    """Keys at the ports for workers, TLS and a token at the HTTP ports."""
+
+    @classmethod
+    def more_flags(cls):
+        cls.secrets = Path(cls.key_folder.name)
+        for name in ("port", "stranger"):
+            certify(cls.secrets, name)
+        for name in ("token", "wrong-token"):
+            (cls.secrets / name).write_text(f"the-{name}-of-this-test-0123456789\n", encoding="utf-8")
+            (cls.secrets / name).chmod(0o640)
+        cls.ca = cls.secrets / "port.pem"
+        return ("--http-tls", f"{cls.ca},{cls.secrets / 'port.key'}", "--http-token-file", cls.secrets / "token", "--http-ca", cls.ca)
+
+    def over_tls(self, ca="port.pem", token="token"):
+        return ["--http-ca", self.secrets / ca, "--http-token-file", self.secrets / token]
+
+    def test_RightKeysCertificateAndTokenPass(self):
+        checks = self.checks(*self.http, *self.over_tls(), *self.with_key(self.keys / "worker.key"), code=0)
+        for shard in ("shard 0", "shard 1"):
+            for name in ("port", "keys", "http", "version", "other shards"):
+                self.assertEqual(checks[name, shard]["verdict"], "ok", checks[name, shard])
+
+    def test_WrongKeysAreNamedByTheFlagToChange(self):
+        wrong_keys = {"--allowed-keys": self.with_key(self.other_keys / "stranger.key"),
+                      "--server-key": self.with_key(self.keys / "worker.key", self.other_keys / "stranger.pub")}
+        for flag, keys in wrong_keys.items():
+            with self.subTest(flag):
+                checks = self.checks(*self.http, *self.over_tls(), *keys, code=13)
+                for shard in ("shard 0", "shard 1"):
+                    self.assert_problem(checks["keys", shard], flag)
+                    self.assertEqual(checks["http", shard]["verdict"], "ok", checks)
+
+    def test_AWrongTokenIsNamed(self):
+        checks = self.checks(self.http[0], *self.over_tls(token="wrong-token"), *self.with_key(self.keys / "worker.key"), code=13)
+        self.assert_problem(checks["http", self.http[0]], "--http-token-file")
+
+    def test_AnotherAuthorityIsNamed(self):
+        for security in (self.over_tls(ca="stranger.pem"), []):
+            with self.subTest(security):
+                ended = subprocess.run(millrace("doctor", "--json", self.http[0], *security), capture_output=True, text=True,
+                                       timeout=TIMEOUT_S, check=False)
+                check = {(one["check"], one["subject"]): one for one in json.loads(ended.stdout)["checks"]}["http", self.http[0]]
+                self.assertNotEqual(check["verdict"], "ok", check)
+                self.assertIn("--http-ca", check["change"])
 
 
 if __name__ == "__main__":

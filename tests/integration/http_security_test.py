@@ -21,27 +21,17 @@ import urllib.request
 from pathlib import Path
 
 import browser
+from certificates import OPENSSL, certify
 from commands import PROGRAMS, TIMEOUT_S, made_up_rows, millrace, run, start
 from shards_by_hand import SHARDS, Cluster
 
-if shutil.which("openssl") is None:
+if OPENSSL is None:
     print("http_security_test: skipped: there is no openssl (deploy/setup.sh --tests)")
     sys.exit(77)
 
 # A command in a network of its own, where port 7700 is free.
 OWN_NETWORK = ["unshare", "--map-root-user", "--net", "sh", "-c", 'ip link set lo up && ip address add 192.0.2.1/32 dev lo && exec "$0" "$@"']
 TOKEN = "a-token-of-this-test-0123456789"
-
-
-def openssl(*arguments):
-    subprocess.run(["openssl", *map(str, arguments)], check=True, capture_output=True, timeout=TIMEOUT_S)
-
-
-def certify(folder, name):
-    """Makes NAME.pem and NAME.key of 127.0.0.1, which is its own authority."""
-    openssl("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2", "-subj", f"/CN={name}",
-            "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", folder / f"{name}.key", "-out", folder / f"{name}.pem")
-    (folder / f"{name}.key").chmod(0o640)  # as orchestrators mount it
 
 
 class Security(unittest.TestCase):

@@ -7,9 +7,12 @@ namespace {
 using protocol::Abort;
 using protocol::Goodbye;
 using protocol::LogReach;
+using protocol::Refuse;
 using protocol::Welcome;
+using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 /// Sends contributions to one part of the shard whose sum overflows.
 void overflow(ScriptedCluster& cluster, uint32_t shard) {
@@ -46,6 +49,158 @@ TEST(JobEnd, TheEndInTheTableGoesBeforeTheFaultThatAShardFindsLater) {
   ASSERT_EQ(aborts.size(), 1u);
   EXPECT_EQ(aborts[0].code, ErrorCode::kIo);
   EXPECT_EQ(aborts[0].sentence, "the weights are lost");
+}
+
+/// A job of two workers and two shards, whose end the tests bring about. A worker that asks later must end as the
+/// members did: with the same message.
+struct AfterTheEnd : ::testing::Test {
+  AfterTheEnd() : cluster(job(), 2, limits()) {
+    cluster.join_all();
+    for (uint32_t shard = 0; shard < 2; ++shard) known[shard] = cluster.header(1, shard);
+  }
+  static protocol::JobSpec job() {
+    protocol::JobSpec spec = ScriptedCluster::small_job(2, 8'192);  // over both shards
+    spec.heartbeat = std::chrono::milliseconds(200);
+    spec.dead_after = std::chrono::milliseconds(2'000);
+    return spec;
+  }
+  static Limits limits() {
+    Limits limits;
+    limits.jobs_max = 1;
+    return limits;
+  }
+  /// Ends the job in the table alone, as a third shard would.
+  void end_in_table() {
+    const auto table = millrace::testing::open_memory_table(cluster.table_state);
+    protocol::JobRecord record = table->read_job(known[0].job).value().value();
+    const uint64_t epoch = record.membership.epoch++;
+    ASSERT_EQ(end(record, {ErrorCode::kIo, "the weights are lost"}), Change::kChanged);
+    ASSERT_EQ(table->compare_and_swap(epoch, record), true);
+  }
+  /// Worker 1 says Hello as one that knows the job, over a new connection.
+  std::vector<protocol::Message> ask(uint32_t shard, uint64_t nonce = 1001) {
+    cluster.take(1, shard);
+    protocol::Hello hello = cluster.hello(1);
+    hello.nonce = nonce;
+    hello.returns = hello.has_weights = nonce != 1001;
+    cluster.send(ScriptedCluster::peer(1), shard, {known[shard], hello, {}});
+    return cluster.take(1, shard);
+  }
+  std::vector<Abort> aborts(uint32_t shard) { return ReturningCluster::of<Abort>(ask(shard)); }
+
+  const Abort lost{ErrorCode::kIo, "the weights are lost"};
+  ScriptedCluster cluster;
+  protocol::Header known[2];
+};
+
+TEST_F(AfterTheEnd, AShardThatEndedTheJobAnswersAHelloAsItToldTheMembers) {
+  overflow(cluster, 0);
+  const std::vector<Abort> told = cluster.take_of<Abort>(1, 0);
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_EQ(told[0].code, ErrorCode::kNonFinite);
+  const auto answers = ask(0);
+  EXPECT_EQ(ReturningCluster::of<Abort>(answers), told);
+  EXPECT_THAT(ReturningCluster::of<Refuse>(answers), IsEmpty()) << "one answer";
+  EXPECT_EQ(cluster.counted(Metric::kRefused, "non_finite"), 1);
+}
+
+TEST_F(AfterTheEnd, AShardThatStartsLaterAnswersTheSame) {
+  end_in_table();
+  cluster.start_shard(1, 2);
+  EXPECT_THAT(aborts(1), ElementsAre(lost));
+  EXPECT_TRUE(cluster.core(1).status(cluster.now).jobs.empty());
+}
+
+TEST_F(AfterTheEnd, AMemberIsToldByAShardThatHasNotReadIt) {
+  end_in_table();
+  const auto answers = ask(1);
+  EXPECT_EQ(ReturningCluster::of<Welcome>(answers).size(), 1u) << "as before: the table is not read for a member";
+  cluster.pass(200);
+  EXPECT_THAT(cluster.take_of<Abort>(1, 1), ElementsAre(lost)) << "once the shard has read it";
+}
+
+TEST_F(AfterTheEnd, AnotherProcessOfAMemberIsToldByAShardThatHasNotReadIt) {
+  end_in_table();
+  const auto told = ReturningCluster::of<Abort>(ask(1, 77));
+  EXPECT_THAT(told, Each(lost));
+  EXPECT_EQ(told.size(), 2u) << "the member has the same connection here, and gets it, too";
+}
+
+TEST_F(AfterTheEnd, TheNextJobOfTheNameIsNotInTheWay) {
+  end_in_table();
+  cluster.pass(200);
+  ASSERT_TRUE(std::holds_alternative<Welcome>(cluster.join(1, 1)));
+  EXPECT_THAT(aborts(1), ElementsAre(lost));
+  EXPECT_THAT(aborts(0), ElementsAre(lost));
+}
+
+TEST_F(AfterTheEnd, AShardWithoutRoomAnswersTheSame) {
+  end_in_table();
+  cluster.pass(200);
+  cluster.room = fail(ErrorCode::kUnavailable, "no descriptor is left");
+  EXPECT_THAT(aborts(0), ElementsAre(lost));
+  cluster.room = {};
+  protocol::Hello other = cluster.hello(0);
+  other.spec.name = "other";
+  ASSERT_TRUE(std::holds_alternative<Welcome>(cluster.say_hello(0, other))) << "as many as --jobs-max";
+  EXPECT_THAT(aborts(0), ElementsAre(lost));
+}
+
+TEST_F(AfterTheEnd, ATableThatCannotBeReadMakesTheWorkerAskAgain) {
+  end_in_table();
+  cluster.pass(200);
+  cluster.table().mode = millrace::testing::FailingTable::Mode::kUnavailable;
+  const auto refusals = ReturningCluster::of<Refuse>(ask(0));
+  ASSERT_EQ(refusals.size(), 1u);
+  EXPECT_TRUE(refusals[0].retry);
+  EXPECT_EQ(refusals[0].code, ErrorCode::kTimeout);
+  cluster.table().mode = millrace::testing::FailingTable::Mode::kWorks;
+  EXPECT_THAT(aborts(0), ElementsAre(lost));
+}
+
+TEST_F(AfterTheEnd, ACodeOfTheTableIsNoTroubleWithTheTable) {
+  end_in_table();
+  cluster.pass(200);
+  EXPECT_THAT(aborts(0), ElementsAre(lost));
+  EXPECT_THAT(cluster.core(0).status(cluster.now).table_error, IsEmpty());
+}
+
+TEST_F(AfterTheEnd, TheProcessThatLeavesTheShardsNumberTellsTheEnd) {
+  end_in_table();
+  const auto table = millrace::testing::open_memory_table(cluster.table_state);
+  ASSERT_EQ(table->start_shard(1, 2, "tcp://next:9"), 2u);
+  cluster.take(1, 1);
+  cluster.pass(200);
+  EXPECT_TRUE(cluster.core(1).stopped());
+  const auto told = cluster.take(1, 1);
+  EXPECT_THAT(ReturningCluster::of<Abort>(told), ElementsAre(lost));
+  EXPECT_THAT(ReturningCluster::of<protocol::MembershipChange>(told), IsEmpty());
+}
+
+TEST_F(AfterTheEnd, AShardThatShutsDownTellsTheEndOfBefore) {
+  end_in_table();
+  cluster.take(1, 1);
+  cluster.shut_down(1);
+  const auto told = cluster.take(1, 1);
+  EXPECT_THAT(ReturningCluster::of<Abort>(told), ElementsAre(lost));
+  EXPECT_THAT(ReturningCluster::of<Goodbye>(told), IsEmpty());
+  EXPECT_TRUE(cluster.core(1).stopped());
+}
+
+TEST_F(AfterTheEnd, AHelloDuringWhichTheJobEndsIsRepeated) {
+  cluster.start_shard(1, 2);
+  cluster.table(1).before_read_by_number = [this] { end_in_table(); };
+  const auto waits = cluster.join(1, 1);
+  ASSERT_TRUE(std::holds_alternative<Refuse>(waits)) << "it names no job";
+  EXPECT_TRUE(std::get<Refuse>(waits).retry);
+  EXPECT_THAT(std::get<Refuse>(waits).sentence, HasSubstr("the weights are lost"));
+  EXPECT_TRUE(std::holds_alternative<Welcome>(cluster.join(1, 1))) << "the name is free";
+}
+
+TEST_F(AfterTheEnd, AHelloOfAMemberDuringWhichTheJobEndsIsAnsweredByTheEnd) {
+  cluster.start_shard(1, 2);
+  cluster.table(1).before_read_by_number = [this] { end_in_table(); };
+  EXPECT_THAT(aborts(1), ElementsAre(lost));
 }
 
 struct AfterAFinish : ::testing::Test {

@@ -44,7 +44,7 @@ class ScriptedCluster {
     using Mode = testing::FailingTable::Mode;
     tables_[shard]->mode = fail_them ? Mode::kWritesFail : Mode::kWorks;
   }
-  millrace::testing::FailingTable& table() { return *tables_[0]; }
+  millrace::testing::FailingTable& table(uint32_t shard = 0) { return *tables_[shard]; }
   const protocol::JobSpec& spec() const { return spec_; }
   const protocol::JobLayout& layout() const { return layout_; }
 

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <cstdio>
 #include <map>
+#include <optional>
 #include <set>
 
 #include "server/base/limits.h"
+#include "server/membership/membership_changes.h"
 #include "tests/sim/sim_shard.h"
 #include "tests/sim/sim_worker.h"
 
@@ -51,6 +53,8 @@ class Cluster {
   bool job_can_start() const;
   bool store_may_be_lost() const;
   bool lacks_finished_steps(const SimWorker& process) const;
+  bool was_member_at_the_end(const SimWorker& process) const;
+  std::optional<ErrorCode> code_of_the_end(const SimWorker& process) const;
   bool explained(const SimWorker& process) const;
   bool has_successor(const SimWorker& process) const;
   void judge_worker(const SimWorker& process);
@@ -288,14 +292,31 @@ bool Cluster::lacks_finished_steps(const SimWorker& process) const {
   });
 }
 
+bool Cluster::was_member_at_the_end(const SimWorker& process) const {
+  const auto& views = world_.oracle.views();
+  return !views.empty() && views.rbegin()->second.finished &&
+         server::is_member(views.rbegin()->second, process.worker(), process.incarnation());
+}
+
+/// Returns the one code with which the process may end. Empty: it ended before its job, or the job was not its own any
+/// more.
+std::optional<ErrorCode> Cluster::code_of_the_end(const SimWorker& process) const {
+  const bool later = process.over_at() > world_.job_ended_at && process.core()->membership().job == world_.job;
+  if (!later || process.has_left() || world_.scenario.link.corruption > 0) return {};
+  const bool replaced = process.core()->error()->code == ErrorCode::kIdentityInUse && has_successor(process);
+  if (replaced || (!was_member_at_the_end(process) && !world_.scenario.may_rejoin())) return {};
+  return world_.job_end_code;
+}
+
 bool Cluster::explained(const SimWorker& process) const {
   // Too few are left; or bytes were altered on the way, which TCP all but excludes: no wrong sum and no hang is enough.
   if (below_minimum() || world_.scenario.link.corruption > 0 || process.has_left()) return true;
   const bool second = &process != world_.workers[process.worker()].get();
   const bool removed = may_silence_workers(world_.scenario) && was_removed(process.worker(), process.incarnation());
   const bool job_ended = !world_.oracle.views().empty() && world_.oracle.views().rbegin()->second.finished;
-  // A worker that cannot take weights over can rejoin only where the updates that it lacks are retained.
-  const bool no_return = !world_.scenario.may_rejoin() || job_ended;
+  // A worker that cannot take weights over can rejoin only where the updates that it lacks are retained. No worker
+  // returns to a job whose other workers have finished.
+  const bool no_return = !world_.scenario.may_rejoin() || (job_ended && !world_.job_end_code);
   switch (process.core()->error()->code) {
     case ErrorCode::kNotAMember: return no_return && (second || a_shard_fell() || removed);
     case ErrorCode::kUnsupported:
@@ -320,6 +341,10 @@ void Cluster::judge_worker(const SimWorker& process) {
   if (!process.alive()) return;
   if (process.core()->phase() == Phase::kFinished) return;
   if (process.core()->phase() == Phase::kEnded) {
+    const std::optional<ErrorCode> end = code_of_the_end(process);
+    if (end && process.core()->error()->code != *end)
+      world_.fault(process.name() + " did not end as its job, with " + std::string(error_code_name(*end)) + ": " +
+                   process.core()->error()->message);
     if (!explained(process))
       world_.fault(process.name() + " ended without a reason in the scenario: " + process.core()->error()->message);
     return;

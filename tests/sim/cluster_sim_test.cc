@@ -301,6 +301,29 @@ TEST(ClusterSimScripted, AShardThatComesBackCountsNothingTwiceInModeAsynchronous
   }
 }
 
+/// R10f: Worker 0 finishes. Worker 1 misses the last updates, is killed, and returns alone from an earlier state.
+/// Without the rule, 5 of the seeds end with models of different logs.
+TEST(ClusterSimScripted, StepsOfAFinishedWorkerNeverBecomeVoid) {
+  constexpr uint64_t kSeeds = 60;
+  uint64_t ended = 0;
+  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    Scenario scenario = plain(2, 8);
+    scenario.seed = seed;
+    scenario.spec.staleness = 3;
+    scenario.think_max = 40 * kNsPerMs;
+    scenario.restarts = true;
+    scenario.saves = 0.5;
+    const TimeNs at = (200 + 10 * static_cast<TimeNs>(seed)) * kNsPerMs;
+    scenario.faults.push_back({.kind = SimFault::Kind::kOneWay, .at = at, .duration = 300 * kNsPerMs, .a = 0, .b = 2});
+    scenario.faults.push_back(
+        {.kind = SimFault::Kind::kKillWorker, .at = at + 200 * kNsPerMs, .duration = 1'500 * kNsPerMs, .a = 1});
+    const SimReport report = run_cluster(scenario, trace_asked_for());
+    EXPECT_TRUE(report.faults.empty()) << faults_text(scenario, report);
+    ended += report.ended;
+  }
+  EXPECT_GT(ended, 0u) << "the rule ended no job";
+}
+
 /// Workers first, shards later, one of them much later.
 TEST(ClusterSimScripted, WorkersWaitForServersThatStartLater) {
   Scenario scenario = draw_scenario(13);

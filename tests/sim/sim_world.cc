@@ -39,6 +39,8 @@ void SimWorld::watch_table() {
   if (job != 0 && oracle.views().contains(membership.epoch)) return;
   job = membership.job;
   oracle.on_membership(membership);
+  if (membership.finished) job_ended_at = scheduler.now();
+  if (membership.finished && !(**record).end_reason.empty()) job_end_code = (**record).end_code;
   std::string members;
   for (const auto& member : membership.members)
     members += ' ' + std::to_string(member.worker) + '/' + std::to_string(member.incarnation);

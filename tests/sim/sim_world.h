@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -45,6 +46,8 @@ struct SimWorld {
   uint64_t table_changes = 0;
   uint64_t connections = 0;  ///< opened so far
   uint64_t job = 0;          ///< its number, once it is in the table
+  TimeNs job_ended_at = 0;   ///< 0: it has not
+  std::optional<ErrorCode> job_end_code;  ///< of an end that is not all workers' own
   bool tracing = false;
 };
 

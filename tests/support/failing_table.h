@@ -62,6 +62,7 @@ class FailingTable : public protocol::MembershipTable {
   }
   Result<std::optional<protocol::JobRecord>> read_job(uint64_t job) override {
     if (!can_read()) return no_answer();
+    if (const auto change = std::exchange(before_read_by_number, nullptr)) change();
     return table_->read_job(job);
   }
   Result<protocol::JobRecord> create_job(std::string_view name, ByteSpan spec, protocol::Path path) override {
@@ -91,6 +92,7 @@ class FailingTable : public protocol::MembershipTable {
   bool shard_map_fails = false;
   std::function<Effect()> draw_effect;
   std::function<void(std::function<void()>)> later;  ///< runs a write that takes effect after its call is over
+  std::function<void()> before_read_by_number;       ///< another process's change, before the next read of a job
   int64_t calls = 0;                                 ///< that wait for the table's answer
 
  private:

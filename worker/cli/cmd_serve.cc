@@ -208,7 +208,8 @@ Outcome run_serve(const ServeFlags& flags) {
   std::atomic<bool>& save_requested = program::save_request_flag();
   // Without such files there is nothing to read again, and a terminal that hangs up ends the cluster.
   const monitoring::HttpSecurityOptions& security = flags.http_security;
-  const bool has_files = !flags.key.empty() || !security.tls.empty() || !security.token_file.empty();
+  const bool has_files = !flags.key.empty() || !flags.job_keys.empty() || !security.tls.empty() ||
+                         !security.token_file.empty();
   std::atomic<bool>* reload_requested = has_files ? &program::reload_request_flag() : nullptr;
   std::optional<program::ScratchFolder> folder;
   std::string table = flags.table;
@@ -327,7 +328,8 @@ program::Command add_serve_command(CLI::App& root) {
       "(as\n"
       "timeout sends it, to a process and its group) is the same request.\n"
       "SIGUSR2 is passed on: all shards save the weights of jobs with a store to --store-dir now.\n"
-      "With --key, --http-tls or --http-token-file SIGHUP is passed on, too: all shards read these files again.\n\n"
+      "With --key, --job-keys, --http-tls or --http-token-file SIGHUP is passed on, too: all shards read these files "
+      "again.\n\n"
       "Examples:\n"
       "  millrace serve --shards 2\n"
       "  millrace serve --listen 192.0.2.1:7600 --key keys/cluster.key --allowed-keys keys --http 127.0.0.1:0\n"

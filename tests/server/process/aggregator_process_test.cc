@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <poll.h>
 #include <sys/stat.h>
 
 #include <cmath>
@@ -26,6 +27,7 @@ namespace {
 
 using protocol::Heartbeat;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 constexpr uint32_t kDatagramProcessDimension = 1'000;
 constexpr uint32_t kDatagramProcessWorkers = 2;
@@ -42,9 +44,9 @@ struct DatagramServer : ::testing::Test {
     spec.grid.block_indices = 128;
     spec.dead_after = std::chrono::milliseconds(60'000);
   }
-  void write_key(int mode = 0600) {
+  void write_key(int mode = 0600, uint8_t first = 1) {
     const std::string path = folder.path + "/7.key";
-    for (size_t at = 0; at < key.size(); ++at) key[at] = static_cast<uint8_t>(at + 1);
+    for (size_t at = 0; at < key.size(); ++at) key[at] = static_cast<uint8_t>(at + first);
     {
       std::ofstream file(path);
       for (const uint8_t byte : key) file << "0123456789abcdef"[byte >> 4] << "0123456789abcdef"[byte & 15];
@@ -54,9 +56,18 @@ struct DatagramServer : ::testing::Test {
   }
   nlohmann::json start() {
     program.emplace(std::vector<std::string>{"--table", folder.path + "/table.db", "--listen", "tcp://127.0.0.1:0",
-                                             "--datagrams", "127.0.0.1:0", "--job-keys", folder.path, "--json",
-                                             "--quiet"});
+                                             "--datagrams", "127.0.0.1:0", "--job-keys", folder.path, "--json"},
+                    log);
     return nlohmann::json::parse(program->read_line(), nullptr, false);
+  }
+  /// Waits until the server's log has these words; returns whether they came.
+  bool says(const std::string& words) const {
+    for (const TimeNs until = monotonic_now_ns() + kDatagramProcessPatience; monotonic_now_ns() < until;) {
+      std::ifstream in(log);
+      if (std::string(std::istreambuf_iterator<char>(in), {}).contains(words)) return true;
+      ::poll(nullptr, 0, 10);
+    }
+    return false;
   }
   protocol::Message hello(uint32_t worker) const {
     protocol::Hello body;
@@ -84,11 +95,42 @@ struct DatagramServer : ::testing::Test {
     return options;
   }
 
+  /// Lets all workers join, and one say that the switch is silent. `datagrams`: where shard 0 is to replace it.
+  void begin(const std::string& address, const std::string& datagrams) {
+    workers.clear();
+    headers.clear();
+    for (uint32_t worker = 0; worker < kDatagramProcessWorkers; ++worker) {
+      workers.push_back(std::make_unique<HandWorker>(context, address));
+      workers.back()->send(hello(worker));
+      const auto welcome = workers.back()->next<protocol::Welcome>();
+      ASSERT_TRUE(welcome.has_value());
+      membership = std::get<protocol::Welcome>(welcome->body).membership;
+      headers.push_back(welcome->header);
+      headers.back().epoch = membership.epoch;
+      EXPECT_EQ(membership.path, protocol::Path::kSwitch);
+      EXPECT_EQ(membership.shards.at(0).datagrams, datagrams);
+    }
+    Heartbeat heartbeat;
+    heartbeat.switch_state = Heartbeat::Switch::kSilent;
+    workers[1]->send({headers[1], heartbeat, {}});  // the last one's Welcome is of the epoch in which the job began
+    do {
+      const auto change = workers[1]->next<protocol::MembershipChange>();
+      ASSERT_TRUE(change.has_value());
+      membership = std::get<protocol::MembershipChange>(change->body).membership;
+    } while (membership.path == protocol::Path::kSwitch);
+  }
+  /// Runs the steps of all workers by datagrams under `key`; returns their faults.
+  std::vector<std::string> run_all();
+
   TemporaryFolder folder;
+  const std::string log = folder.path + "/log";
   protocol::JobKey key{};
   protocol::JobSpec spec;
   std::optional<Program> program;
   protocol::TransportContext context;
+  std::vector<std::unique_ptr<HandWorker>> workers;
+  std::vector<protocol::Header> headers;
+  protocol::Membership membership;  ///< as shard 0 decides the steps
 };
 
 /// The sum of every step, entry by entry; the values are on the grid, so that f32 is exact.
@@ -112,6 +154,28 @@ void run_steps(worker::testing::SwitchStepper& stepper, uint32_t worker, std::ve
     faults.push_back(finished.error().message);
 }
 
+std::vector<std::string> DatagramServer::run_all() {
+  const worker::SwitchEpoch epoch{.epoch = static_cast<uint32_t>(membership.epoch),
+                                  .live = (uint64_t{1} << kDatagramProcessWorkers) - 1,
+                                  .membership_hash = 42,
+                                  .decider = protocol::parse_endpoint(membership.shards.at(0).datagrams).value()};
+  std::vector<std::unique_ptr<worker::testing::SwitchStepper>> steppers;
+  for (uint16_t worker = 0; worker < kDatagramProcessWorkers; ++worker) {
+    auto opened = worker::testing::SwitchStepper::open(client_options(worker), [epoch] { return epoch; });
+    if (!opened) return {opened.error().message};
+    steppers.push_back(std::move(*opened));
+  }
+  std::vector<std::vector<std::string>> faults(kDatagramProcessWorkers);
+  {
+    std::vector<std::jthread> threads;
+    for (uint32_t worker = 0; worker < kDatagramProcessWorkers; ++worker)
+      threads.emplace_back([&, worker] { run_steps(*steppers[worker], worker, faults[worker]); });
+  }
+  std::vector<std::string> all;
+  for (const auto& of_one : faults) all.insert(all.end(), of_one.begin(), of_one.end());
+  return all;
+}
+
 /// Of one lane and of several, whose numbers the thread has as well.
 struct DatagramServerOfLanes : DatagramServer, ::testing::WithParamInterface<uint32_t> {
   DatagramServerOfLanes() { spec.switch_path.lanes = GetParam(); }
@@ -126,50 +190,36 @@ TEST_P(DatagramServerOfLanes, StandsInForASilentSwitchAndTheSumsAreExact) {
   const std::string datagrams = line.value("datagrams", "");
   ASSERT_THAT(datagrams, HasSubstr("127.0.0.1:"));
   EXPECT_NE(datagrams, "127.0.0.1:0") << "as bound";
-  std::vector<std::unique_ptr<HandWorker>> workers;
-  std::vector<protocol::Header> headers;
-  for (uint32_t worker = 0; worker < kDatagramProcessWorkers; ++worker) {
-    workers.push_back(std::make_unique<HandWorker>(context, line.value("address", "")));
-    workers.back()->send(hello(worker));
-    const auto welcome = workers.back()->next<protocol::Welcome>();
-    ASSERT_TRUE(welcome.has_value());
-    const protocol::Membership& membership = std::get<protocol::Welcome>(welcome->body).membership;
-    headers.push_back(welcome->header);
-    headers.back().epoch = membership.epoch;
-    EXPECT_EQ(membership.path, protocol::Path::kSwitch);
-    EXPECT_EQ(membership.shards.at(0).datagrams, datagrams);
-  }
-  Heartbeat heartbeat;
-  heartbeat.switch_state = Heartbeat::Switch::kSilent;
-  workers[1]->send({headers[1], heartbeat, {}});  // the last one's Welcome is of the epoch in which the job began
-  protocol::Membership membership;
-  do {
-    const auto change = workers[1]->next<protocol::MembershipChange>();
-    ASSERT_TRUE(change.has_value());
-    membership = std::get<protocol::MembershipChange>(change->body).membership;
-  } while (membership.path == protocol::Path::kSwitch);
-
-  const worker::SwitchEpoch epoch{.epoch = static_cast<uint32_t>(membership.epoch),
-                                  .live = (uint64_t{1} << kDatagramProcessWorkers) - 1,
-                                  .membership_hash = 42,
-                                  .decider = protocol::parse_endpoint(membership.shards.at(0).datagrams).value()};
-  std::vector<std::unique_ptr<worker::testing::SwitchStepper>> steppers;
-  for (uint16_t worker = 0; worker < kDatagramProcessWorkers; ++worker) {
-    auto opened = worker::testing::SwitchStepper::open(client_options(worker), [epoch] { return epoch; });
-    ASSERT_TRUE(opened.has_value());
-    steppers.push_back(std::move(*opened));
-  }
-  std::vector<std::vector<std::string>> faults(kDatagramProcessWorkers);
-  {
-    std::vector<std::jthread> threads;
-    for (uint32_t worker = 0; worker < kDatagramProcessWorkers; ++worker)
-      threads.emplace_back([&, worker] { run_steps(*steppers[worker], worker, faults[worker]); });
-  }
-  for (const auto& of_one : faults) EXPECT_THAT(of_one, ::testing::IsEmpty());
+  ASSERT_NO_FATAL_FAILURE(begin(line.value("address", ""), datagrams));
+  EXPECT_THAT(run_all(), IsEmpty());
 
   program->signal(SIGTERM);
   EXPECT_TRUE(workers[0]->next<protocol::Goodbye>().has_value());
   EXPECT_EQ(program->wait(), 0) << "the thread of datagrams ends with the process";
+}
+
+TEST_F(DatagramServer, AReloadGivesTheNextJobTheNewKeyAndLeavesTheRunningJobItsOwn) {
+  write_key();
+  const protocol::JobKey first = key;
+  const nlohmann::json line = start();
+  ASSERT_TRUE(line.is_object());
+  const std::string datagrams = line.value("datagrams", "");
+  ASSERT_NO_FATAL_FAILURE(begin(line.value("address", ""), datagrams));
+  write_key(0600, 100);
+  const protocol::JobKey second = key;
+  program->signal(SIGHUP);
+  ASSERT_TRUE(says("1 job keys, 1 of them new"));
+  key = first;
+  EXPECT_THAT(run_all(), IsEmpty()) << "the running job keeps its key";
+  std::ofstream(folder.path + "/7.key") << "no key";
+  program->signal(SIGHUP);
+  ASSERT_TRUE(says("must be 64 hexadecimal digits and a newline (millrace keys job); the key from before holds"));
+  for (uint32_t worker = 0; worker < kDatagramProcessWorkers; ++worker)
+    workers[worker]->send({headers[worker], protocol::Goodbye{protocol::Goodbye::Reason::kFinished, ""}, {}});
+  ASSERT_TRUE(says("is over: finished"));
+  key = second;
+  ASSERT_NO_FATAL_FAILURE(begin(line.value("address", ""), datagrams));
+  EXPECT_THAT(run_all(), IsEmpty()) << "the next job has the key of the last good file";
 }
 
 TEST_F(DatagramServer, JobWithoutAKeyIsRefusedWithWhatToDo) {

@@ -578,6 +578,18 @@ TEST_F(Handshake, AProcessThatIsNoLongerTheShardIsNotWelcomed) {
   EXPECT_EQ(core().phase(), Phase::kRunning) << "its successor is looked for";
 }
 
+TEST_F(Handshake, AHelloAfterTheJobsEndIsAnsweredByThatEnd) {
+  make_running();
+  core().on_disconnected(0, {ErrorCode::kUnavailable, "gone"}, now_, actions_);
+  pass(kNsPerS);
+  core().on_connected(0, now_, actions_);
+  const auto hellos = take_sent<Hello>();
+  ASSERT_EQ(hellos.size(), 1u);
+  EXPECT_EQ(hellos[0].second.header.job, membership_.job);
+  hear(0, protocol::Abort{ErrorCode::kStale, "take the model of a worker that finished"});
+  expect_ended(ErrorCode::kStale, "ended the job: take the model of a worker that finished");
+}
+
 TEST_F(Handshake, WhatDoesNotBelongHereIsDroppedAndCounted) {
   make_running();
   const auto send = [&](auto bend) {
