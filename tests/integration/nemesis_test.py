@@ -31,12 +31,15 @@ HOUR_S = 3600
 class Stops(Nemesis):
     """SIGSTOP and SIGCONT."""
 
+    compute_time = "20ms"
+
     def test_AStoppedShardThatGoesOnInTimeLosesNothing(self):
         """A shard that stops for longer than dead_after, and shorter than shard_silence, changes no bit."""
         cluster = self.cluster(self.folder / "stop.db")
         workers = self.begin(cluster, "--dead-after", f"{DEAD_AFTER_S}s", "--heartbeat", "200ms", "--shard-silence", "10m")
         cluster.processes[1].send_signal(signal.SIGSTOP)
         time.sleep(1.2 * DEAD_AFTER_S)
+        self.assertTrue(all(worker.poll() is None for worker in workers), "the job ended before the stop did")
         cluster.processes[1].send_signal(signal.SIGCONT)
         self.same_model(workers)
 

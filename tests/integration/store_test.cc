@@ -8,6 +8,7 @@
 #include <csignal>
 #include <filesystem>
 #include <functional>
+#include <numeric>
 #include <optional>
 #include <thread>
 
@@ -171,6 +172,13 @@ void expect_pulls(Session& session, const std::vector<float>& now) {
   std::vector<float> b(kSmall);
   session.pull(1, a);
   session.pull(2, b);
+  for (const uint32_t width : {1U, 3U}) {
+    std::vector<uint32_t> rows(kSmall / width);
+    std::iota(rows.begin(), rows.end(), 0);
+    std::vector<float> found(rows.size() * width, -1);
+    session.pull_rows(2, width, rows, found);
+    EXPECT_TRUE(same_bits(found, {b.begin(), b.begin() + static_cast<ptrdiff_t>(found.size())})) << width;
+  }
   EXPECT_NEAR(a[0], 1.0F - 5 * 0.125F, 1e-3F) << "tensors that share a part: 5 steps of the rate";
   EXPECT_NEAR(b[kSmall - 1], 2.0F - 5 * 0.125F, 1e-3F);
 }

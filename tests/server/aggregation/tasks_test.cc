@@ -113,7 +113,12 @@ TEST(ReduceTask, TheSumOfOneContributionIsThatContribution) {
     full.indices.push_back(index);
     full.values.push_back(index == 3 ? -0.0F : static_cast<float>(index));
   }
-  const Stream sparse = some_sum();
+  // As many entries as the quick sum takes, and few enough to stay sparse.
+  Stream sparse = Stream::empty(100'000);
+  for (uint32_t index = 0; index < 1'000; ++index) {
+    sparse.indices.push_back(7 * index);
+    sparse.values.push_back(index == 3 ? -0.0F : static_cast<float>(index));
+  }
   const Stream dense = to_dense(full.view());
   for (const Stream* one : std::initializer_list<const Stream*>{&sparse, &full, &dense}) {
     const std::vector<StreamView> views = {one->view()};

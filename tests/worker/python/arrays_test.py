@@ -8,7 +8,7 @@ import array
 import unittest
 
 from shards import WithShards, millrace
-from dlpack_array import BFLOAT, FLOAT, GPU, CudaArray, DlpackArray
+from dlpack_array import BFLOAT, FLOAT, GPU, CudaArray, DlpackArray, DlpackBuffer
 
 import numpy as np
 
@@ -62,7 +62,7 @@ class Arrays(WithShards):
         session, = self.connect([millrace.Tensor("w", N)], name="device_arrays", select="topk:0.1")
         values = np.ones(N, np.float32)
         there = DlpackArray(values, FLOAT, 32, device=GPU)
-        for array in (there, CudaArray(values), CudaArray(values.reshape(5, 100), stream=1)):
+        for array in (there, DlpackBuffer(values, FLOAT, 32, GPU), CudaArray(values), CudaArray(values.reshape(5, 100), stream=1)):
             self.refused("unsupported", "select by topk", self.session.push, "w", array)
             with self.assertRaisesRegex(millrace.JobError, "CUDA|cuda") as caught:
                 session.push("w", array)

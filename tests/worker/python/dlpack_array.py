@@ -42,6 +42,10 @@ class DlpackArray:
         return _new_capsule(ctypes.addressof(self.tensor), b"dltensor", None)
 
 
+class DlpackBuffer(DlpackArray, bytearray):
+    """The same of a type with the buffer protocol, as arrays of JAX on every device. Its buffer lacks the values."""
+
+
 class CudaArray:
     """An array that claims to be on a CUDA device, as CuPy and Numba have them. members: others of the interface."""
 

@@ -214,6 +214,22 @@ class Sums(Refusals):
 
         on_groups(peers.Group.in_process(2), body)
 
+    def test_RanksWithDifferentGrids_AreAllRefused(self):
+        """One rank continues with the numbers of an earlier sum, and the other does not."""
+        def refuse(group, options):
+            first, later = (peers.GradientSum(group, 1000, "ssar_split_allgather", **options) for _ in range(2))
+            gradient, out = np.random.default_rng(group.rank).standard_normal(1000).astype(np.float32), np.empty(1000, np.float32)
+            first.wait_into(first.push(gradient), out)
+            if group.rank == 1:
+                self.assertTrue(later.restore_retained(first.retained()))
+            self.refused("job_mismatch", " grid=", lambda: later.wait_into(later.push(gradient), out))
+            for total in (first, later):
+                total.close()
+
+        for options in ({"select": "topk:0.1"}, {"select": "topk:0.1", "reselect": "topk:0.05"}):
+            with self.subTest(options=options):
+                on_groups(peers.Group.in_process(2), lambda group: refuse(group, {"reproducible": True, **options}))
+
     def test_GradientSum_RefusesBadCallsAndContinues(self):
         def body(group):
             total = peers.GradientSum(group, 4)

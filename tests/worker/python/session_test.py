@@ -184,6 +184,9 @@ class Sums(WithShards):
         np.testing.assert_array_equal(pulled, -np.array([values[1], np.zeros(4), values[0] + values[2]]))
         self.refused("invalid_argument", "increase strictly", session.pull_rows, "w", 4, rows, pulled)
         self.refused("invalid_argument", "row 250 of a tensor", session.push_rows, "w", 4, np.array([250]), values[:1])
+        for call in (session.push_rows, session.pull_rows):
+            with self.assertRaisesRegex(ValueError, "rows of 3 entries, where width is 4"):
+                call("w", 4, np.array([0, 2, 3], np.uint32), np.zeros((4, 3), np.float32))
 
     def test_SavedState_HasTheResidual(self):
         session, = self.connect([millrace.Tensor("w", N)], select="topk:5")

@@ -130,7 +130,8 @@ print("trained", flush=True)
 """
 
 
-# Trains 12 steps: "whole" does all of them, "killed" saves and dies after 6, "resumed" continues there.
+# Trains 12 steps: "whole" does all of them, "killed" saves and dies after 6, "resumed" continues there. "forgetful" does so with
+# residuals and velocities alone.
 RESUMED = """
 import os, signal, sys
 import torch_required
@@ -140,12 +141,15 @@ rank, kind, folder = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 dist.init_process_group("gloo", init_method=f"file://{folder}/store.{kind}", rank=rank, world_size=2)
 torch.manual_seed(1)
 ddp = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 200))
-mill = millrace.State(path="peers", select="topk:0.01", allreduce="oktopk:thresholds_period=4:boundaries_period=5")
+mill = millrace.State(path="peers", select="topk:0.01", momentum="correction:0.9",
+                      allreduce="oktopk:thresholds_period=4:boundaries_period=5:boundaries=pooled")
 ddp.register_comm_hook(mill, millrace.hook)
 optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
 path, first = f"{folder}/rank{rank}.pt", 0
-if kind == "resumed":
+if kind in ("resumed", "forgetful"):
     first, model, state = torch.load(path)
+    if kind == "forgetful":
+        del state["retained"]
     ddp.module.load_state_dict(model)
     mill.load_state_dict(state)
 for at in range(first, 12):
@@ -199,16 +203,16 @@ class Programs(unittest.TestCase):
                 process.communicate()
 
     def test_KilledAndResumed_HasTheBitsOfNoInterruption(self):
-        ends = {"whole": 0, "killed": -signal.SIGKILL, "resumed": 0}
+        ends = {"whole": 0, "killed": -signal.SIGKILL, "resumed": 0, "forgetful": 0}
         for kind, code in ends.items():
             ranks = [python(RESUMED, rank, kind, self.folder.name) for rank in range(2)]
             for process in ranks:
                 text = process.communicate(timeout=TIMEOUT_S)[0]
                 self.assertEqual(process.returncode, code, f"{kind}: {text}")
         for rank in range(2):
-            whole, resumed = (torch.load(f"{self.folder.name}/{kind}{rank}.pt") for kind in ("whole", "resumed"))
-            for one, other in zip(whole, resumed):
-                self.assertTrue(torch.equal(one, other), f"rank {rank}: an interruption changed the parameters")
+            whole, resumed, forgetful = (torch.load(f"{self.folder.name}/{kind}{rank}.pt") for kind in ("whole", "resumed", "forgetful"))
+            self.assertTrue(all(map(torch.equal, whole, resumed)), f"rank {rank}: an interruption changed the parameters")
+            self.assertFalse(all(map(torch.equal, whole, forgetful)), "no threshold was reused: the test shows nothing")
 
     def test_EndWithoutFinish_LeavesTheJobAsFinished(self):
         ranks = self.start("ends")

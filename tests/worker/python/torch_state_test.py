@@ -55,13 +55,14 @@ class Job:
         for state in self.states:
             state.close()
 
-    def step(self, gradients):
-        """One step: gradients[rank] is {name: values}. Returns {name: values} of each rank, as DDP would see them."""
+    def step(self, gradients, dtype=torch.float32):
+        """One step: gradients[rank] is {name: values}; dtype is the buckets'. Returns {name: values} of each rank, as DDP would see them."""
         order = list(reversed(SIZES))
         futures = []
         for first, last in ((order[:2], False), (order[2:], True)):
             for rank, state in enumerate(self.states):
-                bucket = FakeBucket([self.parameters[rank][name] for name in first], [gradients[rank][name] for name in first], last)
+                bucket = FakeBucket([self.parameters[rank][name] for name in first], [gradients[rank][name] for name in first],
+                                    last, dtype)
                 futures.append((rank, first, hook(state, bucket)))
         results = [{} for _ in self.states]
         for rank, names, future in futures:
@@ -207,6 +208,17 @@ class SkippedSteps(unittest.TestCase):
                 kept = 2 * mean(given[0], name) + 2 * mean(given[2], name)
                 self.assertLessEqual(float((total - kept).abs().max()), 1e-4, name)
 
+    def test_RestOfTheFlag_IsTakenWhereThereIsOne(self):
+        """A session refuses to take it while its worker returns to the job."""
+        for options, calls in (({}, 0), ({"momentum": "correction:0.9"}, 4)):
+            with self.subTest(options=options), self.job(select="none", **options) as job:
+                taken = []
+                for state in job.states:
+                    state.session.take_residual = state.session.take_velocity = taken.append
+                applied = self.train(job, [(gradients(0), 512.0, None), (gradients(1), 512.0, (1, "first.weight"))])
+                self.assertEqual([step is None for step in applied], [False, True])
+                self.assertEqual(len(taken), calls)
+
     def test_DroppedInfinities_AreRefusedWithAScaler(self):
         with self.assertRaisesRegex(ValueError, "non_finite"):
             self.job(non_finite="drop")
@@ -216,17 +228,20 @@ class SavedStates(unittest.TestCase):
     OPTIONS = {"select": "topk:0.05", "dense_below": 0}
 
     def test_SaveAndLoad_ContinuesToTheSameBits(self):
-        with Job(**self.OPTIONS) as whole, Job(**self.OPTIONS) as before, Job(**self.OPTIONS) as after:
-            for seed in range(3):
-                whole.step(gradients(seed))
-                before.step(gradients(seed))
-            for old, new in zip(before.states, after.states):
-                new.load_state_dict(old.state_dict())
-            for seed in range(3, 6):
-                expected, found = whole.step(gradients(seed))[0], after.step(gradients(seed))[0]
-                for name in SIZES:
-                    self.assertTrue(torch.equal(expected[name], found[name]), f"step {seed}, {name}")
-            self.assertEqual(after.states[0].state_dict()["step"], 6)
+        for dtype in (torch.float32, torch.float64):
+            # Thirds have digits that f32 lacks.
+            given = [[{name: values.double() / 3 for name, values in part.items()} for part in gradients(seed)] for seed in range(6)]
+            with Job(**self.OPTIONS) as whole, Job(**self.OPTIONS) as before, Job(**self.OPTIONS) as after:
+                for step in range(3):
+                    whole.step(given[step], dtype)
+                    before.step(given[step], dtype)
+                for old, new in zip(before.states, after.states):
+                    new.load_state_dict(old.state_dict())
+                for step in range(3, 6):
+                    expected, found = whole.step(given[step], dtype)[0], after.step(given[step], dtype)[0]
+                    for name in SIZES:
+                        self.assertTrue(torch.equal(expected[name], found[name]), f"{dtype}, step {step}, {name}")
+                self.assertEqual(after.states[0].state_dict()["step"], 6)
 
     def test_SavingTwice_ChangesNothing(self):
         with Job(**self.OPTIONS) as saved, Job(**self.OPTIONS) as other:

@@ -133,10 +133,15 @@ Stream PushSlot::stream_for(size_t entries) {
 Status PushSlot::add_rows(uint32_t width, std::span<const uint32_t> rows, std::span<const float> values, float weight) {
   if (auto valid = check(weight); !valid) return valid;
   if (auto valid = check_rows(width, rows, values.size(), dimension_); !valid) return valid;
+  if (!strictly_increasing(rows.data(), rows.size())) {
+    IndexBuffer indices;
+    indices.resize(values.size());
+    indices_of_rows(width, rows, indices);
+    return add_sparse(indices, values, weight);
+  }
   Stream stream = stream_for(values.size());
   indices_of_rows(width, rows, stream.indices);
-  const bool increasing = strictly_increasing(rows.data(), rows.size());
-  if (!increasing || !copy_finite(values.data(), stream.values)) return add_sparse(stream.indices, values, weight);
+  if (!copy_finite(values.data(), stream.values)) return add_sparse(stream.indices, values, weight);
   enter(std::move(stream), weight);
   return {};
 }

@@ -4,6 +4,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <thread>
 #include <utility>
 
@@ -73,7 +74,10 @@ class PeerGroup {
   Result<Pending<R>> start(std::string description, Body body);
 
   /// allreduce outlives the pending result, and has one run at a time.
-  Result<Pending<Reduced>> start_allreduce(Allreduce& allreduce, const AllreduceSettings& settings, Contribution given);
+  ///
+  /// state  what else the ranks must have alike, behind a blank: a part of the description.
+  Result<Pending<Reduced>> start_allreduce(Allreduce& allreduce, const AllreduceSettings& settings, Contribution given,
+                                           const std::string& state = {});
 
   /// Makes progress where the callers make it: for one that does something else for long, so that others find it alive.
   /// Else nothing.
@@ -141,8 +145,8 @@ Result<Pending<R>> PeerGroup::start(std::string description, Body body) {
 }
 
 inline Result<Pending<Reduced>> PeerGroup::start_allreduce(Allreduce& allreduce, const AllreduceSettings& settings,
-                                                           Contribution given) {
-  return start<Reduced>(description_of(allreduce, settings),
+                                                           Contribution given, const std::string& state) {
+  return start<Reduced>(description_of(allreduce, settings) + state,
                         [&allreduce, given = std::move(given)](Channel& channel) mutable {
                           return allreduce.run(channel, std::move(given));
                         });

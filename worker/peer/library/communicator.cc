@@ -30,8 +30,9 @@ void check_reach(const TcpOptions& options, const std::string& what, const std::
   if (!parsed || protocol::is_loopback_host(parsed->host)) return;
   refuse(JobErrorCode::kInvalidArgument,
          what + " " + address +
-             ": other machines may reach this address; give all ranks the same key_file (millrace keys new), or say "
-             "insecure: every process that reaches the port may then take a rank's place and read every sum");
+             ": other machines may reach this address; give all ranks the same key_file (millrace keys new), use "
+             "addresses of loopback where all ranks are on one machine, or say insecure: every process that reaches "
+             "the port may then take a rank's place and read every sum");
 }
 
 std::optional<protocol::SecretKey> key_of(const TcpOptions& options) {
@@ -75,7 +76,7 @@ Communicator Communicator::over_tcp(const TcpOptions& options) {
     refuse(JobErrorCode::kInvalidArgument, "TcpOptions::exchange needs TcpOptions::listen, as 10.0.0.1:0");
   }
   const std::string& listen = options.listen.empty() ? options.addresses[options.rank] : options.listen;
-  check_reach(options, "listen", listen);
+  check_reach(options, options.listen.empty() ? "addresses:" : "listen", listen);
   peer::TcpMeeting meeting;
   meeting.key = key_of(options);
   auto listener = take(peer::TcpListener::open(listen), JobErrorOrigin::kWorker);

@@ -75,6 +75,7 @@ Status TcpCommunicator::begin() {
 }
 
 TcpCommunicator::~TcpCommunicator() {
+  if (::getpid() != process_) return;  // the connections are the parent's
   for (TcpConnection& connection : connections_) {
     connection.say_goodbye({.kind = TcpFrameKind::kGoodbye, .size = size(), .from = rank_, .to = connection.peer()});
   }

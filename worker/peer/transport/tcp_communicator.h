@@ -1,5 +1,8 @@
 #pragma once
 
+#include <sys/types.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <cstdint>
 #include <deque>
@@ -38,7 +41,8 @@ class TcpCommunicator final : public Communicator {
   /// Takes connections that are there. links: [size], as meet_ranks() returns them. Errors  io.
   static Result<std::unique_ptr<TcpCommunicator>> over(uint32_t rank, std::vector<std::unique_ptr<TcpLink>> links,
                                                        uint64_t body_bytes_max = kBodyBytesMax);
-  /// Says goodbye to all ranks, and gives the bytes in flight two seconds to arrive.
+  /// Says goodbye to all ranks, and gives the bytes in flight two seconds to arrive. In a forked process it does
+  /// neither: a key's nonces would repeat.
   ~TcpCommunicator() override;
 
   uint32_t rank() const override { return rank_; }
@@ -59,6 +63,7 @@ class TcpCommunicator final : public Communicator {
   void watch_output(TcpConnection& connection);
   void forget(TcpConnection& connection);
 
+  const pid_t process_ = ::getpid();
   const uint32_t rank_;
   const uint64_t body_bytes_max_;
   std::vector<TcpConnection> connections_;  ///< by rank; this one's own is never open

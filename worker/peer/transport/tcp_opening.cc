@@ -51,11 +51,14 @@ std::optional<NoiseHandshake::Ciphers> TcpCaller::take(const TcpOpening& answer)
   return noise_.ciphers();
 }
 
-std::optional<NoiseHandshake::Ciphers> answer_opening(const protocol::SecretKey& key, const TcpOpening& opening,
-                                                      const Descriptor& socket) {
+std::expected<NoiseHandshake::Ciphers, OpeningFault> answer_opening(const protocol::SecretKey& key,
+                                                                    const TcpOpening& opening,
+                                                                    const Descriptor& socket) {
   NoiseHandshake noise(NoiseHandshake::Side::kAccepts, key, opening.frame_span());
-  if (!noise.read(opening.message())) return std::nullopt;
-  if (!send_opening(socket, encode_tcp_frame({.kind = TcpFrameKind::kOpened}), noise.write())) return std::nullopt;
+  if (!noise.read(opening.message())) return std::unexpected(OpeningFault::kOtherKey);
+  if (!send_opening(socket, encode_tcp_frame({.kind = TcpFrameKind::kOpened}), noise.write())) {
+    return std::unexpected(OpeningFault::kNotSent);
+  }
   return noise.ciphers();
 }
 

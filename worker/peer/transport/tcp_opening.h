@@ -52,8 +52,14 @@ class TcpCaller {
   protocol::NoiseHandshake noise_;
 };
 
-/// Answers a caller's opening. Empty: the caller lacks the key, or the answer cannot be sent; nothing was sent.
-std::optional<protocol::NoiseHandshake::Ciphers> answer_opening(const protocol::SecretKey& key,
-                                                                const TcpOpening& opening, const Descriptor& socket);
+/// Says why an opening was not answered.
+enum class OpeningFault : uint8_t {
+  kOtherKey = 1,  ///< the caller lacks the key; nothing was sent
+  kNotSent = 2,   ///< the socket did not take the whole answer
+};
+/// Answers a caller's opening, and returns the keys of the connection.
+std::expected<protocol::NoiseHandshake::Ciphers, OpeningFault> answer_opening(const protocol::SecretKey& key,
+                                                                              const TcpOpening& opening,
+                                                                              const Descriptor& socket);
 
 }  // namespace millrace::peer

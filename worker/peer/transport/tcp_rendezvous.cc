@@ -190,6 +190,7 @@ class Attempt {
     if (!answer || answer->kind != TcpFrameKind::kOpened) return refused_by(answer);
     const auto ciphers = caller_->take(opening_);
     if (!ciphers) return refused(TcpRefusal::kOtherKey);
+    caller_.reset();  // its ephemeral secret ends with the handshake
     say_hello(sealed_link(std::move(socket_), *ciphers), now);
     return {};
   }
@@ -310,7 +311,7 @@ class Entrance {
     for (;;) {
       Descriptor socket(::accept4(listener.number(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
       if (!socket) return accept_error(errno);
-      if (guests_.size() >= missing() + kStrangersMax) guests_.erase(guests_.begin());
+      if (guests_.size() >= missing() + kStrangersMax) close_one();
       guests_.push_back({.socket = std::move(socket), .until = now + kHelloMax});
     }
   }
@@ -340,6 +341,12 @@ class Entrance {
     return {};  // there is none, or one that has ended already
   }
 
+  /// Closes the oldest guest that has not proved the key. Where all have: the oldest.
+  void close_one() {
+    const auto stranger = std::ranges::find_if(guests_, [](const Guest& one) { return !one.link; });
+    guests_.erase(stranger == guests_.end() ? guests_.begin() : stranger);
+  }
+
   /// Returns whether the guest has more to say.
   bool hear(Guest& guest) {
     if (!guest.link) {
@@ -358,10 +365,12 @@ class Entrance {
     const auto first = guest.opening.frame();
     const bool opens = first && first->kind == TcpFrameKind::kOpening;
     if (opens && key_) {
-      if (const auto ciphers = answer_opening(*key_, guest.opening, guest.socket)) {
+      const auto ciphers = answer_opening(*key_, guest.opening, guest.socket);
+      if (ciphers) {
         guest.link = sealed_link(std::move(guest.socket), *ciphers);
         return true;
       }
+      if (ciphers.error() == OpeningFault::kNotSent) return false;
     }
     guest.link = plain_link(std::move(guest.socket));
     if (opens) {
@@ -457,6 +466,9 @@ class Meeting {
   /// Returns a reason why ranks may be missing; empty: none is known.
   std::string hint() const {
     if (!entrance_.has_refused_keys()) return {};
+    if (!meeting_.key) {
+      return ". This rank has no key, and refused processes with one: give all ranks the same key_file, or none";
+    }
     return ". This rank refused processes without its key: give all ranks the same key_file";
   }
 

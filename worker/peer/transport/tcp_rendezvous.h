@@ -57,7 +57,8 @@ struct TcpMeeting {
 ///
 /// Strangers  a connection that does not begin with the hello of an awaited rank of this group is closed. That is a
 ///            wrong magic, group, or rank, or 10 s without a whole hello. The meeting continues.
-///            At most 64 connections without a hello are kept beside the awaited ranks; the oldest is closed first.
+///            At most 64 connections without a hello are kept beside the awaited ranks; the oldest that has not proved
+///            the key is closed first.
 ///            Without a key a stranger that knows the group's name and addresses can take a rank's place.
 /// Key        each side proves that it has the key before its hello or welcome (tcp_opening.h). A rank of the group can
 ///            take another number that is free: all ranks trust each other.

@@ -1,6 +1,6 @@
 """Sums among ranks, without servers: groups over TCP, the allreduces of worker/peer, and sums with error feedback.
 
-    group = millrace.peers.Group(rank, ["10.0.0.1:7600", "10.0.0.2:7600"])
+    group = millrace.peers.Group(rank, ["10.0.0.1:7600", "10.0.0.2:7600"], key_file="job7.key")
     sums = millrace.peers.GradientSum(group, gradient.size, "oktopk", select="topk:0.01")
     step = sums.push(gradient)
     sums.wait_into(step, gradient)  # the mean over the ranks; entries that were not sent stay in the residual

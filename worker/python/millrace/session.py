@@ -105,6 +105,7 @@ class Session:
     def try_push_rows(self, tensor: TensorKey, width: int, rows: Any, values: Any, weight: float = 1.0,
                       timeout: Optional[float] = 0) -> Optional[int]:
         """Does the same, and returns None where the time has passed."""
+        _check_width(values, width)
         return self._session.push_rows(self._place(tensor), width, rows, values, weight, _seconds(timeout))
 
     def ready(self, tensor: TensorKey, step: int) -> bool:
@@ -218,6 +219,7 @@ class Session:
         rows  [n] integers, strictly increasing.
         out   [n, width] writable.
         """
+        _check_width(out, width)
         record = self._session.pull_rows(self._place(tensor), width, rows, out, at_least_step, _seconds(timeout))
         return PulledSteps(*self._in_time(record, "the weights were not there", timeout))
 
@@ -279,6 +281,13 @@ class Session:
 
 def _seconds(timeout: Optional[float]) -> float:
     return _FOREVER if timeout is None else timeout
+
+
+def _check_width(rows: Any, width: int) -> None:
+    """Refuses an array of two dimensions whose rows have another length."""
+    shape = tuple(getattr(rows, "shape", ()))
+    if len(shape) == 2 and shape[1] != width:
+        raise ValueError(f"an array with rows of {shape[1]} entries, where width is {width}")
 
 
 _live: "weakref.WeakSet[Session]" = weakref.WeakSet()

@@ -65,7 +65,6 @@ DeviceInput DeviceInput::of_interface(py::handle object, std::string_view what) 
 }
 
 std::optional<DeviceInput> DeviceInput::of(py::handle object, std::string_view what) {
-  if (PyObject_CheckBuffer(object.ptr()) != 0) return std::nullopt;  // of the host's memory
   if (py::hasattr(object, "__dlpack_device__")) {
     const auto device = py::cast<py::tuple>(object.attr("__dlpack_device__")());
     if (py::object(device[0]).cast<int32_t>() == dlpack::kCuda) {

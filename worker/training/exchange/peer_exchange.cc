@@ -125,8 +125,10 @@ class PeerExchange final : public TimedExchange {
     const protocol::StepSends sends = protocol::step_sends(select_, setup_.dimension, step);
     const Allreduces& of_step = sends == protocol::StepSends::kUncompressed ? exact_ : usual_;
     peer::Contribution given(*own, rest_beside(of_step.settings));
-    auto pending =
-        setup_.group.start_allreduce(*of_step.each[step % of_step.each.size()], of_step.settings, std::move(given));
+    // Ranks with different grids would go on to different updates, and no later step would tell.
+    const std::string state = grid_ ? " grid=" + std::to_string(grid_->digest()) : std::string();
+    peer::Allreduce& allreduce = *of_step.each[step % of_step.each.size()];
+    auto pending = setup_.group.start_allreduce(allreduce, of_step.settings, std::move(given), state);
     if (!pending) return std::unexpected(pending.error());
     // Masks are for entries that arrive late (worker/core/residual/DESIGN.md). Without a rest no entry does.
     in_flight_.push_back(

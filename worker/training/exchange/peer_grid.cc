@@ -1,11 +1,13 @@
 #include "worker/training/exchange/peer_grid.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <string>
 #include <utility>
 
 #include "kernels/base/check.h"
+#include "kernels/base/hash.h"
 #include "kernels/stream/drop_zeros.h"
 #include "protocol/job/job_spec_reproducible.h"
 #include "protocol/job/step_sends.h"
@@ -114,7 +116,8 @@ bool PeerGrid::cut(SharedStream& sum) {
 
 Retained PeerGrid::retained() const {
   Retained counts;
-  for (uint32_t bin = 0; bin < SumHistogram::kBins; ++bin) {
+  const uint32_t bins = counted_ ? SumHistogram::kBins : 0;
+  for (uint32_t bin = 0; bin < bins; ++bin) {
     if (counts_.count(bin) == 0) continue;
     counts.push_back(bin);
     counts.push_back(counts_.count(bin));
@@ -123,6 +126,11 @@ Retained PeerGrid::retained() const {
   append_list(out, grid_.retained());
   append_list(out, counts);
   return out;
+}
+
+uint64_t PeerGrid::digest() const {
+  const Retained state = retained();
+  return hash64(ByteSpan(std::bit_cast<const uint8_t*>(state.data()), state.size() * sizeof(state[0])));
 }
 
 Status PeerGrid::restore_retained(std::span<const uint64_t> retained, uint64_t dimension) {

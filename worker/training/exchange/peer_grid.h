@@ -38,6 +38,8 @@ class PeerGrid {
   std::string text() const { return std::to_string(grid_.block_indices()) + ':' + std::to_string(k_); }
   /// Returns the exponents, and the counts of the step before. Between steps.
   Retained retained() const;
+  /// Returns a hash of retained(): the same on all ranks. Between steps.
+  uint64_t digest() const;
   /// Errors  invalid_argument.
   Status restore_retained(std::span<const uint64_t> retained, uint64_t dimension);
 

@@ -261,5 +261,20 @@ TEST(TcpCommunicators, AForkedProcessKeepsNoConnectionAlive) {
   ::waitpid(child, nullptr, 0);
 }
 
+TEST(TcpCommunicators, AForkedProcessThatDestroysACommunicatorEndsNoConnection) {
+  TcpNetwork network(2, "127.0.0.1", protocol::draw_key_pair().secret);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    network.leave(0);
+    ::_exit(0);
+  }
+  ASSERT_GT(child, 0);
+  ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+  ASSERT_TRUE(network.communicator(1).receive().has_value());
+  const Status sent = network.communicator(1).send(0, case_message_of(1, 1, 1));
+  ASSERT_TRUE(sent.has_value()) << sent.error().message;
+  EXPECT_EQ(next_message(network.communicator(0)).message.tag, 1U);
+}
+
 }  // namespace
 }  // namespace millrace::peer::testing

@@ -256,6 +256,35 @@ TEST(TcpKeys, StrangersAtASecuredPortLearnAndDisturbNothing) {
   ranks.expect_healthy();
 }
 
+TEST(TcpKeys, StrangersPushOutNoProcessThatHasProvedTheKey) {
+  KeyedRanks ranks(2);
+  ranks.join(0);
+  Insider one(ranks.address(0), ranks.key());
+  std::vector<std::unique_ptr<Stranger>> silent;
+  for (int i = 0; i < 80; ++i) silent.push_back(std::make_unique<Stranger>(ranks.address(0)));
+  EXPECT_TRUE(silent.front()->hear().empty()) << "the oldest that has not proved the key is closed";
+  const auto welcome =
+      one.answer_to({.kind = TcpFrameKind::kHello, .size = 2, .group = ranks.group(), .from = 1, .to = 0});
+  ASSERT_TRUE(welcome && welcome->kind == TcpFrameKind::kWelcome);
+  EXPECT_NE(ranks.met(0), nullptr);
+}
+
+TEST(TcpKeys, AnAnswerThatCannotBeSentIsNotTakenForAnotherKey) {
+  auto [one, other] = connected_sockets();
+  const SecretKey key = new_secret();
+  TcpCaller caller(key);
+  ASSERT_TRUE(caller.send(one));
+  const auto opening = opening_of(other);
+  ASSERT_TRUE(opening.has_value());
+  one.close();
+  const auto unsent = answer_opening(key, *opening, other);
+  ASSERT_FALSE(unsent.has_value());
+  EXPECT_EQ(unsent.error(), OpeningFault::kNotSent);
+  const auto refused = answer_opening(new_secret(), *opening, other);
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error(), OpeningFault::kOtherKey);
+}
+
 /// Passes bytes of one side of an opening on, and keeps them.
 ByteBuffer recorded(const Descriptor& from) {
   ByteBuffer bytes(4'096);
@@ -268,9 +297,7 @@ ByteBuffer recorded(const Descriptor& from) {
 TEST(TcpKeys, ARecordedConnectionOfARankGivesAStrangerNothing) {
   KeyedRanks ranks(2);
   // Rank 1 once said these bytes to rank 0: its opening, and its hello.
-  std::array<int, 2> ends{};
-  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends.data()), 0);
-  Descriptor one(ends[0]), other(ends[1]);
+  auto [one, other] = connected_sockets();
   TcpCaller caller(ranks.key());
   ASSERT_TRUE(caller.send(one));
   const ByteBuffer opening = recorded(other);
@@ -355,6 +382,21 @@ TEST(TcpKeys, ARankThatHasRefusedKeysSaysSoWhenRanksAreMissing) {
   ends = true;
   waiting.join();
   EXPECT_THAT(sentence, HasSubstr("refused processes without its key"));
+}
+
+TEST(TcpKeys, ARankWithoutAKeyThatHasRefusedOneSaysSoWhenItGivesUp) {
+  TcpAddresses all(2);
+  TcpMeeting zero = all.of(0), one = all.of(1);
+  std::atomic<bool> ends = false;
+  zero.give_up = [&ends] { return ends.load(); };
+  one.key = new_secret();
+  std::string sentence;
+  std::jthread waiting(
+      [&] { sentence = refusal_sentence_of(meet_ranks(std::move(all.listeners[0]), zero), ErrorCode::kUnavailable); });
+  EXPECT_THAT(refusal_of(one, ErrorCode::kUnauthenticated), HasSubstr("has no key, and rank 1 has one"));
+  ends = true;
+  waiting.join();
+  EXPECT_THAT(sentence, HasSubstr("This rank has no key, and refused processes with one"));
 }
 
 TEST(TcpKeys, BytesThatARankDidNotSealEndItsConnection) {

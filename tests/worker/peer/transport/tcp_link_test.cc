@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tests/worker/peer/transport/communicator_cases.h"
+#include "tests/worker/peer/transport/tcp_ranks.h"
 
 /// Bytes between two ranks over a link, plain and sealed, and their changes by a stranger on the way.
 namespace millrace::peer::testing {
@@ -23,12 +24,6 @@ constexpr size_t kLengthBytes = 2;
 struct LinkEnds {
   std::unique_ptr<TcpLink> from, to;
 };
-
-std::array<Descriptor, 2> connected_sockets() {
-  std::array<int, 2> ends{};
-  EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends.data()), 0);
-  return {Descriptor(ends[0]), Descriptor(ends[1])};
-}
 
 std::pair<NoiseHandshake::Ciphers, NoiseHandshake::Ciphers> ciphers_of_both() {
   const protocol::SecretKey secret = protocol::draw_key_pair().secret;

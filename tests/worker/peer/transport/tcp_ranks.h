@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -14,6 +15,15 @@
 #include "worker/peer/transport/tcp_communicator.h"
 
 namespace millrace::peer::testing {
+
+/// Both ends of a connection that do not block, with 64 KiB to send on every machine.
+inline std::array<Descriptor, 2> connected_sockets() {
+  std::array<int, 2> ends{};
+  EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends.data()), 0);
+  const int room = 64 << 10;
+  for (const int end : ends) EXPECT_EQ(::setsockopt(end, SOL_SOCKET, SO_SNDBUF, &room, sizeof room), 0);
+  return {Descriptor(ends[0]), Descriptor(ends[1])};
+}
 
 /// Listeners on free ports of one address of this machine, and their addresses.
 struct TcpAddresses {

@@ -124,17 +124,19 @@ class _Wait(NamedTuple):
 class Exchange:
     """Pushes buckets to a session and completes their futures with the updates.
 
-    places       {name: Place}, FLAG among them with a loss scale.
-    residuals    values that the next push of a parameter adds.
-    loss_scale   LossScale or None.
-    report       notified of every step.
+    places         {name: Place}, FLAG among them with a loss scale.
+    residuals      values that the next push of a parameter adds.
+    loss_scale     LossScale or None.
+    report         notified of every step.
+    flag_has_rest  the session may keep a part of a raised FLAG for later steps.
     Threads  send() and the calls beside it belong to the thread of the backward pass. One waiter thread awaits updates,
              in the order of the pushes, and ends with the process. So does the pusher, which buckets of a device have.
     Devices  a parameter whose selection a device does not have is copied to the host and back, which the log says once.
     Errors   the first error ends the exchange: all futures get it, and every later call raises it.
     """
 
-    def __init__(self, session, places, residuals, loss_scale, report, timeout=600.0):
+    def __init__(self, session, places, residuals, loss_scale, report, timeout=600.0, flag_has_rest=False):
+        self._flag_has_rest = flag_has_rest
         self._session, self._places, self._residuals = session, places, residuals
         self._loss_scale, self._report, self._timeout = loss_scale, report, timeout
         self.steps = 0  # whose last bucket is sent; the caller's thread counts
@@ -292,7 +294,7 @@ class Exchange:
         returning = self._residuals.returning(name)
         if returning is not None:
             values = bucket.slices[at][1]
-            values = values.to(torch.promote_types(values.dtype, torch.float32)) + returning.to(values.device)
+            values = values.to(torch.float32) + returning.to(values.device)  # as the session adds its residual
         number = host = None
         if streams is not None:
             dtype = bucket.buffer.dtype
@@ -384,7 +386,7 @@ class Exchange:
                 for bucket in {bucket.buffer.device: bucket for bucket in step.buckets}.values():
                     streams.enter_context(self._updates_of(bucket))
                 skipped = self._loss_scale.end_step(step.flag, [part for bucket in step.buckets for part in bucket.slices])
-            if skipped:
+            if skipped and self._flag_has_rest:
                 self._forget_flag()
             for bucket in step.buckets:
                 self._complete(bucket)

@@ -219,7 +219,8 @@ class State:
         """Returns the residual of this rank, by parameter name, for torch.save() and torch.distributed.checkpoint.
 
         With option momentum the velocity is in it too.
-        Call it between steps: not while a backward pass runs. Training continues to the same bits.
+        Call it between steps: not while a backward pass runs. Training continues to the same bits, but after a step that
+        a GradScaler skipped: there it loses nothing.
         Raises  RuntimeError: before the State is connected; with momentum, after a step that a GradScaler skipped.
         """
         self._require_session()
@@ -354,7 +355,7 @@ class State:
                                              self._timeout, self._job["combine"])
         else:
             self._exchange = Exchange(self._session, self._places, self._residuals, self._loss_scale, self._report,
-                                      self._timeout)
+                                      self._timeout, flag_has_rest=self._on_grid or self._has_momentum())
             self._report.copied = self._exchange.copied
         self._end = weakref.finalize(self, _leave, os.getpid(), self._session, self._exchange)
         self._end.atexit = False  # _leave_all(), which runs before the package closes its sessions
