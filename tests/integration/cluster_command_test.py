@@ -23,11 +23,12 @@ class ClusterCommand(ShardsByHand):
         self.assertEqual(ended.returncode, code, ended.stderr)
         return json.loads(ended.stdout.splitlines()[-1]) if code == 0 else ended.stderr
 
-    def rolling_restart(self, table):
+    def rolling_restart(self, table, compute_time):
+        """Drains all shards in turn. compute_time: the job's 2,000 steps must outlast it, also on a slow machine."""
         expected = self.undisturbed()
         cluster = self.cluster(table)
         model = self.folder / "restarted"
-        workers = self.workers(cluster, model, "--compute-time", "5ms")
+        workers = self.workers(cluster, model, "--compute-time", compute_time)
         cluster.wait_for(lambda: cluster.status(0)["jobs"] and cluster.status(1)["jobs"], "the job does not begin")
         for shard in range(SHARDS):
             cluster.wait_for_steps(20)
@@ -49,7 +50,7 @@ class ClusterCommand(ShardsByHand):
         return cluster
 
     def test_AllShardsAreDrainedInTurnUnderLoad(self):
-        cluster = self.rolling_restart(self.folder / "rolling.db")
+        cluster = self.rolling_restart(self.folder / "rolling.db", "10ms")
         self.assertIn("no spare waits", self.command("drain", cluster, 0, code=5))
         self.assertIn("numbered 0 to 1", self.command("drain", cluster, 2, code=2))
         self.assertIn("leases", self.command("remove", cluster, code=5))
@@ -64,7 +65,7 @@ class ClusterCommand(ShardsByHand):
         etcd = etcd_members.Members(self.folder, 1)
         self.addCleanup(etcd.end)
         etcd.leader()
-        cluster = self.rolling_restart(etcd.table())
+        cluster = self.rolling_restart(etcd.table(), "20ms")
         status = run("status", "--table", etcd.table(), "--json")
         self.assertEqual(status.returncode, 0, status.stderr)
         cluster.end()

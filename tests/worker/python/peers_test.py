@@ -228,7 +228,10 @@ class Sums(Refusals):
 
         for options in ({"select": "topk:0.1"}, {"select": "topk:0.1", "reselect": "topk:0.05"}):
             with self.subTest(options=options):
-                on_groups(peers.Group.in_process(2), lambda group: refuse(group, {"reproducible": True, **options}))
+                groups = peers.Group.in_process(2)
+                in_threads(lambda at: refuse(groups[at], {"reproducible": True, **options}), len(groups))
+                for group in groups:
+                    group.close()
 
     def test_GradientSum_RefusesBadCallsAndContinues(self):
         def body(group):
