@@ -60,6 +60,7 @@ class Cluster {
   void judge_worker(const SimWorker& process);
   void judge();
   void check_name_is_free();
+  bool left_unheard(const SimWorker& process) const;
   void check_finished_agree();
   SimReport report() const;
 
@@ -362,13 +363,23 @@ void Cluster::check_name_is_free() {
   if (open && open->has_value()) world_.fault("all workers have finished and the job is still open");
 }
 
+/// Returns whether the table removed the process otherwise than as finished. No shard heard its Goodbye then.
+bool Cluster::left_unheard(const SimWorker& process) const {
+  const auto& views = world_.oracle.views();
+  const auto has_it = [&process](const auto& membership) {
+    return server::is_member(membership.second, process.worker(), process.incarnation());
+  };
+  const auto last = std::ranges::find_if(views.rbegin(), views.rend(), has_it);
+  return last != views.rbegin() && last != views.rend() && std::prev(last)->second.left == last->second.left;
+}
+
 /// R10f: The models of workers that finished are of one log, in mode synchronous: no step of one is void for another.
 void Cluster::check_finished_agree() {
   if (world_.scenario.spec.mode != protocol::Mode::kSynchronous) return;
   std::map<std::pair<uint64_t, uint32_t>, std::set<LogPosition>> places;  // by job and part
   for (const auto& worker : world_.workers) {
     const bool finished = worker->alive() && worker->core() != nullptr && !worker->has_left() &&
-                          worker->core()->phase() == Phase::kFinished;
+                          worker->core()->phase() == Phase::kFinished && !left_unheard(*worker);
     for (uint32_t part = 0; finished && part < world_.layout.parts.size(); ++part) {
       places[{worker->core()->membership().job, part}].insert(worker->at(part));
     }

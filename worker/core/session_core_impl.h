@@ -210,6 +210,7 @@ struct Link {
   std::string address;
   LinkState state = LinkState::kDown;
   bool ever_welcomed = false;
+  bool recovers = false;  ///< the shard has begun no log branch since its restart, or since a cut (R8e)
   bool accepted = false;  ///< a process accepted the present attempt's connection; it may be no shard
   uint64_t shard_incarnation = 0;
   TimeNs next_attempt = 0;

@@ -254,6 +254,7 @@ std::string SessionCore::Impl::waiting_for() const {
     if (links[shard].state != LinkState::kWelcomed) {
       return shard_text(shard) + " is not connected: " + links[shard].last_trouble;
     }
+    if (links[shard].recovers) return shard_text(shard) + " recovers the steps of the job";
     if (!links[shard].waited_for.empty()) {
       return shard_text(shard) + " is blocked on contributions of workers " + numbers_text(links[shard].waited_for);
     }

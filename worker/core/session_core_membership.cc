@@ -2,10 +2,23 @@
 #include <string>
 #include <utility>
 
+#include "protocol/messages/log_branch.h"
 #include "worker/core/session_core_impl.h"
 
 /// Views (R7b), and this worker's place in them: getting the first one, losing it, getting another (R9).
 namespace millrace::worker {
+namespace {
+
+/// Returns whether the shard recovers, where it did in `before` or not. A membership that skips epochs may hide that it
+/// does, never that it has begun a branch (R8e).
+bool recovers_in(const protocol::Membership& now, const protocol::Membership& before, uint32_t shard, bool recovered) {
+  if (now.cut == now.epoch) return true;
+  if (protocol::branch_of(now, shard) != protocol::branch_of(before, shard)) return false;
+  const uint64_t was = before.shards[shard].incarnation;
+  return recovered || (before.started && was != 0 && now.shards[shard].incarnation != was);
+}
+
+}  // namespace
 
 uint64_t SessionCore::Impl::incarnation_in(const protocol::Membership& of) const {
   const auto own = std::ranges::find(of.members, config.worker, &protocol::Member::worker);
@@ -70,6 +83,7 @@ bool SessionCore::Impl::adopt_membership(uint32_t shard, const protocol::Members
 
 void SessionCore::Impl::follow_shards(const protocol::Membership& before, TimeNs now, Actions& actions) {
   for (uint32_t shard = 0; shard < before.shards.size(); ++shard) {
+    if (!by_switch()) links[shard].recovers = recovers_in(membership, before, shard, links[shard].recovers);
     const protocol::ShardEntry& was = before.shards[shard];
     const protocol::ShardEntry& is = membership.shards[shard];
     Link& link = links[shard];

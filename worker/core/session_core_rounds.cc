@@ -587,6 +587,8 @@ void SessionCore::Impl::leave_when_done(TimeNs now, Actions& actions) {
   // Also blocked on an ack that waits for a connection.
   if (!std::ranges::all_of(links, [](const Link& link) { return link.acks.empty(); })) return;
   if (!std::ranges::all_of(links, [](const Link& link) { return link.state == LinkState::kWelcomed; })) return;
+  // R10f: That shard may lack steps that this worker alone has.
+  if (waits_for_all() && std::ranges::any_of(links, &Link::recovers)) return;
   // A joiner may need this worker's weights: the last member with them leaves after it is synced or evicted.
   const auto joins = [](const protocol::Member& member) { return member.state == protocol::MemberState::kJoining; };
   const bool somebody_joins = std::ranges::any_of(membership.members, joins);

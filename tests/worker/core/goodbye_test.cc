@@ -62,5 +62,66 @@ TEST_F(Goodbyes, AShardOfAnotherClusterThatAdmittedThisWorkerIsToldThatItGoes) {
   }
 }
 
+/// Worker 0 has all steps of both parts and asks to finish once `change` has begun an epoch.
+class FinishedSteps : public ScriptedCore {
+ protected:
+  template <typename Change>
+  void finish_after(const Change& change) {
+    make_running();
+    push({5}, {1});
+    hear_update(0, 0, {{5, 1}});
+    hear_update(1, 0, {});
+    ++membership_.epoch;
+    change();
+    hear(0, protocol::MembershipChange{membership_});
+    core().on_connected(1, now_, actions_);
+    welcome(1);
+    ASSERT_TRUE(core().finish(now_, actions_).has_value());
+  }
+  /// That shard continues its log as a new branch.
+  void activate(uint32_t shard) {
+    ++membership_.epoch;
+    const uint64_t branch = ++membership_.branches;
+    membership_.activations.push_back({shard, branch, branch - 1});
+    hear(0, protocol::MembershipChange{membership_});
+    core().end_pass(now_, actions_);
+  }
+};
+
+/// R10f: Seed 4,000 of the simulator. The worker was the only one that had a step of the restarted shard.
+TEST_F(FinishedSteps, AWorkerStaysWhileARestartedShardRecovers) {
+  finish_after([this] { membership_.shards[1].incarnation = 2; });
+  EXPECT_EQ(core().phase(), worker::Phase::kFinishing);
+  EXPECT_TRUE(take_sent<protocol::Goodbye>().empty());
+  EXPECT_NE(core().waiting_for().find("shard 1 (tcp://b:2) recovers"), std::string::npos) << core().waiting_for();
+  activate(1);
+  EXPECT_EQ(core().phase(), worker::Phase::kFinished);
+  EXPECT_EQ(take_sent<protocol::Goodbye>().size(), 2u);
+}
+
+TEST_F(FinishedSteps, AWorkerLeavesAShardWhoseRecoveryItMissed) {
+  finish_after([this] {
+    membership_.shards[1].incarnation = 2;
+    membership_.epoch += 1;
+    membership_.branches = 1;
+    membership_.activations = {{1, 1, 0}};
+  });
+  EXPECT_EQ(core().phase(), worker::Phase::kFinished);
+}
+
+/// R10e: A cut makes every shard recover.
+TEST_F(FinishedSteps, AWorkerStaysUntilEveryShardHasTakenUpACut) {
+  finish_after([this] {
+    membership_.cut = membership_.epoch;
+    membership_.branches = 1;
+    membership_.activations = {{0, 1, 0}, {1, 1, 0}};
+  });
+  EXPECT_EQ(core().phase(), worker::Phase::kFinishing);
+  activate(1);
+  EXPECT_EQ(core().phase(), worker::Phase::kFinishing) << "shard 0 recovers";
+  activate(0);
+  EXPECT_EQ(core().phase(), worker::Phase::kFinished);
+}
+
 }  // namespace
 }  // namespace millrace::testing
