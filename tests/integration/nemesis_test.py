@@ -204,8 +204,13 @@ class StoreJobs(Nemesis):
         return {path: path.read_bytes() for path in self.files()}
 
     def put_back(self, copies):
-        """Ends the shards, so that no save of theirs is under way, and starts them with these saves alone."""
+        """Ends the shards, so that no save of theirs is under way, and starts them with these saves alone.
+
+        The table is new: a job of a late Hello (ended_alike) may have a member whose process is gone.
+        """
         self.store.end()
+        for part in self.folder.glob("store.db*"):
+            part.unlink()
         for path in self.saves.iterdir():
             path.unlink()
         for path, data in copies.items():

@@ -492,6 +492,10 @@ class Refusals(WithServers):
             listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
             return [line for line in listed.split("\n") if line.startswith(f"mb{bench.pid % 100000}-")]
 
+        def interrupt_again(bench):
+            with contextlib.suppress(ProcessLookupError):  # it has ended
+                os.killpg(bench.pid, signal.SIGINT)
+
         # Signals arrive while they are made, while processes run in them, and a second time while they are removed. In
         # the last phase they arrive again and again until the end, so that every script and every process meets one
         # while it is starting.
@@ -510,9 +514,9 @@ class Refusals(WithServers):
             if phase == "removing":
                 while len(namespaces(bench)) == made and bench.poll() is None:
                     pass
-                os.killpg(bench.pid, signal.SIGINT)
+                interrupt_again(bench)
             while phase == "always" and bench.poll() is None:
-                os.killpg(bench.pid, signal.SIGINT)
+                interrupt_again(bench)
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     bench.wait(timeout=0.01)
             _, err = bench.communicate(timeout=240)
