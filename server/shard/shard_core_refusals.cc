@@ -48,8 +48,8 @@ void ShardCore::turn_away(const protocol::PeerId& from, const protocol::Header& 
                           protocol::Body answer, TimeNs now, Actions& actions) {
   const Error why = reason_of(answer);
   const std::string_view code = error_code_name(why.code);
-  log(Severity::kWarning,
-      fmt::format("refused worker {} of job '{}': {}", header.worker, hello.spec.name, why.message), actions);
+  log(Severity::kWarning, fmt::format("refused worker {} of job '{}': {}", header.worker, hello.spec.name, why.message),
+      actions);
   refusals_.note({.of = Refusal::Of::kWorker,
                   .job = hello.spec.name,
                   .number = header.worker,

@@ -44,9 +44,9 @@ struct SimWorld {
   std::vector<std::unique_ptr<SimWorker>> workers;  ///< processes; the first are the job's own, others start later
   std::vector<std::string> faults;
   uint64_t table_changes = 0;
-  uint64_t connections = 0;  ///< opened so far
-  uint64_t job = 0;          ///< its number, once it is in the table
-  TimeNs job_ended_at = 0;   ///< 0: it has not
+  uint64_t connections = 0;               ///< opened so far
+  uint64_t job = 0;                       ///< its number, once it is in the table
+  TimeNs job_ended_at = 0;                ///< 0: it has not
   std::optional<ErrorCode> job_end_code;  ///< of an end that is not all workers' own
   bool tracing = false;
 };

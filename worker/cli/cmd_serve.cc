@@ -208,8 +208,8 @@ Outcome run_serve(const ServeFlags& flags) {
   std::atomic<bool>& save_requested = program::save_request_flag();
   // Without such files there is nothing to read again, and a terminal that hangs up ends the cluster.
   const monitoring::HttpSecurityOptions& security = flags.http_security;
-  const bool has_files = !flags.key.empty() || !flags.job_keys.empty() || !security.tls.empty() ||
-                         !security.token_file.empty();
+  const bool has_files =
+      !flags.key.empty() || !flags.job_keys.empty() || !security.tls.empty() || !security.token_file.empty();
   std::atomic<bool>* reload_requested = has_files ? &program::reload_request_flag() : nullptr;
   std::optional<program::ScratchFolder> folder;
   std::string table = flags.table;

@@ -82,8 +82,7 @@ std::optional<CodecSpec> quantizer_of(const training::OptimizerOptions& options)
 
 /// Copies the finite values, and zeros in the place of others. Returns the number of the others.
 uint64_t zero_non_finite(std::span<const float> values, std::span<float> out) {
-  std::ranges::replace_copy_if(
-      values, out.begin(), [](float value) { return !std::isfinite(value); }, 0.0F);
+  std::ranges::replace_copy_if(values, out.begin(), [](float value) { return !std::isfinite(value); }, 0.0F);
   return static_cast<uint64_t>(std::ranges::count_if(values, [](float value) { return !std::isfinite(value); }));
 }
 

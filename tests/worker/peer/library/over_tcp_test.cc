@@ -147,9 +147,8 @@ TEST(PeersOverTcp, AKeyFileThatIsNoneIsRefusedBeforeTheRankListens) {
 }
 
 TEST(PeersOverTcp, ARankThatIsMissingIsNamed) {
-  const auto [code, sentence] = thrown_by([] {
-    Communicator::over_tcp({.addresses = {"127.0.0.1:0", "127.0.0.1:1"}, .listen = "127.0.0.1:0"});
-  });
+  const auto [code, sentence] =
+      thrown_by([] { Communicator::over_tcp({.addresses = {"127.0.0.1:0", "127.0.0.1:1"}, .listen = "127.0.0.1:0"}); });
   EXPECT_EQ(code, JobErrorCode::kInvalidArgument);
   EXPECT_THAT(sentence, HasSubstr("port 0 cannot be reached"));
   const auto [late, missing] = thrown_by([] {
