@@ -489,19 +489,17 @@ class Refusals(WithServers):
     @unittest.skipUnless(subprocess.run([str(NETLAB), "check"], capture_output=True, check=False).returncode == 0, "no network namespaces")
     def test_ABenchmarkBehindARateThatIsInterruptedLeavesNoNamespace(self):
         def namespaces(bench):
-            listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
-            return [line for line in listed.split("\n") if line.startswith(f"mb{bench.pid % 100000}-")]
+            listed = subprocess.check_output(["ip", "netns", "list"], text=True).split("\n")
+            return [line for line in listed if line.startswith(f"mb{bench.pid % 100000}-")]
 
         def interrupt_again(bench):
-            with contextlib.suppress(ProcessLookupError):  # it has ended
+            with contextlib.suppress(ProcessLookupError):
                 os.killpg(bench.pid, signal.SIGINT)
 
-        # Signals arrive while they are made, while processes run in them, and a second time while they are removed. In
-        # the last phase they arrive again and again until the end, so that every script and every process meets one
-        # while it is starting.
+        # Signals arrive while they are made, used or removed. In the last phase they arrive until the end, so that every
+        # script and every process meets one while it is starting.
         for phase in ("making", "running", "removing", "always"):
-            folder = self.path(phase)
-            folder.mkdir()
+            (folder := self.path(phase)).mkdir()
             bench = subprocess.Popen(millrace("bench", "serve", "--link-rate", "1gbit", "--dimension", 100_000, "--rounds", 100_000, "--workers", 2, "--shards", 2),
                                      text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "TMPDIR": str(folder)},
                                      start_new_session=True)  # a group of its own: Ctrl-C reaches all of it
@@ -509,10 +507,10 @@ class Refusals(WithServers):
                 self.assertIsNone(bench.poll())
             if phase != "making":
                 self.assertIn("bare ZeroMQ", bench.stderr.readline())
-            made = len(namespaces(bench))
+            made = namespaces(bench)
             os.killpg(bench.pid, signal.SIGINT)
             if phase == "removing":
-                while len(namespaces(bench)) == made and bench.poll() is None:
+                while namespaces(bench) == made and bench.poll() is None:
                     pass
                 interrupt_again(bench)
             while phase == "always" and bench.poll() is None:
