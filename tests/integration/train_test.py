@@ -489,8 +489,7 @@ class Refusals(WithServers):
     @unittest.skipUnless(subprocess.run([str(NETLAB), "check"], capture_output=True, check=False).returncode == 0, "no network namespaces")
     def test_ABenchmarkBehindARateThatIsInterruptedLeavesNoNamespace(self):
         def namespaces(bench):
-            listed = subprocess.check_output(["ip", "netns", "list"], text=True).split("\n")
-            return [line for line in listed if line.startswith(f"mb{bench.pid % 100000}-")]
+            return re.findall(f"^mb{bench.pid % 100000}-.*", subprocess.check_output(["ip", "netns", "list"], text=True), re.MULTILINE)
 
         def interrupt_again(bench):
             with contextlib.suppress(ProcessLookupError):
