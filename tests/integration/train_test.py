@@ -489,12 +489,12 @@ class Refusals(WithServers):
     @unittest.skipUnless(subprocess.run([str(NETLAB), "check"], capture_output=True, check=False).returncode == 0, "no network namespaces")
     def test_ABenchmarkBehindARateThatIsInterruptedLeavesNoNamespace(self):
         def namespaces(bench):
-            return re.findall(f"^mb{bench.pid % 100000}-.*", subprocess.check_output(["ip", "netns", "list"], text=True), re.MULTILINE)
+            listed = subprocess.check_output(["ip", "netns", "list"], text=True)
+            return [line for line in listed.split("\n") if line.startswith(f"mb{bench.pid % 100000}-")]
 
         def interrupt_again(bench):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(bench.pid, signal.SIGINT)
-
         # Signals arrive while they are made, used or removed. In the last phase they arrive until the end, so that every
         # script and every process meets one while it is starting.
         for phase in ("making", "running", "removing", "always"):
