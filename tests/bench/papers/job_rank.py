@@ -7,22 +7,23 @@ RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are torchrun's. Rank 0 prints a li
 the quality on held-out data, and the seconds of the steps so far, without the reports.
 """
 
-import gzip
 import json
 import sys
 import time
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
-from torch.nn.functional import cross_entropy, max_pool2d, relu
+from torch.nn.functional import cross_entropy, relu
 from torch.nn.parallel import DistributedDataParallel
 
+import networks
 from experiment import DATA, ROOT, trace_models
 
-TRAINED_ON = 8000  # of MNIST's 10,000 test digits; the others are held out
+sys.path.insert(0, str(ROOT / "worker/python/examples"))
+from char_transformer import CharTransformer, half_precision_hook, read_text, windows  # pylint: disable=wrong-import-position
+
+SYMBOLS = 65  # of Tiny Shakespeare
 HELD_OUT_WINDOWS = 64
 
 
@@ -59,12 +60,10 @@ class Digits:
 
     def __init__(self, model, batch):
         self.model, self.batch = model, batch
-        x, y = trace_models().mnist()
-        self.train, self.held_out = (x[:TRAINED_ON], y[:TRAINED_ON]), (x[TRAINED_ON:], y[TRAINED_ON:])
+        self.train, self.held_out = networks.digits()
 
     def loss(self, model, draw):
-        at = torch.randint(0, TRAINED_ON, (self.batch,), generator=draw)
-        return cross_entropy(model(self.train[0][at]), self.train[1][at])
+        return networks.cross_entropy(model, self.train, torch.randint(0, networks.TRAINED_ON, (self.batch,), generator=draw))
 
     def report(self, model):
         scores = model(self.held_out[0])
@@ -74,35 +73,21 @@ class Digits:
 class Characters:
     """Tiny Shakespeare. Quality: the share of held-out characters that are right."""
 
-    def __init__(self, model, batch, context, symbols):
+    def __init__(self, model, batch, context):
         self.model, self.batch, self.context = model, batch, context
-        with gzip.open(DATA / "tinyshakespeare.txt.gz", "rt", encoding="utf-8") as file:
-            text = file.read()
-        numbers = {symbol: at for at, symbol in enumerate(sorted(set(text)))}
-        assert len(numbers) == symbols
-        data = torch.tensor([numbers[symbol] for symbol in text])
+        data, symbols = read_text(DATA)
+        assert symbols == SYMBOLS
         self.train, self.held_out = data[:len(data) * 9 // 10], data[len(data) * 9 // 10:]
 
-    def windows(self, data, count, draw):
-        begins = torch.randint(0, len(data) - self.context - 1, (count,), generator=draw)
-        rows = torch.stack([data[begin:begin + self.context + 1] for begin in begins])
-        return rows[:, :-1], rows[:, 1:]
-
     def loss(self, model, draw):
-        inputs, targets = self.windows(self.train, self.batch, draw)
+        inputs, targets = windows(self.train, self.batch, self.context, draw)
         return cross_entropy(model(inputs).flatten(0, 1), targets.flatten())
 
     def report(self, model):
-        inputs, targets = self.windows(self.held_out, HELD_OUT_WINDOWS, torch.Generator().manual_seed(7))
+        inputs, targets = windows(self.held_out, HELD_OUT_WINDOWS, self.context, torch.Generator().manual_seed(7))
         scores = model(inputs)
         right = (scores.argmax(-1) == targets).float().mean().item()
         return cross_entropy(scores.flatten(0, 1), targets.flatten()).item(), right
-
-
-def char_transformer():
-    sys.path.insert(0, str(ROOT / "worker/python/examples"))
-    from char_transformer import CharTransformer
-    return CharTransformer(65, 64, 128, 5)
 
 
 def sgd(rate):
@@ -115,20 +100,9 @@ def sgd(rate):
 NETWORKS = {
     "cnn": (lambda batch: Digits(trace_models().Cnn(), batch), sgd(0.05), None, 16),
     "resnet8": (lambda batch: Digits(ResNet8(), batch), sgd(0.2), None, 16),
-    "lstm": (lambda batch: Characters(trace_models().CharLstm(), batch, 32, 65), sgd(1.0), 0.25, 4),
-    "transformer": (lambda batch: Characters(char_transformer(), batch, 64, 65), lambda p, *_: torch.optim.Adam(p, 1e-3), 1.0, 4),
+    "lstm": (lambda batch: Characters(trace_models().CharLstm(SYMBOLS), batch, 32), sgd(1.0), 0.25, 4),
+    "transformer": (lambda batch: Characters(CharTransformer(SYMBOLS, 64, 128, 5), batch, 64), lambda p, *_: torch.optim.Adam(p, 1e-3), 1.0, 4),
 }
-
-
-def half_precision_hook():
-    """DDP's hook of the 16-bit type that gloo can add, and its name: bf16, or fp16 where gloo lacks bf16."""
-    trial = dist.new_group()  # its failure would reach later barriers of the main group
-    try:
-        dist.all_reduce(torch.zeros(1, dtype=torch.bfloat16), group=trial)
-    except RuntimeError:
-        return "fp16", default_hooks.fp16_compress_hook
-    # DDP refuses the hook by its name where there is no CUDA; gloo can add bf16 all the same.
-    return "bf16", lambda state, bucket: default_hooks.bf16_compress_hook(state, bucket)
 
 
 class Exchange:
@@ -210,7 +184,6 @@ def train(run):
 
 
 def main():
-    torch.set_num_threads(1)
     dist.init_process_group("gloo")
     train(json.loads(sys.argv[1]))
 

@@ -14,7 +14,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from experiment import ROOT, Failed, commit
+from experiment import ROOT, SKIPPED, Failed, commit
+from peers import why_no_namespaces
 
 sys.path.insert(0, str(ROOT / "worker/python/demo"))
 import lab  # pylint: disable=wrong-import-position
@@ -46,6 +47,13 @@ def a_step(result, what):
     """Returns the mean of "seconds" or "bytes" over all steps of a training."""
     rows = result["rows"]
     return (rows[-1][what] - rows[0][what]) / rows[-1]["step"]
+
+
+def need_namespaces():
+    """Ends the script as skipped where this machine cannot make network namespaces."""
+    if lacking := why_no_namespaces():
+        print(f"skipped: {lacking}")
+        sys.exit(SKIPPED)
 
 
 class Jobs:
