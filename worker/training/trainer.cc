@@ -186,13 +186,7 @@ class Run {
     if (curve_ && curve_->points().back().round < rounds_) take_point();
     // Before this worker leaves: a worker that has made all steps, and dies now, contributed to all of them.
     const uint32_t missing = session_->status().workers_missing;
-    // The model is complete: an interruption of this wait makes the session leave at once.
-    in_slices("the job has not answered everything", SliceLength::kSame,
-              [this](std::chrono::milliseconds slice) { return session_->try_finish(slice); });
-    if (snapshots_) {
-      in_slices("the snapshots' job has not answered everything", SliceLength::kSame,
-                [this](std::chrono::milliseconds slice) { return snapshots_->try_finish(slice); });
-    }
+    leave();
     const Stats all = stats();
     if (options_.on_stats) options_.on_stats(all);
     if (options_.on_session) options_.on_session(nullptr);
@@ -212,8 +206,27 @@ class Run {
   }
 
   /// Returns the end of an interrupted run; a session that ended has saved its state by itself.
-  Failure interrupted() {
-    Failure failure{ExitCode::kInterrupted, "interrupted; no model was written"};
+  Failure interrupted() { return with_state({ExitCode::kInterrupted, "interrupted; no model was written"}); }
+
+  /// Returns the end of a run whose model could not be taken. The worker leaves as finished: the job has all its rows.
+  Failure without_model(Failure failure) {
+    failure = with_state(std::move(failure));
+    try {
+      leave();
+    } catch (const JobError& error) {
+      failure.message += std::string("; it leaves the job as failed: ") + error.what();
+    }
+    return failure;
+  }
+
+ private:
+  struct InFlight {
+    uint64_t push = 0;
+    TimeNs pushed_at = 0;
+  };
+
+  /// Saves the state, and returns the failure with its place.
+  Failure with_state(Failure failure) {
     if (!session_ || options_.state_path.empty()) return failure;
     try {
       session_->save(options_.state_path);
@@ -224,11 +237,15 @@ class Run {
     return failure;
   }
 
- private:
-  struct InFlight {
-    uint64_t push = 0;
-    TimeNs pushed_at = 0;
-  };
+  /// Leaves as finished. The model is complete: an interruption of this wait makes the session leave at once.
+  void leave() {
+    in_slices("the job has not answered everything", SliceLength::kSame,
+              [this](std::chrono::milliseconds slice) { return session_->try_finish(slice); });
+    if (snapshots_) {
+      in_slices("the snapshots' job has not answered everything", SliceLength::kSame,
+                [this](std::chrono::milliseconds slice) { return snapshots_->try_finish(slice); });
+    }
+  }
 
   bool pulls() const { return options_.job.store.has_value(); }
   uint64_t snapshot_every() const { return options_.snapshot_every > 0 ? options_.snapshot_every : steps_per_epoch_; }
@@ -558,7 +575,8 @@ std::expected<TrainResult, Failure> train(const TrainOptions& options, const Dat
       if (on_epoch) on_epoch(report);
     } while (!run.finished());
     if (options.on_model) {
-      if (Outcome taken = options.on_model(run.model()); !taken) return std::unexpected(taken.error());
+      if (Outcome taken = options.on_model(run.model()); !taken)
+        return std::unexpected(run.without_model(taken.error()));
     }
     TrainResult result = run.finish();
     result.epochs = std::move(epochs);

@@ -74,7 +74,7 @@ struct TrainOptions {
   /// Gets one line when it is out of the job or continues from a later step.
   std::function<void(const std::string&)> on_return = {};
   /// Takes the model when all steps are in it, before this worker leaves the job. A worker that is killed meanwhile
-  /// rejoins for it.
+  /// rejoins for it. Where it fails, the worker still leaves as finished: the others have all its rows.
   std::function<program::Outcome(const LinearModel&)> on_model = {};
 };
 
