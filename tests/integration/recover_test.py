@@ -39,9 +39,20 @@ class Recover(unittest.TestCase):
         self.assertLess(result["pushes"], 3 * result["steps"])
         self.assertGreater(result["pushes"], 2 * result["steps"])
 
+    def test_ASpareTakesTheNumberOfEachKilledShard(self):
+        ended = recover("--spare", "--dimension", 1 << 18, "--kills", 2, "--joins", 1, "--rounds", 10, "--workers", 2, "--parts-per-shard", 2, "--json")
+        self.assertEqual(ended.returncode, 0, ended.stderr)
+        result = json.loads(ended.stdout.strip().split("\n")[-1])
+        self.assertEqual([result[name] for name in ("steps_lost", "double_counted", "wrong_weights")], [0, 0, 0])
+        self.assertEqual((result["spare"], len(result["kills"]), len(result["joins"])), (True, 2, 1))
+        for kill in result["kills"]:
+            self.assertGreaterEqual(kill["ready_s"], 0.3, "a spare takes no number before")
+            self.assertGreaterEqual(kill["first_update_s"], kill["ready_s"])
+
     def test_WhatCannotBeIsSaidBeforeAnythingIsStarted(self):
         for sentence, flags in (("no room to mark", ["--dimension", 1024]), ("loses something", ["--codec", "gap+qsgd4"]),
-                                ("--workers 2 at least", ["--workers", 1])):
+                                ("--workers 2 at least", ["--workers", 1]),
+                                ("--shards 2 at least", ["--spare", "--shards", 1])):
             ended = recover(*flags)
             self.assertEqual(ended.returncode, 2, ended.stderr)
             self.assertIn(sentence, ended.stderr)

@@ -95,6 +95,7 @@ program::Command add_recover_bench(CLI::App& root) {
   app->add_option("--kills", options.kills, "of shards, one after the other")
       ->capture_default_str()
       ->check(in_range(0, 1'000));
+  app->add_flag("--spare", options.spare, "a spare takes a killed shard's number; the shard is not started again");
   app->add_option("--joins", options.joins, "of a new process, where a worker left before")
       ->capture_default_str()
       ->check(in_range(0, 64));
@@ -111,6 +112,12 @@ program::Command add_recover_bench(CLI::App& root) {
   app->footer(
       "A shard is killed (SIGKILL) at a random moment and started again at once, with nothing; the workers retain "
       "the updates that it needs.\n"
+      "--spare: a process that waits (millrace-server --spare) takes the killed shard's number instead. The lease is "
+      "the "
+      "default of\n"
+      "an SQLite table: it ends with the shard's process, and the spare takes the number 0.3 s later. Another spare is "
+      "started\n"
+      "before the next kill, outside the times.\n"
       "first update: from the kill until every worker has an update of a round that it began afterwards. joined: a "
       "worker has\n"
       "left, the others continue, and a new process without any state takes its place; from its start until its own "
@@ -122,7 +129,8 @@ program::Command add_recover_bench(CLI::App& root) {
       "code 1.\n\n"
       "Examples:\n"
       "  millrace-bench recover --json\n"
-      "  millrace-bench recover --kills 100 --joins 0 --dimension 1048576\n\n" +
+      "  millrace-bench recover --kills 100 --joins 0 --dimension 1048576\n"
+      "  millrace-bench recover --spare --kills 20 --joins 0\n\n" +
       program::exit_code_table());
   return {app, [flags] { return run_recover(*flags); }};
 }

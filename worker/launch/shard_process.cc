@@ -16,15 +16,19 @@ namespace {
 
 std::vector<std::string> shard_arguments(const ShardProcessOptions& options) {
   std::vector<std::string> words = {sibling_program("millrace-server"),
-                                    "--shard",
-                                    std::to_string(options.shard),
-                                    "--shards",
-                                    std::to_string(options.shards),
                                     "--listen",
                                     protocol::host_port_text(options.host, options.port),
                                     "--table",
                                     options.table,
                                     "--json"};
+  if (options.spare) {
+    words.push_back("--spare");
+  } else {
+    words.push_back("--shard");
+    words.push_back(std::to_string(options.shard));
+    words.push_back("--shards");
+    words.push_back(std::to_string(options.shards));
+  }
   if (!options.http.empty()) {
     words.push_back("--http");
     words.push_back(options.http);
@@ -78,6 +82,12 @@ std::vector<std::string> shard_arguments(const ShardProcessOptions& options) {
 
 }  // namespace
 
+ShardProcess::ShardProcess(ChildProcess process, const ShardProcessOptions& options)
+    : process_(std::move(process)),
+      who_(options.spare ? "spare" : "shard " + std::to_string(options.shard)),
+      where_(options.log.empty() ? "; its output is above" : "; its log: " + options.log),
+      timeout_ms_(options.timeout_ms) {}
+
 Result<ShardProcess> ShardProcess::start(const ShardProcessOptions& options) {
   SpawnOptions spawn;
   spawn.argv = shard_arguments(options);
@@ -85,25 +95,26 @@ Result<ShardProcess> ShardProcess::start(const ShardProcessOptions& options) {
   spawn.stderr_path = options.log;
   auto child = ChildProcess::spawn(spawn);
   if (!child) return std::unexpected(child.error());
-  ShardProcess shard(std::move(*child));
-  auto line = shard.process_.read_line(options.timeout_ms);
-  const std::string where = options.log.empty() ? "; its output is above" : "; its log: " + options.log;
-  if (!line)
-    return fail(line.error().code,
-                "shard " + std::to_string(options.shard) + " did not come up: " + line.error().message + where);
-  const auto ready = program::parse_json(*line).value_or(nlohmann::json());
-  if (auto failed = failed_start(ready, "shard " + std::to_string(options.shard))) return std::unexpected(*failed);
-  if (!ready.is_object() || !ready.contains("address")) {
-    return fail(ErrorCode::kInternal,
-                "shard " + std::to_string(options.shard) + " said '" + *line + "' instead of its address" + where);
-  }
-  shard.address_ = ready.value("address", "");
-  const auto at = protocol::parse_tcp_address(shard.address_);
-  if (!at) return fail(ErrorCode::kInternal, "shard " + std::to_string(options.shard) + ": " + at.error().message);
-  shard.port_ = at->port;
-  shard.http_address_ = ready.value("http", "");
-  shard.datagrams_ = ready.value("datagrams", "");
+  ShardProcess shard(std::move(*child), options);
+  if (Status up = shard.await_event(options.spare ? "waiting" : "listening"); !up) return std::unexpected(up.error());
   return shard;
+}
+
+Status ShardProcess::await_event(const std::string& event) {
+  auto line = process_.read_line(timeout_ms_);
+  if (!line) return fail(line.error().code, who_ + " did not come up: " + line.error().message + where_);
+  const auto ready = program::parse_json(*line).value_or(nlohmann::json());
+  if (auto failed = failed_start(ready, who_)) return std::unexpected(*failed);
+  if (!ready.is_object() || ready.value("event", "") != event)
+    return fail(ErrorCode::kInternal, who_ + " said '" + *line + "' instead of '" + event + "'" + where_);
+  if (event == "waiting") return {};
+  address_ = ready.value("address", "");
+  const auto at = protocol::parse_tcp_address(address_);
+  if (!at) return fail(ErrorCode::kInternal, who_ + ": " + at.error().message);
+  port_ = at->port;
+  http_address_ = ready.value("http", "");
+  datagrams_ = ready.value("datagrams", "");
+  return {};
 }
 
 }  // namespace millrace::launch

@@ -11,6 +11,7 @@
 namespace millrace::launch {
 
 struct ShardProcessOptions {
+  bool spare = false;  ///< waits for the number of a shard that is gone; `shard` and `shards` count for nothing
   uint32_t shard = 0;
   uint32_t shards = 1;
   std::string host = "127.0.0.1";
@@ -34,12 +35,18 @@ struct ShardProcessOptions {
   int timeout_ms = 30'000;                ///< to come up
 };
 
-/// Owns a millrace-server that this process started and that ends with it.
+/// Owns a millrace-server that this process started and that ends with it. A spare has no address until
+/// await_number().
 class ShardProcess {
  public:
+  /// Blocks until the shard is ready, or the spare waits.
+  ///
   /// Errors  of ErrorPlace::kShard: as ChildProcess; the server's own, with its sentence: a port in use, a table of
   ///         another cluster. unavailable: it ended without a message before it was ready, or its time-out passed.
   static Result<ShardProcess> start(const ShardProcessOptions& options);
+
+  /// Blocks until the spare has the number of a shard and is ready. Errors  as start().
+  Status await_number() { return await_event("listening"); }
 
   const std::string& address() const { return address_; }            ///< "tcp://127.0.0.1:41234"
   uint16_t port() const { return port_; }                            ///< of address()
@@ -51,8 +58,14 @@ class ShardProcess {
   ExitReport stop(int grace_ms = 15'000) { return process_.terminate(grace_ms); }
 
  private:
-  explicit ShardProcess(ChildProcess process) : process_(std::move(process)) {}
+  ShardProcess(ChildProcess process, const ShardProcessOptions& options);
+  /// Reads the server's next line, which must be of that event.
+  Status await_event(const std::string& event);
+
   ChildProcess process_;
+  std::string who_;    ///< "shard 0", for sentences
+  std::string where_;  ///< where its log is, likewise
+  int timeout_ms_;
   std::string address_;
   uint16_t port_ = 0;
   std::string http_address_;

@@ -71,8 +71,9 @@ class Recovering {
     for (uint32_t at = 0; at < options_.kills; ++at) {
       auto kill = kill_a_shard();
       if (!kill) return std::unexpected(kill.error());
-      progress(fmt::format("shard {} killed and started again: first update after {:.2f} s",
-                           (*kill)["shard"].get<uint32_t>(), (*kill)["first_update_s"].get<double>()));
+      progress(fmt::format("shard {} killed, {}: first update after {:.2f} s", (*kill)["shard"].get<uint32_t>(),
+                           options_.spare ? "a spare has its number" : "started again",
+                           (*kill)["first_update_s"].get<double>()));
       kills.push_back(std::move(*kill));
     }
     json joins = json::array();
@@ -114,8 +115,20 @@ class Recovering {
     process.shard = shard;
     process.shards = options_.shards;
     process.port = port;
+    return start_server(std::move(process), "shard" + std::to_string(shard));
+  }
+
+  std::expected<ShardProcess, Failure> start_spare() const {
+    launch::ShardProcessOptions process;
+    process.spare = true;
+    return start_server(std::move(process), "spare");
+  }
+
+  std::expected<ShardProcess, Failure> start_server(launch::ShardProcessOptions process,
+                                                    const std::string& name) const {
     process.table = folder_ + "/table";
-    process.log = folder_ + "/shard" + std::to_string(shard) + ".log";
+    process.log = folder_ + "/" + name + ".log";
+    process.timeout_ms = static_cast<int>(kTimeoutNs / kNsPerMs);
     auto started = ShardProcess::start(process);
     if (!started) return std::unexpected(program::failure_of(started.error(), program::ErrorPlace::kShard));
     return std::move(*started);
@@ -180,15 +193,25 @@ class Recovering {
 
   std::expected<json, Failure> kill_a_shard() {
     const auto shard = static_cast<uint32_t>(random_.next_below(options_.shards));
+    std::expected<ShardProcess, Failure> successor = std::unexpected(Failure());
+    if (options_.spare) {
+      successor = start_spare();
+      if (!successor) return std::unexpected(successor.error());
+    }
     // Anywhere in some rounds to come.
     const auto wait_ms = static_cast<int>(random_.next_below(static_cast<uint64_t>(4 * round_ms()) + 1));
     ::poll(nullptr, 0, wait_ms);
     const uint16_t port = shards_[shard].port();
     const TimeNs killed = monotonic_now_ns();
     shards_[shard].process().kill_now();
-    auto started = start_shard(shard, port);
-    if (!started) return std::unexpected(started.error());
-    shards_[shard] = std::move(*started);
+    if (!options_.spare) {
+      successor = start_shard(shard, port);
+    } else if (Status taken = successor->await_number(); !taken) {
+      successor = std::unexpected(program::failure_of(taken.error(), program::ErrorPlace::kShard));
+    }
+    if (!successor) return std::unexpected(successor.error());
+    shards_[shard] = std::move(*successor);
+    setup_.shards[shard] = shards_[shard].address();  // of a spare: a worker that joins later needs it
     const TimeNs ready = monotonic_now_ns();
     TimeNs last = 0;
     // A round that began before the kill may have its updates from the shard that is gone.
@@ -201,7 +224,7 @@ class Recovering {
       }
       return true;
     };
-    if (Outcome moved = wait_until("every worker has an update of the shard that was started again", all_moved); !moved)
+    if (Outcome moved = wait_until("every worker has an update after the kill", all_moved); !moved)
       return std::unexpected(moved.error());
     if (Outcome more = wait_for_rounds(); !more) return std::unexpected(more.error());
     return json{{"shard", shard},
@@ -302,6 +325,7 @@ class Recovering {
                    {"shards", options_.shards},
                    {"n", options_.n},
                    {"density", options_.density},
+                   {"spare", options_.spare},
                    {"codec", options_.codec},
                    {"heartbeat_ms", options_.job.liveness.heartbeat.count()},
                    {"steps_lost", verdict.steps_lost},
@@ -343,6 +367,8 @@ std::expected<RecoverSetup, Failure> recover_setup_of(const RecoverOptions& opti
   setup.marks.n = options.n;
   if (options.joins > 0 && options.job.workers < 2)
     return fail_with(ExitCode::kUsage, "--joins: the job continues without a worker; --workers 2 at least");
+  if (options.spare && options.shards < 2)
+    return fail_with(ExitCode::kUsage, "--spare: workers hear of it from another shard; --shards 2 at least");
   if (Status valid = check_recover_job(setup); !valid) return fail_with(valid.error());
   auto marks =
       RecoverMarks::make(options.n, options.density, recover_parts(setup), options.job.workers + options.joins);

@@ -19,14 +19,15 @@ struct RecoverOptions {
   uint64_t n = uint64_t{1} << 24;
   double density = 0.01;
   uint32_t kills = 5;    ///< of shards, one after the other
+  bool spare = false;    ///< a spare takes the killed shard's number; otherwise the shard is started again
   uint32_t joins = 3;    ///< of a worker whose place was given up before
   uint32_t rounds = 40;  ///< before the first, between any two, and after the last
   std::string codec = "raw+raw";
 };
 
-/// Kills shards of a running job with SIGKILL at random moments and starts each again at once, empty. Then a worker
-/// leaves, and a new process joins in its place. Each push leaves its own mark in the weights at the end
-/// (recover_marks.h), and every weight is checked.
+/// Kills shards of a running job with SIGKILL at random moments. Each is started again at once, empty, or a spare that
+/// waits takes its number. Then a worker leaves, and a new process joins in its place. Each push leaves its own mark in
+/// the weights at the end (recover_marks.h), and every weight is checked.
 ///
 /// progress  called with one line at a time.
 /// Errors    as bench_serve(). A push that was lost or counted twice is no error: it is in the result.
