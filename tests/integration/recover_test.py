@@ -40,7 +40,7 @@ class Recover(unittest.TestCase):
         self.assertGreater(result["pushes"], 2 * result["steps"])
 
     def test_ASpareTakesTheNumberOfEachKilledShard(self):
-        ended = recover("--spare", "--dimension", 1 << 18, "--kills", 2, "--joins", 1, "--rounds", 10, "--workers", 2, "--parts-per-shard", 2, "--json")
+        ended = recover("--spare", "--dimension", 1 << 18, "--density", 0.05, "--kills", 2, "--joins", 1, "--rounds", 10, "--workers", 2, "--parts-per-shard", 2, "--json")
         self.assertEqual(ended.returncode, 0, ended.stderr)
         result = json.loads(ended.stdout.strip().split("\n")[-1])
         self.assertEqual([result[name] for name in ("steps_lost", "double_counted", "wrong_weights")], [0, 0, 0])
