@@ -12,7 +12,7 @@ from pathlib import Path
 
 from commands import made_up_rows, run
 
-SMALL = ("--dimension", 1024, "--workers", 3, "--batch", 4, "--epochs", 4, "--dense-steps", 2, "--lr", 0.5)
+SMALL = ("--dimension", 1024, "--workers", 3, "--batch", 4, "--epochs", 8, "--dense-steps", 2, "--lr", 0.5)
 
 
 class Demo(unittest.TestCase):

@@ -26,14 +26,15 @@ class ExitCodes(unittest.TestCase):
     def setUpClass(cls):
         cls.folder = tempfile.TemporaryDirectory()
         cls.taken = socket.create_server(("127.0.0.1", 0))
-        free = socket.create_server(("127.0.0.1", 0))
-        cls.dead = f"127.0.0.1:{free.getsockname()[1]}"
-        free.close()
+        cls.silent = socket.socket()  # has the port, and does not listen
+        cls.silent.bind(("127.0.0.1", 0))
+        cls.dead = f"127.0.0.1:{cls.silent.getsockname()[1]}"
         cls.file("rows.svm", ROWS)
 
     @classmethod
     def tearDownClass(cls):
         cls.taken.close()
+        cls.silent.close()
         cls.folder.cleanup()
 
     @classmethod

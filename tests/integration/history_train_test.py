@@ -30,7 +30,7 @@ class History(WithServers):
     def test_TheSameModelForFewerBytes(self):
         train = self.path("words.svm", rows_of_words(3000, 2))
         test = self.path("words-test.svm", rows_of_words(300, 3))
-        flags = ["--train", train, "--test", test, "--epochs", 3, "--batch", 100, "--lr", 0.5, "--audit"]
+        flags = ["--train", train, "--test", test, "--epochs", 3, "--batch", 100, "--lr", 0.5, "--audit", "--exchange-timeout", "60s"]
         for more in ([], ["--select", "topk:0.01", "--reselect", "topk:0.02"]):
             plain, by_history = (self.train(2, *flags, *more, *history, job=f"words-{len(more)}-{len(history)}")
                                  for history in ([], ["--history"]))

@@ -44,7 +44,7 @@ class Keys(WithServers):
         return ["--key", secret, "--server-key", server or self.keys / "cluster.pub"]
 
     def one_worker(self, *arguments):
-        return run("train", *self.flags(), "--train", self.rows, "--epochs", 1, "--connect-timeout", "1s", "--json", *arguments)
+        return run("train", *self.flags(), "--train", self.rows, "--epochs", 1, "--connect-timeout", "5s", "--json", *arguments)
 
     def test_WorkersWithKeysTrain(self):
         workers = [start("train", *self.flags(worker, 2), "--train", self.rows, "--epochs", 2, "--json", *self.with_key(self.keys / f"{name}.key"))

@@ -72,6 +72,8 @@ class Stops(Nemesis):
 class Clocks(Nemesis):
     """One process's wall clock jumps."""
 
+    compute_time = "10ms"
+
     def test_AWallClockThatJumpsByAnHourChangesNothing(self):
         """Leases, time limits and steps take monotonic clocks: a jump of a shard or a worker changes no bit."""
         shift = self.folder / "shift"

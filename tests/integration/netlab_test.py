@@ -23,13 +23,14 @@ import socket, sys, time
 server = socket.create_server(("0.0.0.0", 7000))
 print("ready", flush=True)
 peer, _ = server.accept()
-count, started = 0, time.monotonic()
+count = 0
 while chunk := peer.recv(1 << 16):
     count += len(chunk)
-print(count, time.monotonic() - started, flush=True)
+print(count, time.monotonic(), flush=True)
 """
 SEND = """
-import socket, sys
+import socket, sys, time
+print(time.monotonic())  # the hosts have one clock
 with socket.create_connection((sys.argv[1], 7000), timeout=120) as peer:
     peer.sendall(bytes(int(sys.argv[2])))
 """
@@ -57,10 +58,10 @@ def transfer_mbit_s(sender, receiver, count):
                           stdout=subprocess.PIPE, text=True) as process:
         process.stdout.readline()
         sent = netlab("exec", PREFIX, str(sender), "--", sys.executable, "-c", SEND, f"10.77.0.{receiver}", str(count))
-        received, seconds = process.stdout.readline().split()
+        received, ended = process.stdout.readline().split()
     if sent.returncode != 0 or int(received) != count:
         raise AssertionError(f"sent {count}, received {received}: {sent.stderr}")
-    return (count - BURST_BYTES) * 8 / 1e6 / float(seconds)
+    return (count - BURST_BYTES) * 8 / 1e6 / (float(ended) - float(sent.stdout))
 
 
 class Netlab(unittest.TestCase):

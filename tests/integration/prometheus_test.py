@@ -168,8 +168,13 @@ class PrometheusTest(MonitoredCluster):
         self.assertEqual([rule for rule in evaluated if rule["health"] == "err"], [])
         self.assertEqual([rule["name"] for rule in evaluated if rule.get("state") == "firing"], [])
         # `job` is Millrace's own, the training run.
-        answer = self.get("/api/v1/query", query="count by (job) (millrace_worker_steps_total)")
-        self.assertEqual({one["metric"]["job"] for one in answer["result"]}, {"train", "served"})
+
+        def both_jobs():
+            answer = self.get("/api/v1/query", query="count by (job) (millrace_worker_steps_total)")
+            jobs = {one["metric"]["job"] for one in answer["result"]} if answer else set()
+            return jobs == {"train", "served"} or jobs
+
+        self.until(both_jobs)
 
     def is_without_data(self, expression, with_ranks):
         names = promql.words(expression)

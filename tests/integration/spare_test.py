@@ -23,7 +23,7 @@ class Spares(ShardsByHand):
         expected = self.undisturbed()
         cluster = self.cluster(table)
         spare = cluster.start_spare()
-        workers = self.workers(cluster, self.folder / "spared", "--compute-time", "4ms")
+        workers = self.workers(cluster, self.folder / "spared", "--compute-time", "10ms")
         cluster.wait_for(lambda: cluster.status(0)["jobs"] and cluster.status(1)["jobs"], "the job does not begin")
         cluster.wait_for_steps(20)
         cluster.kill(1)

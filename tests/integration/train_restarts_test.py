@@ -74,7 +74,7 @@ class Restarts(WithServers):
         self.assertTrue(self.path("restarts.model").exists())
 
     def test_AnInterruptedWorkerSavesItsStateAndIsStartedAgain(self):
-        workers = self.begin(2, "--save-every", 30)
+        workers = self.begin(2, "--save-every", 30, "--compute-time", "5ms")  # worker 1 trains alone until worker 0 is back
         self.wait_for(self.state(0).exists)
         workers[0].send_signal(signal.SIGINT)
         _, err = workers[0].communicate(timeout=TIMEOUT_S)
@@ -123,7 +123,7 @@ class Restarts(WithServers):
         """Two workers, of which one dies permanently; returns the exit code and output of the other one."""
         job = self.id().rsplit(".", 1)[-1]
         data = self.path("lost.svm", made_up_rows(120, 8))
-        flags = ["--json", "--train", data, "--batch", 4, "--compute-time", "20ms", "--epochs", 6, "-o", self.path(job + ".model"), *more]
+        flags = ["--json", "--train", data, "--batch", 4, "--compute-time", "20ms", "--epochs", 20, "-o", self.path(job + ".model"), *more]
         workers = [start("train", *self.flags(worker, 2), *flags) for worker in range(2)]
         self.wait_for(lambda: self.steps_of(job) > 3)
         workers[1].kill()

@@ -281,10 +281,10 @@ struct SessionCore::Impl {
   protocol::Membership membership;  ///< job 0: none yet
   uint64_t incarnation = 0;
   TimeNs started_at = 0;
+  std::optional<std::pair<TimeNs, Error>> two_numbers;  ///< two shards know two jobs: when and how the session ends
   TimeNs resend_check_at = INT64_MAX;            ///< no outstanding contribution needs a retransmission before
   std::set<std::pair<int64_t, uint32_t>> ready;  ///< (-priority, bucket) with something to select or to code.
-  /// Buckets that may have postponed work. select() may have done it.
-  std::set<uint32_t> unresolved;
+  std::set<uint32_t> unresolved;  ///< buckets that may have postponed work; select() may have done it
   CoreCounters counters;
   std::set<uint64_t> own_incarnations;  ///< of this process; the incarnations between them are other processes'
   bool loaded_of_this_job = false;      ///< its log positions are valid for this job.

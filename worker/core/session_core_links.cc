@@ -197,6 +197,7 @@ TimeNs SessionCore::Impl::join_deadline() const {
 void SessionCore::Impl::on_tick(TimeNs now, Actions& actions) {
   for (uint32_t shard = 0; shard < links.size() && !over(); ++shard) tick_link(shard, now, actions);
   if (over()) return;
+  if (two_numbers && now >= two_numbers->first) return end_session(two_numbers->second, now, actions);
   if (phase == Phase::kJoining && now >= join_deadline()) {
     const auto missing = std::ranges::find_if(links, [](const Link& link) { return !link.ever_welcomed; });
     if (missing != links.end()) {
@@ -216,6 +217,7 @@ TimeNs SessionCore::Impl::next_deadline() const {
   TimeNs next = resend_check_at;
   if (by_switch()) next = std::min(next, switch_path->next_deadline());
   if (phase == Phase::kJoining) next = std::min(next, join_deadline());
+  if (two_numbers) next = std::min(next, two_numbers->first);
   if (phase == Phase::kRejoining) next = std::min(next, progress_at + config.shard_silence);
   for (const Link& link : links) {
     if (link.ever_welcomed) next = std::min(next, link.last_heard + config.shard_silence);

@@ -18,6 +18,15 @@ bool recovers_in(const protocol::Membership& now, const protocol::Membership& be
   return recovered || (before.started && was != 0 && now.shards[shard].incarnation != was);
 }
 
+/// The time in which a shard that has ended a job should send the reason.
+constexpr TimeNs kTwoNumbersMax = 2 * kNsPerS;
+
+Error of_mismatch(const std::string& shard, const std::string& what) {
+  return {ErrorCode::kShardMapMismatch, shard + " " + what +
+                                            ": do all shards use one membership table, and does the list of shards "
+                                            "name each of them once?"};
+}
+
 }  // namespace
 
 uint64_t SessionCore::Impl::incarnation_in(const protocol::Membership& of) const {
@@ -27,10 +36,7 @@ uint64_t SessionCore::Impl::incarnation_in(const protocol::Membership& of) const
 
 bool SessionCore::Impl::shards_agree(uint32_t shard, const protocol::Membership& next, TimeNs now, Actions& actions) {
   const auto mismatch = [&](const std::string& what) {
-    end_session({ErrorCode::kShardMapMismatch, shard_text(shard) + " " + what +
-                                                   ": do all shards use one membership table, and "
-                                                   "does the list of shards name each of them once?"},
-                now, actions);
+    end_session(of_mismatch(shard_text(shard), what), now, actions);
     return false;
   };
   if (next.shards.size() != links.size()) {
@@ -39,8 +45,12 @@ bool SessionCore::Impl::shards_agree(uint32_t shard, const protocol::Membership&
   }
   if (membership.job == 0) return true;
   if (next.job != membership.job) {
-    return mismatch("knows the job as number " + std::to_string(next.job) + ", another shard as number " +
-                    std::to_string(membership.job));
+    const std::string what = "knows the job as number " + std::to_string(next.job) + ", another shard as number " +
+                             std::to_string(membership.job);
+    if (phase != Phase::kJoining) return mismatch(what);
+    // One of the two may have ended just now (R11d). Then its shard sends the reason.
+    if (!two_numbers) two_numbers.emplace(now + kTwoNumbersMax, of_mismatch(shard_text(shard), what));
+    return false;
   }
   if (next.epoch == membership.epoch && !(next == membership))
     return mismatch("disagrees with another shard about one epoch");

@@ -26,7 +26,7 @@ void train(millrace::JobConfig job, millrace::WorkerConfig me) {
   constexpr uint64_t kSteps = 400;
   job.name = "restart";
   job.select = millrace::Selection::top_k(0.1);
-  job.liveness.dead_after = std::chrono::seconds(3);
+  job.liveness.dead_after = std::chrono::seconds(10);
   job.liveness.heartbeat = std::chrono::milliseconds(200);
   me.returns = true;  // takes the place of an earlier process of this worker
   me.load_path = me.save_path = "restart." + std::to_string(me.worker) + ".state";

@@ -51,6 +51,8 @@ TEST_F(Goodbyes, AShardOfAnotherClusterThatAdmittedThisWorkerIsToldThatItGoes) {
   protocol::Message message = from_shard(1, other);
   message.header.job = 8;
   core().on_message(1, std::move(message), now_, actions_);
+  now_ += 2 * kNsPerS;
+  core().on_tick(now_, actions_);
   expect_ended(ErrorCode::kShardMapMismatch, "number 8");
   const auto told = take_sent<protocol::Goodbye>();
   ASSERT_EQ(told.size(), 2u);

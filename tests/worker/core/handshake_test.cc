@@ -14,6 +14,8 @@ namespace {
 using protocol::Hello;
 using worker::Phase;
 
+constexpr TimeNs kTwoNumbersMax = 2 * kNsPerS;  ///< R11d
+
 class Handshake : public ScriptedCore {};
 
 TEST_F(Handshake, EveryShardConnected_GreetedAndJobRunsWhenAllHaveJoined) {
@@ -238,7 +240,28 @@ TEST_P(ShardsDisagree, AndTheSessionEndsSayingOverWhat) {
   welcome.membership = membership_;
   GetParam().bend(welcome.membership);
   hear(1, welcome);
+  now_ += kTwoNumbersMax;
+  core().on_tick(now_, actions_);
   expect_ended(GetParam().code, GetParam().words);
+}
+
+/// R11d: Shard 0 ends job 7. Shard 1, which has this worker's first Hello after that, begins job 8.
+TEST_F(Handshake, AWorkerThatFindsTwoNumbersEndsWithTheReasonOfTheJobThatEnded) {
+  make();
+  core().on_connected(0, now_, actions_);
+  welcome(0);
+  core().on_connected(1, now_, actions_);
+  protocol::Welcome next;
+  next.membership = membership_;
+  next.membership.job = 8;
+  hear(1, next);
+  EXPECT_LE(core().next_deadline(), now_ + kTwoNumbersMax);
+  now_ += kTwoNumbersMax - 1;
+  core().on_tick(now_, actions_);
+  hear(1, next);  // a Hello was repeated: the time does not begin again
+  EXPECT_EQ(core().phase(), Phase::kJoining);
+  hear(0, protocol::Abort{ErrorCode::kIo, "the save is damaged"});
+  expect_ended(ErrorCode::kIo, "the save is damaged");
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -7,7 +7,7 @@
 namespace millrace::program {
 
 void end_job(peer::MpiJob& job, const std::string& command, const Failure& failure) {
-  constexpr uint32_t kGraceMs = 1'000;
+  constexpr uint32_t kGraceMs = 3'000;
   monitoring::say(fmt::format("{}: rank {}: {}", command, job.rank(), failure.message));
   job.abort(static_cast<int>(failure.code), kGraceMs);
 }
