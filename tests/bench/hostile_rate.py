@@ -20,7 +20,8 @@ worker's, recorded.
     growth_bytes  by which the shard's peak of resident memory (VmHWM) exceeds that after the first quiet window
     connections, held_max, messages    of the attackers: made in all, open at one time, sent in all
 
-A pause of a second after each attack belongs to no window.
+After an attack the next window begins once the shard has worked off the remains: once it needs less than a quarter of
+a core. `remains_s` is the longest such time.
 
 Limits: the attackers share the machine with the job. They run at nice 19, and still take time of the processors, caches
 and loopback. One process attacks at a time, so a faster attacker may have a lower ratio. The limits of memory are
@@ -32,6 +33,7 @@ Exit codes: 0 all kinds measured, 1 a step was lost, a worker was removed or end
 import argparse
 import importlib.util
 import json
+import os
 import resource
 import signal
 import statistics
@@ -53,7 +55,9 @@ import trace_cost  # pylint: disable=wrong-import-position
 KINDS = ("silent", "unfinished", "slow_reader", "hello_flood", "wrong_key", "replay")
 WITH_KEYS = ("wrong_key", "replay")
 COMPUTE_MS = 20
-PAUSE_S = 1
+IDLE_SHARE = 0.25  # of a core
+LOOK_S = 0.5
+REMAINS_MAX_S = 120
 STEPS_BEFORE = 50
 JOB = "healthy"
 SHARD_MEMORY_BYTES_MAX = 256 << 20
@@ -117,6 +121,23 @@ class Job(punisher.Cluster):
         status = Path(f"/proc/{self.shards[0].pid}/status").read_text(encoding="utf-8")
         return next(int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("VmHWM:"))
 
+    def processor_s(self):
+        """Returns the processor time that shard 0 has used."""
+        fields = Path(f"/proc/{self.shards[0].pid}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def wait_until_idle(self):
+        """Returns after the shard has worked off the remains of an attack: how long that took."""
+        begin = time.monotonic()
+        while True:
+            before, at = self.processor_s(), time.monotonic()
+            time.sleep(LOOK_S)
+            self.read()
+            if self.processor_s() - before < IDLE_SHARE * (time.monotonic() - at):
+                return at - begin
+            if at > begin + REMAINS_MAX_S:
+                raise punisher.Failure(f"the shard was not idle {REMAINS_MAX_S} s after the attack")
+
     def epochs(self):
         """Returns the epoch of the job at each shard: it changes with every member."""
         found = []
@@ -147,11 +168,11 @@ def attacked_rate(job, seconds, start, totals):
         steps = rate(job, seconds)
     finally:
         counts = attacker.end()
-    for name, count in counts.items():
-        totals[name] = max(totals.get(name, 0), count) if name == "held_max" else totals.get(name, 0) + count
     if counts["connections"] == 0:
         raise punisher.Failure("the attacker had no connection")
-    time.sleep(PAUSE_S)
+    counts["remains_s"] = job.wait_until_idle()
+    for name, count in counts.items():
+        totals[name] = max(totals.get(name, 0), count) if name in ("held_max", "remains_s") else totals.get(name, 0) + count
     return steps
 
 
@@ -192,8 +213,9 @@ def parsed():
         parser.error(f"--kinds {','.join(sorted(unknown))}: the kinds are {', '.join(KINDS)}")
     if options.pairs < 1 or options.seconds <= 0:
         parser.error("--pairs and --seconds must be over 0")
-    if not (options.programs / "millrace-server").exists():
-        parser.error(f"no {options.programs / 'millrace-server'}: build millrace-server and millrace_command, or name their folder with --programs")
+    for program in ("millrace", "millrace-server"):
+        if not (options.programs / program).exists():
+            parser.error(f"no {options.programs / program}: build millrace_command and millrace-server, or name their folder with --programs")
     if "wrong_key" in options.kinds and importlib.util.find_spec("zmq") is None:
         parser.error("no pyzmq for this Python: run with /usr/bin/python3 (Debian: python3-zmq), or leave wrong_key out of --kinds")
     return options
@@ -206,7 +228,7 @@ def main():
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # of the shards, too
     rows, failed = [], 0
     for kind in options.kinds:
-        print(f"hostile_rate: {kind}: about {(2 * options.pairs + 1) * options.seconds + options.pairs * PAUSE_S:.0f} s", file=sys.stderr, flush=True)
+        print(f"hostile_rate: {kind}: about {(2 * options.pairs + 1) * options.seconds:.0f} s and the remains", file=sys.stderr, flush=True)
         try:
             rows.append(measure(options, kind))
         except (punisher.Failure, attackers.Ended, OSError) as failure:
@@ -220,10 +242,10 @@ def show(rows, as_json):
     if as_json:
         print(json.dumps({"rows": rows}))
         return
-    print("attack       ratio  quiet steps/s  growth MB  connections  at a time   messages")
+    print("attack       ratio  quiet steps/s  growth MB  connections  at a time   messages  remains s")
     for row in rows:
         print(f"{row['kind']:11} {row['ratio']:6.3f} {row['quiet_steps_s']:14.1f} {row['growth_bytes'] / 1e6:10.1f} {row['connections']:12} "
-              f"{row['held_max']:10} {row['messages']:10}")
+              f"{row['held_max']:10} {row['messages']:10} {row['remains_s']:10.1f}")
 
 
 if __name__ == "__main__":
