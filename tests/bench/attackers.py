@@ -1,4 +1,4 @@
-"""Hostile peers of a shard, for hostile_rate.py. Each kind is a process at nice 19 that attacks until it is ended.
+"""Hostile peers of a shard, for hostile_rate.py. Each kind is a process at SCHED_IDLE and nice 19 that attacks until it is ended.
 
 The peers speak ZMTP over sockets of the system, so they can break the protocol where ZeroMQ's own clients keep it. Their
 handshake and their Hello are bytes of a real worker, which `record` takes from a relay in front of the shard.

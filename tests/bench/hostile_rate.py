@@ -23,7 +23,7 @@ worker's, recorded.
 After an attack the next window begins once the shard has worked off the remains: once it needs less than a quarter of
 a core. `remains_s` is the longest such time.
 
-Limits: the attackers share the machine with the job. They run at nice 19, and still take time of the processors, caches
+Limits: the attackers share the machine with the job. At SCHED_IDLE and nice 19 they still take time of the processors, caches
 and loopback. One process attacks at a time, so a faster attacker may have a lower ratio. The limits of memory are
 smaller than a shard's defaults, so that a short window reaches them.
 
