@@ -46,8 +46,8 @@ constexpr int kMessagesPerPass = 128;
 /// Sends that may wait for the end of a turn. One Goodbye in a job of many workers causes a membership for each of
 /// them, as long as the list of all. The Goodbyes of one turn would need more memory than the job's rounds.
 constexpr size_t kQueuedSendsMax = 256;
-/// Time that the loop computes before it looks at the sockets again.
-constexpr TimeNs kComputePerPass = 500 * kNsPerUs;
+/// Time of a pass for receiving, which refused Hellos can fill, and the same for computing.
+constexpr TimeNs kTimePerPass = 500 * kNsPerUs;
 /// Time that the loop waits for another process's lock on an SQLite table. After three failures it does not wait for
 /// ten times as long. So a process that stopped during a write delays the jobs that need no write by 60 ms. After that
 /// it costs at most a tenth of the time. Writes are tried again.
@@ -465,7 +465,8 @@ void ShardProcess::Loop::take_from_disk() {
 
 /// Takes messages of workers and shards.
 ConnectionWatch::Inbox ShardProcess::Loop::receive() {
-  for (int taken = 0; taken < kMessagesPerPass; ++taken) {
+  const TimeNs until = monotonic_now_ns() + kTimePerPass;
+  for (int taken = 0; taken < kMessagesPerPass && (taken == 0 || monotonic_now_ns() < until); ++taken) {
     std::optional<protocol::Received> received;
     if (!catch_out_of_memory([&] { received = listener_->receive(); })) continue;  // the message is lost
     if (!received) return ConnectionWatch::Inbox::kDrained;
@@ -516,7 +517,7 @@ void ShardProcess::Loop::receive_links() {
 }
 
 void ShardProcess::Loop::compute() {
-  const TimeNs until = monotonic_now_ns() + kComputePerPass;
+  const TimeNs until = monotonic_now_ns() + kTimePerPass;
   while (const std::shared_ptr<Task> task = pool_.run_one()) {
     const TimeNs now = monotonic_now_ns();
     core_->on_task_done(task, now, actions_);

@@ -175,6 +175,15 @@ def rounds():
          Figure("a step with timers that are off, over one without timers", ("off_ratio",), Goal(AT_MOST, 1.01)),
          Figure("spans a step, of the process that records most", ("spans_a_step",)),
          Figure("a timer that is off, ns", ("timer_off_ns",)), Figure("a span, ns", ("timer_on_ns",))))
+    attacks = (("silent", "10,000 connections that never speak"), ("unfinished", "messages that never end"),
+               ("slow_reader", "Hellos for a taken number, whose sender reads nothing"), ("hello_flood", "the same, whose sender reads the refusals"),
+               ("wrong_key", "handshakes with a key that is not allowed"), ("replay", "recorded handshakes, sent again"))
+    yield Measurement(
+        "hostile_rate", "Rounds through shards", "Steps a second of 4 workers and 2 shards under attack over those without one; peak memory of the shard.",
+        "/usr/bin/python3 tests/bench/hostile_rate.py --programs $MILLRACE_PROGRAMS --json",
+        (*(Figure(title, ("rows", {"kind": kind}, "ratio"), Goal(AT_LEAST, 0.8)) for kind, title in attacks),
+         *(Figure(f"`{kind}`: growth of the peak, MB", ("rows", {"kind": kind}, "growth_bytes"), scale=1e-6) for kind, _ in attacks)),
+        repetitions=3)
     crowd = ("rows", {"workers": 256})
     yield Measurement(
         "crowd", "Rounds through shards", "256 workers on 2 shards, n = 2^20, 1 %.", "millrace-bench crowd --json",

@@ -130,7 +130,9 @@ class Cluster:
         self.options, self.folder = options, Path(folder)
         self.table = self.folder / "table.db"
         self.shards = [None] * SHARDS
+        self.shard_flags = ()  # more, for every shard
         self.addresses = ["tcp://127.0.0.1:0"] * SHARDS
+        self.shard_http = [None] * SHARDS
         self.lives = [[] for _ in range(WORKERS)]
         self.serials = 0
         self.shard_starts = 0
@@ -144,15 +146,15 @@ class Cluster:
         log = open(self.folder / f"shard-{shard}-{self.shard_starts}.log", "w", encoding="utf-8")
         process = subprocess.Popen(
             [self.options.server, "--json", "--table", self.table, "--shard", str(shard), "--shards", str(SHARDS),
-             "--listen", self.addresses[shard], "--drain", "1s", "--abandon-after", "600s"],
+             "--listen", self.addresses[shard], "--drain", "1s", "--abandon-after", "600s", *self.shard_flags],
             stdout=subprocess.PIPE, stderr=log, text=True)
         log.close()
         self.shards[shard] = process
         line = process.stdout.readline()
-        address = json.loads(line).get("address") if line else None
-        if not address:
+        told = json.loads(line) if line else {}
+        if "address" not in told:
             raise Failure(f"shard {shard} did not start: {line.strip() or 'it said nothing'}")
-        self.addresses[shard] = address
+        self.addresses[shard], self.shard_http[shard] = told["address"], told["http"]
 
     def state(self, worker):
         return self.folder / f"state-{worker}"
