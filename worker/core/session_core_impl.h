@@ -282,8 +282,8 @@ struct SessionCore::Impl {
   uint64_t incarnation = 0;
   TimeNs started_at = 0;
   std::optional<std::pair<TimeNs, Error>> two_numbers;  ///< two shards know two jobs: when and how the session ends
-  TimeNs resend_check_at = INT64_MAX;            ///< no outstanding contribution needs a retransmission before
-  std::set<std::pair<int64_t, uint32_t>> ready;  ///< (-priority, bucket) with something to select or to code.
+  TimeNs resend_check_at = INT64_MAX;                   ///< no outstanding contribution needs a retransmission before
+  std::set<std::pair<int64_t, uint32_t>> ready;         ///< (-priority, bucket) with something to select or to code.
   std::set<uint32_t> unresolved;  ///< buckets that may have postponed work; select() may have done it
   CoreCounters counters;
   std::set<uint64_t> own_incarnations;  ///< of this process; the incarnations between them are other processes'
