@@ -19,8 +19,7 @@ constexpr TimeNs kForgottenAfter = 10 * kNsPerS;
 ConnectionWatch::ConnectionWatch(uint16_t port, uint64_t message_bytes_max, uint64_t total_bytes_max)
     : port_(port),
       judge_({.unread_each_max = message_bytes_max + kWireSlackBytes,
-              .unread_first_max =
-                  std::min(message_bytes_max, protocol::FrameLimits{}.envelope_bytes_max) + kWireSlackBytes,
+              .unread_first_max = protocol::FrameLimits{}.envelope_bytes_max + kWireSlackBytes,
               .unread_total_max = total_bytes_max,
               .silent_max = kSilentMax,
               .without_session_max = kOfAddressMin}) {}
