@@ -41,10 +41,7 @@ std::vector<ConnectionJudge::Verdict> ConnectionJudge::look(std::span<const Conn
       continue;
     }
     const uint64_t certain = same ? before->second.unread_bytes : 0;
-    const bool is_over = one.has_session ? certain > limits_.unread_each_max
-                                         : certain > limits_.unread_first_max ||
-                                               one.unread_bytes > kSurelyOver * limits_.unread_first_max;
-    if (is_over) {
+    if (certain > limits_.unread_each_max) {
       verdicts.push_back({one.descriptor, one.accepted_at, "unfinished_message"});
       continue;
     }

@@ -27,21 +27,18 @@ struct ConnectionSample {
 ///
 /// Session  A connection without one has `silent_max` from its begin, and from each Hello. Others may be silent.
 /// Guilt    One look does not distinguish unfinished frames from whole messages that wait for the owner. Guilty are
-///          connections that two looks in a row find over a limit, without a message taken in between. One look is
-///          enough where a connection without a session has kSurelyOver times its limit.
+///          connections that two looks in a row find over a limit, without a message taken in between.
 class ConnectionJudge {
  public:
   /// Whether the owner has taken all messages that had arrived.
   enum class Inbox : uint8_t { kDrained = 1, kNotDrained = 2 };
   struct Limits {
     uint64_t unread_each_max = 0;   ///< bytes of one unfinished message, as received
-    uint64_t unread_first_max = 0;  ///< the same without a session: of a Hello
     uint64_t unread_total_max = 0;  ///< of all connections without a session; beyond it the largest are ended
     TimeNs silent_max = 0;
     /// Connections without a session that one address may keep for longer than kNewFor.
     uint32_t without_session_max = 0;
   };
-  static constexpr uint64_t kSurelyOver = 4;
   /// A connection that is younger has not had the time for a Hello.
   static constexpr TimeNs kNewFor = 2 * kNsPerS;
   struct Verdict {

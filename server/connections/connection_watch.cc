@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "protocol/messages/frame.h"
 #include "server/connections/connection_ledger.h"
 
 namespace millrace::server {
@@ -19,7 +18,6 @@ constexpr TimeNs kForgottenAfter = 10 * kNsPerS;
 ConnectionWatch::ConnectionWatch(uint16_t port, uint64_t message_bytes_max, uint64_t total_bytes_max)
     : port_(port),
       judge_({.unread_each_max = message_bytes_max + kWireSlackBytes,
-              .unread_first_max = protocol::FrameLimits{}.envelope_bytes_max + kWireSlackBytes,
               .unread_total_max = total_bytes_max,
               .silent_max = kSilentMax,
               .without_session_max = kOfAddressMin}) {}
