@@ -158,7 +158,7 @@ def plot(runs, kills):
 
 
 def main():
-    here = Experiment("kills_loss", "A training whose workers and shards are killed at random", "no figure of a paper", PROGRAM)
+    here = Experiment("kills_loss", "A training whose workers and shards are killed at random", "No figure of a paper", PROGRAM)
     need_torch()
     need_data("tinyshakespeare.txt.gz")
     seconds, mtbf = (QUICK_SECONDS, QUICK_MTBF_S) if here.quick else (SECONDS, MTBF_S)
@@ -171,10 +171,10 @@ def main():
     table(ends, [("training", "", "s"), ("steps", "steps", "d"), ("seconds", "seconds", ".0f"), ("loss", "held-out loss", ".4f"),
                  ("quality", "accuracy", ".4f")])
     recoveries = {kind: sorted(kill["recovery"] for kill in kills if kill["kind"] == kind) for kind in ("worker", "shard")}
-    medians = ", ".join(f"{len(of)} kills of a {kind}: median {of[len(of) // 2]:.1f} s, longest {of[-1]:.1f} s" for kind, of in recoveries.items() if of)
+    medians = "; ".join(f"{len(of)} kills of a {kind}: median {of[len(of) // 2]:.1f} s, longest {of[-1]:.1f} s" for kind, of in recoveries.items() if of)
     here.compare("no figure; a job that survives should train to the loss of an undisturbed one",
                  f"after {ends[0]['steps']} steps, held-out loss {ends[0]['loss']:.4f} with {len(kills)} kills, {ends[1]['loss']:.4f} without; "
-                 f"time {ends[0]['seconds']:.0f} s with kills, {ends[1]['seconds']:.0f} s without; until the next step, {medians}",
+                 f"time {ends[0]['seconds']:.0f} s with kills, {ends[1]['seconds']:.0f} s without; until the next step: {medians}",
                  "a killed worker loses its residual: it has no state file here; its start loads PyTorch on two busy cores")
     here.finish(plot(runs, kills), {"workers": punisher.WORKERS, "shards": punisher.SHARDS, "mtbf_s": mtbf, "rows": ends, "recovery_s": recoveries,
                                     "kills": kills, "curves": runs})
