@@ -208,7 +208,7 @@ class StoreJobs(Nemesis):
     def put_back(self, copies):
         """Ends the shards, so that no save of theirs is under way, and starts them with these saves alone.
 
-        The table is new: a job of a late Hello (ended_alike) may have a member whose process is gone.
+        The table is new: a job of a late Hello (R11d) may have a member whose process is gone.
         """
         self.store.end()
         for part in self.folder.glob("store.db*"):
