@@ -49,7 +49,9 @@ bool SessionCore::Impl::shards_agree(uint32_t shard, const protocol::Membership&
                              std::to_string(membership.job);
     if (phase != Phase::kJoining) return mismatch(what);
     // One of the two may have ended just now (R11d). Then its shard sends the reason.
-    if (!two_numbers) two_numbers.emplace(now + kTwoNumbersMax, of_mismatch(shard_text(shard), what));
+    if (!two_numbers) {
+      two_numbers.emplace(std::min(now + kTwoNumbersMax, join_deadline()), of_mismatch(shard_text(shard), what));
+    }
     return false;
   }
   if (next.epoch == membership.epoch && !(next == membership))

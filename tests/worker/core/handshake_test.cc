@@ -14,8 +14,6 @@ namespace {
 using protocol::Hello;
 using worker::Phase;
 
-constexpr TimeNs kTwoNumbersMax = 2 * kNsPerS;  ///< R11d
-
 class Handshake : public ScriptedCore {};
 
 TEST_F(Handshake, EveryShardConnected_GreetedAndJobRunsWhenAllHaveJoined) {
@@ -240,36 +238,12 @@ TEST_P(ShardsDisagree, AndTheSessionEndsSayingOverWhat) {
   welcome.membership = membership_;
   GetParam().bend(welcome.membership);
   hear(1, welcome);
-  now_ += kTwoNumbersMax;
-  core().on_tick(now_, actions_);
   expect_ended(GetParam().code, GetParam().words);
-}
-
-/// R11d: Shard 0 ends job 7. Shard 1, which has this worker's first Hello after that, begins job 8.
-TEST_F(Handshake, AWorkerThatFindsTwoNumbersEndsWithTheReasonOfTheJobThatEnded) {
-  make();
-  core().on_connected(0, now_, actions_);
-  welcome(0);
-  core().on_connected(1, now_, actions_);
-  protocol::Welcome next;
-  next.membership = membership_;
-  next.membership.job = 8;
-  hear(1, next);
-  EXPECT_LE(core().next_deadline(), now_ + kTwoNumbersMax);
-  now_ += kTwoNumbersMax - 1;
-  core().on_tick(now_, actions_);
-  hear(1, next);  // a Hello was repeated: the time does not begin again
-  EXPECT_EQ(core().phase(), Phase::kJoining);
-  hear(0, protocol::Abort{ErrorCode::kIo, "the save is damaged"});
-  expect_ended(ErrorCode::kIo, "the save is damaged");
 }
 
 INSTANTIATE_TEST_SUITE_P(
     Views, ShardsDisagree,
-    ::testing::Values(Disagreement{"JobNumber", [](protocol::Membership& membership) { membership.job = 8; },
-                                   ErrorCode::kShardMapMismatch,
-                                   "knows the job as number 8, another shard as number 7"},
-                      Disagreement{"ShardCount", [](protocol::Membership& membership) { membership.shards.pop_back(); },
+    ::testing::Values(Disagreement{"ShardCount", [](protocol::Membership& membership) { membership.shards.pop_back(); },
                                    ErrorCode::kShardMapMismatch, "knows 1 shards, this worker 2"},
                       Disagreement{"MembersOfOneEpoch",
                                    [](protocol::Membership& membership) { membership.members[1].nonce = 1; },
@@ -293,6 +267,57 @@ INSTANTIATE_TEST_SUITE_P(
                                    },
                                    ErrorCode::kIdentityInUse, "another process is worker 0"}),
     [](const auto& of_case) { return std::string(of_case.param.name); });
+
+/// R11d: Shard 0 ends job 7. Shard 1, which has this worker's first Hello after that, begins job 8.
+class TwoNumbers : public ScriptedCore {
+ protected:
+  static constexpr TimeNs kMax = 2 * kNsPerS;
+
+  void welcome_by_both() {
+    make();
+    core().on_connected(0, now_, actions_);
+    welcome(0);
+    core().on_connected(1, now_, actions_);
+    welcome_to_next();
+  }
+  void welcome_to_next() {
+    protocol::Welcome next;
+    next.membership = membership_;
+    next.membership.job = 8;
+    hear(1, next);
+    EXPECT_EQ(core().phase(), Phase::kJoining);
+  }
+  void pass(TimeNs time) {
+    EXPECT_LE(core().next_deadline(), now_ + time);
+    now_ += time;
+    core().on_tick(now_, actions_);
+  }
+  void expect_two_numbers() {
+    expect_ended(ErrorCode::kShardMapMismatch, "knows the job as number 8, another shard as number 7");
+  }
+};
+
+TEST_F(TwoNumbers, TheWorkerEndsWithTheReasonOfTheJobThatEnded) {
+  welcome_by_both();
+  pass(kMax - 1);
+  hear(0, protocol::Abort{ErrorCode::kIo, "the save is damaged"});
+  expect_ended(ErrorCode::kIo, "the save is damaged");
+}
+
+TEST_F(TwoNumbers, WithoutAReasonTheWorkerEndsInTimeAndSaysThem) {
+  welcome_by_both();
+  pass(kMax - 1);
+  welcome_to_next();  // a Hello was repeated: the time does not begin again
+  pass(1);
+  expect_two_numbers();
+}
+
+TEST_F(TwoNumbers, AShortConnectTimeoutDoesNotHideThem) {
+  config_.connect_timeout = kMax / 2;
+  welcome_by_both();
+  pass(kMax / 2);
+  expect_two_numbers();
+}
 
 TEST_F(Handshake, AShardThatMovedIsSoughtWhereTheViewSays) {
   make_running();
