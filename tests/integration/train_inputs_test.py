@@ -168,14 +168,17 @@ class Outputs(WithServers):
     def test_AModelThatCannotTakeItsPlaceAtTheEndIsKept(self):
         data = self.path("rows.svm", made_up_rows(60, 1))
         model = self.path("late.model")
-        worker = start("train", *self.flags(0, 2), "--train", data, "-o", model)
+        state = self.path("late.state")
+        worker = start("train", *self.flags(0, 2), "--train", data, "-o", model, "--state", state)
         self.addCleanup(worker.kill)
         self.assertIn("worker 0 of 2", worker.stdout.readline())  # a pipe has the line at once; training needs the other worker
         model.mkdir()
         other = run("train", *self.flags(1, 2), "--train", data)
         _, err = worker.communicate(timeout=TIMEOUT_S)
         self.assertEqual(worker.returncode, 6, err)
-        kept = err.strip().split("; its new contents are in ")[1]
+        kept, state_said = err.strip().split("; its new contents are in ")[1].split("; ")
+        self.assertEqual(state_said, f"the state is in {state}")
+        self.assertTrue(state.exists())
         self.addCleanup(Path(kept).unlink)
         self.assertEqual(other.returncode, 0, other.stderr)  # its model has all rows of worker 0, which left as finished
         ended = run("eval", "--model-file", kept, "--test", data, "--json")
