@@ -21,11 +21,11 @@ Exit codes: 0 all rows measured, 1 a run failed or lost a push without a reason,
 """
 
 import argparse
-import json
 import random
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,6 +33,7 @@ sys.path.insert(0, str(ROOT / "tests/integration"))
 
 import etcd_members  # pylint: disable=wrong-import-position
 import punisher_test as punisher  # pylint: disable=wrong-import-position
+from rows import measured, print_json  # pylint: disable=wrong-import-position
 
 COMPUTE_MS = 50
 UNDISTURBED_S = 20
@@ -201,24 +202,13 @@ def parsed():
 
 def main():
     options = parsed()
-    rows, failed = [], 0
-    for kind in options.kill:
-        for mtbf in options.mtbf:
-            print(f"goodput: {kind}, MTBF {mtbf:g} s, {options.kills} kills: about {mtbf * options.kills + 2 * UNDISTURBED_S:.0f} s",
-                  file=sys.stderr, flush=True)
-            try:
-                rows.append(measure(options, kind, mtbf))
-            except punisher.Failure as failure:
-                print(f"goodput: {kind}, MTBF {mtbf:g} s: {failure}", file=sys.stderr)
-                failed = 1
-    show(rows, options.json)
-    return failed
+    rows, code = measured("goodput", [(f"{kind}, MTBF {mtbf:g} s, {options.kills} kills", mtbf * options.kills + 2 * UNDISTURBED_S,
+                                       partial(measure, options, kind, mtbf)) for kind in options.kill for mtbf in options.mtbf], punisher.Failure)
+    print_json(rows) if options.json else show(rows)
+    return code
 
 
-def show(rows, as_json):
-    if as_json:
-        print(json.dumps({"rows": rows}))
-        return
+def show(rows):
     print("killed   MTBF s  kills  goodput  recovery p50 s  p99 s  max s")
     for row in rows:
         print(f"{row['kind']:8} {row['mtbf_s']:6g} {row['kills']:6} {row['goodput']:8.3f} {row['recovery_p50_s']:15.2f} "

@@ -42,6 +42,7 @@ import sys
 import tempfile
 import time
 import urllib.request
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -51,6 +52,7 @@ sys.path.insert(0, str(ROOT / "tests/integration"))
 import attackers  # pylint: disable=wrong-import-position
 import punisher_test as punisher  # pylint: disable=wrong-import-position
 import trace_cost  # pylint: disable=wrong-import-position
+from rows import measured, print_json  # pylint: disable=wrong-import-position
 
 KINDS = ("silent", "unfinished", "slow_reader", "hello_flood", "wrong_key", "replay")
 WITH_KEYS = ("wrong_key", "replay")
@@ -226,22 +228,14 @@ def main():
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that its processes end with it
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # of the shards, too
-    rows, failed = [], 0
-    for kind in options.kinds:
-        print(f"hostile_rate: {kind}: about {(2 * options.pairs + 1) * options.seconds:.0f} s and the remains", file=sys.stderr, flush=True)
-        try:
-            rows.append(measure(options, kind))
-        except (punisher.Failure, attackers.Ended, OSError) as failure:
-            print(f"hostile_rate: {kind}: {failure}", file=sys.stderr)
-            failed = 1
-    show(rows, options.json)
-    return failed
+    seconds = (2 * options.pairs + 1) * options.seconds  # without the remains
+    rows, code = measured("hostile_rate", [(kind, seconds, partial(measure, options, kind)) for kind in options.kinds],
+                          (punisher.Failure, attackers.Ended, OSError))
+    print_json(rows) if options.json else show(rows)
+    return code
 
 
-def show(rows, as_json):
-    if as_json:
-        print(json.dumps({"rows": rows}))
-        return
+def show(rows):
     print("attack       ratio  quiet steps/s  growth MB  connections  at a time   messages  remains s")
     for row in rows:
         print(f"{row['kind']:11} {row['ratio']:6.3f} {row['quiet_steps_s']:14.1f} {row['growth_bytes'] / 1e6:10.1f} {row['connections']:12} "
