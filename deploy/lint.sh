@@ -3,7 +3,6 @@
 #
 #   deploy/lint.sh                 all three; needs a configured build/dev for clang-tidy (cmake --preset dev).
 #   deploy/lint.sh --only NAME     rules | format | tidy [--all]; tidy checks the changes since the last green commit.
-#   deploy/lint.sh --mark-green    all three; if they are clean, later runs check the changes since HEAD.
 #   deploy/lint.sh --format-fix    rewrites the sources with clang-format instead of checking.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -37,19 +36,9 @@ tidy() {
   /usr/bin/python3 tests/lint/tidy.py --build build/dev "$@"
 }
 
-# The stages that ran here found the commit clean, so later runs only need to check the changes since.
-mark_green() {
-  [ -z "$(git status --porcelain)" ] || { echo "lint: commit first: the mark is for a commit" >&2; return 2; }
-  rules && format && tidy || return 1
-  printf '# The last commit that deploy/lint.sh --mark-green found clean, and whose models passed (tests/lint/tidy.py).\n%s\n' \
-    "$(git rev-parse HEAD)" >tests/lint/green_commit.txt
-  echo "lint: tests/lint/green_commit.txt names $(git rev-parse --short HEAD): commit it"
-}
-
 case "${1:-}" in
   "") failed=0; rules || failed=1; format || failed=1; tidy || failed=1; exit "$failed" ;;
   --only) case "${2:-}" in rules | format | tidy) "${@:2}" ;; *) echo "lint: --only rules | format | tidy" >&2; exit 2 ;; esac ;;
-  --mark-green) mark_green ;;
   --format-fix) sources | xargs -r clang-format-19 -i ;;
   -h | --help) sed -n '2,/^set -/{/^#/p}' "$0" | sed 's/^# \{0,1\}//' ;;
   *) echo "lint: unknown option '$1'" >&2; exit 2 ;;

@@ -4,7 +4,7 @@
 #   deploy/test.sh                 all stages, in this order.
 #                                    setup  installs missing packages (deploy/setup.sh --tests).
 #                                    build  the dev preset: every program, and the tests of stage dev.
-#                                    asan   AddressSanitizer, UBSan: the unit tests and, with fewer seeds, simulations.
+#                                    asan   AddressSanitizer, UBSan: unit tests and, with fewer seeds, simulations.
 #                                    tsan   ThreadSanitizer over the tests that have threads.
 #                                    fuzz   every fuzzer, 5 seconds each, two at a time.
 #                                    lint   clang-format; clang-tidy and headers alone, on changes since green_commit.
@@ -12,6 +12,8 @@
 #                                    dev    vector kernels on every instruction set, simulations, lint, integration
 #                                           tests, among them 30 seconds of the punisher. extend_test if a path of
 #                                           tests/integration/extend/depends.txt changed since the last green commit.
+#                                  Of the unit tests, simulations and fuzzers: those that a change since the last green
+#                                  commit can reach (tests/lint/affected.py).
 #   deploy/test.sh --quick         setup, build, dev.
 #   deploy/test.sh --release       all stages, and in each the tests that CI leaves out. All unit tests run in all three
 #                                  builds, everything under lint, the models, fuzzers for 60 seconds each. Then two more
@@ -45,24 +47,53 @@ trap '[ -z "$in_memory" ] || rm -rf "$in_memory"' EXIT
 
 stage_setup() { deploy/setup.sh --tests; }
 
-# build_and_test PRESET TARGET CTEST-OPTIONS…: with --release, all tests of the preset. One more test at a time
-# than JOBS: some wait for time-outs and sockets.
-build_and_test() {
-  local preset=$1 target=$2
-  shift 2
-  if [ "$release" = yes ]; then
-    target=all
-    set -- -LE '^(integration|model)$'
-  fi
-  cmake --preset "$preset" && cmake --build --preset "$preset" -j "$JOBS" --target "$target" &&
-    ctest --preset "$preset" -j $((JOBS + 1)) "$@" --no-tests=error
+# find_affected PRESET OPTIONS…: asks tests/lint/affected.py about the tests that its options name. CI has to run `tests`
+# again, which need `targets`, and may leave out `left_out`.
+find_affected() {
+  local found
+  found=$(/usr/bin/python3 tests/lint/affected.py --build "build/$1" "${@:2}" $([ "$release" = no ] || echo --all)) || return 1
+  mapfile -t targets < <(awk '$3 == 1 && $1 != "-" { print $1 }' <<<"$found" | sort -u)
+  mapfile -t tests < <(awk '$3 == 1 { print $2 }' <<<"$found")
+  mapfile -t left_out < <(awk '$3 == 0 { print $2 }' <<<"$found")
 }
 
-stage_build() { cmake --preset dev && cmake --build --preset dev -j "$JOBS" --target "$([ "$release" = yes ] && echo all || echo millrace_dev_tests)"; }
+# one_of NAME…: the regular expression of these names.
+one_of() { local IFS='|'; echo "^($*)\$"; }
 
-stage_asan() { build_and_test asan millrace_asan_tests -L '^(only_asan|sim)$'; }
+# build_and_test PRESET LABELS: with --release, all tests of the preset. One more test at a time than JOBS: some wait
+# for time-outs and sockets.
+build_and_test() {
+  local targets tests left_out choice
+  cmake --preset "$1" || return 1
+  if [ "$release" = yes ]; then
+    targets=(all)
+    choice=(-LE '^(integration|model)$')
+  else
+    find_affected "$1" --labels "$2" || return 1
+    [ "${#tests[@]}" -gt 0 ] || return 0
+    choice=(-R "$(one_of "${tests[@]}")")
+  fi
+  cmake --build --preset "$1" -j "$JOBS" --target "${targets[@]}" && ctest --preset "$1" -j $((JOBS + 1)) "${choice[@]}" --no-tests=error
+}
 
-stage_tsan() { build_and_test tsan millrace_tsan_tests -L '^only_tsan$'; }
+# find_affected_here: the tests of stage dev that it may leave out.
+find_affected_here() { find_affected dev --labels '^(unit|sim)$' --without '^(only_asan|only_tsan|release)$'; }
+
+stage_build() {
+  local targets tests left_out
+  cmake --preset dev || return 1
+  if [ "$release" = yes ]; then
+    targets=(all)
+  else
+    find_affected_here || return 1
+    targets+=(millrace_programs)
+  fi
+  cmake --build --preset dev -j "$JOBS" --target "${targets[@]}"
+}
+
+stage_asan() { build_and_test asan '^(only_asan|sim)$'; }
+
+stage_tsan() { build_and_test tsan '^only_tsan$'; }
 
 # One fuzzer for FUZZ_SECONDS. New inputs go to the build folder; tests/fuzz/corpus/NAME only seeds.
 fuzz_one() {
@@ -86,9 +117,11 @@ export -f fuzz_one
 export LOGS
 
 stage_fuzz() {
-  cmake --preset fuzz && cmake --build --preset fuzz -j "$JOBS" || return 1
-  find build/asan/tests/fuzz -maxdepth 1 -name '*_fuzz' -type f -perm -u+x | sort |
-    xargs -r -P 2 -I {} bash -c 'fuzz_one {}'
+  local targets tests left_out
+  cmake --preset fuzz && find_affected asan --fuzzers || return 1
+  [ "${#targets[@]}" -gt 0 ] || return 0
+  cmake --build build/asan -j "$JOBS" --target "${targets[@]}" || return 1
+  printf 'build/asan/tests/fuzz/%s\n' "${targets[@]}" | xargs -P 2 -I {} bash -c 'fuzz_one {}'
 }
 
 stage_lint() {
@@ -130,19 +163,23 @@ serves_as_tmp() {
 # Processes wait for each other more than they compute: two more tests than there are cores. What cannot share the machine has a
 # lock (RESOURCE_LOCK in tests/CMakeLists.txt).
 stage_dev() {
-  local depends left_out='model'
+  local depends unwanted='model' targets tests left_out others=()
   mapfile -t depends < <(grep -v '^#' tests/integration/extend/depends.txt)
   if same_as_green "${depends[@]}"; then
     echo "extend_test: unchanged since the commit of $GREEN, for which it passed"
-    left_out+='|extend'
+    unwanted+='|extend'
   fi
-  [ "$release" = yes ] || left_out+='|only_asan|only_tsan|release'
+  if [ "$release" = no ]; then
+    unwanted+='|only_asan|only_tsan|release'
+    find_affected_here || return 1
+    [ "${#left_out[@]}" -eq 0 ] || others=(-E "$(one_of "${left_out[@]}")")
+  fi
   # Tests commit to membership tables all the time: on a disk, each commit waits for fsync.
   local temporary=${TMPDIR:-/tmp}
   if in_memory=$(mktemp -d -p /dev/shm millrace-test.XXXXXX 2>/dev/null) && serves_as_tmp "$in_memory"; then
     temporary=$in_memory
   fi
-  TMPDIR=$temporary ctest --preset dev -j $((JOBS + 2)) -LE "^($left_out)\$" --no-tests=error
+  TMPDIR=$temporary ctest --preset dev -j $((JOBS + 2)) -LE "^($unwanted)\$" "${others[@]}" --no-tests=error
 }
 
 stage_papers() {

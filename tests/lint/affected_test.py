@@ -1,0 +1,78 @@
+#!/usr/bin/env python3
+"""Which tests a change reaches (affected.py), in a configured build: affected_test.py BUILD"""
+
+import os
+import sys
+import unittest
+
+import affected
+from tidy import ROOT, Tree
+
+BUILD = os.path.abspath(sys.argv.pop(1))
+EVERY_TEST = "^(unit|sim|only_asan|only_tsan)$"
+
+
+class AChange(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        reach = affected.Reach(BUILD, Tree(ROOT, BUILD))
+        cls.files = {target: reach.files(target) for target, _ in affected.tests_of(BUILD, EVERY_TEST, "^$") if target != affected.NO_TARGET}
+
+    def reached_by(self, *changed):
+        for path in changed:
+            self.assertTrue(os.path.exists(os.path.join(ROOT, path)), f"{path} has gone: name another one here")
+        return {target for target, files in self.files.items() if affected.is_reached(target, files, set(changed))}
+
+    def assert_reached(self, changed, reached, not_reached):
+        found = self.reached_by(changed)
+        self.assertLessEqual(set(reached), found)
+        self.assertFalse(found.intersection(not_reached))
+
+    def test_OfASourceReachesTheTestsThatLinkIt(self):
+        self.assert_reached("worker/core/session_core.cc", ("worker_core_test", "cluster_sim_test"), ("kernels_test", "switch_agg_test"))
+        self.assert_reached("kernels/base/random.cc", ("kernels_test", "server_test", "worker_core_test"), ())
+
+    def test_OfAHeaderReachesTheTestsThatIncludeIt(self):
+        self.assert_reached("server/rounds/job_rounds.h", ("server_test", "cluster_sim_test"), ("kernels_test", "monitoring_trace_test"))
+
+    def test_OfATestsOwnSourceReachesThatTest(self):
+        for target, files in self.files.items():
+            own = [path for path in files if path.startswith("tests/") and path.endswith("_test.cc")]
+            self.assertTrue(own, f"{target} has no source of its own")
+            self.assertIn(target, self.reached_by(own[0]), own[0])
+            # Two tests may share a source: protocol_datagram_test and protocol_portable_mac_test do.
+            self.assertLessEqual(len(self.reached_by(own[0]) - self.readers() - {target}), 1, own[0])
+
+    def readers(self):
+        return {target for target, files in self.files.items() if affected.READS_THE_TREE in files}
+
+    def test_OfASchemaReachesTheTestsOfItsMessages(self):
+        self.assert_reached("protocol/messages/messages.capnp", ("protocol_frame_test", "server_test"), ("kernels_test",))
+
+    def test_OfADocumentReachesTheTestsThatMayReadIt(self):
+        readers = self.reached_by("README.md")
+        self.assertEqual(readers, self.readers())
+        self.assertIn("protocol_vectors_test", readers)
+        self.assertNotIn("kernels_test", readers)
+
+    def test_OfAFoldersRulesReachesTheTestsOfItsFiles(self):
+        self.assert_reached("worker/CMakeLists.txt", ("worker_core_test", "cluster_sim_test"), ("kernels_test",))
+
+    def test_OfTheBuildReachesAllTests(self):
+        for path in affected.EVERYTHING:
+            self.assertEqual(self.reached_by(path), set(self.files), path)
+
+    def test_OfNothingReachesNoTest(self):
+        self.assertEqual(self.reached_by(), set())
+
+    def test_ThatIsNotKnownReachesAllTests(self):
+        self.assertTrue(all(affected.is_reached(target, files, None) for target, files in self.files.items()))
+
+    def test_OfASeedReachesItsFuzzer(self):
+        changed = {"tests/fuzz/corpus/frame_fuzz/seed"}
+        self.assertTrue(affected.is_reached("frame_fuzz", frozenset(), changed))
+        self.assertFalse(affected.is_reached("model_fuzz", frozenset(), changed))
+
+
+if __name__ == "__main__":
+    unittest.main()
