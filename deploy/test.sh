@@ -160,7 +160,7 @@ serves_as_tmp() {
     cp /bin/true "$1/probe" && "$1/probe" && rm "$1/probe"
 }
 
-# Processes wait for each other more than they compute: two more tests than there are cores. What cannot share the machine has a
+# Processes wait for each other more than they compute: three more tests than there are cores. What cannot share the machine has a
 # lock (RESOURCE_LOCK in tests/CMakeLists.txt).
 stage_dev() {
   local depends unwanted='model' targets tests left_out others=()
@@ -179,7 +179,7 @@ stage_dev() {
   if in_memory=$(mktemp -d -p /dev/shm millrace-test.XXXXXX 2>/dev/null) && serves_as_tmp "$in_memory"; then
     temporary=$in_memory
   fi
-  TMPDIR=$temporary ctest --preset dev -j $((JOBS + 2)) -LE "^($unwanted)\$" "${others[@]}" --no-tests=error
+  TMPDIR=$temporary ctest --preset dev -j $((JOBS + 3)) -LE "^($unwanted)\$" "${others[@]}" --no-tests=error
 }
 
 stage_papers() {
