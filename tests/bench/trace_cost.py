@@ -15,6 +15,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.request
 from pathlib import Path
@@ -70,6 +71,8 @@ class Job:
     def _port_of(worker):
         for line in worker.stdout:
             if "status: port " in line:
+                # A full pipe would stop the worker.
+                threading.Thread(target=worker.stdout.read, daemon=True).start()
                 return "127.0.0.1:" + line.split("status: port ")[1].strip()
         raise RuntimeError("a worker has ended")
 
