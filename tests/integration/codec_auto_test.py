@@ -6,12 +6,12 @@
 
 import json
 import re
-import socket
 import time
 import unittest
 import urllib.request
 
 from commands import TIMEOUT_S, WithServers, made_up_rows, run, start
+from reserved_ports import ReservedPorts
 
 WHY = re.compile(r"^(dense|[a-z_0-9]+\+[a-z_0-9]+): [\d.]+ (ns|us|ms|s) against .*, density [\d.e-]+$")
 
@@ -34,9 +34,9 @@ class Automatic(WithServers):
             self.assertEqual(other["audit"]["imbalance"], 0)
 
     def test_StatusAndLogSayWhy(self):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            address = f"127.0.0.1:{probe.getsockname()[1]}"
+        ports = ReservedPorts(1)
+        self.addCleanup(ports.close)
+        address = f"127.0.0.1:{ports.numbers[0]}"
         worker = start("train", *self.flags(job="why"), "--train", self.rows(), "--epochs", 1000, "--batch", 50, "--http", address,
                        "--codec-up", "auto", "--codec-down", "auto", "--link-rate", "100mbit", "--verbose", "--compute-time", "5ms")
         try:

@@ -18,6 +18,9 @@ SHARED = Path(os.environ.get("MILLRACE_SHARED", Path(__file__).resolve().parents
 W8A = SHARED / "data/w8a.svm.gz"
 NETLAB = Path(__file__).resolve().parents[2] / "deploy/netlab.sh"
 TIMEOUT_S = 240
+# Of a healthy switch. Ten time-outs of one worker cause a fallback, and on a busy machine the switch may not run
+# meanwhile. tests/worker/switch and tests/sim/switch check under a virtual clock that there are none.
+FALLBACKS_MAX = 3
 
 
 def millrace(*arguments):
@@ -47,6 +50,13 @@ def made_up_rows(count, seed):
         label = 1 if sum(weights[index] for index in features) + draw.gauss(0, 0.3) > 0 else -1
         lines.append(f"{label:+d} " + " ".join(f"{index + 1}:1" for index in features))
     return "\n".join(lines) + "\n"
+
+
+def assert_at_switch(test, result):
+    """A worker's result: the switch decided, but for a few fallbacks, the last of which may be under way at the end."""
+    said = result["switch"]
+    test.assertLessEqual(said["fallbacks"], FALLBACKS_MAX, said)
+    test.assertTrue(said["at_switch"] or said["fallbacks"] > said["came_back"], said)
 
 
 class WithServers(unittest.TestCase):

@@ -1,14 +1,15 @@
-"""A cluster of real etcd members for tests: on free ports of the loopback, with data in a folder of the test."""
+"""A cluster of real etcd members for tests: on ports of their own, with data in a folder of the test."""
 
 import json
 import shutil
 import signal
-import socket
 import subprocess
 import time
 import urllib.error
 import urllib.request
 from pathlib import Path
+
+from reserved_ports import ReservedPorts
 
 WAIT_S = 120  # no event of a healthy cluster takes this long
 
@@ -17,21 +18,13 @@ def is_here():
     return shutil.which("etcd") is not None
 
 
-def free_ports(count):
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
-
-
 class Members:
     """Some members, by number. Their processes end with end()."""
 
     def __init__(self, folder, count, client_flags=(), scheme="http", host="127.0.0.1", enter=()):
         self.folder, self.client_flags, self.scheme, self.host, self.enter = Path(folder), list(client_flags), scheme, host, list(enter)
-        ports = free_ports(2 * count)
-        self.client_ports, self.peer_ports = ports[:count], ports[count:]
+        self.ports = ReservedPorts(2 * count)
+        self.client_ports, self.peer_ports = self.ports.numbers[:count], self.ports.numbers[count:]
         self.processes = [None] * count
         for member in range(count):
             self.start(member)
@@ -84,3 +77,4 @@ class Members:
         for member, process in enumerate(self.processes):
             if process:
                 self.kill(member)
+        self.ports.close()

@@ -20,7 +20,7 @@
 namespace millrace::protocol {
 namespace {
 
-constexpr int kWaitMs = 10'000;
+constexpr int kWaitMs = 60'000;
 
 class HandshakeProcess : public ::testing::Test {
  protected:

@@ -21,6 +21,7 @@ from pathlib import Path
 REFUSE_CALLS = sys.argv.pop(2) if len(sys.argv) > 2 else "build/dev/tests/integration/refuse_calls"
 
 from commands import PROGRAMS, TIMEOUT_S, made_up_rows, millrace  # noqa: E402
+from reserved_ports import ReservedPorts  # noqa: E402
 
 HOSTS = "127.0.0.1 localhost both\n::1 localhost both\n127.0.0.1 four\n::1 six\n"
 JOB = 31
@@ -133,21 +134,14 @@ class Names(InFolder):
 
     def test_ShardsFindEachOtherByTheNamesThatTheyAdvertise(self):
         # Re-selection: shards ask each other for their thresholds in every step.
+        ports = ReservedPorts(2)
+        self.addCleanup(ports.close)
         lines = [self.serve("--shard", shard, "--shards", 2, "--advertise", f"tcp://both:{port}", listen=f"tcp://127.0.0.1:{port}")[1]
-                 for shard, port in enumerate(self.free_ports(2))]
+                 for shard, port in enumerate(ports.numbers)]
         servers = ",".join(line["address"].removeprefix("tcp://") for line in lines)
         self.assertIn("both:", servers)
         self.ends_well(*(self.worker(servers, "--select", "topk:0.5", "--reselect", "topk:0.5", worker=worker, workers=2)
                          for worker in range(2)))
-
-    @staticmethod
-    def free_ports(count):
-        import socket
-        sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-        ports = [one.getsockname()[1] for one in sockets]
-        for one in sockets:
-            one.close()
-        return ports
 
     def test_AWorkerFindsASwitchOfEitherFamilyByItsName(self):
         key = self.folder / f"{JOB}.key"

@@ -23,6 +23,7 @@ from pathlib import Path
 import browser
 from certificates import OPENSSL, certify
 from commands import PROGRAMS, TIMEOUT_S, made_up_rows, millrace, run, start
+from reserved_ports import ReservedPorts
 from shards_by_hand import SHARDS, Cluster
 
 if OPENSSL is None:
@@ -189,9 +190,9 @@ scrape_configs:
     authorization: {{credentials_file: {self.token}}}
     static_configs: [{{targets: {targets}}}]
 """, encoding="utf-8")
-        with socket.socket() as one:
-            one.bind(("127.0.0.1", 0))
-            port = one.getsockname()[1]
+        ports = ReservedPorts(1)
+        self.addCleanup(ports.close)
+        port = ports.numbers[0]
         prometheus = subprocess.Popen(["prometheus", f"--config.file={config}", f"--storage.tsdb.path={self.folder / 'tsdb'}",
                                        f"--web.listen-address=127.0.0.1:{port}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         self.addCleanup(prometheus.wait)

@@ -9,7 +9,6 @@ Skipped where Chromium is not installed. MILLRACE_SCREENSHOTS=FOLDER keeps a pic
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 import tempfile
@@ -20,6 +19,7 @@ from pathlib import Path
 
 import browser
 from commands import PROGRAMS, made_up_rows, start
+from reserved_ports import ReservedPorts
 from shards_by_hand import SHARDS, WORKERS, Cluster
 
 if browser.program() is None:
@@ -32,22 +32,14 @@ NARROW = 360
 PICTURES = os.environ.get("MILLRACE_SCREENSHOTS")
 
 
-def free_ports(count):
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
-
-
 class Page(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         folder = tempfile.TemporaryDirectory()
         cls.addClassCleanup(folder.cleanup)
-        cls.worker_ports = free_ports(WORKERS)
+        ports = ReservedPorts(WORKERS)
+        cls.addClassCleanup(ports.close)
+        cls.worker_ports = ports.numbers
         cls.workers = [f"127.0.0.1:{port}" for port in cls.worker_ports]
         cls.cluster = Cluster(folder.name, str(Path(folder.name) / "table.db"), "--page-workers", ",".join(cls.workers))
         cls.addClassCleanup(cls.cluster.end)

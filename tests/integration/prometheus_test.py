@@ -10,7 +10,6 @@ Skipped where Prometheus or python3-yaml is not installed. Without MPI there are
 import json
 import math
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -26,6 +25,7 @@ sys.argv.insert(1, str(PROGRAMS))  # mpi_ranks takes it off again
 import mpi_ranks  # noqa: E402
 import promql  # noqa: E402
 from monitored_cluster import WORKERS, MonitoredCluster  # noqa: E402
+from reserved_ports import ReservedPorts  # noqa: E402
 
 try:
     import yaml
@@ -51,12 +51,6 @@ EMPTY = {
 NO_VALUE = {
     "millrace_shard_merged_updates_total": "0 / 0: no job is asynchronous with a slow worker",
 }
-
-
-def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
 
 
 def panel_queries():
@@ -102,7 +96,9 @@ class PrometheusTest(MonitoredCluster):
             one["static_configs"] = [{"targets": targets[one["job_name"]]}]
         configuration["global"] |= {"scrape_interval": "500ms", "scrape_timeout": "500ms", "evaluation_interval": "500ms"}
         configuration["rule_files"] = [str(MONITORING / one) for one in configuration["rule_files"]]
-        port = free_port()
+        ports = ReservedPorts(1)
+        self.addCleanup(ports.close)
+        port = ports.numbers[0]
         log = open(self.path("prometheus.log"), "w", encoding="utf-8")
         self.addCleanup(log.close)
         prometheus = subprocess.Popen(

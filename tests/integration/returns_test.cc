@@ -114,7 +114,7 @@ TEST_F(Returns, AKilledWorkerWithoutAStateTakesTheOthersWeights) {
 
 TEST_F(Returns, WhoJoinsAfterItsPlaceWasGivenUpTakesPartToTheEnd) {
   ASSERT_NO_FATAL_FAILURE(start_shards(2));
-  const std::vector<std::string> common = {"parts=2", "heartbeat_ms=200", "dead_after_ms=1000", "weights=1"};
+  const std::vector<std::string> common = {"parts=2", "heartbeat_ms=200", "dead_after_ms=3000", "weights=1"};
   const auto with = [&](std::vector<std::string> more) {
     more.insert(more.begin(), common.begin(), common.end());
     return more;

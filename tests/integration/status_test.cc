@@ -20,6 +20,11 @@ constexpr int kLookEveryMs = 20;
 
 class StatusCommand : public ClusterProcesses {
  protected:
+  /// Starts a worker that trains to the end of the test. Its output is not read that long: a full pipe would stop it.
+  launch::ChildProcess start_endless(uint32_t worker, uint32_t workers) {
+    return start_worker(worker, workers, 1'000'000, {"quiet_from=10"});
+  }
+
   struct Said {
     nlohmann::json json;
     int exit_code = -1;
@@ -64,7 +69,7 @@ class StatusCommand : public ClusterProcesses {
 TEST_F(StatusCommand, WorkerThatIsLackingIsNamedAndOneOfAnotherShapeWithTheField) {
   ASSERT_NO_FATAL_FAILURE(start_shards(2));
   std::vector<launch::ChildProcess> workers;
-  for (const uint32_t worker : {0u, 2u}) workers.push_back(start_worker(worker, 3, 1'000'000));
+  for (const uint32_t worker : {0u, 2u}) workers.push_back(start_endless(worker, 3));
   for (auto& worker : workers) wait_for_line(worker, "log joined job");
   const Said lacking = ask_until("waiting to start", [](const Said&) { return true; });
   EXPECT_THAT(lacking.verdict(), HasSubstr("worker 1 never said Hello"));
@@ -78,7 +83,7 @@ TEST_F(StatusCommand, WorkerThatIsLackingIsNamedAndOneOfAnotherShapeWithTheField
   EXPECT_THAT(refused.verdict(), AllOf(HasSubstr("refused worker 1"), HasSubstr("dimension 20000 here, 19999 there")));
   EXPECT_EQ(refused.exit_code, 10);
 
-  workers.push_back(start_worker(1, 3, 1'000'000));
+  workers.push_back(start_endless(1, 3));
   const Said running =
       ask_until("running", [](const Said& said) { return said.job()["waits"][0]["steps_decided"] > 0; });
   EXPECT_EQ(running.exit_code, 0);
@@ -87,7 +92,7 @@ TEST_F(StatusCommand, WorkerThatIsLackingIsNamedAndOneOfAnotherShapeWithTheField
 TEST_F(StatusCommand, WorkerThatIsStoppedIsNamedUntilItGoesOn) {
   ASSERT_NO_FATAL_FAILURE(start_shards(2));
   std::vector<launch::ChildProcess> workers;
-  for (const uint32_t worker : {0u, 1u}) workers.push_back(start_worker(worker, 2, 1'000'000));
+  for (const uint32_t worker : {0u, 1u}) workers.push_back(start_endless(worker, 2));
   wait_for_line(workers[1], "pushed 3");
   ::kill(workers[1].pid(), SIGSTOP);
   const Said stopped = ask_until("stalled", [](const Said& said) {

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 from pathlib import Path
 
@@ -88,3 +89,13 @@ class OnDevice(unittest.TestCase):
         said = command(*inside(FAR, sys.executable, "-c", program, f"http://{address}/status"))
         self.assertEqual(said.returncode, 0, said.stderr)
         return json.loads(said.stdout)
+
+    def lcores_after_a_load(self, address):
+        """Waits until every lcore has reported a load. They report ten times a second, or later on a busy machine."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while True:
+            lcores = self.status(address)["lcores"]
+            if all(lcore["packets_in"] > 4 * SLOTS and lcore["events"].get("closed", 0) > SLOTS for lcore in lcores):
+                return lcores
+            self.assertLess(time.monotonic(), deadline, lcores)
+            time.sleep(0.05)

@@ -5,7 +5,6 @@ addresses and ports, as a card's RSS does. Both lcores serve a job at the same t
 Takes the folder of the programs. Exits 77 (skipped, for ctest) where there are no namespaces, or no DPDK."""
 
 import json
-import time
 
 from switch_lab import BENCH, FAR, JOBS, NEAR, PROGRAM, SLOTS, TIMEOUT_S, WINDOW, OnDevice, inside, main
 
@@ -29,13 +28,10 @@ class TwoLcores(OnDevice):
             out, err = load.communicate(timeout=TIMEOUT_S)
             self.assertEqual(load.returncode, 0, err)
             self.assertGreater(json.loads(out)["turns"], SLOTS, "no slot continued")
-        time.sleep(0.3)  # lanes report their counts ten times a second
-        lcores = self.status(line["http"])["lcores"]
+        lcores = self.lcores_after_a_load(line["http"])
         switch.terminate()
         self.assertEqual(switch.wait(timeout=TIMEOUT_S), 0)
         for lcore in lcores:
-            self.assertGreater(lcore["packets_in"], 4 * SLOTS)
-            self.assertGreater(lcore["events"]["closed"], SLOTS)
             for fault in ("bad_mac", "replay", "wrong_binding", "malformed_payload", "stranger"):
                 self.assertNotIn(fault, lcore["events"])
         return lcores

@@ -19,7 +19,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
-from commands import NETLAB, PROGRAMS, TIMEOUT_S, millrace
+from commands import NETLAB, PROGRAMS, TIMEOUT_S, assert_at_switch, millrace
 
 PREFIX = f"sl{os.getpid() % 100000}"
 SERVERS, SWITCH, FIRST_WORKER = 1, 2, 3  # hosts
@@ -128,8 +128,7 @@ class SwitchLoss(unittest.TestCase):
         model, results = self.model(loss, ["--switch-job", JOB, "--switch-key", self.key, "--switch-slots", SLOTS,
                                            "--switch-codec", "gap+fixed32"])
         for result in results:
-            self.assertTrue(result["switch"]["at_switch"])
-            self.assertEqual(result["switch"]["fallbacks"], 0)
+            assert_at_switch(self, result)
         return model, [result["switch"] for result in results]
 
     def mark(self, hosts):

@@ -21,6 +21,7 @@
 // - hold_at=STEP: after pushing that step, prints "holding" and waits for SIGUSR1
 // - weights=1: gives its weights to connect(): it may join a job that runs, and rejoins. It trains from the job's
 //   step on to STEPS, and prints "begins STEP" where that is not 0
+// - quiet_from=STEP: prints no pushes and updates from that step on, for a test that does not read to the end
 // - state=PATH: takes the place of an earlier process of this worker, with that one's saved state, if it exists. With
 //   save_every=N it saves its own state every N pushes and prints "saved"
 // - begin=VALUE: every weight's first value; initial=own|first
@@ -53,6 +54,7 @@ struct Settings {
   uint64_t dimension = 20'000;
   uint64_t steps = 0;
   uint64_t hold_at = UINT64_MAX;
+  uint64_t quiet_from = UINT64_MAX;
   bool gives_weights = false;
   uint32_t save_every = 0;
   float begin = 0;
@@ -96,6 +98,8 @@ bool apply_setting(Settings& settings, const std::string& word) {
     settings.job.codec_up = settings.job.codec_down = *codec_of(value);
   } else if (key == "hold_at") {
     settings.hold_at = number;
+  } else if (key == "quiet_from") {
+    settings.quiet_from = number;
   } else if (key == "weights") {
     settings.gives_weights = number == 1;
   } else if (key == "state") {
@@ -188,7 +192,7 @@ class Training {
     for (uint64_t i = 0; i < gradient_.size(); ++i)
       gradient_[i] = static_cast<float>(own * static_cast<double>(level(step_, i)));
     const uint64_t number = session_->push(0, gradient_);
-    std::printf("pushed %llu\n", static_cast<unsigned long long>(step_));
+    if (step_ < settings_.quiet_from) std::printf("pushed %llu\n", static_cast<unsigned long long>(step_));
     pushed_.emplace_back(number, step_);
     if (settings_.save_every != 0 && (number + 1) % settings_.save_every == 0) {
       session_->save(settings_.me.save_path);
@@ -201,7 +205,10 @@ class Training {
   void await() {
     const auto [number, step] = pushed_.front();
     pushed_.pop_front();
-    for (const auto& piece : session_->await(0, number).pieces) print_piece(step, piece);
+    const auto update = session_->await(0, number);
+    if (step < settings_.quiet_from) {
+      for (const auto& piece : update.pieces) print_piece(step, piece);
+    }
     // Where the others continued without it, it does not make up for the steps that it missed.
     step_ = std::max(step_, session_->steps_applied(0));
   }

@@ -13,7 +13,7 @@ import unittest
 import urllib.request
 from pathlib import Path
 
-from commands import PROGRAMS, TIMEOUT_S, WithServers, made_up_rows, run, start
+from commands import PROGRAMS, TIMEOUT_S, WithServers, assert_at_switch, made_up_rows, run, start
 
 JOB = 21
 WORKERS = 3
@@ -127,9 +127,10 @@ class Switch(WithSwitch):
         results, _ = self.end(self.begin(address, "--epochs", 3))
         for result in results:
             self.assertEqual(result["path"], "switch")
-            self.assertTrue(result["switch"]["at_switch"])
-            self.assertEqual(result["switch"]["fallbacks"], 0)
+            assert_at_switch(self, result)
             self.assertGreaterEqual(result["switch"]["turns"], result["steps"])
+        without_fallback = results[0]["steps"] if results[0]["switch"]["fallbacks"] == 0 else 1
+        self.job_at_switch_when(lambda job: job["events"].get("closed", 0) >= without_fallback)
 
     def test_AKilledSwitchIsReplacedByAShardAndComesBack(self):
         switch, address = self.start_switch()
@@ -145,7 +146,7 @@ class Switch(WithSwitch):
         for result in results:
             self.assertGreaterEqual(result["switch"]["fallbacks"], 1)
             self.assertGreaterEqual(result["switch"]["came_back"], 1)
-            self.assertTrue(result["switch"]["at_switch"])
+            assert_at_switch(self, result)
 
     def test_TheSwitchCountsWhatIsSentAgainAndTheTurnThatWaits(self):
         _, address = self.start_switch()
@@ -196,7 +197,7 @@ class Switch(WithSwitch):
         results, said = self.end(workers)
         self.assertIn("this worker continues from there", said[2])
         for result in results:
-            self.assertTrue(result["switch"]["at_switch"])
+            assert_at_switch(self, result)
 
     def test_AWorkerThatIsKilledIsLeftOut(self):
         _, address = self.start_switch()
@@ -217,18 +218,19 @@ class Switch(WithSwitch):
         workers[2] = self.begin(address, "--epochs", 12, "--compute-time", "5ms", "--state", self.path("two.state"), only=2)[0]
         results, said = self.end(workers)
         self.assertIn("this worker continues from there", said[2])
-        self.assertTrue(results[2]["switch"]["at_switch"])
+        assert_at_switch(self, results[2])
         self.assertGreater(results[2]["switch"]["turns"], 10)
         self.assertLess(results[2]["steps"], results[0]["steps"])
 
     def test_AJobTrainsAfterAnEarlierJobOfItsNumber(self):
         _, address = self.start_switch()
         first, _ = self.end(self.begin(address, "--epochs", 2, job="first"))
+        closed = self.job_at_switch_when(lambda job: job["events"].get("closed", 0) > 0 and job["slots_in_use"] == 0)["events"]["closed"]
         second, _ = self.end(self.begin(address, "--epochs", 2, job="second"))
         self.assertEqual(second[0]["epochs"][-1]["held_out"], first[0]["epochs"][-1]["held_out"])
         for result in second:
-            self.assertTrue(result["switch"]["at_switch"])
-            self.assertEqual(result["switch"]["fallbacks"], 0)
+            assert_at_switch(self, result)
+        self.job_at_switch_when(lambda job: job["events"]["closed"] > closed)
 
     def test_RefusesWhatThisPathDoesNotHave(self):
         _, address = self.start_switch()

@@ -18,6 +18,10 @@
 namespace millrace::testing {
 namespace {
 
+// As in tests/integration/reserved_ports.py.
+constexpr uint16_t kReservedFirst = 20'000;
+constexpr uint16_t kReservedCount = 6'000;
+
 bool has_etcd() {
   for (const char* path : {"/usr/bin/etcd", "/usr/local/bin/etcd"}) {
     if (::access(path, X_OK) == 0) return true;
@@ -25,19 +29,27 @@ bool has_etcd() {
   return false;
 }
 
-}  // namespace
-
-uint16_t free_port() {
-  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in at{.sin_family = AF_INET, .sin_port = 0, .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_zero = {}};
-  socklen_t size = sizeof at;
-  MILLRACE_CHECK(::bind(fd, reinterpret_cast<sockaddr*>(&at), size) == 0);
-  MILLRACE_CHECK(::getsockname(fd, reinterpret_cast<sockaddr*>(&at), &size) == 0);
-  ::close(fd);
-  return ntohs(at.sin_port);
+/// Returns a socket at this port of the loopback; empty: another socket of its kind has the port.
+Descriptor socket_at(uint16_t port, int kind) {
+  Descriptor socket(::socket(AF_INET, kind | SOCK_CLOEXEC, 0));
+  MILLRACE_CHECK(socket);
+  const sockaddr_in at{
+      .sin_family = AF_INET, .sin_port = htons(port), .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_zero = {}};
+  if (::bind(socket.number(), reinterpret_cast<const sockaddr*>(&at), sizeof at) != 0) return {};
+  return socket;
 }
 
-EtcdServer::EtcdServer() : client_port_(free_port()), peer_port_(free_port()) {
+}  // namespace
+
+ReservedPort::ReservedPort() {
+  for (auto offset = static_cast<uint32_t>(::getpid());; ++offset) {  // the next process begins at another one
+    number_ = static_cast<uint16_t>(kReservedFirst + offset % kReservedCount);
+    holder_ = socket_at(number_, SOCK_DGRAM);
+    if (holder_ && socket_at(number_, SOCK_STREAM)) return;
+  }
+}
+
+EtcdServer::EtcdServer() {
   std::string pattern = ::testing::TempDir() + "millrace-etcd-XXXXXX";
   MILLRACE_CHECK(::mkdtemp(pattern.data()) != nullptr);
   folder_ = pattern;
@@ -50,11 +62,11 @@ std::unique_ptr<EtcdServer> EtcdServer::start() {
   return server;
 }
 
-std::string EtcdServer::endpoint() const { return "127.0.0.1:" + std::to_string(client_port_); }
+std::string EtcdServer::endpoint() const { return "127.0.0.1:" + std::to_string(client_port_.number()); }
 
 void EtcdServer::start_again() {
   const std::string client = "http://" + endpoint();
-  const std::string peer = "http://127.0.0.1:" + std::to_string(peer_port_);
+  const std::string peer = "http://127.0.0.1:" + std::to_string(peer_port_.number());
   const std::string cluster = "one=" + peer;
   const std::string data = folder_ + "/data";
   const std::string log = folder_ + "/log";

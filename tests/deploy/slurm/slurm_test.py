@@ -22,6 +22,7 @@ SOURCE = Path(sys.argv.pop(1)).resolve()
 sys.path.insert(0, str(SOURCE / "tests/integration"))
 sys.argv.insert(1, str(PROGRAMS))  # commands takes it off again
 from commands import made_up_rows  # noqa: E402
+from reserved_ports import ReservedPorts  # noqa: E402
 
 NEEDED = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol")
 TIMEOUT_S = 240
@@ -59,20 +60,6 @@ PartitionName=all Nodes=ALL Default=YES State=UP MaxTime=INFINITE
 """
 
 
-def free_ports(count):
-    """Returns ports that are free now, one after the other where possible."""
-    sockets = []
-    try:
-        for _ in range(count):
-            one = socket.socket()
-            one.bind(("127.0.0.1", 0))
-            sockets.append(one)
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
-
-
 class SlurmTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -85,10 +72,12 @@ class SlurmTest(unittest.TestCase):
         key.write_bytes(os.urandom(1024))
         key.chmod(0o400)
         host = socket.gethostname().split(".", 1)[0]
-        controller, daemon, srun = free_ports(3)
+        ports = ReservedPorts(3)
+        cls.addClassCleanup(ports.close)
+        controller, daemon, srun = ports.numbers
         configuration = cls.folder / "slurm.conf"
         configuration.write_text(CONFIGURATION.format(folder=cls.folder, host=host, controller=controller, daemon=daemon, srun=srun,
-                                                      srun_last=min(srun + 200, 65535)), encoding="utf-8")
+                                                      srun_last=srun + 200), encoding="utf-8")
         cls.environment = os.environ | {"SLURM_CONF": str(configuration), "PATH": f"{PROGRAMS}:{os.environ['PATH']}:/usr/sbin:/sbin"}
         cls.processes = []
         cls.addClassCleanup(cls.end_all)

@@ -275,7 +275,7 @@ TEST_F(EtcdTables, AWriteWithoutAnyAnswerReportsTimeoutAndMayHaveTakenEffect) {
   testing::LossyProxy proxy(server_->port());
   EtcdOptions through = options_;
   through.endpoints = {proxy.endpoint()};
-  through.wait_ms = 300;
+  through.wait_ms = 3'000;  // until then the swap has reached etcd
   JobRecord record = open()->create_job("train", ByteBuffer{1}).value();
   const auto table = open(through);
   proxy.lose_answers(1'000'000);

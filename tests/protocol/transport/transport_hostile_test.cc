@@ -21,7 +21,7 @@
 namespace millrace::protocol {
 namespace {
 
-constexpr int kTransportHostileWaitMs = 5'000;
+constexpr int kTransportHostileWaitMs = 60'000;
 
 template <typename Receiver>
 std::optional<Received> wait_for_message(Poller& poller, Receiver& receiver) {

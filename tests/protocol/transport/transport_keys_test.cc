@@ -22,7 +22,7 @@ namespace {
 using millrace::testing::BareZmtp;
 using ::testing::HasSubstr;
 
-constexpr TimeNs kKeysWait = 10 * kNsPerS;
+constexpr TimeNs kKeysWait = 60 * kNsPerS;
 
 TransportOptions options_with(const KeyPair& own, const PublicKey& server) {
   TransportOptions options;

@@ -21,7 +21,7 @@ namespace {
 
 using protocol::Ecn;
 
-constexpr int kUdpEcnPatienceMs = 10'000;
+constexpr int kUdpEcnPatienceMs = 60'000;
 
 std::unique_ptr<UdpPort> open_udp_ecn(const char* address) {
   auto port = UdpPort::open({.listen = protocol::parse_endpoint(address).value()});

@@ -14,7 +14,7 @@
 namespace millrace::switch_agg {
 namespace {
 
-constexpr int kUdpPortPatienceMs = 10'000;
+constexpr int kUdpPortPatienceMs = 60'000;
 
 std::unique_ptr<UdpPort> open_udp_port(const char* address, size_t packet_bytes_max = 1472) {
   auto port =

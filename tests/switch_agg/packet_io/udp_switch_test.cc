@@ -15,7 +15,7 @@ using testing::Entries;
 using testing::MadeUpWorker;
 using testing::SwitchRig;
 
-constexpr int kUdpSwitchPatienceMs = 10'000;
+constexpr int kUdpSwitchPatienceMs = 60'000;
 constexpr size_t kJumboBytes = 8972;
 
 /// One worker's socket and the aggregator's, one packet after the other.

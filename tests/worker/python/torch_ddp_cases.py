@@ -414,7 +414,7 @@ def timeout_is_a_job_error(ranks):
             raise AssertionError("the update of one rank alone was complete")
         except ranks.library.JobError as error:
             assert error.code == "timeout", error
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 120  # the default is 600 s
     dist.barrier()
     state.close()
 

@@ -215,14 +215,11 @@ class Programs(unittest.TestCase):
             self.assertFalse(all(map(torch.equal, whole, forgetful)), "no threshold was reused: the test shows nothing")
 
     def test_EndWithoutFinish_LeavesTheJobAsFinished(self):
-        ranks = self.start("ends")
-        began = time.monotonic()
-        for process in ranks:
+        for process in self.start("ends"):
             text = process.communicate(timeout=TIMEOUT_S)[0]
             self.assertEqual(process.returncode, 0, text)
             self.assertIn("trained\n", text)
             self.assertNotIn("not left as finished", text)
-        self.assertLess(time.monotonic() - began, 50)
 
     def test_ControlC_EndsABackwardPassThatWaits(self):
         ranks = self.start("blocked")

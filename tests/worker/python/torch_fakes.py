@@ -285,7 +285,7 @@ class FakeBucket:
         return self._last
 
 
-def wait_until(condition, seconds=10.0):
+def wait_until(condition, seconds=120.0):
     """Returns whether the condition holds before the time has passed."""
     end = time.monotonic() + seconds
     while not condition():

@@ -329,7 +329,7 @@ TEST(Session, AnUnreachableShardIsNamedWithHowLongItWasTried) {
 
 TEST(Session, TheLongestPauseBetweenAttemptsIsTheOptions) {
   SessionOptions job = session_job_of(1);
-  job.connect_timeout = std::chrono::milliseconds(1'000);
+  job.connect_timeout = std::chrono::milliseconds(3'000);
   job.reconnect_after_max = std::chrono::milliseconds(10);
   protocol::TransportContext context;
   {
@@ -340,7 +340,7 @@ TEST(Session, TheLongestPauseBetweenAttemptsIsTheOptions) {
       session_sentence_of(JobErrorCode::kUnavailable, [&] { Session::connect(job, job, kSessionTwoTensors); });
   const std::string tried = "s, ";
   ASSERT_NE(sentence.find(tried), std::string::npos) << sentence;
-  // The default pauses, 100 ms and doubling, leave room for 5 attempts.
+  // The default pauses, 100 ms and doubling, leave room for 6 attempts; 10 ms for 300.
   EXPECT_GE(std::stoi(sentence.substr(sentence.find(tried) + tried.size())), 10) << sentence;
 }
 
@@ -377,7 +377,7 @@ TEST(Session, ARefusalThatAllowsTryingAgainIsTriedAgain) {
   job.shards = cluster.addresses();
   auto session = Session::connect(job, job, kSessionTwoTensors);
   session->finish(kSessionSoon);
-  cluster.run_there([&] { EXPECT_EQ(hellos, 3); });
+  cluster.run_there([&] { EXPECT_GE(hellos, 3); });
 }
 
 TEST(Session, AJobThatDoesNotStartSaysWhoIsMissing) {

@@ -2,9 +2,16 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdlib>
 
 namespace millrace::testing {
+namespace {
+
+/// More than the 120 s after which the tests' sessions end with a sentence, less than the time that ctest gives a test.
+constexpr std::chrono::seconds kConditionMax{200};
+
+}  // namespace
 
 FakeCluster::FakeCluster(const protocol::JobSpec& spec, uint32_t shard_count, Script script)
     : table_(spec, shard_count), script_(std::move(script)) {
@@ -39,7 +46,10 @@ void FakeCluster::wait_until(const std::function<bool()>& condition) {
     return true;
   });
   waker_.wake();
-  done_.wait(lock, [&] { return finished; });
+  if (!done_.wait_for(lock, kConditionMax, [&] { return finished; })) {
+    ADD_FAILURE() << "the condition has not held within " << kConditionMax.count() << " s";
+    std::abort();  // the cluster's thread still has the condition
+  }
 }
 
 void FakeCluster::run_there(const std::function<void()>& work) {

@@ -47,7 +47,7 @@ class FakeCluster {
   std::map<uint32_t, protocol::Goodbye> goodbyes;
 
   /// Waits until `condition` holds on the cluster's thread (it is asked after every message and every few
-  /// milliseconds).
+  /// milliseconds). Ends the process where it does not hold within 200 s.
   void wait_until(const std::function<bool()>& condition);
 
  private:
