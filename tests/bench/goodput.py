@@ -3,7 +3,8 @@
 
     tests/bench/goodput.py [--programs FOLDER] [--kill workers,shards,switch,etcd,partition] [--mtbf 60s,10s] [--kills 20] [--json]
 
-Four workers train over two shards; a step computes for 50 ms. A row has one kind of failure and one mean time between
+Four workers train over two shards; a step computes for 50 ms. Heartbeats are 500 ms apart, half of the default: the
+number of a killed worker is free after two of them, and after a second at the least. A row has one kind of failure and one mean time between
 failures (MTBF) of all processes of this kind together, and lasts MTBF x kills seconds. The failures are at random times.
 The bench starts a killed process again at once, as systemd or torchrun does.
 
@@ -55,7 +56,7 @@ from rows import measured, print_json  # pylint: disable=wrong-import-position
 COMPUTE_MS = 50
 RECOVERED_WITHIN_S = 300
 POLL_S = 0.005
-DEFAULTS = ("dead_after_ms=10000", "heartbeat_ms=1000")  # of a job; the punisher's are shorter
+TIMES = ("dead_after_ms=10000", "heartbeat_ms=500")  # the punisher's are shorter
 
 
 def seconds(text):
@@ -77,7 +78,7 @@ class Job(punisher.Cluster):
     def __init__(self, options, folder, fault):
         super().__init__(options, folder)
         self.fault = fault
-        self.settings = [*self.settings, f"compute_ms={COMPUTE_MS}", *DEFAULTS]
+        self.settings = [*self.settings, f"compute_ms={COMPUTE_MS}", *TIMES]
         fault.prepare(self)
 
     def start(self):
@@ -182,7 +183,7 @@ def parsed(arguments):
                         help="build folder with millrace-server, millrace-switch and punished_worker (default: build/dev)")
     parser.add_argument("--kill", default=every, metavar="KINDS", help=f"rows: of {every} (default: all)")
     parser.add_argument("--mtbf", default="60s,10s", metavar="TIMES", help="mean times between failures (default: 60s,10s)")
-    parser.add_argument("--kills", default="20", metavar="N,…", help="failures of a row; of several numbers one for each MTBF (default: 20)")
+    parser.add_argument("--kills", default="20", metavar="NUMBERS", help="failures of a row; of several numbers one for each MTBF (default: 20)")
     parser.add_argument("--quiet", type=seconds, default=20, metavar="TIME", help="length of an undisturbed time (default: 20s)")
     parser.add_argument("--mode", choices=punisher.MODES, default="synchronous", help="mode of the job; kind switch: synchronous alone (default: synchronous)")
     parser.add_argument("--seed", type=int, default=1, help="of the times and victims (default: 1)")
