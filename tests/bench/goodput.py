@@ -1,27 +1,45 @@
 #!/usr/bin/env python3
-"""Measures the goodput of a training job while its processes are killed at random times.
+"""Measures the goodput of a training job under random failures: processes are killed, or links are cut.
 
-    tests/bench/goodput.py [--programs FOLDER] [--kill workers,shards,etcd] [--mtbf 60s,10s] [--kills 20] [--json]
+    tests/bench/goodput.py [--programs FOLDER] [--kill workers,shards,switch,etcd,partition] [--mtbf 60s,10s] [--kills 20] [--json]
 
-Four workers train over two shards; a step computes for 50 ms. A row has one kind of process and one mean time between
-failures (MTBF) of all processes of this kind together: the times between kills are exponential. The bench starts a killed
-process again at once, as systemd or torchrun does. Every push is one index of its own, so the final weights say which
-pushes arrived.
+Four workers train over two shards; a step computes for 50 ms. Heartbeats are 500 ms apart, half of the default: the
+number of a killed worker is free after two of them, and after a second at the least. A row has one kind of failure and one mean time between
+failures (MTBF) of all processes of this kind together, and lasts MTBF x kills seconds. The failures are at random times.
+The bench starts a killed process again at once, as systemd or torchrun does.
+
+    workers       one of the four workers is killed
+    shards        one of the two shards is killed
+    switch        the job is of path switch, and its millrace-switch is killed; shard 0 may decide in its place
+    etcd          the shards' table is in three members of etcd, and one of them is killed
+    partition     every shard and worker is a host of its own (deploy/netlab.sh). The link of one carries nothing, in
+                  both directions, for a uniformly drawn time of 0.2 s to 2 s. Needs root and nft.
 
     goodput       pushes of the disturbed time that are in the final weights, over the pushes of an equally long
                   undisturbed time (before and after, in the same job)
-    recovery      from a kill until the killed worker takes part in a step again; of a shard or an etcd member, until
-                  every worker has an update that was decided after the kill. A job that changes no membership does not
-                  need the table, so an etcd member's kill should cost no more than two steps.
+    recovery      from a kill until the killed worker takes part in a step again; of other processes, until every
+                  worker has an update that was decided after the restart. Of a partition, from its end until every
+                  worker has an update that was decided after its end: no synchronous step is possible before. Goodput
+                  counts the partition itself, too. A job that changes no membership does not need the table, so an
+                  etcd member's kill should cost no more than two steps.
+    partitioned_s, fallbacks, switch_turns
+                  sums of the row (--json): partitions, changes from the switch to shard 0, turns that the killed
+                  switches had decided
+
+Every push is one index of its own, so the final weights say which pushes arrived. A push of any process that is missing
+there has a reason that the protocol names, or the row fails (tests/integration/punisher_test.py has the reasons). Path
+switch gives the same guarantee: a push is a whole number of its grid, so the switch rounds nothing.
 
 Limits: all processes share one machine, so a start of a process takes time from the others. The job is small: a real
-job also loads its data. A row lasts MTBF x kills seconds.
+job also loads its data. The switch is started before its workers suspect it (about a second), so a row of kind switch
+rarely has a fallback. Until TCP sends again after a partition, up to the partition's length passes.
 
 Exit codes: 0 all rows measured, 1 a run failed or lost a push without a reason, 2 usage.
 """
 
 import argparse
 import random
+import signal
 import sys
 import tempfile
 import time
@@ -31,16 +49,14 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests/integration"))
 
-import etcd_members  # pylint: disable=wrong-import-position
+import faults  # pylint: disable=wrong-import-position
 import punisher_test as punisher  # pylint: disable=wrong-import-position
 from rows import measured, print_json  # pylint: disable=wrong-import-position
 
 COMPUTE_MS = 50
-UNDISTURBED_S = 20
-RECOVERED_WITHIN_S = 60
+RECOVERED_WITHIN_S = 300
 POLL_S = 0.005
-MEMBERS = 3
-DEFAULTS = ("dead_after_ms=10000", "heartbeat_ms=1000")  # of a job; the punisher's are shorter
+TIMES = ("dead_after_ms=10000", "heartbeat_ms=500")  # the punisher's are shorter
 
 
 def seconds(text):
@@ -57,14 +73,13 @@ def percentile(values, percent):
 
 
 class Job(punisher.Cluster):
-    """A job of small steps: its workers, its shards, and the members of its table where etcd is under test."""
+    """A job of small steps: its workers and its shards. A fault has prepared it."""
 
-    def __init__(self, options, folder, members):
+    def __init__(self, options, folder, fault):
         super().__init__(options, folder)
-        self.members = members
-        if members:
-            self.table = members.table()
-        self.settings = [*self.settings, f"compute_ms={COMPUTE_MS}", *DEFAULTS]
+        self.fault = fault
+        self.settings = [*self.settings, f"compute_ms={COMPUTE_MS}", *TIMES]
+        fault.prepare(self)
 
     def start(self):
         for shard in range(punisher.SHARDS):
@@ -72,6 +87,14 @@ class Job(punisher.Cluster):
         for worker in range(punisher.WORKERS):
             self.start_worker(worker)
         punisher.wait_for(self, "the job did not start", lambda: all(life.updates for life in self.workers()))
+
+    def start_shard(self, shard):
+        self.shard_flags = self.fault.shard_flags(shard)
+        super().start_shard(shard)
+
+    def read(self):
+        super().read()
+        self.fault.check()
 
     def workers(self):
         return [self.now(worker) for worker in range(punisher.WORKERS)]
@@ -82,43 +105,24 @@ class Job(punisher.Cluster):
         return {index for lives in self.lives for life in lives for index in life.own()}
 
     def wait(self, condition):
-        """Reads the workers' lines until the condition holds. Returns the seconds."""
+        """Reads the workers' lines until the condition holds."""
         begin = time.monotonic()
         while not condition():
             if time.monotonic() > begin + RECOVERED_WITHIN_S:
                 raise punisher.Failure(f"no recovery within {RECOVERED_WITHIN_S} s")
             time.sleep(POLL_S)
             self.read()
-        return time.monotonic() - begin
 
-    def undisturbed(self):
+    def undisturbed(self, seconds):
         """Returns the pushes per second of some quiet seconds."""
         before, begin = len(self.pushed()), time.monotonic()
-        self.read_until(begin + UNDISTURBED_S)
+        self.read_until(begin + seconds)
         return (len(self.pushed()) - before) / (time.monotonic() - begin)
 
     def read_until(self, end):
         while time.monotonic() < end:
             self.read()
             time.sleep(POLL_S)
-
-    def strike(self, kind, draw):
-        """Kills one process of this kind and starts it again. Returns the seconds until the job has recovered."""
-        begin = time.monotonic()
-        if kind == "workers":
-            worker = draw.randrange(punisher.WORKERS)
-            self.kill_worker(worker)
-            self.start_worker(worker)
-            self.wait(lambda: self.now(worker).updates > 0)
-        elif kind == "shards":
-            shard = draw.randrange(punisher.SHARDS)
-            self.kill_shard(shard)
-            self.wait_for_new_updates(lambda: self.start_shard(shard))
-        else:
-            member = draw.randrange(MEMBERS)
-            self.members.kill(member)
-            self.wait_for_new_updates(lambda: self.members.start(member))
-        return time.monotonic() - begin
 
     def wait_for_new_updates(self, restart):
         """Calls `restart`, and waits until each worker has an update that was decided after it."""
@@ -128,82 +132,96 @@ class Job(punisher.Cluster):
         self.wait(lambda: all(life.updates > marks[life.worker] for life in self.workers()))
 
 
-def disturbed(job, kind, mtbf, kills, draw):
-    """Kills processes at random times. Returns the recoveries in seconds and the seconds of the whole."""
-    recoveries, begin = [], time.monotonic()
-    at = begin
-    for _ in range(kills):
-        at += draw.expovariate(1 / mtbf)
-        job.read_until(at)
-        recoveries.append(job.strike(kind, draw))
-    job.read_until(begin + mtbf * kills)
-    return recoveries, time.monotonic() - begin
+def disturbed(job, seconds, count, draw):
+    """Strikes at random times. Returns the recoveries in seconds, the sums of the faults' other numbers, and the seconds of the whole.
+
+    Of a process with exponential times between failures, `count` failures within fixed seconds are at uniform times.
+    """
+    recoveries, sums, begin = [], {}, time.monotonic()
+    for at in sorted(draw.uniform(0, seconds) for _ in range(count)):
+        job.read_until(begin + at)
+        recovery, more = job.fault.strike(job, draw)
+        recoveries.append(recovery)
+        sums = {name: round(sums.get(name, 0) + value, 3) for name, value in more.items()}
+    job.read_until(begin + seconds)
+    return recoveries, sums, time.monotonic() - begin
 
 
-def measure(options, kind, mtbf):
+def measure(options, kind, mtbf, kills):
     """Returns the row of one kind and one MTBF."""
     draw = random.Random(f"{options.seed} {kind} {mtbf}")
     with tempfile.TemporaryDirectory(prefix="millrace-goodput-") as folder:
-        members = etcd_members.Members(Path(folder), MEMBERS) if kind == "etcd" else None
-        job = Job(options, folder, members)
+        fault = faults.KINDS[kind](options, folder)
+        job = None
         try:
-            if members:
-                members.leader()
+            job = Job(options, folder, fault)
             job.start()
-            rates = [job.undisturbed()]
+            rates = [job.undisturbed(options.quiet)]
             before = job.pushed()
-            recoveries, lasted = disturbed(job, kind, mtbf, options.kills, draw)
+            recoveries, sums, lasted = disturbed(job, mtbf * kills, kills, draw)
             during = job.pushed() - before
-            rates.append(job.undisturbed())
+            rates.append(job.undisturbed(options.quiet))
             punisher.let_finish(job)
             judge = punisher.Judge(job, options)
             judge.check()
         finally:
-            job.end()
-            if members:
-                members.end()
+            if job:
+                job.end()
+            fault.end()
     useful = len(during & judge.final.keys())
     undisturbed = sum(rates) / len(rates)
-    return {"kind": kind, "mtbf_s": mtbf, "kills": options.kills, "seconds": round(lasted, 1),
+    return {"kind": kind, "mtbf_s": mtbf, "kills": kills, "seconds": round(lasted, 1),
             "undisturbed_pushes_per_s": round(undisturbed, 1), "useful_pushes_per_s": round(useful / lasted, 1),
             "goodput": round(useful / lasted / undisturbed, 4), "recovery_p50_s": round(percentile(recoveries, 50), 3),
-            "recovery_p99_s": round(percentile(recoveries, 99), 3), "recovery_max_s": round(max(recoveries), 3)}
+            "recovery_p99_s": round(percentile(recoveries, 99), 3), "recovery_max_s": round(max(recoveries), 3), **sums}
 
 
-def parsed():
+def parsed(arguments):
+    every = ",".join(faults.KINDS)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--programs", type=Path, default=ROOT / "build/dev", metavar="FOLDER",
-                        help="build folder with millrace-server and punished_worker (default: build/dev)")
-    parser.add_argument("--kill", default="workers,shards,etcd", metavar="KINDS", help="rows: of workers, shards, etcd (default: all)")
+                        help="build folder with millrace-server, millrace-switch and punished_worker (default: build/dev)")
+    parser.add_argument("--kill", default=every, metavar="KINDS", help=f"rows: of {every} (default: all)")
     parser.add_argument("--mtbf", default="60s,10s", metavar="TIMES", help="mean times between failures (default: 60s,10s)")
-    parser.add_argument("--kills", type=int, default=20, metavar="N", help="kills of a row (default: 20)")
-    parser.add_argument("--mode", choices=punisher.MODES, default="synchronous", help="mode of the job (default: synchronous)")
+    parser.add_argument("--kills", default="20", metavar="NUMBERS", help="failures of a row; of several numbers one for each MTBF (default: 20)")
+    parser.add_argument("--quiet", type=seconds, default=20, metavar="TIME", help="length of an undisturbed time (default: 20s)")
+    parser.add_argument("--mode", choices=punisher.MODES, default="synchronous", help="mode of the job; kind switch: synchronous alone (default: synchronous)")
     parser.add_argument("--seed", type=int, default=1, help="of the times and victims (default: 1)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     options.kill = options.kill.split(",")
-    if unknown := set(options.kill) - {"workers", "shards", "etcd"}:
-        parser.error(f"--kill {','.join(sorted(unknown))}: the kinds are workers, shards, etcd")
+    if unknown := set(options.kill) - set(faults.KINDS):
+        parser.error(f"--kill {','.join(sorted(unknown))}: the kinds are {every}")
     try:
         options.mtbf = [seconds(text) for text in options.mtbf.split(",")]
+        options.kills = [int(text) for text in options.kills.split(",")]
     except ValueError:
-        parser.error("--mtbf needs times such as 10s or 2m, separated by commas")
-    if options.kills < 1 or min(options.mtbf) <= 0:
-        parser.error("--kills and --mtbf must be over 0")
+        parser.error("--mtbf needs times such as 10s or 2m, --kills numbers, separated by commas")
+    if len(options.kills) == 1:
+        options.kills *= len(options.mtbf)
+    if len(options.kills) != len(options.mtbf):
+        parser.error("--kills needs one number, or one for each time of --mtbf")
+    if min(*options.kills, *options.mtbf, options.quiet) <= 0:
+        parser.error("--kills, --mtbf and --quiet must be over 0")
+    if "switch" in options.kill and options.mode != "synchronous":
+        parser.error(f"path switch has no mode {options.mode}: leave switch out of --kill")
     options.server = options.programs / "bin/millrace-server"
+    options.switch = options.programs / "bin/millrace-switch"
     options.worker = options.programs / "tests/integration/punisher/punished_worker"
     for program in (options.server, options.worker):
         if not program.exists():
             parser.error(f"no {program}: build millrace-server and punished_worker, or name their folder with --programs")
-    if "etcd" in options.kill and not etcd_members.is_here():
-        parser.error("no etcd on this machine: install etcd-server, or leave etcd out of --kill")
+    for kind in options.kill:
+        if lacking := faults.KINDS[kind].lacks(options):
+            parser.error(f"{lacking}; or leave {kind} out of --kill")
     return options
 
 
-def main():
-    options = parsed()
-    rows, code = measured("goodput", [(f"{kind}, MTBF {mtbf:g} s, {options.kills} kills", mtbf * options.kills + 2 * UNDISTURBED_S,
-                                       partial(measure, options, kind, mtbf)) for kind in options.kill for mtbf in options.mtbf], punisher.Failure)
+def main(arguments=None):
+    options = parsed(arguments)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that its processes end with it
+    rows, code = measured("goodput", [(f"{kind}, MTBF {mtbf:g} s, {kills} failures", mtbf * kills + 2 * options.quiet, partial(measure, options, kind, mtbf, kills))
+                                      for kind in options.kill for mtbf, kills in zip(options.mtbf, options.kills)], (punisher.Failure, OSError))
     print_json(rows) if options.json else show(rows)
     return code
 

@@ -9,7 +9,8 @@ A measurement that has a run of the present commit is skipped (--again: it is no
 continues. A command runs with the folder of the programs in front of PATH. Needs release builds:
 
     cmake --preset release && cmake --build --preset release --target millrace-bench millrace-switch-bench \\
-      millrace_slot_machine millrace_span_timer millrace_session_bucket millrace-server millrace-switch millrace_command millrace_python
+      millrace_slot_machine millrace_span_timer millrace_session_bucket millrace-server millrace-switch millrace_command millrace_python \\
+      punished_worker
 
 Exit codes: 0 all measured or skipped; 1 a command failed; 2 usage, or no programs; 130 interrupted.
 """

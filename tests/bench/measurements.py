@@ -208,6 +208,18 @@ def recoveries():
         "recover_joins", "Failures and joins", "A new process in the running job.", "millrace-bench recover --kills 0 --joins 12 --json",
         (Figure("until it has the weights, s", ("joins", EACH, "has_weights_s")), Figure("until it takes part, s", ("joins", EACH, "takes_part_s")),
          Figure("the others' rounds meanwhile, over before", ("joins", EACH, "round_ratio")), *exact), repetitions=2)
+    kinds = (("workers", "a worker"), ("shards", "a shard"), ("switch", "the switch"), ("etcd", "a member of etcd"),
+             ("partition", "a partition of 0.2 s to 2 s"))
+    goals = ((10, Goal(AT_LEAST, 0.8)), (60, Goal(AT_LEAST, 0.95)))
+    yield Measurement(
+        "goodput", "Failures and joins", "Useful pushes of 4 workers and 2 shards under random failures over those of undisturbed times.",
+        # About 25 minutes: of each kind 12 failures with 10 s between them, and 2 with 60 s.
+        "/usr/bin/python3 tests/bench/goodput.py --programs $MILLRACE_PROGRAMS/.. --mtbf 10s,60s --kills 12,2 --quiet 10s --json",
+        (*(Figure(f"{title}, MTBF {mtbf} s", ("rows", {"kind": kind, "mtbf_s": mtbf}, "goodput"), goal) for kind, title in kinds for mtbf, goal in goals),
+         *(Figure(f"{title}: recovery, {label}, s", ("rows", {"kind": kind, "mtbf_s": 10}, f"recovery_{key}_s"), goal)
+           for kind, title in kinds for key, label, goal in (("p50", "median", None), ("p99", "p99", Goal(AT_MOST, 2)), ("max", "longest", None))),
+         Figure("time of partitions, share, MTBF 10 s", ("rows", {"kind": "partition", "mtbf_s": 10}, "partitioned_s"),
+                over=("rows", {"kind": "partition", "mtbf_s": 10}, "seconds"))), repetitions=1)
 
 
 def peers():

@@ -131,6 +131,7 @@ class Cluster:
         self.table = self.folder / "table.db"
         self.shards = [None] * SHARDS
         self.shard_flags = ()  # more, for every shard
+        self.enter_shard, self.enter_worker = [[]] * SHARDS, [[]] * WORKERS  # commands that run a program elsewhere, as in a network namespace
         self.addresses = ["tcp://127.0.0.1:0"] * SHARDS
         self.shard_http = [None] * SHARDS
         self.lives = [[] for _ in range(WORKERS)]
@@ -145,7 +146,7 @@ class Cluster:
         self.shard_starts += 1
         log = open(self.folder / f"shard-{shard}-{self.shard_starts}.log", "w", encoding="utf-8")
         process = subprocess.Popen(
-            [self.options.server, "--json", "--table", self.table, "--shard", str(shard), "--shards", str(SHARDS),
+            [*self.enter_shard[shard], self.options.server, "--json", "--table", self.table, "--shard", str(shard), "--shards", str(SHARDS),
              "--listen", self.addresses[shard], "--drain", "1s", "--abandon-after", "600s", *self.shard_flags],
             stdout=subprocess.PIPE, stderr=log, text=True)
         log.close()
@@ -166,7 +167,7 @@ class Cluster:
         name = self.folder / f"worker-{worker}-{serial}"
         with open(f"{name}.out", "w", encoding="utf-8") as out, open(f"{name}.log", "w", encoding="utf-8") as log:
             process = subprocess.Popen(
-                [self.options.worker, ",".join(self.addresses), str(worker), str(WORKERS), str(serial),
+                [*self.enter_worker[worker], self.options.worker, ",".join(self.addresses), str(worker), str(WORKERS), str(serial),
                  f"dimension={DIMENSION}", f"heartbeat_ms={HEARTBEAT_MS}", f"dead_after_ms={DEAD_AFTER_MS}",
                  f"timeout_ms={SETTLE_S * 1000}", f"state={self.state(worker)}", f"control={self.folder / 'end'}",
                  f"dump={name}.weights", f"seed={self.options.seed}", *self.settings],
@@ -201,6 +202,7 @@ class Cluster:
 
     def kill_shard(self, shard):
         self.kill(self.shards[shard])
+        self.shards[shard].stdout.close()
         self.shards[shard] = None
         self.counts["kills_of_shards"] += 1
 
@@ -357,9 +359,10 @@ class Judge:
     @staticmethod
     def read_weights(life):
         weights = {}
-        for line in open(f"{life.log.path.removesuffix('.out')}.weights", encoding="utf-8"):
-            index, value = line.split()
-            weights[int(index)] = float(value)
+        with open(f"{life.log.path.removesuffix('.out')}.weights", encoding="utf-8") as file:
+            for line in file:
+                index, value = line.split()
+                weights[int(index)] = float(value)
         return weights
 
     def check(self):

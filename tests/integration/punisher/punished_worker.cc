@@ -19,6 +19,8 @@
 //
 // job=NAME dimension=N mode=M staleness=N quorum=N deadline_ms=N select=S reselect=S seed=N compute_ms=N state=PATH
 //
+// path=P switch_address=A switch_job=N switch_key_file=PATH grid=G
+//
 // save_every=N control=PATH dump=PATH dead_after_ms=N heartbeat_ms=N timeout_ms=N
 #include <poll.h>
 
@@ -63,21 +65,28 @@ bool apply_setting(Settings& settings, const std::string& word) {
   const auto number = static_cast<uint32_t>(std::strtoull(value.c_str(), nullptr, 10));
   const std::map<std::string, uint32_t*> numbers = {{"compute_ms", &settings.compute_ms},
                                                     {"save_every", &settings.save_every}};
-  const std::map<std::string, std::string*> texts = {
-      {"state", &settings.me.load_path}, {"control", &settings.control}, {"dump", &settings.dump}};
+  const std::map<std::string, std::string*> texts = {{"state", &settings.me.load_path},
+                                                     {"switch_key_file", &settings.me.switch_key_file},
+                                                     {"control", &settings.control},
+                                                     {"dump", &settings.dump}};
   // Of the job, by the names of its options.
-  const std::map<std::string, std::pair<std::string, std::string>> options = {{"job", {"name", ""}},
-                                                                              {"mode", {"mode", ""}},
-                                                                              {"staleness", {"staleness", ""}},
-                                                                              {"quorum", {"quorum", ""}},
-                                                                              {"deadline_ms", {"deadline", "ms"}},
-                                                                              {"dead_after_ms", {"dead_after", "ms"}},
-                                                                              {"heartbeat_ms", {"heartbeat", "ms"}},
-                                                                              {"parts", {"parts_per_shard", ""}},
-                                                                              {"select", {"select", ""}},
-                                                                              {"reselect", {"reselect", ""}},
-                                                                              {"initial", {"initial_weights", ""}},
-                                                                              {"seed", {"seed", ""}}};
+  const std::map<std::string, std::pair<std::string, std::string>> options = {
+      {"job", {"name", ""}},
+      {"mode", {"mode", ""}},
+      {"staleness", {"staleness", ""}},
+      {"quorum", {"quorum", ""}},
+      {"deadline_ms", {"deadline", "ms"}},
+      {"dead_after_ms", {"dead_after", "ms"}},
+      {"heartbeat_ms", {"heartbeat", "ms"}},
+      {"parts", {"parts_per_shard", ""}},
+      {"select", {"select", ""}},
+      {"reselect", {"reselect", ""}},
+      {"initial", {"initial_weights", ""}},
+      {"path", {"path", ""}},
+      {"switch_address", {"switch_address", ""}},
+      {"switch_job", {"switch_job", ""}},
+      {"grid", {"grid", ""}},
+      {"seed", {"seed", ""}}};
   if (const auto found = numbers.find(key); found != numbers.end()) {
     *found->second = number;
   } else if (const auto text = texts.find(key); text != texts.end()) {
