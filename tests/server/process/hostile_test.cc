@@ -14,7 +14,6 @@
 #include "kernels/stream/stream.h"
 #include "protocol/address/host_port.h"
 #include "protocol/container/container.h"
-#include "protocol/job/layout.h"
 #include "protocol/keys/key_files.h"
 #include "tests/protocol/transport/bare_zmtp.h"
 #include "tests/server/process/server_program.h"
@@ -26,17 +25,6 @@ namespace {
 using millrace::testing::BareZmtp;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-protocol::Hello hello_in(const std::string& job, uint64_t nonce) {
-  protocol::Hello hello;
-  hello.nonce = nonce;
-  hello.spec.name = job;
-  hello.spec.workers = 1;
-  hello.spec.tensors.push_back({.name = "t", .dimension = 100});
-  hello.shard_count = 1;
-  hello.layout_hash = protocol::layout_hash(protocol::plan_layout(hello.spec, 1));
-  return hello;
-}
 
 /// A job of one worker that continues, round by round.
 class HealthyJob {
