@@ -4,23 +4,57 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <bit>
 #include <cstring>
+#include <mutex>
 #include <optional>
+#include <utility>
+
+#include "server/connections/frame_count.h"
 
 namespace millrace::server {
 namespace {
+
+/// The bytes of a stranger. ZeroMQ's thread alone has it.
+struct Stream {
+  TimeNs accepted_at = 0;  ///< of the connection that this is about
+  FrameCount frames = {};
+  uint64_t received = 0;  ///< weight
+  /// Bytes of `held` that were received before `mark` of the weight.
+  uint64_t older = 0;
+  uint64_t mark = 0;
+};
 
 /// One for the process, as the C library's functions are that it counts.
 struct Counted {
   std::atomic<TimeNs> accepted_at{0};  ///< 0: no accepted connection
   std::atomic<uint64_t> unread{0};
   std::atomic<uint32_t> messages{0};
+  std::atomic<bool> admitted{false};
+  std::atomic<uint16_t> port{0};  ///< of this machine
+
+  std::atomic<uint64_t> taken{0};  ///< weight of the messages that the loop took
+  std::atomic<uint64_t> held{0};   ///< bytes of a stranger; `all_held` is the sum
+  Stream stream;
 };
 std::array<Counted, kCountedDescriptors> counted;
 std::atomic<int> counted_below{0};  ///< no higher descriptor was ever counted
+std::atomic<uint64_t> all_held{0};
+std::atomic<uint16_t> limited_port{0};
+std::atomic<uint64_t> each_held_max{0};
+std::atomic<uint64_t> all_held_max{0};
+
+/// Connections that recv() has ended, for the loop. No allocation: an exception must not leave recv().
+struct CutRecords {
+  std::mutex mutex;
+  std::array<Cut, 1'024> known;
+  size_t count = 0;
+  uint64_t others = 0;
+};
+CutRecords cut_records;
 
 Counted* counted_of(int descriptor) {
   return descriptor >= 0 && descriptor < kCountedDescriptors ? &counted[static_cast<size_t>(descriptor)] : nullptr;
@@ -41,42 +75,147 @@ std::optional<uint16_t> local_port(int descriptor) {
   return ntohs(ipv6.sin6_port);
 }
 
+void write_address(int descriptor, Cut::Address& text) {
+  sockaddr_storage peer{};
+  socklen_t length = sizeof(peer);
+  auto* address = std::bit_cast<sockaddr*>(&peer);
+  if (::getpeername(descriptor, address, &length) != 0) return;
+  if (::getnameinfo(address, length, text.data(), static_cast<socklen_t>(text.size()), nullptr, 0, NI_NUMERICHOST) != 0)
+    text[0] = '\0';
+}
+
+/// Returns bytes of a stranger; no more than it holds.
+void release(Counted& one, uint64_t bytes) {
+  uint64_t held = one.held.load(std::memory_order_relaxed);
+  while (!one.held.compare_exchange_weak(held, held - std::min(held, bytes), std::memory_order_relaxed)) {
+  }
+  all_held.fetch_sub(std::min(held, bytes), std::memory_order_relaxed);
+}
+
+void release_all(Counted& one) {
+  all_held.fetch_sub(one.held.exchange(0, std::memory_order_relaxed), std::memory_order_relaxed);
+}
+
+/// Returns the share of the messages that the loop has taken.
+void release_taken(Counted& one, Stream& stream) {
+  if (stream.frames.is_within_command()) return;
+  const uint64_t taken = one.taken.load(std::memory_order_relaxed);
+  if (taken >= stream.received) {
+    release_all(one);
+    stream.older = 0;
+  } else if (taken >= stream.mark) {
+    release(one, stream.older);
+    stream.older = one.held.load(std::memory_order_relaxed);
+  } else {
+    return;
+  }
+  stream.mark = stream.received;
+}
+
+/// Returns whether the limits of strangers apply.
+bool is_stranger(const Counted& one) {
+  if (one.admitted.load(std::memory_order_relaxed)) return false;
+  const uint16_t port = limited_port.load(std::memory_order_relaxed);
+  return port != 0 && port == one.port.load(std::memory_order_relaxed);
+}
+
+/// Ends the counts of a connection that passed a limit. False: it is none of the listener any more.
+bool cut(int descriptor, Counted& one, std::string_view why) {
+  TimeNs accepted_at = one.accepted_at.load(std::memory_order_acquire);
+  if (!one.accepted_at.compare_exchange_strong(accepted_at, 0)) return true;  // the loop ends it just now
+  release_all(one);
+  if (!is_connection(descriptor, limited_port.load(std::memory_order_relaxed))) return false;
+  const std::scoped_lock lock(cut_records.mutex);
+  if (cut_records.count == cut_records.known.size()) {
+    ++cut_records.others;
+    return true;
+  }
+  Cut& record = cut_records.known[cut_records.count++];
+  record = {.descriptor = descriptor, .accepted_at = accepted_at, .why = why};
+  write_address(descriptor, record.address);
+  return true;
+}
+
+/// Counts the bytes that a stranger holds from now on. False: it is over a limit, and its counts have ended.
+bool hold(int descriptor, Counted& one, std::span<const std::byte> bytes, size_t room) {
+  Stream& stream = one.stream;
+  if (const TimeNs at = one.accepted_at.load(std::memory_order_relaxed); stream.accepted_at != at)
+    stream = {.accepted_at = at};
+  release_taken(one, stream);
+  const FrameCount::Counts counts = stream.frames.count(bytes);
+  stream.received += counts.weight;
+  const uint64_t more = (room <= kSharedReadBytes ? kReadBytes : 0) + bytes.size() + counts.frames * kFrameBytes;
+  const uint64_t held = one.held.fetch_add(more, std::memory_order_relaxed) + more;
+  const uint64_t all = all_held.fetch_add(more, std::memory_order_relaxed) + more;
+  if (held > each_held_max.load(std::memory_order_relaxed)) return !cut(descriptor, one, "unfinished_message");
+  if (held <= kStrangerShare || all <= all_held_max.load(std::memory_order_relaxed)) return true;
+  return !cut(descriptor, one, "unfinished_messages");
+}
+
 }  // namespace
+
+void limit_strangers(const StrangerLimits& limits) {
+  each_held_max.store(limits.each_max);
+  all_held_max.store(limits.total_max);
+  limited_port.store(limits.port);
+}
+
+uint64_t strangers_held() { return all_held.load(); }
 
 void count_connection(int descriptor, TimeNs now) {
   Counted* one = counted_of(descriptor);
   if (one == nullptr) return;
+  release_all(*one);
   one->unread.store(0, std::memory_order_relaxed);
+  one->taken.store(0, std::memory_order_relaxed);
   one->messages.store(0, std::memory_order_relaxed);
+  one->admitted.store(false, std::memory_order_relaxed);
+  one->port.store(local_port(descriptor).value_or(0), std::memory_order_relaxed);
   one->accepted_at.store(now, std::memory_order_release);
   int below = counted_below.load(std::memory_order_relaxed);
   while (below <= descriptor && !counted_below.compare_exchange_weak(below, descriptor + 1)) {
   }
 }
 
-void count_received(int descriptor, size_t bytes) {
+bool count_received(int descriptor, std::span<const std::byte> bytes, size_t room) {
   Counted* one = counted_of(descriptor);
-  if (one == nullptr || one->accepted_at.load(std::memory_order_relaxed) == 0) return;
-  one->unread.fetch_add(bytes, std::memory_order_relaxed);
+  if (one == nullptr || one->accepted_at.load(std::memory_order_relaxed) == 0) return true;
+  one->unread.fetch_add(bytes.size(), std::memory_order_relaxed);
+  return !is_stranger(*one) || hold(descriptor, *one, bytes, room);
 }
 
-void count_message(int descriptor) {
+void count_closed(int descriptor) {
+  Counted* one = counted_of(descriptor);
+  if (one == nullptr || one->accepted_at.load(std::memory_order_relaxed) == 0) return;
+  release_all(*one);
+}
+
+void count_message(int descriptor, uint64_t weight) {
   Counted* one = counted_of(descriptor);
   if (one == nullptr || one->accepted_at.load(std::memory_order_relaxed) == 0) return;
   one->unread.store(0, std::memory_order_relaxed);
   one->messages.fetch_add(1, std::memory_order_relaxed);
+  one->taken.fetch_add(weight, std::memory_order_relaxed);
+}
+
+void admit_connection(int descriptor, TimeNs accepted_at) {
+  Counted* one = counted_of(descriptor);
+  if (one == nullptr || one->accepted_at.load(std::memory_order_acquire) != accepted_at) return;
+  one->admitted.store(true, std::memory_order_relaxed);
+  release_all(*one);
 }
 
 std::vector<ConnectionSample> connection_samples() {
   std::vector<ConnectionSample> samples;
   const int below = counted_below.load();
   for (int descriptor = 0; descriptor < below; ++descriptor) {
-    const Counted& one = counted[static_cast<size_t>(descriptor)];
+    Counted& one = counted[static_cast<size_t>(descriptor)];
     const TimeNs accepted_at = one.accepted_at.load(std::memory_order_acquire);
     if (accepted_at == 0) continue;
+    if (one.admitted.load(std::memory_order_relaxed)) release_all(one);  // of a recv() that overlapped its admission
     samples.push_back({.descriptor = descriptor,
                        .accepted_at = accepted_at,
-                       .unread_bytes = one.unread.load(std::memory_order_relaxed),
+                       .unread_bytes = (is_stranger(one) ? one.held : one.unread).load(std::memory_order_relaxed),
                        .messages = one.messages.load(std::memory_order_relaxed)});
   }
   return samples;
@@ -94,16 +233,13 @@ bool is_connection(int descriptor, uint16_t port) {
 }
 
 void forget_connection(int descriptor, TimeNs accepted_at) {
-  if (Counted* one = counted_of(descriptor)) one->accepted_at.compare_exchange_strong(accepted_at, 0);
+  Counted* one = counted_of(descriptor);
+  if (one != nullptr && one->accepted_at.compare_exchange_strong(accepted_at, 0)) release_all(*one);
 }
 
 std::string address_of_connection(int descriptor) {
-  sockaddr_storage peer{};
-  socklen_t length = sizeof(peer);
-  std::array<char, NI_MAXHOST> text{};
-  auto* address = std::bit_cast<sockaddr*>(&peer);
-  if (::getpeername(descriptor, address, &length) != 0) return {};
-  if (::getnameinfo(address, length, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST) != 0) return {};
+  Cut::Address text{};
+  write_address(descriptor, text);
   return text.data();
 }
 
@@ -111,8 +247,18 @@ bool end_connection(int descriptor, TimeNs accepted_at, uint16_t port) {
   Counted* one = counted_of(descriptor);
   // Judged once; and the number may be another connection's by now.
   if (one == nullptr || !one->accepted_at.compare_exchange_strong(accepted_at, 0)) return false;
+  release_all(*one);
   // Or another file's: only a connection to our port is ended.
   return is_connection(descriptor, port) && ::shutdown(descriptor, SHUT_RDWR) == 0;
+}
+
+Cuts take_cuts() {
+  Cuts cuts;
+  const std::scoped_lock lock(cut_records.mutex);
+  cuts.known.assign(cut_records.known.begin(), cut_records.known.begin() + static_cast<ptrdiff_t>(cut_records.count));
+  cuts.others = std::exchange(cut_records.others, 0);
+  cut_records.count = 0;
+  return cuts;
 }
 
 }  // namespace millrace::server

@@ -1,15 +1,19 @@
 #include "server/connections/connection_watch.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "server/connections/connection_ledger.h"
+#include "server/connections/frame_count.h"
 
 namespace millrace::server {
 namespace {
 
 /// Bytes on the wire beyond those of a message's frames: heads of frames, the MACs of CURVE, the handshake.
 constexpr uint64_t kWireSlackBytes = 64 << 10;
+/// The envelope and the payload. A peer that sends other messages has another weight there, and hurts itself.
+constexpr uint64_t kFramesOfMessage = 2;
 /// Time after which no message of a closed connection waits for the loop any more.
 constexpr TimeNs kForgottenAfter = 10 * kNsPerS;
 
@@ -27,14 +31,21 @@ void ConnectionWatch::set_room(uint64_t connections) {
       std::max(kOfAddressMin, static_cast<uint32_t>(std::min<uint64_t>(connections / kAddressShare, UINT32_MAX))));
 }
 
-void ConnectionWatch::on_message(const protocol::PeerId& peer, int descriptor, Spoken spoken, TimeNs now) {
+void ConnectionWatch::on_message(const protocol::PeerId& peer, int descriptor, uint64_t bytes, Spoken spoken,
+                                 TimeNs now) {
   const TimeNs accepted = accepted_at(descriptor);
   if (accepted == 0) return;
   Peer& known = peers_.try_emplace(peer, Peer{.descriptor = descriptor, .accepted_at = accepted}).first->second;
   // The message is of a connection that is closed, and its number another one's: those bytes are not in this message.
   if (known.descriptor != descriptor || known.accepted_at != accepted) return;
-  count_message(descriptor);
+  const auto keys = peer.key == protocol::PublicKey() ? FrameCount::Keys::kNone : FrameCount::Keys::kCurve;
+  count_message(descriptor, FrameCount::weight_of(bytes, kFramesOfMessage, keys));
   if (spoken == Spoken::kHello) known.hello_at = now;
+}
+
+void ConnectionWatch::on_session(const protocol::PeerId& peer) {
+  if (const auto known = peers_.find(peer); known != peers_.end())
+    admit_connection(known->second.descriptor, known->second.accepted_at);
 }
 
 void ConnectionWatch::end_later(const protocol::PeerId& peer, std::string_view why, TimeNs at) {
@@ -92,10 +103,29 @@ std::unordered_map<int, const protocol::PeerId*> ConnectionWatch::speakers() con
   return found;
 }
 
+/// Adds the connections that recv() has ended.
+void ConnectionWatch::add_cut(std::vector<Ended>& ended) const {
+  const Cuts cuts = take_cuts();
+  if (cuts.others != 0) ended.push_back({.by = {}, .why = "unfinished_messages", .connections = cuts.others});
+  if (cuts.known.empty()) return;
+  std::map<std::pair<int, TimeNs>, const protocol::PeerId*> spoken;
+  for (const auto& [peer, known] : peers_) spoken[{known.descriptor, known.accepted_at}] = &peer;
+  for (const Cut& cut : cuts.known) {
+    Ended one{.by = {}, .why = cut.why};
+    if (const auto known = spoken.find({cut.descriptor, cut.accepted_at}); known != spoken.end()) {
+      one.by = *known->second;
+    } else {
+      one.by.address = cut.address.data();
+    }
+    ended.push_back(std::move(one));
+  }
+}
+
 std::vector<ConnectionWatch::Ended> ConnectionWatch::look(Inbox inbox, const HasSession& has_session, TimeNs now) {
   if (now - looked_at_ < (inbox == Inbox::kDrained ? kLookEvery : kLookAtLeastEvery)) return {};
   looked_at_ = now;
   std::vector<Ended> ended;
+  add_cut(ended);
   for (const auto& [peer, known] : peers_) {
     if (known.end_at == 0 || now < known.end_at || accepted_at(known.descriptor) != known.accepted_at) continue;
     if (end_connection(known.descriptor, known.accepted_at, port_)) ended.push_back({peer, known.why_end});

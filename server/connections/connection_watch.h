@@ -36,14 +36,19 @@ class ConnectionWatch {
 
   /// port               of the listener.
   /// message_bytes_max  of one message, with its envelope.
-  /// total_bytes_max    of all unfinished messages of connections without a session.
+  /// total_bytes_max    that all connections without a session hold, when a look has ended the largest.
   ConnectionWatch(uint16_t port, uint64_t message_bytes_max, uint64_t total_bytes_max);
 
   /// Says how many connections the process may have.
   void set_room(uint64_t connections);
   enum class Spoken : uint8_t { kHello = 1, kOther = 2 };
   /// Notes a message that the loop has taken.
-  void on_message(const protocol::PeerId& peer, int descriptor, Spoken spoken, TimeNs now);
+  ///
+  /// bytes  of its frames.
+  void on_message(const protocol::PeerId& peer, int descriptor, uint64_t bytes, Spoken spoken, TimeNs now);
+  /// Notes that the peer has a session: its connection is no stranger's (connection_ledger.h). Called before the
+  /// answer to its Hello, after which it may send large messages.
+  void on_session(const protocol::PeerId& peer);
   /// Ends a connection at a later look. Its last messages may leave until then.
   ///
   /// why  static storage
@@ -51,12 +56,13 @@ class ConnectionWatch {
   /// The same for all that `which` says, among those that have spoken.
   void end_later(const std::function<bool(const protocol::PeerId&)>& which, std::string_view why, TimeNs at);
 
-  /// A connection that was ended.
+  /// Connections that were ended.
   struct Ended {
-    protocol::PeerId by;   ///< with the address alone where it has sent no message
-    std::string_view why;  ///< static storage
+    protocol::PeerId by;       ///< with the address alone where it has sent no message; empty for several
+    std::string_view why;      ///< static storage
+    uint64_t connections = 1;  ///< more: of several peers, which are not known
   };
-  /// Ends connections, if it is time. Returns those that were ended.
+  /// Ends connections, if it is time. Returns those that were ended, by recv() as well.
   ///
   /// inbox  of the listener, just now.
   std::vector<Ended> look(Inbox inbox, const HasSession& has_session, TimeNs now);
@@ -72,6 +78,7 @@ class ConnectionWatch {
   };
   std::vector<ConnectionSample> samples(const HasSession& has_session, TimeNs now);
   std::unordered_map<int, const protocol::PeerId*> speakers() const;
+  void add_cut(std::vector<Ended>& ended) const;
 
   uint16_t port_;
   ConnectionJudge judge_;

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
+#include <string_view>
 #include <utility>
 #include <variant>
 
@@ -20,8 +22,12 @@ constexpr TimeNs kSayClosedEvery = 60 * kNsPerS;
 constexpr uint32_t kReceivedMessagesMax = 1'024;
 /// Bytes that wait for a worker that reads slowly, or one message of the largest. It asks for missing messages again.
 constexpr uint64_t kQueueBytesMin = 256 << 20;
-/// Of the shard's memory, the share that unfinished messages of connections without a session may take beside it.
-constexpr uint64_t kUnfinishedShare = 4;
+/// Of the shard's memory, the share that connections without a session may take beside it.
+constexpr uint64_t kStrangersPart = 4;
+/// A look at intervals ends the largest of them until half is free, so that they do not keep others out.
+constexpr uint64_t kStrangersKeptPart = 2 * kStrangersPart;
+/// The largest Hello, and the buffers that ZeroMQ reads it into.
+constexpr uint64_t kStrangerBytesMax = protocol::FrameLimits().envelope_bytes_max + (1 << 20);
 
 }  // namespace
 
@@ -51,7 +57,12 @@ PortGuard::PortGuard(const Options& options, uint16_t port, ProcessLog& log, Met
       metrics_(metrics),
       access_(access),
       connections_(port, options.limits.message_bytes_max + protocol::FrameLimits().envelope_bytes_max,
-                   options.limits.shard_memory_bytes_max / kUnfinishedShare) {}
+                   std::max(options.limits.shard_memory_bytes_max / kStrangersKeptPart, kStrangerBytesMax)) {
+  limit_strangers(
+      {.port = port,
+       .each_max = kStrangerBytesMax,
+       .total_max = std::max(options.limits.shard_memory_bytes_max / kStrangersPart, 2 * kStrangerBytesMax)});
+}
 
 Status PortGuard::share_descriptors(uint32_t shards) {
   room_.emplace(DescriptorRoom::Options{.limit = monitoring::open_file_limit(),
@@ -76,18 +87,25 @@ void PortGuard::answer(protocol::KeyGate& gate) {
   });
 }
 
-void PortGuard::on_message(const protocol::Received& received, TimeNs now) {
+bool PortGuard::on_message(const protocol::Received& received, TimeNs now) {
   const bool is_hello = received.message && (std::holds_alternative<protocol::Hello>(received.message->body) ||
                                              std::holds_alternative<protocol::ShardHello>(received.message->body));
-  connections_.on_message(received.peer, received.descriptor,
+  const uint64_t identity_bytes = received.peer.bytes.size();
+  connections_.on_message(received.peer, received.descriptor, received.bytes - identity_bytes,
                           is_hello ? ConnectionWatch::Spoken::kHello : ConnectionWatch::Spoken::kOther, now);
+  return is_hello;
 }
 
 void PortGuard::look(ConnectionWatch::Inbox inbox, const ConnectionWatch::HasSession& has_session, TimeNs now) {
+  std::map<std::string_view, uint64_t> closed;
   for (const ConnectionWatch::Ended& ended : connections_.look(inbox, has_session, now)) {
-    log_.write(Severity::kWarning, fmt::format("closed a connection: {}", ended.why), now);
-    metrics_.record({Metric::kDropped, {}, ended.why, 1});
+    closed[ended.why] += ended.connections;
+    metrics_.record({Metric::kDropped, {}, ended.why, static_cast<double>(ended.connections)});
     access_.record({.what = AuditEvent::What::kClose, .by = ended.by, .code = std::string(ended.why)}, now);
+  }
+  for (const auto& [why, count] : closed) {
+    const std::string what = count == 1 ? "a connection" : fmt::format("{} connections", count);
+    log_.write(Severity::kWarning, fmt::format("closed {}: {}", what, why), now);
   }
 }
 

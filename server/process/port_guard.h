@@ -39,7 +39,8 @@ class PortGuard {
   Status judge_worker(TimeNs now) { return room_->judge_worker(now); }
   /// Answers the questions whether keys may connect, and counts the refused ones.
   void answer(protocol::KeyGate& gate);
-  void on_message(const protocol::Received& received, TimeNs now);
+  /// Notes a message that the loop has taken. True: it is a Hello.
+  bool on_message(const protocol::Received& received, TimeNs now);
   ConnectionWatch& connections() { return connections_; }
   /// Ends connections, if it is time. As ConnectionWatch::look().
   void look(ConnectionWatch::Inbox inbox, const ConnectionWatch::HasSession& has_session, TimeNs now);

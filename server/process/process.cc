@@ -472,7 +472,7 @@ ConnectionWatch::Inbox ShardProcess::Loop::receive() {
     if (!received) return ConnectionWatch::Inbox::kDrained;
     bytes_in_ += received->bytes;
     const TimeNs now = monotonic_now_ns();
-    guard_->on_message(*received, now);
+    const bool is_hello = guard_->on_message(*received, now);
     const Access::Intake intake = access_->take(*received, now);
     if (intake.ends_connection) guard_->connections().end_later(received->peer, "over_rate", now);
     if (intake.refusal) {
@@ -483,14 +483,13 @@ ConnectionWatch::Inbox ShardProcess::Loop::receive() {
     if (received->message) {
       const MessageSpan span(spans_, *received->message);
       core_->on_message(received->peer, std::move(*received->message), now, actions_);
+      if (is_hello && has_session(received->peer)) guard_->connections().on_session(received->peer);
     } else {
       const Error& error = received->message.error();
       core_->on_malformed(error, now, actions_);
       // A Hello that asks for what only a later build knows: silence would leave its worker waiting for a Welcome.
       if (error.code == ErrorCode::kUnsupported) {
-        protocol::Refuse refusal;
-        refusal.code = error.code;
-        refusal.sentence = error.message;
+        const protocol::Refuse refusal{.code = error.code, .sentence = error.message};
         listener_->send(received->peer, {{}, refusal, {}});
       }
     }

@@ -8,8 +8,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <bit>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,6 +22,7 @@
 namespace millrace::server {
 namespace {
 
+using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::UnorderedElementsAre;
@@ -42,7 +45,10 @@ class Watch : public ::testing::Test {
     watch_.emplace(ntohs(at.sin_port), kMessageMost, 2 * kMessageMost);
   }
   ~Watch() override {
+    limit_strangers({});
+    take_cuts();
     for (const ConnectionSample& one : connection_samples()) forget_connection(one.descriptor, one.accepted_at);
+    EXPECT_EQ(strangers_held(), 0U) << "each byte is returned once";
     for (const int fd : open_) ::close(fd);
     ::close(listener_);
   }
@@ -67,6 +73,11 @@ class Watch : public ::testing::Test {
   void close_at(int descriptor) {
     std::erase(open_, descriptor);
     ::close(descriptor);
+  }
+  /// Counts bytes that never end a message, or are another connection's.
+  static void count_received(int descriptor, size_t bytes) {
+    const std::string sent(bytes, 'x');
+    EXPECT_TRUE(server::count_received(descriptor, std::as_bytes(std::span(sent)), bytes));
   }
   /// Returns why connections were ended.
   std::vector<std::string_view> look(TimeNs now) {
@@ -102,18 +113,18 @@ TEST_F(Watch, WhatAClosedConnectionLeftUnreadEndsNoOther) {
 
 TEST_F(Watch, MessagesOfAClosedConnectionAreNotItsSuccessors) {
   const int first = accept(kStart);
-  watch_->on_message({"old"}, first, ConnectionWatch::Spoken::kOther, kStart);
+  watch_->on_message({"old"}, first, 0, ConnectionWatch::Spoken::kOther, kStart);
   const int second = accept_instead_of(first, kStart + 1);
   count_received(second, 2 * kMessageMost);
   EXPECT_THAT(look(kStart + kNsPerS), IsEmpty());
-  watch_->on_message({"old"}, second, ConnectionWatch::Spoken::kOther, kStart + kNsPerS);
+  watch_->on_message({"old"}, second, 0, ConnectionWatch::Spoken::kOther, kStart + kNsPerS);
   EXPECT_THAT(look(kStart + 2 * kNsPerS), ElementsAre("unfinished_message"));
   EXPECT_TRUE(was_ended(second));
 }
 
 TEST_F(Watch, AMemberMayBeSilentAndOneThatWasRemovedMayNot) {
   const int member = accept(kStart);
-  watch_->on_message({"member"}, member, ConnectionWatch::Spoken::kHello, kStart);
+  watch_->on_message({"member"}, member, 0, ConnectionWatch::Spoken::kHello, kStart);
   EXPECT_THAT(look(kStart + 100 * kNsPerS), IsEmpty());
   EXPECT_THAT(look(kStart + 101 * kNsPerS), IsEmpty());
   member_ = "another";
@@ -125,8 +136,8 @@ TEST_F(Watch, AMemberMayBeSilentAndOneThatWasRemovedMayNot) {
 TEST_F(Watch, EndsAConnectionWhenItIsAskedTo) {
   const int one = accept(kStart);
   const int other = accept(kStart);
-  watch_->on_message({"one"}, one, ConnectionWatch::Spoken::kHello, kStart);
-  watch_->on_message({"other"}, other, ConnectionWatch::Spoken::kHello, kStart);
+  watch_->on_message({"one"}, one, 0, ConnectionWatch::Spoken::kHello, kStart);
+  watch_->on_message({"other"}, other, 0, ConnectionWatch::Spoken::kHello, kStart);
   watch_->end_later([](const protocol::PeerId& peer) { return peer.bytes == "one"; }, "key_revoked", kStart + kNsPerS);
   watch_->end_later({"one"}, "over_rate", kStart);
   EXPECT_THAT(look(kStart + kNsPerS / 2), IsEmpty());
@@ -135,12 +146,160 @@ TEST_F(Watch, EndsAConnectionWhenItIsAskedTo) {
   EXPECT_FALSE(was_ended(other));
 }
 
+class Strangers : public Watch {
+ protected:
+  static constexpr uint64_t kEachMax = 1'000'000;
+  static constexpr uint64_t kTotalMax = 2'000'000;
+  Strangers() { limit_strangers({.port = ntohs(at_.sin_port), .each_max = kEachMax, .total_max = kTotalMax}); }
+
+  /// Receives bytes as ZeroMQ reads them. False: the connection ends with this read.
+  static bool receive(int descriptor, const std::string& bytes, size_t room = kSharedReadBytes) {
+    return server::count_received(descriptor, std::as_bytes(std::span(bytes)), room);
+  }
+  /// Accepts a connection, and receives its greeting.
+  int greeted() {
+    const int accepted = accept(kStart + ++accepted_);
+    std::string greeting(64, '\0');
+    greeting[0] = '\xff';
+    greeting[9] = '\x7f';
+    greeting[10] = 3;
+    EXPECT_TRUE(receive(accepted, greeting, 64));
+    return accepted;
+  }
+  /// Returns a frame of fewer than 256 bytes.
+  static std::string frame(bool more, size_t bytes) {
+    return std::string(1, more ? '\1' : '\0') + static_cast<char>(bytes) + std::string(bytes, 'x');
+  }
+  /// Receives reads of unfinished frames; returns how many the limits let pass, `reads` at most.
+  static int receive_unfinished(int descriptor, int reads) {
+    const std::string bytes = frame(true, 254);
+    for (int at = 0; at < reads; ++at)
+      if (!receive(descriptor, bytes)) return at;
+    return reads;
+  }
+  static inline TimeNs accepted_ = 0;  ///< a number is used again by another connection, which began later
+  static constexpr uint64_t kOneRead = kReadBytes + kFrameBytes + 256;
+};
+
+TEST_F(Strangers, TheReadThatPassesTheLimitOfOneEndsIt) {
+  const int guilty = greeted();
+  const int other = greeted();
+  ASSERT_EQ(receive_unfinished(other, 3), 3);
+  EXPECT_EQ(receive_unfinished(guilty, 1'000), static_cast<int>(kEachMax / kOneRead));
+  EXPECT_EQ(strangers_held(), 3 * kOneRead) << "ZeroMQ frees the rest";
+  EXPECT_EQ(accepted_at(guilty), 0);
+  EXPECT_THAT(look(kStart + kNsPerS), ElementsAre("unfinished_message"));
+  EXPECT_EQ(ended_[0].by.address, "127.0.0.1");
+  EXPECT_THAT(look(kStart + 2 * kNsPerS), IsEmpty());
+}
+
+TEST_F(Strangers, EmptyFramesAndReadsOfFewBytesCountTheMemoryThatTheyTake) {
+  const int empty = greeted();
+  std::string frames;
+  while (frames.size() < kSharedReadBytes) frames += frame(true, 0);
+  int reads = 0;
+  while (receive(empty, frames)) ++reads;
+  EXPECT_EQ(reads, static_cast<int>(kEachMax / (kReadBytes + kSharedReadBytes + kSharedReadBytes / 2 * kFrameBytes)));
+  const int slow = greeted();
+  for (reads = 0; reads < 1'000 && receive(slow, frame(true, 34)); ++reads) {
+  }
+  EXPECT_EQ(reads, static_cast<int>(kEachMax / (kReadBytes + kFrameBytes + 36)));
+}
+
+TEST_F(Strangers, AnUnfinishedCommandCountsAndAWholeOneDoesNot) {
+  const int one = greeted();
+  for (int at = 0; at < 1'000; ++at) ASSERT_TRUE(receive(one, '\4' + frame(false, 200).substr(1)));
+  EXPECT_LT(strangers_held(), 2 * kOneRead);
+  ASSERT_TRUE(receive(one, std::string("\6\0\0\0\0\0\x0f\0\0", 9)));
+  int reads = 0;
+  while (reads < 100 && receive(one, std::string(100'000, 'x'), 900'000)) ++reads;
+  EXPECT_EQ(reads, static_cast<int>((kEachMax - kReadBytes) / 100'000));
+}
+
+TEST_F(Strangers, LargeFramesCountTheirBytes) {
+  const int one = greeted();
+  ASSERT_TRUE(receive(one, std::string("\2\0\0\0\0\0\x0f\0\0", 9)));
+  const uint64_t held = strangers_held();
+  ASSERT_TRUE(receive(one, std::string(100'000, 'x'), 900'000));
+  EXPECT_EQ(strangers_held(), held + 100'000);
+}
+
+TEST_F(Strangers, AllTogetherHoldNoMoreThanTheTotalBesideTheShareOfEach) {
+  std::vector<int> holders;
+  for (int at = 0; at < 4; ++at) holders.push_back(greeted());
+  for (const int one : holders) receive_unfinished(one, static_cast<int>(kEachMax / kOneRead));
+  EXPECT_LE(strangers_held(), kTotalMax);
+  EXPECT_NE(accepted_at(holders[0]), 0);
+  EXPECT_EQ(accepted_at(holders[1]), 0) << "it passed the total";
+  const uint64_t held = strangers_held();
+  for (int at = 0; at < 4; ++at) {
+    const int small = greeted();
+    EXPECT_EQ(receive_unfinished(small, static_cast<int>(kStrangerShare / kOneRead)),
+              static_cast<int>(kStrangerShare / kOneRead));
+  }
+  EXPECT_LE(strangers_held(), std::max(held, kTotalMax) + 4 * kStrangerShare);
+  EXPECT_THAT(look(kStart + kNsPerS), Each("unfinished_messages"));
+}
+
+TEST_F(Strangers, TakenMessagesReturnTheirShare) {
+  const int one = greeted();
+  for (int at = 0; at < 1'000; ++at) {
+    ASSERT_TRUE(receive(one, frame(true, 200) + frame(false, 0)));
+    if (at % 4 == 3) {  // in turns, as the loop takes them
+      for (int taken = 0; taken < 4; ++taken)
+        watch_->on_message({"one"}, one, 200, ConnectionWatch::Spoken::kHello, kStart);
+    }
+  }
+  EXPECT_LT(strangers_held(), 10 * kOneRead);
+}
+
+TEST_F(Strangers, WholeMessagesForgiveNothingOfAnUnfinishedOne) {
+  const int one = greeted();
+  constexpr int kWhole = 50;
+  std::string messages;
+  for (int at = 0; at < kWhole; ++at) messages += frame(true, 50) + frame(false, 0);
+  ASSERT_TRUE(receive(one, messages));
+  int reads = 0;
+  bool continues = true;
+  for (; continues && reads < 1'000; ++reads) {
+    if (reads < kWhole) watch_->on_message({"one"}, one, 50, ConnectionWatch::Spoken::kOther, kStart);
+    continues = receive(one, frame(true, 254));
+  }
+  EXPECT_LE(reads, static_cast<int>(kEachMax / kOneRead) + 1);
+}
+
+TEST_F(Strangers, AConnectionWithASessionHasTheLimitsOfMembers) {
+  const int one = greeted();
+  ASSERT_EQ(receive_unfinished(one, 10), 10);
+  watch_->on_message({"member"}, one, 0, ConnectionWatch::Spoken::kHello, kStart);
+  watch_->on_session({"member"});
+  EXPECT_EQ(strangers_held(), 0U);
+  EXPECT_EQ(receive_unfinished(one, 1'000), 1'000);
+  EXPECT_THAT(look(kStart + kNsPerS), IsEmpty());
+  EXPECT_EQ(strangers_held(), 0U);
+}
+
+TEST_F(Strangers, ConnectionsOfOtherPortsHaveNoLimit) {
+  const int one = greeted();
+  limit_strangers({.port = 1, .each_max = 1, .total_max = 1});
+  EXPECT_EQ(receive_unfinished(one, 1'000), 1'000);
+  // The number of a closed connection now is a file that this process opened.
+  limit_strangers({.port = ntohs(at_.sin_port), .each_max = 1, .total_max = 1});
+  const int reused = accept(kStart);
+  int ends[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+  ASSERT_EQ(::dup3(ends[0], reused, O_CLOEXEC), reused);
+  EXPECT_TRUE(receive(reused, "x"));
+  EXPECT_THAT(look(kStart + kNsPerS), IsEmpty());
+  for (const int end : ends) ::close(end);
+}
+
 TEST_F(Watch, NamesThePeerOfAConnectionThatItEnds) {
   const protocol::PublicKey key = protocol::draw_key_pair().public_key;
   const int spoken = accept(kStart);
-  watch_->on_message({"one", key, "192.0.2.7"}, spoken, ConnectionWatch::Spoken::kOther, kStart);
+  watch_->on_message({"one", key, "192.0.2.7"}, spoken, 0, ConnectionWatch::Spoken::kOther, kStart);
   const int reused = accept(kStart);
-  watch_->on_message({"gone", {}, "192.0.2.8"}, reused, ConnectionWatch::Spoken::kOther, kStart);
+  watch_->on_message({"gone", {}, "192.0.2.8"}, reused, 0, ConnectionWatch::Spoken::kOther, kStart);
   accept_instead_of(reused, kStart + kNsPerS);
   look(kStart + 20 * kNsPerS);
   EXPECT_THAT(look(kStart + 21 * kNsPerS), UnorderedElementsAre("no_session", "never_spoke"));

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "kernels/base/clock.h"
+#include "protocol/job/layout.h"
 #include "protocol/transport/transport.h"
 #include "tests/support/tree_paths.h"
 
@@ -71,6 +72,7 @@ class Program {
     return line;
   }
   void signal(int number) const { ::kill(pid_, number); }
+  pid_t pid() const { return pid_; }
   /// Its exit code; -1 when a signal ended it.
   int wait() {
     int status = 0;
@@ -83,6 +85,18 @@ class Program {
   pid_t pid_ = -1;
   int output_ = -1;
 };
+
+/// Returns the Hello of a job of one worker.
+inline protocol::Hello hello_in(const std::string& job, uint64_t nonce) {
+  protocol::Hello hello;
+  hello.nonce = nonce;
+  hello.spec.name = job;
+  hello.spec.workers = 1;
+  hello.spec.tensors.push_back({.name = "t", .dimension = 100});
+  hello.shard_count = 1;
+  hello.layout_hash = protocol::layout_hash(protocol::plan_layout(hello.spec, 1));
+  return hello;
+}
 
 /// One worker that a test drives by hand: a connection, and the messages that it receives.
 class HandWorker {
