@@ -23,7 +23,7 @@ constexpr uint64_t kShardMemory = 64 * kMiB;
 /// Of it, what strangers may hold together (server/process/port_guard.cc), and the share of each.
 constexpr uint64_t kHeldMax = kShardMemory / 4 + kStrangers * kStrangerShare;
 /// The connections themselves, pieces of memory between those in use, the rest of the process. Without the limit 48
-/// unfinished messages of 4 MiB take about 800 MB.
+/// unfinished messages of 4 MiB take 80 to 320 MB, by the size of the frames.
 constexpr uint64_t kBeside = 24 * kMiB;
 
 /// Returns the peak of a process's resident memory.
