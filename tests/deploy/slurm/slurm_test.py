@@ -121,14 +121,14 @@ class SlurmTest(unittest.TestCase):
             time.sleep(0.2)
 
     def submit(self, *arguments, **environment):
-        """Returns the exit code of the batch script and its output."""
+        """Returns the exit code of the batch script, its output, and the mode of each file that it made, by name."""
         with tempfile.TemporaryDirectory(dir=self.folder) as here:
             command = ["sbatch", "--wait", f"--ntasks={WORKERS}", f"--chdir={here}", f"--output={here}/log", SOURCE / "deploy/slurm/train.sbatch", *arguments]
             ended = subprocess.run(command, env=self.environment | {"MILLRACE_HOST": "127.0.0.1"} | environment, cwd=here, capture_output=True, text=True,
                                    timeout=TIMEOUT_S, check=False)
             log = Path(here) / "log"
             text = log.read_text(encoding="utf-8") if log.exists() else ""
-            return ended.returncode, ended.stderr + text, list(Path(here).glob("millrace-*/**/*"))
+            return ended.returncode, ended.stderr + text, {path.name: path.stat().st_mode & 0o777 for path in Path(here).glob("millrace-*/**/*")}
 
     def test_ShardsAndWorkersTrain(self):
         rows = self.folder / "rows.svm"
@@ -137,8 +137,8 @@ class SlurmTest(unittest.TestCase):
         code, text, files = self.submit("--train", rows, "--epochs", "2", "--batch", "50", "-o", model)
         self.assertEqual(code, 0, text)
         self.assertGreater(model.stat().st_size, 100)
-        self.assertEqual({path.name for path in files if path.suffix == ".json"}, {"shard.0.json", "shard.1.json"})
-        self.assertEqual({path.name: path.stat().st_mode & 0o777 for path in files if path.suffix in (".key", ".pub")},
+        self.assertEqual({name for name in files if name.endswith(".json")}, {"shard.0.json", "shard.1.json"})
+        self.assertEqual({name: mode for name, mode in files.items() if name.endswith((".key", ".pub"))},
                          {"cluster.key": 0o600, "cluster.pub": 0o644, "worker.key": 0o600, "worker.pub": 0o644})
         self.assertEqual(self.said("squeue", "--noheader"), "")
 
