@@ -1,8 +1,6 @@
 #include "protocol/files/atomic_file.h"
 
 #include <fcntl.h>
-#include <poll.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -12,13 +10,8 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <optional>
-#include <string_view>
-#include <system_error>
 #include <utility>
-
-#include "kernels/base/descriptor.h"
 
 namespace millrace::files {
 namespace {
@@ -87,51 +80,6 @@ bool is_anothers(const struct statx& file, const struct statx& folder) {
   return (folder.stx_mode & S_ISVTX) != 0 && user != 0 && file.stx_uid != user && folder.stx_uid != user;
 }
 
-constexpr std::string_view kUnfinished = ".new-";  ///< then the writer's process number
-
-/// Returns whether `descriptor` is of the file that `path` names now.
-bool is_of(int descriptor, const std::string& path) {
-  struct stat own = {}, there = {};
-  return fstat(descriptor, &own) == 0 && lstat(path.c_str(), &there) == 0 && own.st_dev == there.st_dev &&
-         own.st_ino == there.st_ino;
-}
-
-/// Removes a temporary file that has no writer any more: its lock is free.
-void remove_abandoned(const std::string& temporary) {
-  const Descriptor file(open(temporary.c_str(), O_WRONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
-  if (!file || flock(file.number(), LOCK_EX | LOCK_NB) != 0) return;
-  // Another process may have removed it meanwhile, and a writer made a new one.
-  if (is_of(file.number(), temporary)) unlink(temporary.c_str());
-}
-
-/// Removes all such files of `path`.
-void remove_abandoned_beside(const std::string& path) {
-  const std::string begin = base_name(path) + std::string(kUnfinished);
-  std::error_code error;
-  for (std::filesystem::directory_iterator at(folder_of(path), error), end; !error && at != end; at.increment(error)) {
-    const std::string name = at->path().filename().string();
-    const bool is_writers = name.size() > begin.size() && name.starts_with(begin) &&
-                            name.find_first_not_of("0123456789", begin.size()) == std::string::npos;
-    if (is_writers) remove_abandoned(at->path().string());
-  }
-}
-
-/// Opens the temporary file and locks it, for as long as it is open. Returns -1: it cannot be opened; errno says why.
-int open_locked(const std::string& temporary, mode_t mode) {
-  constexpr int kTries = 100;
-  constexpr int kPauseMs = 1;
-  for (int tries = 0;; ++tries) {
-    const int descriptor = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, mode);
-    if (descriptor < 0) return -1;
-    const bool locked = flock(descriptor, LOCK_EX | LOCK_NB) == 0;
-    // Before it was locked, another process may have taken it for abandoned: that one has its lock, or has removed it.
-    const bool is_taken = locked ? !is_of(descriptor, temporary) : errno == EWOULDBLOCK;
-    if (!is_taken || tries == kTries) return descriptor;
-    close(descriptor);
-    ::poll(nullptr, 0, kPauseMs);
-  }
-}
-
 /// Writes the bytes into a new file in `folder`, for its owner alone. Users without access to the requested folder may
 /// have access to this one. Returns its path. Empty: it could not be written whole.
 std::string keep_in(const std::string& folder, const std::string& name, ByteSpan bytes) {
@@ -185,11 +133,10 @@ void remove_unfinished_files() {
 
 Result<AtomicFile> AtomicFile::create(const std::string& path, mode_t mode) {
   if (Status can = check_replaceable(path); !can) return std::unexpected(can.error());
-  remove_abandoned_beside(path);
-  // The process's number keeps two writers of one path apart.
-  std::string temporary = path + std::string(kUnfinished) + std::to_string(getpid());
+  // The process's number keeps two writers of one path apart; the file of an ended process is overwritten.
+  std::string temporary = path + ".new-" + std::to_string(getpid());
   const int slot = note_unfinished(temporary);  // before it exists: a signal may come right after
-  const int descriptor = open_locked(temporary, mode);
+  const int descriptor = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, mode);
   if (descriptor < 0) {
     forget_unfinished(slot);
     return cannot_replace(path, temporary + ": " + std::strerror(errno));
@@ -218,18 +165,6 @@ std::unexpected<Error> AtomicFile::refuse(const char* action) const {
       path_, std::string(action) + ": " + std::strerror(errno) + "; a file that was there before is unchanged");
 }
 
-/// Gives the whole file a name that no later writer removes, if the folder takes one.
-void AtomicFile::keep() {
-  std::string kept = path_ + ".kept-XXXXXX";
-  const Descriptor empty(mkostemp(kept.data(), O_CLOEXEC));
-  if (!empty) return;
-  if (rename(temporary_.c_str(), kept.c_str()) == 0) {
-    temporary_ = std::move(kept);
-  } else {
-    unlink(kept.c_str());
-  }
-}
-
 /// Closes the temporary file, which no destructor or signal handler removes from now on.
 void AtomicFile::let_go() {
   close(std::exchange(descriptor_, -1));
@@ -242,7 +177,6 @@ Status AtomicFile::commit() {
   if (fsync(descriptor_) != 0) return refuse("fsync");
   if (rename(temporary_.c_str(), path_.c_str()) != 0) {
     auto refused = refuse("rename");
-    keep();
     refused.error().message += "; its new contents are in " + temporary_;
     let_go();
     return refused;
@@ -267,9 +201,9 @@ Status write_file_atomically(const std::string& path, ByteSpan bytes, mode_t mod
   std::string beside;
   {
     auto file = AtomicFile::create(path, mode);
+    if (file) beside = file->temporary_path();
     done = file ? file->write(bytes) : Status(std::unexpected(file.error()));
     if (done) done = file->commit();
-    if (file) beside = file->temporary_path();
   }
   if (done || (!beside.empty() && access(beside.c_str(), F_OK) == 0)) return done;
   const std::string kept = keep_elsewhere(path, bytes);

@@ -23,9 +23,6 @@ Status check_replaceable(const std::string& path);
 /// A file that is written beside `path` under a temporary name, synced, then renamed onto it. Until commit() the old
 /// file is untouched; an object that ends without commit() removes its temporary file.
 ///
-/// Kills    the next create() for a path removes the temporary files that killed processes left. A live writer has a
-///          lock on its own (flock). Where the file system has no such locks, the files stay.
-///
 /// Threads  one.
 class AtomicFile {
  public:
@@ -41,7 +38,7 @@ class AtomicFile {
   Status write(ByteSpan bytes);
 
   /// Makes it the file at `path`. Errors io: the old file stays. Where all is on the disk and only the rename fails,
-  /// the new file stays as well. The sentence has its name, and so has temporary_path().
+  /// the temporary file stays as well, and the sentence names it.
   Status commit();
 
   const std::string& path() const { return path_; }
@@ -50,7 +47,6 @@ class AtomicFile {
  private:
   AtomicFile(std::string path, std::string temporary, int descriptor, int slot);
   std::unexpected<Error> refuse(const char* action) const;
-  void keep();
   void let_go();
 
   std::string path_;

@@ -8,11 +8,9 @@
 #include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -188,111 +186,16 @@ TEST(AtomicFile, AResultThatCannotTakeItsPlaceStaysWhole) {
   {
     auto file = AtomicFile::create(path);
     ASSERT_TRUE(file && file->write(file_bytes_of("result")));
+    kept = file->temporary_path();
     std::filesystem::create_directory(path);
     const Status done = file->commit();
     ASSERT_FALSE(done);
-    kept = file->temporary_path();
     EXPECT_EQ(done.error().code, ErrorCode::kIo);
     EXPECT_THAT(done.error().message, HasSubstr("rename: "));
     EXPECT_THAT(done.error().message, HasSubstr("its new contents are in " + kept));
   }
   remove_unfinished_files();
-  std::filesystem::remove(path);
-  EXPECT_TRUE(write_file_atomically(path, file_bytes_of("next")));
-  EXPECT_EQ(folder.read(std::filesystem::path(kept).filename()), "result") << "also after the next file";
-  EXPECT_EQ(folder.file_count(), 2U);
-}
-
-/// A process that has begun a file, and waits.
-class WriterProcess {
- public:
-  explicit WriterProcess(const std::string& path) {
-    EXPECT_EQ(pipe(said_.data()), 0);
-    EXPECT_EQ(pipe(told_.data()), 0);
-    pid_ = fork();
-    if (pid_ == 0) write_one(path);
-    char byte = 0;
-    EXPECT_EQ(read(said_[0], &byte, 1), 1) << "it has begun";
-  }
-  ~WriterProcess() {
-    for (const int end : {said_[0], said_[1], told_[0], told_[1]}) close(end);
-  }
-  WriterProcess(const WriterProcess&) = delete;
-  WriterProcess& operator=(const WriterProcess&) = delete;
-
-  void kill_it() const {
-    EXPECT_EQ(kill(pid_, SIGKILL), 0);
-    EXPECT_EQ(waitpid(pid_, nullptr, 0), pid_);
-  }
-  /// Lets it commit. Returns its exit code.
-  int finish() const {
-    EXPECT_EQ(::write(told_[1], "x", 1), 1);
-    int status = 0;
-    EXPECT_EQ(waitpid(pid_, &status, 0), pid_);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-  }
-
- private:
-  [[noreturn]] void write_one(const std::string& path) const {
-    auto file = AtomicFile::create(path);
-    const bool begun = file && file->write(file_bytes_of("other")) && ::write(said_[1], "x", 1) == 1;
-    char byte = 0;
-    _exit(begun && read(told_[0], &byte, 1) == 1 && file->commit() ? 0 : 1);
-  }
-
-  std::array<int, 2> said_{}, told_{};
-  pid_t pid_ = 0;
-};
-
-TEST(AtomicFile, AFileThatAKilledProcessLeftIsRemovedByTheNextOne) {
-  const TemporaryFolder folder;
-  for (const char* path : {"f", "other"}) WriterProcess(folder / path).kill_it();
-  EXPECT_EQ(folder.file_count(), 2U);
-  EXPECT_TRUE(try_to_write(folder / "f"));
-  EXPECT_EQ(folder.file_count(), 1U) << "that of another path stays";
-  const WriterProcess killed(folder / "f");
-  killed.kill_it();
-  EXPECT_TRUE(write_file_atomically(folder / "f", file_bytes_of("new")));
-  EXPECT_EQ(folder.read("f"), "new");
-  EXPECT_EQ(folder.file_count(), 2U);
-}
-
-TEST(AtomicFile, AFileThatALiveProcessWritesStays) {
-  const TemporaryFolder folder;
-  const WriterProcess writer(folder / "f");
-  EXPECT_TRUE(write_file_atomically(folder / "f", file_bytes_of("new")));
-  EXPECT_EQ(folder.read("f"), "new");
-  EXPECT_EQ(writer.finish(), 0);
-  EXPECT_EQ(folder.read("f"), "other") << "the last one to end";
-  EXPECT_EQ(folder.file_count(), 1U);
-}
-
-TEST(AtomicFile, FilesWithSimilarNamesStay) {
-  const TemporaryFolder folder;
-  for (const char* name : {"f.new-", "f.new-12a", "f.new-1.gz", "f.news-1", "g.new-1", "f.kept-1", "af.new-1"})
-    folder.write(name, "old");
-  folder.write("f.new-1", "left");
-  EXPECT_TRUE(write_file_atomically(folder / "f", file_bytes_of("new")));
-  EXPECT_EQ(folder.file_count(), 8U);
-  EXPECT_FALSE(std::filesystem::exists(folder / "f.new-1"));
-}
-
-/// Each begins while the other one looks for abandoned files, and none takes the other's.
-TEST(AtomicFile, TwoProcessesThatWriteAtOnceBothSucceed) {
-  constexpr int kFiles = 3'000;
-  const TemporaryFolder folder;
-  const auto write_all = [&folder] {
-    int written = 0;
-    for (int i = 0; i < kFiles; ++i) written += write_file_atomically(folder / "f", file_bytes_of("new")) ? 1 : 0;
-    return written;
-  };
-  const pid_t other = fork();
-  if (other == 0) _exit(write_all() == kFiles ? 0 : 1);
-  EXPECT_EQ(write_all(), kFiles);
-  int status = 0;
-  EXPECT_EQ(waitpid(other, &status, 0), other);
-  EXPECT_EQ(status, 0);
-  EXPECT_EQ(folder.file_count(), 1U);
+  EXPECT_EQ(folder.read(std::filesystem::path(kept).filename()), "result");
 }
 
 TEST(WriteFileAtomically, AResultIsKeptBesideAPlaceThatItCannotTake) {
