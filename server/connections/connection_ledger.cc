@@ -22,7 +22,6 @@ namespace {
 struct Stream {
   TimeNs accepted_at = 0;  ///< of the connection that this is about
   FrameCount frames = {};
-  uint64_t received = 0;  ///< weight
   /// Bytes of `held` that were received before `mark` of the weight.
   uint64_t older = 0;
   uint64_t mark = 0;
@@ -33,14 +32,20 @@ struct Counted {
   std::atomic<TimeNs> accepted_at{0};  ///< 0: no accepted connection
   std::atomic<uint64_t> unread{0};
   std::atomic<uint32_t> messages{0};
-  std::atomic<bool> admitted{false};
-  std::atomic<uint16_t> port{0};  ///< of this machine
+  std::atomic<TimeNs> admitted{0};  ///< `accepted_at` of the connection that was admitted last
+  std::atomic<uint16_t> port{0};    ///< of this machine
 
+  // Of a stranger. ZeroMQ's thread stores `received` and `within_command` before it adds to `held`.
+  std::atomic<uint64_t> received{0};  ///< weight
+  std::atomic<bool> within_command{false};
   std::atomic<uint64_t> taken{0};  ///< weight of the messages that the loop took
-  std::atomic<uint64_t> held{0};   ///< bytes of a stranger; `all_held` is the sum
+  std::atomic<uint64_t> held{0};   ///< bytes; `all_held` is the sum
   Stream stream;
 };
 std::array<Counted, kCountedDescriptors> counted;
+/// Whether this thread accepts connections, as ZeroMQ's does. The number of a connection that ZeroMQ has closed may be
+/// another thread's by now, such as that of HTTP, whose bytes do not count.
+thread_local bool accepts_connections = false;
 std::atomic<int> counted_below{0};  ///< no higher descriptor was ever counted
 std::atomic<uint64_t> all_held{0};
 std::atomic<uint16_t> limited_port{0};
@@ -100,7 +105,10 @@ void release_all(Counted& one) {
 void release_taken(Counted& one, Stream& stream) {
   if (stream.frames.is_within_command()) return;
   const uint64_t taken = one.taken.load(std::memory_order_relaxed);
-  if (taken >= stream.received) {
+  const uint64_t received = one.received.load(std::memory_order_relaxed);
+  if (taken >= received) {
+    // No credit for later bytes: a message of an earlier connection with this number may have counted here.
+    one.taken.fetch_sub(taken - received, std::memory_order_relaxed);
     release_all(one);
     stream.older = 0;
   } else if (taken >= stream.mark) {
@@ -109,12 +117,22 @@ void release_taken(Counted& one, Stream& stream) {
   } else {
     return;
   }
-  stream.mark = stream.received;
+  stream.mark = received;
+}
+
+bool is_admitted(const Counted& one) {
+  return one.admitted.load(std::memory_order_relaxed) == one.accepted_at.load(std::memory_order_relaxed);
+}
+
+/// The same for a connection that is silent since the loop took its last message. The loop's thread.
+void release_if_taken(Counted& one) {
+  const uint64_t held = one.held.load();  // first: bytes that are added from now on stay
+  if (!one.within_command.load() && one.taken.load() >= one.received.load()) release(one, held);
 }
 
 /// Returns whether the limits of strangers apply.
 bool is_stranger(const Counted& one) {
-  if (one.admitted.load(std::memory_order_relaxed)) return false;
+  if (is_admitted(one)) return false;
   const uint16_t port = limited_port.load(std::memory_order_relaxed);
   return port != 0 && port == one.port.load(std::memory_order_relaxed);
 }
@@ -122,8 +140,9 @@ bool is_stranger(const Counted& one) {
 /// Ends the counts of a connection that passed a limit. False: it is none of the listener any more.
 bool cut(int descriptor, Counted& one, std::string_view why) {
   TimeNs accepted_at = one.accepted_at.load(std::memory_order_acquire);
-  if (!one.accepted_at.compare_exchange_strong(accepted_at, 0)) return true;  // the loop ends it just now
+  const bool is_ours = one.accepted_at.compare_exchange_strong(accepted_at, 0);
   release_all(one);
+  if (!is_ours) return true;  // the loop ends it just now
   if (!is_connection(descriptor, limited_port.load(std::memory_order_relaxed))) return false;
   const std::scoped_lock lock(cut_records.mutex);
   if (cut_records.count == cut_records.known.size()) {
@@ -139,11 +158,14 @@ bool cut(int descriptor, Counted& one, std::string_view why) {
 /// Counts the bytes that a stranger holds from now on. False: it is over a limit, and its counts have ended.
 bool hold(int descriptor, Counted& one, std::span<const std::byte> bytes, size_t room) {
   Stream& stream = one.stream;
-  if (const TimeNs at = one.accepted_at.load(std::memory_order_relaxed); stream.accepted_at != at)
+  if (const TimeNs at = one.accepted_at.load(std::memory_order_relaxed); stream.accepted_at != at) {
     stream = {.accepted_at = at};
+    one.received.store(0);
+  }
   release_taken(one, stream);
   const FrameCount::Counts counts = stream.frames.count(bytes);
-  stream.received += counts.weight;
+  one.received.fetch_add(counts.weight);
+  one.within_command.store(stream.frames.is_within_command());
   const uint64_t more = (room <= kSharedReadBytes ? kReadBytes : 0) + bytes.size() + counts.frames * kFrameBytes;
   const uint64_t held = one.held.fetch_add(more, std::memory_order_relaxed) + more;
   const uint64_t all = all_held.fetch_add(more, std::memory_order_relaxed) + more;
@@ -163,13 +185,14 @@ void limit_strangers(const StrangerLimits& limits) {
 uint64_t strangers_held() { return all_held.load(); }
 
 void count_connection(int descriptor, TimeNs now) {
+  accepts_connections = true;
   Counted* one = counted_of(descriptor);
   if (one == nullptr) return;
+  one->accepted_at.store(0);
   release_all(*one);
   one->unread.store(0, std::memory_order_relaxed);
   one->taken.store(0, std::memory_order_relaxed);
   one->messages.store(0, std::memory_order_relaxed);
-  one->admitted.store(false, std::memory_order_relaxed);
   one->port.store(local_port(descriptor).value_or(0), std::memory_order_relaxed);
   one->accepted_at.store(now, std::memory_order_release);
   int below = counted_below.load(std::memory_order_relaxed);
@@ -178,6 +201,7 @@ void count_connection(int descriptor, TimeNs now) {
 }
 
 bool count_received(int descriptor, std::span<const std::byte> bytes, size_t room) {
+  if (!accepts_connections) return true;
   Counted* one = counted_of(descriptor);
   if (one == nullptr || one->accepted_at.load(std::memory_order_relaxed) == 0) return true;
   one->unread.fetch_add(bytes.size(), std::memory_order_relaxed);
@@ -185,6 +209,7 @@ bool count_received(int descriptor, std::span<const std::byte> bytes, size_t roo
 }
 
 void count_closed(int descriptor) {
+  if (!accepts_connections) return;
   Counted* one = counted_of(descriptor);
   if (one == nullptr || one->accepted_at.load(std::memory_order_relaxed) == 0) return;
   release_all(*one);
@@ -201,7 +226,7 @@ void count_message(int descriptor, uint64_t weight) {
 void admit_connection(int descriptor, TimeNs accepted_at) {
   Counted* one = counted_of(descriptor);
   if (one == nullptr || one->accepted_at.load(std::memory_order_acquire) != accepted_at) return;
-  one->admitted.store(true, std::memory_order_relaxed);
+  one->admitted.store(accepted_at, std::memory_order_relaxed);
   release_all(*one);
 }
 
@@ -211,8 +236,10 @@ std::vector<ConnectionSample> connection_samples() {
   for (int descriptor = 0; descriptor < below; ++descriptor) {
     Counted& one = counted[static_cast<size_t>(descriptor)];
     const TimeNs accepted_at = one.accepted_at.load(std::memory_order_acquire);
+    // Also bytes of a recv() that overlaps the end or the admission of the connection.
+    if (accepted_at == 0 || is_admitted(one)) release_all(one);
     if (accepted_at == 0) continue;
-    if (one.admitted.load(std::memory_order_relaxed)) release_all(one);  // of a recv() that overlapped its admission
+    release_if_taken(one);
     samples.push_back({.descriptor = descriptor,
                        .accepted_at = accepted_at,
                        .unread_bytes = (is_stranger(one) ? one.held : one.unread).load(std::memory_order_relaxed),

@@ -51,8 +51,8 @@ uint64_t strangers_held();
 
 /// Begins a connection. Forgets the counts of earlier connections with the same number.
 void count_connection(int descriptor, TimeNs now);
-/// Counts received bytes; ignores descriptors that are no accepted connection. False: the connection is over a limit,
-/// and ends with this read.
+/// Counts received bytes; ignores descriptors that are no accepted connection, and threads that accept none. False:
+/// the connection is over a limit, and ends with this read.
 ///
 /// room  the size of the buffer that they were read into.
 [[nodiscard]] bool count_received(int descriptor, std::span<const std::byte> bytes, size_t room);

@@ -12,8 +12,6 @@ namespace {
 
 /// Bytes on the wire beyond those of a message's frames: heads of frames, the MACs of CURVE, the handshake.
 constexpr uint64_t kWireSlackBytes = 64 << 10;
-/// The envelope and the payload. A peer that sends other messages has another weight there, and hurts itself.
-constexpr uint64_t kFramesOfMessage = 2;
 /// Time after which no message of a closed connection waits for the loop any more.
 constexpr TimeNs kForgottenAfter = 10 * kNsPerS;
 
@@ -31,15 +29,15 @@ void ConnectionWatch::set_room(uint64_t connections) {
       std::max(kOfAddressMin, static_cast<uint32_t>(std::min<uint64_t>(connections / kAddressShare, UINT32_MAX))));
 }
 
-void ConnectionWatch::on_message(const protocol::PeerId& peer, int descriptor, uint64_t bytes, Spoken spoken,
-                                 TimeNs now) {
+void ConnectionWatch::on_message(const protocol::PeerId& peer, int descriptor, uint64_t frames, uint64_t bytes,
+                                 Spoken spoken, TimeNs now) {
   const TimeNs accepted = accepted_at(descriptor);
   if (accepted == 0) return;
   Peer& known = peers_.try_emplace(peer, Peer{.descriptor = descriptor, .accepted_at = accepted}).first->second;
   // The message is of a connection that is closed, and its number another one's: those bytes are not in this message.
   if (known.descriptor != descriptor || known.accepted_at != accepted) return;
   const auto keys = peer.key == protocol::PublicKey() ? FrameCount::Keys::kNone : FrameCount::Keys::kCurve;
-  count_message(descriptor, FrameCount::weight_of(bytes, kFramesOfMessage, keys));
+  count_message(descriptor, FrameCount::weight_of(bytes, frames, keys));
   if (spoken == Spoken::kHello) known.hello_at = now;
 }
 

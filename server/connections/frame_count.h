@@ -15,7 +15,8 @@ class FrameCount {
  public:
   struct Counts {
     uint64_t frames = 0;  ///< that began, commands as well
-    /// Of messages, without commands: one for each frame, and one for each byte of a body that arrived.
+    /// Of messages: one for each frame, and one for each byte of a body that arrived. Commands that ZeroMQ takes itself
+    /// have none. Those that it may pass on as messages, or as parts of them, count as messages.
     uint64_t weight = 0;
   };
   /// Counts the next bytes.
@@ -42,7 +43,8 @@ class FrameCount {
   uint64_t rest_ = 0;  ///< of the body; before that, its length
   uint8_t at_ = 0;     ///< bytes of the greeting so far; bytes that the length lacks
   Part part_ = Part::kGreeting;
-  bool is_command_ = false;
+  bool is_command_ = false;  ///< one that ZeroMQ takes itself, as far as is known
+  bool is_first_ = false;    ///< the next byte of the body is its first
 };
 
 }  // namespace millrace::server

@@ -40,6 +40,7 @@ Exit codes: 0 all rows measured, 1 a run failed or lost a push without a reason,
 import argparse
 import random
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -53,6 +54,8 @@ import faults  # pylint: disable=wrong-import-position
 import punisher_test as punisher  # pylint: disable=wrong-import-position
 from rows import measured, print_json  # pylint: disable=wrong-import-position
 
+# Errors that fail one row: also of a process that ends, or of its answer.
+FAILURES = (punisher.Failure, OSError, LookupError, ValueError, subprocess.SubprocessError)
 COMPUTE_MS = 50
 RECOVERED_WITHIN_S = 300
 POLL_S = 0.005
@@ -221,7 +224,7 @@ def main(arguments=None):
     options = parsed(arguments)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that its processes end with it
     rows, code = measured("goodput", [(f"{kind}, MTBF {mtbf:g} s, {kills} failures", mtbf * kills + 2 * options.quiet, partial(measure, options, kind, mtbf, kills))
-                                      for kind in options.kill for mtbf, kills in zip(options.mtbf, options.kills)], (punisher.Failure, OSError))
+                                      for kind in options.kill for mtbf, kills in zip(options.mtbf, options.kills)], FAILURES)
     print_json(rows) if options.json else show(rows)
     return code
 

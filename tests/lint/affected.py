@@ -12,7 +12,7 @@ reached if one of these has changed since COMMIT, by default the one in tests/li
     the CMakeLists.txt of a folder of such a file, or of a folder above it
     a seed of the fuzzer's corpus
     any file, where a source includes tests/support/tree_paths.h: the test may read every file of the tree
-    any file of EVERYTHING below, which decides about all tests
+    any file of EVERYTHING below, or that CMake reads: it decides about all tests
 
 Where COMMIT is not in the repository, everything has changed. --all says so, too.
 """
@@ -51,7 +51,16 @@ def tests_of(build, labels, without):
 
 
 def targets_of(build):
-    return {line.split(":")[0] for line in output("ninja", "-C", build, "-t", "targets", "all").split("\n") if line.endswith(": phony")}
+    lines = output("ninja", "-C", build, "-t", "targets", "all").split("\n")
+    return {line.split(":")[0] for line in lines if line.endswith(": phony") and not line.startswith("cmake_object_order_depends_target_")}
+
+
+def read_by_cmake(build):
+    """The project's files that CMake reads, such as one that it makes a source of, without its own rules and packages'."""
+    paths = (path.strip("'") for path in output("ninja", "-C", build, "-t", "inputs", "build.ninja").split("\n") if path)
+    inside = {os.path.relpath(os.path.realpath(os.path.join(build, path)), os.path.realpath(ROOT)) for path in paths}
+    return {path for path in inside if not path.startswith(("..", "build" + os.sep)) and "packaging" not in path.split(os.sep)
+            and os.path.basename(path) != "CMakeLists.txt"}
 
 
 def fuzzers_of(build):
@@ -93,9 +102,12 @@ def rules_above(files):
     return {os.path.join(folder, "CMakeLists.txt") for folder in folders}
 
 
-def is_reached(target, files, changed):
-    """Whether a change of these files, None for all, reaches the target with these files."""
-    if changed is None or not changed.isdisjoint(EVERYTHING):
+def is_reached(target, files, changed, everything=frozenset(EVERYTHING)):
+    """Whether a change of these files, None for all, reaches the target with these files.
+
+    everything  what decides about all targets.
+    """
+    if changed is None or not changed.isdisjoint(everything):
         return True
     if changed and READS_THE_TREE in files:
         return True
@@ -119,7 +131,8 @@ def main():
     changed = None if arguments.all else changed_since(since)
     pairs = fuzzers_of(arguments.build) if arguments.fuzzers else tests_of(arguments.build, arguments.labels, arguments.without)
     reach = Reach(arguments.build, Tree(ROOT, arguments.build))
-    reached = {target: target == NO_TARGET or is_reached(target, reach.files(target), changed) for target in dict(pairs)}
+    everything = read_by_cmake(arguments.build).union(EVERYTHING)
+    reached = {target: target == NO_TARGET or is_reached(target, reach.files(target), changed, everything) for target, _ in pairs}
     for target, name in pairs:
         print(target, name, int(reached[target]))
     what = "everything has changed" if changed is None else f"{len(changed)} files differ from {since[:12]}, which CI has passed"

@@ -16,12 +16,13 @@ class AChange(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         reach = affected.Reach(BUILD, Tree(ROOT, BUILD))
+        cls.everything = affected.read_by_cmake(BUILD).union(affected.EVERYTHING)
         cls.files = {target: reach.files(target) for target, _ in affected.tests_of(BUILD, EVERY_TEST, "^$") if target != affected.NO_TARGET}
 
     def reached_by(self, *changed):
         for path in changed:
             self.assertTrue(os.path.exists(os.path.join(ROOT, path)), f"{path} has gone: name another one here")
-        return {target for target, files in self.files.items() if affected.is_reached(target, files, set(changed))}
+        return {target for target, files in self.files.items() if affected.is_reached(target, files, set(changed), self.everything)}
 
     def assert_reached(self, changed, reached, not_reached):
         found = self.reached_by(changed)
@@ -59,7 +60,7 @@ class AChange(unittest.TestCase):
         self.assert_reached("worker/CMakeLists.txt", ("worker_core_test", "cluster_sim_test"), ("kernels_test",))
 
     def test_OfTheBuildReachesAllTests(self):
-        for path in affected.EVERYTHING:
+        for path in (*affected.EVERYTHING, "monitoring/http/page/page.html"):
             self.assertEqual(self.reached_by(path), set(self.files), path)
 
     def test_OfNothingReachesNoTest(self):
@@ -67,6 +68,12 @@ class AChange(unittest.TestCase):
 
     def test_ThatIsNotKnownReachesAllTests(self):
         self.assertTrue(all(affected.is_reached(target, files, None) for target, files in self.files.items()))
+
+    def test_FuzzersAreThoseOfTheBuild(self):
+        listed = affected.fuzzers_of(BUILD)
+        here = os.path.exists(os.path.join(BUILD, "tests/fuzz"))
+        self.assertEqual(("frame_fuzz", "frame_fuzz") in listed, here)
+        self.assertFalse([name for name, _ in listed if not os.path.exists(os.path.join(ROOT, "tests/fuzz", name + ".cc"))])
 
     def test_OfASeedReachesItsFuzzer(self):
         changed = {"tests/fuzz/corpus/frame_fuzz/seed"}

@@ -64,11 +64,7 @@ void SessionCore::Impl::open(uint32_t shard, TimeNs now, Actions& actions) {
 
 void SessionCore::Impl::schedule_retry(Link& link, TimeNs now) {
   // A restarted shard evicts members that do not find it within dead_after.
-  TimeNs most = std::min(config.reconnect_after_max, TimeNs{config.spec.dead_after.count()} * kNsPerMs / 4);
-  // The number of a killed process is free after two heartbeats (R9), and the job waits for this one.
-  if (link.refused_for_now && link.trouble_code == ErrorCode::kIdentityInUse) {
-    most = std::min(most, std::max(config.reconnect_after, heartbeat_interval(config) / 4));
-  }
+  const TimeNs most = std::min(config.reconnect_after_max, TimeNs{config.spec.dead_after.count()} * kNsPerMs / 4);
   const TimeNs least = std::min(config.reconnect_after, most);
   link.retry_interval = link.retry_interval == 0 ? least : std::min(link.retry_interval * 2, most);
   link.next_attempt = now + jittered(link.retry_interval);

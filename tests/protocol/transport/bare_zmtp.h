@@ -22,7 +22,11 @@ class BareZmtp {
     std::string name;
     std::string value;
   };
-  enum class Frame : uint8_t { kLast = 2, kMore = 3 };  ///< flags of frames with a length of 8 bytes
+  enum class Frame : uint8_t {
+    kLast = 2,
+    kMore = 3,
+    kCommandAndMore = 7
+  };  ///< flags of frames with a length of 8 bytes
 
   explicit BareZmtp(uint16_t port, const std::vector<Property>& properties = {})
       : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {

@@ -74,6 +74,27 @@ TEST(FrameCount, OtherProtocolsCountAsTheMostFrames) {
   }
 }
 
+TEST(FrameCount, CommandsThatZeroMqPassesOnWeighAsMessages) {
+  for (const std::string& name : {std::string("\x09SUBSCRIBE"), std::string("\x06"
+                                                                            "CANCEL")}) {
+    FrameCount counter;
+    const std::string body = name + std::string(90, 'x');
+    count(counter, greeting() + frame(4, 30));
+    EXPECT_EQ(count(counter, std::string("\x04") + static_cast<char>(body.size()) + body).weight, 1 + body.size());
+    // Cut before the name.
+    EXPECT_EQ(count(counter, std::string("\x04") + static_cast<char>(body.size())).weight, 0U);
+    EXPECT_EQ(count(counter, body).weight, 1 + body.size());
+    EXPECT_FALSE(counter.is_within_command());
+  }
+}
+
+TEST(FrameCount, ACommandThatIsPartOfAMessageWeighs) {
+  FrameCount counter;
+  count(counter, greeting());
+  EXPECT_EQ(count(counter, frame(5, 100)).weight, 101U);
+  EXPECT_EQ(count(counter, frame(7, 1'000)).weight, 1'001U);
+}
+
 TEST(FrameCount, CurveAddsItsPartToEachFrame) {
   EXPECT_EQ(FrameCount::weight_of(100, 2, FrameCount::Keys::kCurve), 100U + 2 * 34);
 }

@@ -168,19 +168,6 @@ TEST_F(Handshake, ShardRefusesForNow_RetriedUntilAnEarlierRunCountsAsDead) {
   expect_ended(ErrorCode::kUnavailable, "an earlier run of job 'job' was not ended");
 }
 
-TEST_F(Handshake, NumberInUse_AskedForFourTimesAHeartbeat) {
-  make();
-  core().on_connected(0, now_, actions_);
-  take_sent<Hello>();
-  // Of the jitter, too.
-  const TimeNs pause_max = TimeNs{config_.spec.heartbeat.count()} * kNsPerMs / 4 * 5 / 4;
-  for (int refusal = 0; refusal < 10; ++refusal) {
-    hear(0, protocol::Refuse{ErrorCode::kIdentityInUse, "worker 0 of job 'job' is another process", true});
-    pass(pause_max);
-    ASSERT_EQ(take_sent<Hello>().size(), 1u) << "after refusal " << refusal;
-  }
-}
-
 TEST_F(Handshake, ShardUnreachable_TimeOutNotExtendedByAnotherShardsRefusal) {
   make();
   const TimeNs began = now_;
