@@ -254,7 +254,6 @@ std::optional<Socket::Frames> Socket::receive_frames(Routing routing) {
       note_address(frame->message, received.peer);
       received.descriptor = zmq_msg_get(&frame->message, ZMQ_SRCFD);
     }
-    ++all.count;
     if (received.frames.size() < kFramesMax) {
       received.frames.push_back(as_shared(std::move(frame)));
     } else {
@@ -283,7 +282,7 @@ std::optional<Received> Socket::receive_message(Routing routing, const FrameLimi
   if (!all) return std::nullopt;
   ReceivedFrames& frames = all->frames;
   Received received{std::move(frames.peer), fail(ErrorCode::kMalformed, "not two frames: envelope and payload"),
-                    frames.bytes, all->count, frames.descriptor};
+                    frames.bytes, frames.descriptor};
   if (!all->too_many && frames.frames.size() == kFramesMax) {
     received.message = decode_message(frames.frames[0].bytes, std::move(frames.frames[1]), limits);
   }

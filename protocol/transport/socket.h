@@ -38,7 +38,6 @@ class Socket {
   /// One multipart message.
   struct Frames {
     ReceivedFrames frames;
-    uint64_t count = 0;     ///< of all frames after the routing identity
     bool too_many = false;  ///< more than two after the routing identity; those are dropped
   };
   /// An event of a monitor.

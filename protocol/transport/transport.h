@@ -77,8 +77,7 @@ enum class SendResult : uint8_t {
 struct Received {
   PeerId peer;  ///< empty for a Connection
   Result<Message> message;
-  uint64_t bytes = 0;   ///< of all frames
-  uint64_t frames = 0;  ///< without the routing identity
+  uint64_t bytes = 0;  ///< of all frames
   /// Of the connection that it came over, -1: not known. That may be gone, and its number another one's.
   int descriptor = -1;
 };

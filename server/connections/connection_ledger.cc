@@ -22,9 +22,6 @@ namespace {
 struct Stream {
   TimeNs accepted_at = 0;  ///< of the connection that this is about
   FrameCount frames = {};
-  /// Bytes of `held` that were received before `mark` of the weight.
-  uint64_t older = 0;
-  uint64_t mark = 0;
 };
 
 /// One for the process, as the C library's functions are that it counts.
@@ -35,11 +32,7 @@ struct Counted {
   std::atomic<TimeNs> admitted{0};  ///< `accepted_at` of the connection that was admitted last
   std::atomic<uint16_t> port{0};    ///< of this machine
 
-  // Of a stranger. ZeroMQ's thread stores `received` and `within_command` before it adds to `held`.
-  std::atomic<uint64_t> received{0};  ///< weight
-  std::atomic<bool> within_command{false};
-  std::atomic<uint64_t> taken{0};  ///< weight of the messages that the loop took
-  std::atomic<uint64_t> held{0};   ///< bytes; `all_held` is the sum
+  std::atomic<uint64_t> held{0};  ///< bytes of a stranger; `all_held` is the sum
   Stream stream;
 };
 std::array<Counted, kCountedDescriptors> counted;
@@ -89,45 +82,12 @@ void write_address(int descriptor, Cut::Address& text) {
     text[0] = '\0';
 }
 
-/// Returns bytes of a stranger; no more than it holds.
-void release(Counted& one, uint64_t bytes) {
-  uint64_t held = one.held.load(std::memory_order_relaxed);
-  while (!one.held.compare_exchange_weak(held, held - std::min(held, bytes), std::memory_order_relaxed)) {
-  }
-  all_held.fetch_sub(std::min(held, bytes), std::memory_order_relaxed);
-}
-
-void release_all(Counted& one) {
+void release(Counted& one) {
   all_held.fetch_sub(one.held.exchange(0, std::memory_order_relaxed), std::memory_order_relaxed);
-}
-
-/// Returns the share of the messages that the loop has taken.
-void release_taken(Counted& one, Stream& stream) {
-  if (stream.frames.is_within_command()) return;
-  const uint64_t taken = one.taken.load(std::memory_order_relaxed);
-  const uint64_t received = one.received.load(std::memory_order_relaxed);
-  if (taken >= received) {
-    // No credit for later bytes: a message of an earlier connection with this number may have counted here.
-    one.taken.fetch_sub(taken - received, std::memory_order_relaxed);
-    release_all(one);
-    stream.older = 0;
-  } else if (taken >= stream.mark) {
-    release(one, stream.older);
-    stream.older = one.held.load(std::memory_order_relaxed);
-  } else {
-    return;
-  }
-  stream.mark = received;
 }
 
 bool is_admitted(const Counted& one) {
   return one.admitted.load(std::memory_order_relaxed) == one.accepted_at.load(std::memory_order_relaxed);
-}
-
-/// The same for a connection that is silent since the loop took its last message. The loop's thread.
-void release_if_taken(Counted& one) {
-  const uint64_t held = one.held.load();  // first: bytes that are added from now on stay
-  if (!one.within_command.load() && one.taken.load() >= one.received.load()) release(one, held);
 }
 
 /// Returns whether the limits of strangers apply.
@@ -141,7 +101,7 @@ bool is_stranger(const Counted& one) {
 bool cut(int descriptor, Counted& one, std::string_view why) {
   TimeNs accepted_at = one.accepted_at.load(std::memory_order_acquire);
   const bool is_ours = one.accepted_at.compare_exchange_strong(accepted_at, 0);
-  release_all(one);
+  release(one);
   if (!is_ours) return true;  // the loop ends it just now
   if (!is_connection(descriptor, limited_port.load(std::memory_order_relaxed))) return false;
   const std::scoped_lock lock(cut_records.mutex);
@@ -158,15 +118,13 @@ bool cut(int descriptor, Counted& one, std::string_view why) {
 /// Counts the bytes that a stranger holds from now on. False: it is over a limit, and its counts have ended.
 bool hold(int descriptor, Counted& one, std::span<const std::byte> bytes, size_t room) {
   Stream& stream = one.stream;
-  if (const TimeNs at = one.accepted_at.load(std::memory_order_relaxed); stream.accepted_at != at) {
+  if (const TimeNs at = one.accepted_at.load(std::memory_order_relaxed); stream.accepted_at != at)
     stream = {.accepted_at = at};
-    one.received.store(0);
-  }
-  release_taken(one, stream);
-  const FrameCount::Counts counts = stream.frames.count(bytes);
-  one.received.fetch_add(counts.weight);
-  one.within_command.store(stream.frames.is_within_command());
-  const uint64_t more = (room <= kSharedReadBytes ? kReadBytes : 0) + bytes.size() + counts.frames * kFrameBytes;
+  const FrameCount::Unfinished unfinished = stream.frames.count(bytes);
+  if (!unfinished.continues) release(one);
+  if (unfinished.bytes == 0) return true;
+  const uint64_t more =
+      (room <= kSharedReadBytes ? kReadBytes : 0) + unfinished.bytes + unfinished.frames * kFrameBytes;
   const uint64_t held = one.held.fetch_add(more, std::memory_order_relaxed) + more;
   const uint64_t all = all_held.fetch_add(more, std::memory_order_relaxed) + more;
   if (held > each_held_max.load(std::memory_order_relaxed)) return !cut(descriptor, one, "unfinished_message");
@@ -189,9 +147,8 @@ void count_connection(int descriptor, TimeNs now) {
   Counted* one = counted_of(descriptor);
   if (one == nullptr) return;
   one->accepted_at.store(0);
-  release_all(*one);
+  release(*one);
   one->unread.store(0, std::memory_order_relaxed);
-  one->taken.store(0, std::memory_order_relaxed);
   one->messages.store(0, std::memory_order_relaxed);
   one->port.store(local_port(descriptor).value_or(0), std::memory_order_relaxed);
   one->accepted_at.store(now, std::memory_order_release);
@@ -212,22 +169,21 @@ void count_closed(int descriptor) {
   if (!accepts_connections) return;
   Counted* one = counted_of(descriptor);
   if (one == nullptr || one->accepted_at.load(std::memory_order_relaxed) == 0) return;
-  release_all(*one);
+  release(*one);
 }
 
-void count_message(int descriptor, uint64_t weight) {
+void count_message(int descriptor) {
   Counted* one = counted_of(descriptor);
   if (one == nullptr || one->accepted_at.load(std::memory_order_relaxed) == 0) return;
   one->unread.store(0, std::memory_order_relaxed);
   one->messages.fetch_add(1, std::memory_order_relaxed);
-  one->taken.fetch_add(weight, std::memory_order_relaxed);
 }
 
 void admit_connection(int descriptor, TimeNs accepted_at) {
   Counted* one = counted_of(descriptor);
   if (one == nullptr || one->accepted_at.load(std::memory_order_acquire) != accepted_at) return;
   one->admitted.store(accepted_at, std::memory_order_relaxed);
-  release_all(*one);
+  release(*one);
 }
 
 std::vector<ConnectionSample> connection_samples() {
@@ -237,13 +193,13 @@ std::vector<ConnectionSample> connection_samples() {
     Counted& one = counted[static_cast<size_t>(descriptor)];
     const TimeNs accepted_at = one.accepted_at.load(std::memory_order_acquire);
     // Also bytes of a recv() that overlaps the end or the admission of the connection.
-    if (accepted_at == 0 || is_admitted(one)) release_all(one);
+    if (accepted_at == 0 || is_admitted(one)) release(one);
     if (accepted_at == 0) continue;
-    release_if_taken(one);
-    samples.push_back({.descriptor = descriptor,
-                       .accepted_at = accepted_at,
-                       .unread_bytes = (is_stranger(one) ? one.held : one.unread).load(std::memory_order_relaxed),
-                       .messages = one.messages.load(std::memory_order_relaxed)});
+    samples.push_back(
+        {.descriptor = descriptor,
+         .accepted_at = accepted_at,
+         .unread_bytes = std::max(one.unread.load(std::memory_order_relaxed), one.held.load(std::memory_order_relaxed)),
+         .messages = one.messages.load(std::memory_order_relaxed)});
   }
   return samples;
 }
@@ -261,7 +217,7 @@ bool is_connection(int descriptor, uint16_t port) {
 
 void forget_connection(int descriptor, TimeNs accepted_at) {
   Counted* one = counted_of(descriptor);
-  if (one != nullptr && one->accepted_at.compare_exchange_strong(accepted_at, 0)) release_all(*one);
+  if (one != nullptr && one->accepted_at.compare_exchange_strong(accepted_at, 0)) release(*one);
 }
 
 std::string address_of_connection(int descriptor) {
@@ -274,7 +230,7 @@ bool end_connection(int descriptor, TimeNs accepted_at, uint16_t port) {
   Counted* one = counted_of(descriptor);
   // Judged once; and the number may be another connection's by now.
   if (one == nullptr || !one->accepted_at.compare_exchange_strong(accepted_at, 0)) return false;
-  release_all(*one);
+  release(*one);
   // Or another file's: only a connection to our port is ended.
   return is_connection(descriptor, port) && ::shutdown(descriptor, SHUT_RDWR) == 0;
 }

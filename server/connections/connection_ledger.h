@@ -17,12 +17,12 @@
 /// Strangers  connections of the listener that had no session yet. One holds `each_max` at most. All together hold
 ///            `total_max` at most, beside kStrangerShare for each. The recv() that passes a limit ends its connection:
 ///            a look at intervals is too late for a peer that sends a GB a second.
-/// Held       an upper bound of ZeroMQ's memory for bytes that the loop has not taken. It is the sum of kReadBytes for
-///            each read into ZeroMQ's shared buffer, kFrameBytes for each frame, and the bytes.
-/// Taken      A message returns its share when the loop has taken all bytes before it. So whole messages return
-///            nothing of an unfinished one.
+/// Held       an upper bound of ZeroMQ's memory for the unfinished message. It is the sum of kReadBytes for each read
+///            into ZeroMQ's shared buffer, kFrameBytes for each frame, and the bytes. The message's end returns it.
+/// Whole      messages do not count: ZMQ_RCVHWM of them wait for the loop, and then ZeroMQ stops reading. To end such a
+///            connection would help its peer: the messages stay, and the next connection has room for as many.
+/// Keys       CURVE hides the ends of messages. A peer with an allowed key has the limits of members from the begin.
 /// Cost       of a connection with a session: some relaxed loads and an addition for each recv().
-/// Limit      whole messages of an ended connection wait for the loop uncounted (ZMQ_RCVHWM of them at most).
 /// Threads    any: ZeroMQ's thread counts, the loop reads.
 namespace millrace::server {
 
@@ -59,15 +59,13 @@ void count_connection(int descriptor, TimeNs now);
 /// Ends the counts of a connection whose other end has ended it.
 void count_closed(int descriptor);
 /// Counts a message that the owner has taken: the bytes so far are no rest of it.
-///
-/// weight  FrameCount::weight_of() it.
-void count_message(int descriptor, uint64_t weight);
+void count_message(int descriptor);
 /// Notes that a connection has a session. It is no stranger from now on, also when the session has ended.
 void admit_connection(int descriptor, TimeNs accepted_at);
 /// Returns when the connection with this number began; 0: it is not counted.
 TimeNs accepted_at(int descriptor);
 /// Returns all connections, by descriptor. Closed ones stay until their number is used again, or forgotten. The unread
-/// bytes of a stranger are those that it holds.
+/// bytes of a stranger are at least those that it holds.
 std::vector<ConnectionSample> connection_samples();
 /// Returns whether the descriptor is a connection to `port` of this machine.
 bool is_connection(int descriptor, uint16_t port);

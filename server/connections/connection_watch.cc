@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "server/connections/connection_ledger.h"
-#include "server/connections/frame_count.h"
 
 namespace millrace::server {
 namespace {
@@ -29,15 +28,13 @@ void ConnectionWatch::set_room(uint64_t connections) {
       std::max(kOfAddressMin, static_cast<uint32_t>(std::min<uint64_t>(connections / kAddressShare, UINT32_MAX))));
 }
 
-void ConnectionWatch::on_message(const protocol::PeerId& peer, int descriptor, uint64_t frames, uint64_t bytes,
-                                 Spoken spoken, TimeNs now) {
+void ConnectionWatch::on_message(const protocol::PeerId& peer, int descriptor, Spoken spoken, TimeNs now) {
   const TimeNs accepted = accepted_at(descriptor);
   if (accepted == 0) return;
   Peer& known = peers_.try_emplace(peer, Peer{.descriptor = descriptor, .accepted_at = accepted}).first->second;
   // The message is of a connection that is closed, and its number another one's: those bytes are not in this message.
   if (known.descriptor != descriptor || known.accepted_at != accepted) return;
-  const auto keys = peer.key == protocol::PublicKey() ? FrameCount::Keys::kNone : FrameCount::Keys::kCurve;
-  count_message(descriptor, FrameCount::weight_of(bytes, frames, keys));
+  count_message(descriptor);
   if (spoken == Spoken::kHello) known.hello_at = now;
 }
 

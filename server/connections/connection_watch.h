@@ -43,10 +43,7 @@ class ConnectionWatch {
   void set_room(uint64_t connections);
   enum class Spoken : uint8_t { kHello = 1, kOther = 2 };
   /// Notes a message that the loop has taken.
-  ///
-  /// bytes  of its frames.
-  void on_message(const protocol::PeerId& peer, int descriptor, uint64_t frames, uint64_t bytes, Spoken spoken,
-                  TimeNs now);
+  void on_message(const protocol::PeerId& peer, int descriptor, Spoken spoken, TimeNs now);
   /// Notes that the peer has a session: its connection is no stranger's (connection_ledger.h). Called before the
   /// answer to its Hello, after which it may send large messages.
   void on_session(const protocol::PeerId& peer);

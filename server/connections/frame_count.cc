@@ -7,16 +7,12 @@ namespace {
 
 constexpr uint8_t kGreetingBytes = 64;
 constexpr uint8_t kSignatureEnd = 9;  ///< the last byte of the signature, before the version
+constexpr uint8_t kMechanism = 12;    ///< where the name of the mechanism begins
 constexpr auto kMoreFlag = std::byte{1};
 constexpr auto kLongFlag = std::byte{2};
 constexpr auto kCommandFlag = std::byte{4};
 /// The shortest frame: flags and a length.
 constexpr uint64_t kFrameBytesMin = 2;
-
-/// Returns whether ZeroMQ passes a command on as a message: SUBSCRIBE and CANCEL, to a socket of any type.
-///
-/// name_bytes  its first byte, the length of its name.
-bool is_passed_on(std::byte name_bytes) { return name_bytes == std::byte{9} || name_bytes == std::byte{6}; }
 
 }  // namespace
 
@@ -26,52 +22,46 @@ void FrameCount::take_greeting(std::byte byte) {
                                                : at_ != kSignatureEnd + 1 || byte >= std::byte{3};
   if (!is_three) {
     part_ = Part::kUnknown;
+  } else if (at_ == kMechanism && byte == std::byte{'C'}) {
+    part_ = Part::kHidden;
   } else if (++at_ == kGreetingBytes) {
     part_ = Part::kFlags;
   }
 }
 
-void FrameCount::take_length(std::byte byte) {
-  rest_ = rest_ << 8 | std::to_integer<uint64_t>(byte);
-  if (--at_ != 0) return;
-  part_ = rest_ == 0 ? Part::kFlags : Part::kBody;
-  is_first_ = true;
-}
-
-FrameCount::Counts FrameCount::count(std::span<const std::byte> bytes) {
-  Counts counts;
-  while (!bytes.empty() && part_ != Part::kUnknown) {
-    if (part_ == Part::kBody) {
-      if (is_first_ && is_command_ && is_passed_on(bytes.front())) {
-        is_command_ = false;
-        ++counts.weight;
-      }
-      is_first_ = false;
-      const uint64_t taken = std::min<uint64_t>(rest_, bytes.size());
-      bytes = bytes.subspan(taken);
-      rest_ -= taken;
-      if (!is_command_) counts.weight += taken;
-      if (rest_ == 0) part_ = Part::kFlags;
-      continue;
-    }
+FrameCount::Unfinished FrameCount::count(std::span<const std::byte> bytes) {
+  Unfinished unfinished;
+  const auto end_frame = [&] {
+    part_ = Part::kFlags;
+    if (is_last_) unfinished = {.continues = false};
+  };
+  while (!bytes.empty() && part_ != Part::kUnknown && part_ != Part::kHidden) {
+    const uint64_t taken = part_ == Part::kBody ? std::min<uint64_t>(rest_, bytes.size()) : 1;
     const std::byte byte = bytes.front();
-    bytes = bytes.subspan(1);
+    bytes = bytes.subspan(taken);
+    unfinished.bytes += taken;
     if (part_ == Part::kGreeting) {
       take_greeting(byte);
-    } else if (part_ == Part::kLength) {
-      take_length(byte);
-    } else {
-      is_command_ = (byte & kCommandFlag) != std::byte{0} && (byte & kMoreFlag) == std::byte{0};
+    } else if (part_ == Part::kFlags) {
+      is_last_ = (byte & (kMoreFlag | kCommandFlag)) == std::byte{0};
       at_ = (byte & kLongFlag) != std::byte{0} ? 8 : 1;
       rest_ = 0;
       part_ = Part::kLength;
-      ++counts.frames;
-      if (!is_command_) ++counts.weight;
+      ++unfinished.frames;
+    } else if (part_ == Part::kLength) {
+      rest_ = rest_ << 8 | std::to_integer<uint64_t>(byte);
+      if (--at_ != 0) continue;
+      part_ = Part::kBody;
+      if (rest_ == 0) end_frame();
+    } else {
+      rest_ -= taken;
+      if (rest_ == 0) end_frame();
     }
   }
-  counts.frames += (bytes.size() + kFrameBytesMin - 1) / kFrameBytesMin;
-  counts.weight += bytes.size();
-  return counts;
+  if (part_ == Part::kHidden) return {.continues = false};
+  unfinished.frames += (bytes.size() + kFrameBytesMin - 1) / kFrameBytesMin;
+  unfinished.bytes += bytes.size();
+  return unfinished;
 }
 
 }  // namespace millrace::server

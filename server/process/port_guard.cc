@@ -90,8 +90,7 @@ void PortGuard::answer(protocol::KeyGate& gate) {
 bool PortGuard::on_message(const protocol::Received& received, TimeNs now) {
   const bool is_hello = received.message && (std::holds_alternative<protocol::Hello>(received.message->body) ||
                                              std::holds_alternative<protocol::ShardHello>(received.message->body));
-  const uint64_t identity_bytes = received.peer.bytes.size();
-  connections_.on_message(received.peer, received.descriptor, received.frames, received.bytes - identity_bytes,
+  connections_.on_message(received.peer, received.descriptor,
                           is_hello ? ConnectionWatch::Spoken::kHello : ConnectionWatch::Spoken::kOther, now);
   return is_hello;
 }

@@ -121,7 +121,7 @@ class SlurmTest(unittest.TestCase):
             time.sleep(0.2)
 
     def submit(self, *arguments, **environment):
-        """Returns the exit code of the batch script, its output, and the mode of each file that it made, by name."""
+        """Runs the batch script. Returns its exit code, its output, and the mode of each of its files."""
         with tempfile.TemporaryDirectory(dir=self.folder) as here:
             command = ["sbatch", "--wait", f"--ntasks={WORKERS}", f"--chdir={here}", f"--output={here}/log", SOURCE / "deploy/slurm/train.sbatch", *arguments]
             ended = subprocess.run(command, env=self.environment | {"MILLRACE_HOST": "127.0.0.1"} | environment, cwd=here, capture_output=True, text=True,

@@ -25,78 +25,76 @@ std::string frame(char flags, size_t bytes) {
   return text + std::string(bytes, '\x02');
 }
 
-FrameCount::Counts count(FrameCount& counter, const std::string& bytes) {
+FrameCount::Unfinished count(FrameCount& counter, const std::string& bytes) {
   return counter.count(std::as_bytes(std::span(bytes)));
 }
 
-TEST(FrameCount, CountsFramesAndTheWeightOfMessages) {
+TEST(FrameCount, CountsTheUnfinishedMessageAlone) {
   FrameCount counter;
-  const std::string bytes =
-      greeting() + frame(4, 30) + frame(1, 0) + frame(1, 255) + frame(3, 1'000) + frame(2, 3) + frame(6, 70'000);
-  const FrameCount::Counts counts = count(counter, bytes);
-  EXPECT_EQ(counts.frames, 6U);
-  EXPECT_EQ(counts.weight, FrameCount::weight_of(0 + 255 + 1'000 + 3, 4, FrameCount::Keys::kNone));
+  const std::string begin = frame(1, 5) + frame(3, 1'000);
+  const auto unfinished = count(counter, greeting() + frame(4, 30) + frame(1, 0) + frame(2, 300) + begin);
+  EXPECT_FALSE(unfinished.continues);
+  EXPECT_EQ(unfinished.frames, 2U);
+  EXPECT_EQ(unfinished.bytes, begin.size());
+  const auto more = count(counter, frame(1, 7));
+  EXPECT_TRUE(more.continues);
+  EXPECT_EQ(more.frames, 1U);
+  EXPECT_EQ(more.bytes, 9U);
+  const auto end = count(counter, frame(0, 0));
+  EXPECT_FALSE(end.continues);
+  EXPECT_EQ(end.bytes, 0U);
 }
 
 TEST(FrameCount, CountsTheSameHoweverTheBytesArrive) {
-  const std::string bytes = greeting() + frame(4, 9) + frame(1, 7) + frame(3, 300) + frame(0, 0) + frame(2, 1);
+  const std::string bytes = greeting() + frame(4, 9) + frame(1, 7) + frame(2, 300) + frame(3, 400) + frame(0, 0) +
+                            frame(5, 6) + frame(3, 800);
   FrameCount all;
-  const FrameCount::Counts expected = count(all, bytes);
+  const auto expected = count(all, bytes);
+  EXPECT_EQ(expected.frames, 2U);
   for (size_t piece = 1; piece < bytes.size(); ++piece) {
     FrameCount counter;
-    FrameCount::Counts sum;
+    uint64_t frames = 0;
+    uint64_t held = 0;
     for (size_t at = 0; at < bytes.size(); at += piece) {
-      const FrameCount::Counts one = count(counter, bytes.substr(at, piece));
-      sum.frames += one.frames;
-      sum.weight += one.weight;
+      const auto one = count(counter, bytes.substr(at, piece));
+      if (!one.continues) frames = held = 0;
+      frames += one.frames;
+      held += one.bytes;
     }
-    EXPECT_EQ(sum.frames, expected.frames) << piece;
-    EXPECT_EQ(sum.weight, expected.weight) << piece;
+    EXPECT_EQ(frames, expected.frames) << piece;
+    EXPECT_EQ(held, expected.bytes) << piece;
   }
 }
 
-TEST(FrameCount, AnUnfinishedBodyWeighsWhatArrived) {
+TEST(FrameCount, CommandsEndNoMessage) {
   FrameCount counter;
-  const std::string bytes = greeting() + frame(3, 1'000);
-  EXPECT_EQ(count(counter, bytes.substr(0, 64 + 9 + 400)).weight, 401U);
-  EXPECT_EQ(count(counter, bytes.substr(64 + 9 + 400)).weight, 600U);
+  count(counter, greeting());
+  for (const char flags : {'\4', '\5', '\6', '\7'}) {
+    const auto command = count(counter, frame(flags, 100));
+    EXPECT_TRUE(command.continues) << static_cast<int>(flags);
+    EXPECT_EQ(command.frames, 1U);
+  }
 }
 
-TEST(FrameCount, OtherProtocolsCountAsTheMostFrames) {
+TEST(FrameCount, OtherProtocolsCountAsTheMostFramesWithoutAnEnd) {
   std::string no_signature = greeting();
   no_signature[9] = '\0';
   for (const std::string& begin : {greeting(1), greeting(2), no_signature, std::string("GET / HTTP/1.1\r\n")}) {
     FrameCount counter;
     count(counter, begin);
-    const FrameCount::Counts counts = count(counter, frame(1, 100));
-    EXPECT_EQ(counts.frames, 51U);
-    EXPECT_EQ(counts.weight, 102U);
+    const auto unfinished = count(counter, frame(0, 100));
+    EXPECT_TRUE(unfinished.continues);
+    EXPECT_EQ(unfinished.frames, 51U);
+    EXPECT_EQ(unfinished.bytes, 102U);
   }
 }
 
-TEST(FrameCount, CommandsThatZeroMqPassesOnWeighAsMessages) {
-  for (const std::string& name : {std::string("\x09SUBSCRIBE"), std::string("\x06"
-                                                                            "CANCEL")}) {
-    FrameCount counter;
-    const std::string body = name + std::string(90, 'x');
-    count(counter, greeting() + frame(4, 30));
-    EXPECT_EQ(count(counter, std::string("\x04") + static_cast<char>(body.size()) + body).weight, 1 + body.size());
-    // Cut before the name.
-    EXPECT_EQ(count(counter, std::string("\x04") + static_cast<char>(body.size())).weight, 0U);
-    EXPECT_EQ(count(counter, body).weight, 1 + body.size());
-    EXPECT_FALSE(counter.is_within_command());
-  }
-}
-
-TEST(FrameCount, ACommandThatIsPartOfAMessageWeighs) {
+TEST(FrameCount, CurveHidesTheEnds) {
   FrameCount counter;
-  count(counter, greeting());
-  EXPECT_EQ(count(counter, frame(5, 100)).weight, 101U);
-  EXPECT_EQ(count(counter, frame(7, 1'000)).weight, 1'001U);
-}
-
-TEST(FrameCount, CurveAddsItsPartToEachFrame) {
-  EXPECT_EQ(FrameCount::weight_of(100, 2, FrameCount::Keys::kCurve), 100U + 2 * 34);
+  count(counter, greeting().replace(12, 5, "CURVE"));
+  const auto unfinished = count(counter, frame(1, 100));
+  EXPECT_FALSE(unfinished.continues);
+  EXPECT_EQ(unfinished.bytes, 0U);
 }
 
 }  // namespace
