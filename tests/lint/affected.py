@@ -11,7 +11,9 @@ reached if one of these has changed since COMMIT, by default the one in tests/li
     a file that such a source includes, directly or not
     the CMakeLists.txt of a folder of such a file, or of a folder above it
     a seed of the fuzzer's corpus
-    any file, where a source includes tests/support/tree_paths.h: the test may read every file of the tree
+    a file that the test may read: its path begins with the string of a source_file() in such a source (tests/support/
+    tree_paths.h). A source_file() or built_file() whose argument begins otherwise may read any file.
+    of the program of a built_file(), what decides about that program
     any file of EVERYTHING below, or that CMake reads: it decides about all tests
 
 Where COMMIT is not in the repository, everything has changed. --all says so, too.
@@ -23,13 +25,16 @@ import os
 import re
 import subprocess
 import sys
+from typing import NamedTuple
 
 from tidy import GREEN, INCLUDE, ROOT, Tree, changed_since, green_commit
 
 EVERYTHING = ("CMakeLists.txt", "CMakePresets.json", "tests/CMakeLists.txt", "deploy/setup.sh", "deploy/test.sh",
               "tests/lint/affected.py", "tests/lint/tidy.py", "tests/support/tsan_suppressions.txt")
-READS_THE_TREE = "tests/support/tree_paths.h"
 TREE_PATHS = "tests/support/tree_paths.cc"
+# A use of tests/support/tree_paths.h: what it reads, and its string.
+READS = re.compile(r"\b(source|built)_file\(\s*(?:\"([^\"]*)\")?")
+ITS_DECLARATION = "tests/support/tree_paths.h"
 CORPUS = "tests/fuzz/corpus"
 NO_TARGET = "-"  # of a script, which every change reaches
 SHARD = re.compile(r"_\d+$")
@@ -67,6 +72,13 @@ def fuzzers_of(build):
     return [(name, name) for name in sorted(targets_of(build)) if name.endswith("_fuzz") and "/" not in name]
 
 
+class Files(NamedTuple):
+    """What decides about a target."""
+
+    inputs: frozenset
+    read: frozenset = frozenset()  # begins of paths
+
+
 class Reach:
     """Which files decide about a target."""
 
@@ -86,10 +98,31 @@ class Reach:
         return [inside]
 
     def files(self, target):
-        sources = set()
-        for path in output("ninja", "-C", self._build, "-t", "inputs", target).split("\n"):
-            sources.update(self._sources(path) if path else [])
-        return frozenset().union(*(self._tree.closure(source) for source in sources))
+        """The files of a target, and the begins of the paths that it reads: "" where it may read any file."""
+        todo, seen, files, read = [target], set(), set(), set()
+        while todo:
+            program = todo.pop()
+            if program in seen:
+                continue
+            seen.add(program)
+            sources = set()
+            for path in output("ninja", "-C", self._build, "-t", "inputs", program).split("\n"):
+                sources.update(self._sources(path) if path else [])
+            of_program = frozenset().union(*(self._tree.closure(source) for source in sources))
+            files |= of_program
+            if program != target:
+                continue  # what a program reads of the tree is its user's affair
+            for kind, named in self._reads(of_program):
+                if kind == "built" and named:
+                    todo.append(named)
+                else:
+                    read.add(named)
+        return Files(frozenset(files), frozenset(read))
+
+    def _reads(self, files):
+        if ITS_DECLARATION not in files:
+            return set()
+        return {use for path in files if path != ITS_DECLARATION for use in READS.findall(self._tree.read(path))}
 
 
 def rules_above(files):
@@ -103,15 +136,15 @@ def rules_above(files):
 
 
 def is_reached(target, files, changed, everything=frozenset(EVERYTHING)):
-    """Whether a change of these files, None for all, reaches the target with these files.
+    """Whether a change of the paths `changed`, None for all, reaches the target with these Files.
 
     everything  what decides about all targets.
     """
     if changed is None or not changed.isdisjoint(everything):
         return True
-    if changed and READS_THE_TREE in files:
+    if any(path.startswith(begin) for begin in files.read for path in changed):
         return True
-    if not changed.isdisjoint(files) or not changed.isdisjoint(rules_above(files)):
+    if not changed.isdisjoint(files.inputs) or not changed.isdisjoint(rules_above(files.inputs)):
         return True
     return any(path.startswith(f"{CORPUS}/{target}/") for path in changed)
 

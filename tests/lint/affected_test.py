@@ -38,23 +38,31 @@ class AChange(unittest.TestCase):
 
     def test_OfATestsOwnSourceReachesThatTest(self):
         for target, files in self.files.items():
-            own = [path for path in files if path.startswith("tests/") and path.endswith("_test.cc")]
+            own = [path for path in files.inputs if path.startswith("tests/") and path.endswith("_test.cc")]
             self.assertTrue(own, f"{target} has no source of its own")
             self.assertIn(target, self.reached_by(own[0]), own[0])
             # Two tests may share a source: protocol_datagram_test and protocol_portable_mac_test do.
-            self.assertLessEqual(len(self.reached_by(own[0]) - self.readers() - {target}), 1, own[0])
+            self.assertLessEqual(len(self.reached_by(own[0]) - self.readers_of_all() - {target}), 1, own[0])
 
-    def readers(self):
-        return {target for target, files in self.files.items() if affected.READS_THE_TREE in files}
+    def readers_of_all(self):
+        return {target for target, files in self.files.items() if "" in files.read}
 
     def test_OfASchemaReachesTheTestsOfItsMessages(self):
         self.assert_reached("protocol/messages/messages.capnp", ("protocol_frame_test", "server_test"), ("kernels_test",))
 
     def test_OfADocumentReachesTheTestsThatMayReadIt(self):
-        readers = self.reached_by("README.md")
-        self.assertEqual(readers, self.readers())
-        self.assertIn("protocol_vectors_test", readers)
-        self.assertNotIn("kernels_test", readers)
+        self.assertEqual(self.readers_of_all(), {"protocol_frame_test"}, "format_versions_test.cc looks for constants in all sources")
+        self.assertEqual(self.reached_by("README.md"), self.readers_of_all())
+        self.assert_reached("monitoring/METRICS.md", ("monitoring_catalog_test",), ("protocol_vectors_test", "kernels_test"))
+        self.assert_reached("protocol/vectors/session.json", ("protocol_vectors_test",), ("monitoring_catalog_test",))
+        self.assert_reached("tests/support/format_versions.txt", ("worker_core_test", "protocol_frame_test"), ("kernels_test",))
+
+    def test_OfAProgramReachesTheTestsThatStartIt(self):
+        self.assert_reached("server/process/main.cc", ("server_process_test",), ("server_test",))
+
+    def test_AReadWhosePathIsNotKnownMayBeOfAnyFile(self):
+        for text, use in (('source_file("a/" + name)', ("source", "a/")), ("source_file(name)", ("source", "")), ('built_file(\n"bin/x")', ("built", "bin/x"))):
+            self.assertEqual(affected.READS.findall(text), [use])
 
     def test_OfAFoldersRulesReachesTheTestsOfItsFiles(self):
         self.assert_reached("worker/CMakeLists.txt", ("worker_core_test", "cluster_sim_test"), ("kernels_test",))
@@ -77,8 +85,8 @@ class AChange(unittest.TestCase):
 
     def test_OfASeedReachesItsFuzzer(self):
         changed = {"tests/fuzz/corpus/frame_fuzz/seed"}
-        self.assertTrue(affected.is_reached("frame_fuzz", frozenset(), changed))
-        self.assertFalse(affected.is_reached("model_fuzz", frozenset(), changed))
+        self.assertTrue(affected.is_reached("frame_fuzz", affected.Files(frozenset()), changed))
+        self.assertFalse(affected.is_reached("model_fuzz", affected.Files(frozenset()), changed))
 
 
 if __name__ == "__main__":

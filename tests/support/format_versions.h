@@ -31,9 +31,9 @@ class Fingerprint {
   Fingerprint& add_text(std::string_view text) {
     return add(ByteSpan(reinterpret_cast<const uint8_t*>(text.data()), text.size()));
   }
-  /// Adds a source file without its comments, which begin with `comment`, and without its white space.
+  /// Adds the file at an absolute path without its comments, which begin with `comment`, and without its white space.
   Fingerprint& add_source(const std::string& path, std::string_view comment) {
-    std::ifstream file(source_file(path));
+    std::ifstream file(path);
     EXPECT_TRUE(file) << path;
     std::string text;
     for (std::string line; std::getline(file, line);) {

@@ -44,7 +44,7 @@ std::map<std::string, std::string> format_sources(const std::vector<std::string>
 
 TEST(FormatVersions, OfMessagesStandForTheSchemaAndItsFrames) {
   millrace::testing::Fingerprint now;
-  now.add_source("protocol/messages/messages.capnp", "#");
+  now.add_source(source_file("protocol/messages/messages.capnp"), "#");
   for (const Message& message : every_message()) {
     // A Hello holds a job specification, which has a version of its own.
     if (!std::holds_alternative<Hello>(message.body)) now.add(encode_envelope(message));

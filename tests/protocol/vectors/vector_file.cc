@@ -15,6 +15,8 @@ bool is_writing() {
   return asked != nullptr && std::string_view(asked) == "1";
 }
 
+std::string place_of(const VectorFile& file) { return source_file("protocol/vectors/" + file.name); }
+
 /// A list of objects has a line for each, so that a change shows as the vectors that it is of.
 std::string vector_file_text(const VectorJson& json) {
   std::string text = "{";
@@ -98,7 +100,7 @@ VectorJson vector_file_head(const VectorFile& file) {
 }
 
 VectorJson read_vectors(const VectorFile& file) {
-  std::ifstream stream(source_file(file.path()));
+  std::ifstream stream(place_of(file));
   VectorJson json = VectorJson::parse(stream, nullptr, false);
   EXPECT_FALSE(json.is_discarded()) << file.path() << " is not there, or no JSON: make it by running this test with "
                                     << "MILLRACE_WRITE_VECTORS=1";
@@ -106,7 +108,7 @@ VectorJson read_vectors(const VectorFile& file) {
 }
 
 void expect_vectors(const VectorFile& file, VectorJson now) {
-  std::ifstream stream(source_file(file.path()));
+  std::ifstream stream(place_of(file));
   std::stringstream text;
   text << stream.rdbuf();
   VectorJson kept = VectorJson::parse(text.str(), nullptr, false);
@@ -115,7 +117,7 @@ void expect_vectors(const VectorFile& file, VectorJson now) {
   if (!bytes_fit_the_version(file, kept, now)) return;
   const std::string expected = vector_file_text(now);
   if (is_writing()) {
-    std::ofstream(source_file(file.path())) << expected;
+    std::ofstream(place_of(file)) << expected;
     return;
   }
   EXPECT_TRUE(text.str() == expected) << file.path()
