@@ -2,6 +2,7 @@
 
 #include <netdb.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -213,6 +214,13 @@ bool is_connection(int descriptor, uint16_t port) {
   sockaddr_storage peer{};
   socklen_t length = sizeof(peer);
   return local_port(descriptor) == port && ::getpeername(descriptor, std::bit_cast<sockaddr*>(&peer), &length) == 0;
+}
+
+bool has_ended(int descriptor, TimeNs begun_at, uint16_t port) {
+  if (accepted_at(descriptor) != begun_at || !is_connection(descriptor, port)) return true;
+  tcp_info info{};
+  socklen_t length = sizeof(info);
+  return ::getsockopt(descriptor, IPPROTO_TCP, TCP_INFO, &info, &length) == 0 && info.tcpi_state != TCP_ESTABLISHED;
 }
 
 void forget_connection(int descriptor, TimeNs accepted_at) {

@@ -43,6 +43,11 @@ void ConnectionWatch::on_session(const protocol::PeerId& peer) {
     admit_connection(known->second.descriptor, known->second.accepted_at);
 }
 
+bool ConnectionWatch::is_closed(const protocol::PeerId& peer) const {
+  const auto known = peers_.find(peer);
+  return known != peers_.end() && has_ended(known->second.descriptor, known->second.accepted_at, port_);
+}
+
 void ConnectionWatch::end_later(const protocol::PeerId& peer, std::string_view why, TimeNs at) {
   const auto known = peers_.find(peer);
   if (known == peers_.end() || known->second.end_at != 0) return;

@@ -47,6 +47,8 @@ class ConnectionWatch {
   /// Notes that the peer has a session: its connection is no stranger's (connection_ledger.h). Called before the
   /// answer to its Hello, after which it may send large messages.
   void on_session(const protocol::PeerId& peer);
+  /// Returns whether the peer has spoken here, and its connection has ended since.
+  bool is_closed(const protocol::PeerId& peer) const;
   /// Ends a connection at a later look. Its last messages may leave until then.
   ///
   /// why  static storage

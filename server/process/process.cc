@@ -208,23 +208,22 @@ Result<bool> ShardProcess::Loop::open(const SpareWait& wait) {
   links_ = std::make_unique<ShardLinks>(options_.shards, context_, poller_, log_);
   if (saves->possible)
     disk_ = std::make_unique<StoreThread>(options_.store_dir, options_.shard, system_disk(), [this] { waker_.wake(); });
-  ShardConfig::Datagrams datagrams;
+  ShardConfig config{options_.shard,
+                     options_.shards,
+                     incarnation_,
+                     software_name(),
+                     options_.limits,
+                     *saves,
+                     {speeds_so_far, options_.link_rate}};
   if (datagrams_) {
-    datagrams.judge = [this](const protocol::JobSpec& spec, const protocol::SwitchLayout& layout) {
+    config.datagrams.judge = [this](const protocol::JobSpec& spec, const protocol::SwitchLayout& layout) {
       return datagrams_->judge(spec, layout);
     };
   }
-  core_ = std::make_unique<ShardCore>(ShardConfig{options_.shard,
-                                                  options_.shards,
-                                                  incarnation_,
-                                                  software_name(),
-                                                  options_.limits,
-                                                  *saves,
-                                                  {speeds_so_far, options_.link_rate},
-                                                  std::move(datagrams),
-                                                  [this](TimeNs now) { return guard_->judge_worker(now); },
-                                                  access_->rights()},
-                                      *table_, monotonic_now_ns());
+  config.room_for_worker = [this](TimeNs now) { return guard_->judge_worker(now); };
+  config.is_closed = [this](const protocol::PeerId& peer) { return guard_->connections().is_closed(peer); };
+  config.rights = access_->rights();
+  core_ = std::make_unique<ShardCore>(std::move(config), *table_, monotonic_now_ns());
   poller_.add(*listener_);
   poller_.add(waker_);
   access_->begin(options_.shard, monotonic_now_ns());

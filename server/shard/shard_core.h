@@ -46,6 +46,9 @@ struct ShardConfig {
   Datagrams datagrams = {};
   /// Returns whether the process can serve another worker. Empty: always.
   std::function<Status(TimeNs now)> room_for_worker = {};
+  /// Returns whether the other end has closed this connection. A live process opens another one at once. Empty: the
+  /// transport does not say it.
+  std::function<bool(const protocol::PeerId&)> is_closed = {};
   Rights rights = {};
 };
 

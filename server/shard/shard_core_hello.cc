@@ -24,6 +24,9 @@ constexpr TimeNs kHelloAgain = kNsPerS;
 /// A process that returns does not replace an earlier one that was heard later than this, no matter how often it sends
 /// heartbeats.
 constexpr TimeNs kReplacedAfter = kNsPerS;
+/// The same where the earlier one's connection is closed. A live process, whose connection the network broke, opens
+/// another one within that time.
+constexpr TimeNs kReopenedWithin = kNsPerS / 2;
 
 Status limit(uint64_t asked, uint64_t allowed, std::string_view what, std::string_view flag) {
   if (asked <= allowed) return {};
@@ -194,12 +197,15 @@ Result<protocol::JobRecord> ShardCore::open_record(const protocol::PeerId& from,
 }
 
 /// Returns the incarnation of an earlier process of this worker that the Hello may replace. That process was not heard
-/// for two heartbeats, and for a second.
+/// for two heartbeats, and for a second. Half a second is enough where its connection is closed.
 uint64_t ShardCore::replaceable_incarnation(uint64_t job, const protocol::Header& header, const protocol::Hello& hello,
                                             TimeNs now) {
   Job* open = find_job(job);
   const Members::Link* link = open && hello.returns ? open->members().link(header.worker) : nullptr;
-  return link && link->heard + doubtful_after(hello.spec) <= now ? link->incarnation : 0;
+  if (!link) return 0;
+  const bool is_closed = link->peer && config_.is_closed && config_.is_closed(*link->peer);
+  const TimeNs silence_min = is_closed ? kReopenedWithin : doubtful_after(hello.spec);
+  return link->heard + silence_min <= now ? link->incarnation : 0;
 }
 
 /// R11b: Returns why the Hello has to wait for a run whose members are all silent, and ends that run once they are

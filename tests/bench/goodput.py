@@ -3,10 +3,10 @@
 
     tests/bench/goodput.py [--programs FOLDER] [--kill workers,shards,switch,etcd,partition] [--mtbf 60s,10s] [--kills 20] [--json]
 
-Four workers train over two shards; a step computes for 50 ms. Heartbeats are 500 ms apart, half of the default: the
-number of a killed worker is free after two of them, and after a second at the least. A row has one kind of failure and one mean time between
-failures (MTBF) of all processes of this kind together, and lasts MTBF x kills seconds. The failures are at random times.
-The bench starts a killed process again at once, as systemd or torchrun does.
+Four workers train over two shards; a step computes for 50 ms. Heartbeats are a second apart, as by default. A row has
+one kind of failure and one mean time between failures (MTBF) of all processes of this kind together, and lasts MTBF x
+kills seconds. The failures are at random times. The bench starts a killed process again at once, as systemd or
+torchrun does.
 
     workers       one of the four workers is killed
     shards        one of the two shards is killed
@@ -59,7 +59,7 @@ FAILURES = (punisher.Failure, OSError, LookupError, ValueError, subprocess.Subpr
 COMPUTE_MS = 50
 RECOVERED_WITHIN_S = 300
 POLL_S = 0.005
-TIMES = ("dead_after_ms=10000", "heartbeat_ms=500")  # the punisher's are shorter
+TIMES = ("dead_after_ms=10000", "heartbeat_ms=1000")  # the punisher's are shorter
 
 
 def seconds(text):

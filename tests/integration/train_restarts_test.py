@@ -63,6 +63,15 @@ class Restarts(WithServers):
         workers[1] = self.command(1)
         self.assertRegex(self.end(workers)[1], "worker 1: the job is at step [0-9]+: this worker continues from there")
 
+    def test_TheNumberOfAKilledWorkerIsFreeBeforeTwoHeartbeats(self):
+        """Its closed connection says that it is dead. A heartbeat is as long as this test may last."""
+        workers = self.begin(3, "--save-every", 20, "--heartbeat", f"{TIMEOUT_S}s", "--dead-after", "1h")
+        self.wait_for(self.state(1).exists)
+        workers[1].kill()
+        workers[1].communicate()
+        workers[1] = self.command(1)
+        self.assertIn("this worker continues from there", self.end(workers)[1])
+
     def test_AKilledWorkerWithoutAStateTakesTheWeightsOfTheOthers(self):
         workers = self.begin(2, "--save-every", 20, "-o", self.path("restarts.model"))
         self.wait_for(self.state(0).exists)

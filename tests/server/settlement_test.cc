@@ -434,6 +434,20 @@ TEST_F(Joining, ALiveProcessIsNotReplacedAndASilentOneIsAtOnce) {
   EXPECT_EQ(state_of(2), MemberState::kJoining);
 }
 
+TEST_F(Joining, AProcessWithAClosedConnectionIsReplacedSooner) {
+  cluster.step({0, 1, 2});
+  cluster.live({0, 1, 2}, 1'000);
+  cluster.live({0, 1}, 400);
+  cluster.closed.push_back(ScriptedCluster::peer(2));
+  const auto refusal = expect_body<Refuse>(cluster.say_hello(2, cluster.returning(2, 77)));
+  EXPECT_TRUE(refusal.retry) << "a live process may open another connection";
+  cluster.live({0, 1}, 100);
+  cluster.closed.clear();
+  EXPECT_TRUE(std::holds_alternative<Refuse>(cluster.say_hello(2, cluster.returning(2, 77)))) << "it is open";
+  cluster.closed.push_back(ScriptedCluster::peer(2));
+  ASSERT_TRUE(std::holds_alternative<Welcome>(cluster.say_hello(2, cluster.returning(2, 77))));
+}
+
 TEST_F(Joining, OpenContributionOfTheLifeBeforeIsDropped) {
   cluster.step({0, 1, 2});
   cluster.send(ScriptedCluster::peer(2), 0, cluster.contribution(2, 0, 1, cluster.payload(settlement_constant(100))));

@@ -34,11 +34,20 @@ void SimShard::start() {
   config.codec_costs.link_bits_per_s = world_.scenario.link_rate;
   config.saves = {world_.scenario.store_saves, world_.scenario.store_every};
   if (world_.scenario.job_memory_bytes > 0) config.limits.job_memory_bytes_max = world_.scenario.job_memory_bytes;
+  config.is_closed = [this](const protocol::PeerId& peer) { return is_closed(peer); };
   core_ = std::make_unique<server::ShardCore>(config, *table_, now());
   connected_.clear();
   set_alive(true);
   world_.trace(name() + " starts, incarnation " + std::to_string(incarnation_));
   arm(core_->next_deadline());
+}
+
+/// A dead process has closed its connections, unless the network loses that news.
+bool SimShard::is_closed(const protocol::PeerId& peer) const {
+  if (!peer.bytes.starts_with('w')) return false;
+  const SimPeer from = SimPeer::from(peer);
+  const SimWorker& worker = *world_.workers[from.number];
+  return !worker.holds(shard_, from.connection) && !world_.network.blocked(world_.worker_node(worker.worker()), shard_);
 }
 
 void SimShard::set_table_mode(FailingTable::Mode mode) {

@@ -30,6 +30,7 @@ class SimShard : public SimProcess {
   void shut_down();
   /// Makes the shard's calls of the table fail like this, or succeed again.
   void set_table_mode(FailingTable::Mode mode);
+  bool is_closed(const protocol::PeerId& peer) const;
   /// Makes each call of the table that waits for an answer take up to `call_max`.
   void slow_table(TimeNs call_max) { table_call_max_ = call_max; }
 

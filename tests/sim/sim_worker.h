@@ -53,6 +53,9 @@ class SimWorker : public SimProcess {
   /// Every part stands where every step of it ends, with the oracle's weights.
   void check_finished();
 
+  /// Returns whether that connection to the shard is open.
+  bool holds(uint32_t shard, uint64_t connection) const { return alive() && connection_[shard] == connection; }
+
   uint32_t number() const { return number_; }
   uint32_t worker() const { return worker_; }
   uint64_t incarnation() const { return core_ ? core_->incarnation() : 0; }

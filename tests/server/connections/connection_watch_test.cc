@@ -124,6 +124,25 @@ TEST_F(Watch, MessagesOfAClosedConnectionAreNotItsSuccessors) {
   EXPECT_TRUE(was_ended(second));
 }
 
+TEST_F(Watch, KnowsThatAPeerHasClosedItsConnection) {
+  const int closed = accept(kStart);
+  const int client = open_[open_.size() - 2];
+  const int open = accept(kStart);
+  const int replaced = accept(kStart);
+  watch_->on_message({"closed"}, closed, ConnectionWatch::Spoken::kHello, kStart);
+  watch_->on_message({"open"}, open, ConnectionWatch::Spoken::kHello, kStart);
+  watch_->on_message({"replaced"}, replaced, ConnectionWatch::Spoken::kHello, kStart);
+  EXPECT_FALSE(watch_->is_closed({"closed"}));
+  close_at(client);
+  pollfd readable{.fd = closed, .events = POLLIN, .revents = 0};
+  ASSERT_EQ(::poll(&readable, 1, 10'000), 1);
+  EXPECT_TRUE(watch_->is_closed({"closed"})) << "its end has not been read";
+  accept_instead_of(replaced, kStart + 1);
+  EXPECT_TRUE(watch_->is_closed({"replaced"}));
+  EXPECT_FALSE(watch_->is_closed({"open"}));
+  EXPECT_FALSE(watch_->is_closed({"unknown"}));
+}
+
 TEST_F(Watch, AMemberMayBeSilentAndOneThatWasRemovedMayNot) {
   const int member = accept(kStart);
   watch_->on_message({"member"}, member, ConnectionWatch::Spoken::kHello, kStart);
