@@ -38,6 +38,9 @@ std::vector<protocol::PeerId> Job::adopt(protocol::Membership membership, TimeNs
   cut_refused_.reset();
   const bool is_void = membership.cut > members_.membership().epoch || (first && setup_.start == Start::kSuccessor);
   Members::Adopted adopted = members_.adopt(std::move(membership), now);
+  if (members_.membership().left > left_before) {
+    for (const protocol::Member& gone : adopted.gone) may_have_finished_.insert(gone.worker);
+  }
   if (!is_void) note_finished(left_before, adopted);
   // Drops the rounds before the members learn their steps. A worker that a cut made synced would wait for void steps.
   if (is_void && !recovery_) rounds_.drop();
@@ -252,7 +255,10 @@ void Job::note_finished(uint32_t left_before, const Members::Adopted& adopted) {
 
 bool Job::may_wait_for_steps(TimeNs now) {
   const protocol::Membership& membership = members_.membership();
-  if (membership.members.size() + membership.left >= setup_.spec.workers) return false;
+  // A finished worker whose number has a new process must not count twice.
+  const auto twice = std::ranges::count_if(
+      membership.members, [this](const protocol::Member& one) { return may_have_finished_.contains(one.worker); });
+  if (membership.members.size() + membership.left - static_cast<size_t>(twice) >= setup_.spec.workers) return false;
   if (!cut_refused_) cut_refused_ = now;
   return now - *cut_refused_ < TimeNs{setup_.limits.abandon_ms} * kNsPerMs;
 }

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -138,9 +139,10 @@ class Job {
   std::optional<Recovery> recovery_;           ///< while the rounds are not known
   std::optional<SwitchHealth> switch_health_;  ///< shard 0, of jobs of path switch
   TimeNs recovering_since_ = 0;
-  protocol::LogReach finished_;        ///< R10f: the log when members left as finished
-  protocol::LogReach noted_;           ///< as much of it as the table has
-  std::optional<TimeNs> cut_refused_;  ///< when a cut was first refused in this epoch
+  protocol::LogReach finished_;           ///< R10f: the log when members left as finished
+  protocol::LogReach noted_;              ///< as much of it as the table has
+  std::set<uint32_t> may_have_finished_;  ///< workers that left while this process served the job
+  std::optional<TimeNs> cut_refused_;     ///< when a cut was first refused in this epoch
   bool membership_unannounced_ = false;
   TimeNs opened_ = 0;
   TimeNs started_ = 0;  ///< when this shard learned it; 0: not yet

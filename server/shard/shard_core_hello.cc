@@ -133,7 +133,6 @@ Status ShardCore::judge_hello(const protocol::Header& header, const protocol::He
   if (const auto agreed = protocol::negotiate(hello, {.software = config_.software}); !agreed) {
     return fail(agreed.error().code, agreed.error().sentence);
   }
-  if (draining_until_) return fail(ErrorCode::kUnavailable, fmt::format("shard {} is shutting down", config_.shard));
   if (header.shard != config_.shard || hello.shard_count != config_.shard_count) {
     return fail(
         ErrorCode::kShardMapMismatch,
@@ -319,14 +318,21 @@ Result<ShardCore::Admitted> ShardCore::admit(const protocol::PeerId& from, const
   // Before anything that the Hello may cause at a job of this name. Whether it may create one is judged once the table
   // has none.
   if (const Status may = judge_rights(from, header, hello, JobKnown::kYes); !may) return std::unexpected(may.error());
+  const auto may_read = [&] {
+    return config_.rights.admit_to_table ? config_.rights.admit_to_table(from, now) : Status();
+  };
+  if (draining_until_) {
+    const Error refusal{ErrorCode::kUnavailable, fmt::format("shard {} is shutting down", config_.shard)};
+    if (!may_read()) return std::unexpected(refusal);
+    return end_or_refusal(header.job, hello.spec.name, refusal);
+  }
   const auto is_here = [&](const Job* job) {
     const protocol::Member* member = job ? find_member(job->membership(), header.worker) : nullptr;
     return member && member->nonce == hello.nonce && (header.job == 0 || header.job == job->membership().job);
   };
   Job* job = named(hello.spec.name);
   if (!is_here(job)) {
-    const Status may_read = config_.rights.admit_to_table ? config_.rights.admit_to_table(from, now) : Status();
-    if (!may_read) return std::unexpected(may_read.error());
+    if (const Status may = may_read(); !may) return std::unexpected(may.error());
     const Result<Job*> joined = admit_newcomer(from, header, hello, now, actions);
     if (!joined && config_.rights.refused_by_table) config_.rights.refused_by_table(from, now);
     // Of a table that this Hello found to be another one nothing is true of this process (R11c).

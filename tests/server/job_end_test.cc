@@ -111,6 +111,20 @@ TEST_F(AfterTheEnd, AShardThatStartsLaterAnswersTheSame) {
   EXPECT_TRUE(cluster.core(1).status(cluster.now).jobs.empty());
 }
 
+TEST_F(AfterTheEnd, AShardThatShutsDownAnswersTheSame) {
+  const auto part = std::ranges::find(cluster.layout().parts, 1u, &protocol::PartLayout::shard);
+  const SharedBytes bytes = cluster.payload(std::vector<float>(part->end - part->begin, 1.0F));
+  cluster.hold_tasks = true;  // a round in flight delays the end
+  cluster.send(ScriptedCluster::peer(0), 1, cluster.contribution(0, part->part, 0, bytes, 1));
+  cluster.shut_down(1);
+  EXPECT_FALSE(cluster.core(1).stopped());
+  const auto refusals = ReturningCluster::of<Refuse>(ask(1));
+  ASSERT_EQ(refusals.size(), 1u);
+  EXPECT_TRUE(refusals[0].retry) << "the job has not ended";
+  end_in_table();
+  EXPECT_THAT(aborts(1), ElementsAre(lost));
+}
+
 TEST_F(AfterTheEnd, AMemberIsToldByAShardThatHasNotReadIt) {
   end_in_table();
   const auto answers = ask(1);
@@ -302,6 +316,27 @@ TEST_F(AfterAFinishAndAnEviction, TheJobGoesOnWithAWorkerThatComesLaterAndHasThe
 
 TEST_F(AfterAFinishAndAnEviction, TheJobEndsWhereNoneComes) {
   cluster.live({1}, 60'000);
+  expect_end();
+}
+
+struct AfterAFinishOfOne : AfterAFinish {
+  AfterAFinishOfOne() : AfterAFinish(2) {}
+};
+
+TEST_F(AfterAFinishOfOne, ItsNextProcessIsNoOtherWorker) {
+  step({0, 1});
+  step({0, 1});
+  leave(0, Goodbye::Reason::kFinished);
+  ASSERT_TRUE(std::holds_alternative<Welcome>(cluster.say_hello(0, cluster.returning(0, 77))));
+  cluster.holds(0) = {};
+  cluster.live({0}, 2'300);
+  EXPECT_EQ(record().membership.members.size(), 1u) << "worker 1 is silent";
+  cluster.deliver_all(0);
+  cluster.say_state(0, false);
+  cluster.say_state(0, false, 0, true);
+  cluster.live({0}, 5'000);
+  EXPECT_FALSE(record().membership.finished) << "worker 1 has the steps";
+  cluster.live({0}, 60'000);
   expect_end();
 }
 

@@ -327,7 +327,11 @@ bool Cluster::explained(const SimWorker& process) const {
       return std::ranges::find(world_.scenario.faults, Kind::kShutdownShard, &SimFault::kind) !=
              world_.scenario.faults.end();
     // Its place may be another process's by now.
-    case ErrorCode::kTimeout: return a_shard_is_gone() || too_few_for_a_successor() || has_successor(process);
+    case ErrorCode::kTimeout:
+      return a_shard_is_gone() || too_few_for_a_successor() || has_successor(process) ||
+             (lacks_finished_steps(process) && std::ranges::any_of(world_.workers, [this](const auto& other) {
+                return other->core() != nullptr && other->core()->phase() == Phase::kFinished && left_unheard(*other);
+              }));
     case ErrorCode::kIdentityInUse:
       return second || world_.workers.size() > world_.scenario.spec.workers || world_.scenario.hostile > 0;
     case ErrorCode::kUnavailable: return !world_.scenario.faults.empty();
