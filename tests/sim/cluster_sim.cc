@@ -304,7 +304,10 @@ bool Cluster::was_member_at_the_end(const SimWorker& process) const {
 std::optional<ErrorCode> Cluster::code_of_the_end(const SimWorker& process) const {
   const bool later = process.over_at() > world_.job_ended_at && process.core()->membership().job == world_.job;
   if (!later || process.has_left() || world_.scenario.link.corruption > 0) return {};
-  const bool replaced = process.core()->error()->code == ErrorCode::kIdentityInUse && has_successor(process);
+  const ErrorCode code = process.core()->error()->code;
+  // No shard that knew the end was left to answer.
+  if (code == ErrorCode::kTimeout && a_shard_is_gone() && process.heard_at() < world_.job_ended_at) return {};
+  const bool replaced = code == ErrorCode::kIdentityInUse && has_successor(process);
   if (replaced || (!was_member_at_the_end(process) && !world_.scenario.may_rejoin())) return {};
   return world_.job_end_code;
 }

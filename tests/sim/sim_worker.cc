@@ -101,6 +101,7 @@ void SimWorker::deliver(uint32_t shard, uint64_t connection, protocol::Message m
   run([this, shard, connection, message = std::move(message)] {
     // A message on its way over a connection that has broken since is lost with it.
     if (connection_[shard] != connection || over()) return;
+    heard_at_ = world_.scheduler.now();
     if (world_.tracing)
       world_.trace("  " + name() + " <- shard " + std::to_string(shard) + ": " + describe_message(message));
     worker::Actions actions;

@@ -60,7 +60,8 @@ class SimWorker : public SimProcess {
   uint32_t worker() const { return worker_; }
   uint64_t incarnation() const { return core_ ? core_->incarnation() : 0; }
   bool was_killed() const { return was_killed_; }
-  TimeNs over_at() const { return over_at_; }  ///< 0: it is not
+  TimeNs over_at() const { return over_at_; }    ///< 0: it is not
+  TimeNs heard_at() const { return heard_at_; }  ///< when it last received a message
   bool has_left() const { return left_; }
   /// Has ended, either way.
   bool over() const {
@@ -141,6 +142,7 @@ class SimWorker : public SimProcess {
   uint32_t worker_;
   bool was_killed_ = false;
   TimeNs over_at_ = 0;
+  TimeNs heard_at_ = 0;
   bool left_the_run_ = false;
   bool left_ = false;
   bool finish_asked_ = false;

@@ -71,6 +71,7 @@ struct PartAccount {
   double doubt = 0;                  ///< bound on the rounding error of the log's sum
   bool has_unaudited_state = false;  ///< it loaded the uncounted values that earlier processes held
   bool others = false;               ///< other processes may have been counted in steps that this one skipped.
+  uint64_t others_until = 0;         ///< steps below it may count earlier processes
   /// A contribution was given up as unreturnable. Only the log's sum has the carried values of it.
   bool unknown = false;
   // Values that went through the slots, as of the last selection. At any other moment a caller may be filling a slot.
@@ -369,7 +370,7 @@ struct SessionCore::Impl {
   void on_fetch(uint32_t shard, const protocol::Fetch& fetch, Actions& actions);
   void on_settle(uint32_t shard, const protocol::Settle& settle, TimeNs now, Actions& actions);
   void resolve_against_log(PartRun& part, const protocol::Settle& settle, uint64_t next);
-  void account_after_settle(PartRun& part, const protocol::Settle& settle, double carried);
+  void account_after_settle(PartRun& part, const protocol::Settle& settle, uint64_t n, double carried);
   void resolve_outstanding(PartRun& part, const protocol::Settle& settle, uint64_t next);
   void resolve_decided(PartRun& part, Outstanding&& out, const protocol::Settle& settle);
   /// Returns the bytes of the contribution for this transmission.

@@ -116,6 +116,7 @@ void SessionCore::Impl::on_settle(uint32_t shard, const protocol::Settle& settle
   }
   if (quarantine_pending) quarantine_residuals();
   if (quarantine_pending) return;  // a slot is being filled at this moment: the next State brings the same answer
+  const uint64_t n = part.n;
   const double carried = carried_in(part);
   resolve_against_log(part, settle, next);
   if (own) {
@@ -123,7 +124,7 @@ void SessionCore::Impl::on_settle(uint32_t shard, const protocol::Settle& settle
   } else {
     take_snapshot(part, settle, actions);
   }
-  account_after_settle(part, settle, carried);
+  account_after_settle(part, settle, n, carried);
   part.early.erase(part.early.begin(), part.early.lower_bound(part.n));
   part.branch = settle.branch;
   part.malformed = 0;
@@ -155,12 +156,16 @@ void SessionCore::Impl::resolve_against_log(PartRun& part, const protocol::Settl
 }
 
 // Counts nothing that another log than the job's had carried. A worker without a state begins at the log's position.
-void SessionCore::Impl::account_after_settle(PartRun& part, const protocol::Settle& settle, double carried) {
+// n and carried are the part's before it.
+void SessionCore::Impl::account_after_settle(PartRun& part, const protocol::Settle& settle, uint64_t n,
+                                             double carried) {
   if (!config.spec.audit) return;
+  if (membership_state != MembershipState::kEvicted) part.account.others_until = settle.decided;
   if (membership_state == MembershipState::kEvicted) {
     if (!settle.on_log) part.account.carried_before += carried_in(part) - carried;
-    // Another process had this worker's number for a time.
-    const bool alone = *own_incarnations.rbegin() - *own_incarnations.begin() + 1 == own_incarnations.size();
+    // Another process had this worker's number for a time, or steps of an earlier process were still to come.
+    const bool alone = *own_incarnations.rbegin() - *own_incarnations.begin() + 1 == own_incarnations.size() &&
+                       n >= part.account.others_until;
     if (settle.on_log && !alone && carried_in(part) != carried) part.account.others = true;
   } else if (!buckets[part.layout.bucket].bucket->has_opening_share(part.at)) {
     open_account(part);
