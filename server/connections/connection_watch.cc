@@ -45,7 +45,7 @@ void ConnectionWatch::on_session(const protocol::PeerId& peer) {
 
 bool ConnectionWatch::is_closed(const protocol::PeerId& peer) const {
   const auto known = peers_.find(peer);
-  return known != peers_.end() && has_ended(known->second.descriptor, known->second.accepted_at, port_);
+  return known != peers_.end() && known->second.closed_looks >= kClosedLooks;
 }
 
 void ConnectionWatch::end_later(const protocol::PeerId& peer, std::string_view why, TimeNs at) {
@@ -67,14 +67,16 @@ std::vector<ConnectionSample> ConnectionWatch::samples(const HasSession& has_ses
   std::unordered_map<int, ConnectionSample> spoken;  // from the messages of peers
   for (auto at = peers_.begin(); at != peers_.end();) {
     const auto one = at++;
-    const Peer& peer = one->second;
+    Peer& peer = one->second;
+    const bool is_session = has_session(one->first);
+    if (is_session && has_ended(peer.descriptor, peer.accepted_at, port_)) ++peer.closed_looks;
     if (accepted_at(peer.descriptor) != peer.accepted_at) {
-      if (peer.gone_at == 0) one->second.gone_at = now;
-      if (now - one->second.gone_at >= kForgottenAfter) peers_.erase(one);
+      if (peer.gone_at == 0) peer.gone_at = now;
+      if (!is_session && now - peer.gone_at >= kForgottenAfter) peers_.erase(one);
       continue;
     }
     ConnectionSample& sample = spoken[peer.descriptor];
-    sample.has_session = sample.has_session || has_session(one->first);
+    sample.has_session = sample.has_session || is_session;
     sample.hello_at = std::max(sample.hello_at, peer.hello_at);
   }
   std::vector<ConnectionSample> open;

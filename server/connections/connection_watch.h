@@ -16,7 +16,8 @@ namespace millrace::server {
 ///
 /// Limit    The number of a closed connection may be used again before the loop has taken its first message. Its
 ///          messages then count for the new one.
-/// Memory   one entry for each connection that has spoken, and for each that was closed in the last ten seconds.
+/// Memory   one entry for each connection that has spoken, that has a session, or that was closed in the last ten
+///          seconds.
 /// Threads  one at a time (the loop's).
 class ConnectionWatch {
  public:
@@ -27,6 +28,7 @@ class ConnectionWatch {
   /// all connections in turns: within that time it has come to each that has a whole message.
   static constexpr TimeNs kLookEvery = 200 * kNsPerMs;
   static constexpr TimeNs kLookAtLeastEvery = 2 * kNsPerS;
+  static constexpr uint32_t kClosedLooks = 3;
   /// A worker sends its Hello as soon as it is connected.
   static constexpr TimeNs kSilentMax = 15 * kNsPerS;
   /// Of all connections, those without a session that one address may keep: one part in kAddressShare, at least
@@ -47,7 +49,8 @@ class ConnectionWatch {
   /// Notes that the peer has a session: its connection is no stranger's (connection_ledger.h). Called before the
   /// answer to its Hello, after which it may send large messages.
   void on_session(const protocol::PeerId& peer);
-  /// Returns whether the peer has spoken here, and its connection has ended since.
+  /// Returns whether the connection of a peer with a session has ended, and kClosedLooks looks have found it so. While
+  /// the loop stalls, a peer's new connection may wait for it: time alone says nothing.
   bool is_closed(const protocol::PeerId& peer) const;
   /// Ends a connection at a later look. Its last messages may leave until then.
   ///
@@ -72,8 +75,9 @@ class ConnectionWatch {
     int descriptor = -1;
     TimeNs accepted_at = 0;  ///< of the connection that had this number at the first message
     TimeNs hello_at = 0;
-    TimeNs gone_at = 0;  ///< when it was found closed; 0: it was not
-    TimeNs end_at = 0;   ///< 0: never
+    TimeNs gone_at = 0;         ///< when its number was found to be free or another's; 0: it was not
+    uint32_t closed_looks = 0;  ///< with a session: looks that found it closed
+    TimeNs end_at = 0;          ///< 0: never
     std::string_view why_end = {};
   };
   std::vector<ConnectionSample> samples(const HasSession& has_session, TimeNs now);

@@ -38,6 +38,7 @@ std::vector<protocol::PeerId> Job::adopt(protocol::Membership membership, TimeNs
   cut_refused_.reset();
   const bool is_void = membership.cut > members_.membership().epoch || (first && setup_.start == Start::kSuccessor);
   Members::Adopted adopted = members_.adopt(std::move(membership), now);
+  if (first) left_at_first_ = members_.membership().left;
   if (members_.membership().left > left_before) {
     for (const protocol::Member& gone : adopted.gone) may_have_finished_.insert(gone.worker);
   }
@@ -255,10 +256,11 @@ void Job::note_finished(uint32_t left_before, const Members::Adopted& adopted) {
 
 bool Job::may_wait_for_steps(TimeNs now) {
   const protocol::Membership& membership = members_.membership();
-  // A finished worker whose number has a new process must not count twice.
-  const auto twice = std::ranges::count_if(
-      membership.members, [this](const protocol::Member& one) { return may_have_finished_.contains(one.worker); });
-  if (membership.members.size() + membership.left - static_cast<size_t>(twice) >= setup_.spec.workers) return false;
+  // A finished worker whose number has a new process, which may finish as well, must not count twice.
+  const auto absent = static_cast<uint32_t>(std::ranges::count_if(
+      may_have_finished_, [&](uint32_t worker) { return find_member(membership, worker) == nullptr; }));
+  const uint32_t finished = left_at_first_ + std::min(membership.left - left_at_first_, absent);
+  if (membership.members.size() + finished >= setup_.spec.workers) return false;
   if (!cut_refused_) cut_refused_ = now;
   return now - *cut_refused_ < TimeNs{setup_.limits.abandon_ms} * kNsPerMs;
 }

@@ -141,7 +141,8 @@ class Job {
   TimeNs recovering_since_ = 0;
   protocol::LogReach finished_;           ///< R10f: the log when members left as finished
   protocol::LogReach noted_;              ///< as much of it as the table has
-  std::set<uint32_t> may_have_finished_;  ///< workers that left while this process served the job
+  uint32_t left_at_first_ = 0;            ///< workers that had finished before this process served the job
+  std::set<uint32_t> may_have_finished_;  ///< workers that left since
   std::optional<TimeNs> cut_refused_;     ///< when a cut was first refused in this epoch
   bool membership_unannounced_ = false;
   TimeNs opened_ = 0;

@@ -46,8 +46,8 @@ struct ShardConfig {
   Datagrams datagrams = {};
   /// Returns whether the process can serve another worker. Empty: always.
   std::function<Status(TimeNs now)> room_for_worker = {};
-  /// Returns whether the other end has closed this connection. A live process opens another one at once. Empty: the
-  /// transport does not say it.
+  /// Returns whether the other end closed this connection some time ago. A live process, whose connection the network
+  /// broke, has opened another one by then. Empty: the transport does not say it.
   std::function<bool(const protocol::PeerId&)> is_closed = {};
   Rights rights = {};
 };

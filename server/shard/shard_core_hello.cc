@@ -202,6 +202,9 @@ uint64_t ShardCore::replaceable_incarnation(uint64_t job, const protocol::Header
   Job* open = find_job(job);
   const Members::Link* link = open && hello.returns ? open->members().link(header.worker) : nullptr;
   if (!link) return 0;
+  // A Goodbye that the table does not have yet: the member has finished, and is not replaced (R10f).
+  const protocol::Member* member = find_member(open->membership(), header.worker);
+  if (member && is_leaving(job, *member)) return 0;
   const bool is_closed = link->peer && config_.is_closed && config_.is_closed(*link->peer);
   const TimeNs silence_min = is_closed ? kReopenedWithin : doubtful_after(hello.spec);
   return link->heard + silence_min <= now ? link->incarnation : 0;
@@ -323,8 +326,10 @@ Result<ShardCore::Admitted> ShardCore::admit(const protocol::PeerId& from, const
   };
   if (draining_until_) {
     const Error refusal{ErrorCode::kUnavailable, fmt::format("shard {} is shutting down", config_.shard)};
-    if (!may_read()) return std::unexpected(refusal);
-    return end_or_refusal(header.job, hello.spec.name, refusal);
+    if (header.job == 0 || !may_read()) return std::unexpected(refusal);
+    Result<Admitted> ended = end_or_refusal(header.job, hello.spec.name, refusal);
+    if (!ended && config_.rights.refused_by_table) config_.rights.refused_by_table(from, now);
+    return ended;
   }
   const auto is_here = [&](const Job* job) {
     const protocol::Member* member = job ? find_member(job->membership(), header.worker) : nullptr;

@@ -30,7 +30,9 @@ from typing import NamedTuple
 from tidy import GREEN, INCLUDE, ROOT, Tree, changed_since, green_commit
 
 EVERYTHING = ("CMakeLists.txt", "CMakePresets.json", "tests/CMakeLists.txt", "deploy/setup.sh", "deploy/test.sh",
-              "tests/lint/affected.py", "tests/lint/tidy.py", "tests/support/tsan_suppressions.txt")
+              "tests/lint/affected.py", "tests/lint/tidy.py", "tests/support/tsan_suppressions.txt",
+              # Rules of targets whose sources are in other folders.
+              "tests/bench/CMakeLists.txt", "tests/integration/bare/CMakeLists.txt")
 TREE_PATHS = "tests/support/tree_paths.cc"
 # A use of tests/support/tree_paths.h: what it reads, and its string.
 READS = re.compile(r"\b(source|built)_file\(\s*(?:\"([^\"]*)\")?")
@@ -110,6 +112,7 @@ class Reach:
                 sources.update(self._sources(path) if path else [])
             of_program = frozenset().union(*(self._tree.closure(source) for source in sources))
             files |= of_program
+            files |= {TREE_PATHS} if ITS_DECLARATION in of_program else set()
             if program != target:
                 continue  # what a program reads of the tree is its user's affair
             for kind, named in self._reads(of_program):

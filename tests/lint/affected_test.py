@@ -57,6 +57,9 @@ class AChange(unittest.TestCase):
         self.assert_reached("protocol/vectors/session.json", ("protocol_vectors_test",), ("monitoring_catalog_test",))
         self.assert_reached("tests/support/format_versions.txt", ("worker_core_test", "protocol_frame_test"), ("kernels_test",))
 
+    def test_OfTheRootsOfPathsReachesTheTestsThatUseThem(self):
+        self.assert_reached("tests/support/tree_paths.cc", ("server_process_test", "monitoring_catalog_test"), ("kernels_test",))
+
     def test_OfAProgramReachesTheTestsThatStartIt(self):
         self.assert_reached("server/process/main.cc", ("server_process_test",), ("server_test",))
 

@@ -166,8 +166,8 @@ def changed_since(commit):
 
     if not commit or git("cat-file", "-e", commit + "^{commit}").returncode != 0:
         return None
-    changed = set(git("diff", "--name-only", commit).stdout.split("\n"))
-    changed |= set(git("ls-files", "--others", "--exclude-standard").stdout.split("\n"))
+    changed = set(git("diff", "--name-only", "--no-renames", "-z", commit).stdout.split("\0"))
+    changed |= set(git("ls-files", "--others", "--exclude-standard", "-z").stdout.split("\0"))
     return None if changed.intersection(RULES) else changed - {""}
 
 

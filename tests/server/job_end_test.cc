@@ -289,6 +289,31 @@ TEST_F(AfterAFinish, AJobGoesBackToAStateThatHasAllStepsOfTheFinishedWorkers) {
   EXPECT_EQ(record().membership.cut, record().membership.epoch);
 }
 
+TEST_F(AfterAFinish, AFinishThatTheTableDoesNotHaveYetIsNoDeath) {
+  step({0, 1, 2});
+  cluster.table().mode = millrace::testing::FailingTable::Mode::kUnavailable;
+  leave(2, Goodbye::Reason::kFinished);
+  cluster.live({0, 1}, 1'100);
+  cluster.table().mode = millrace::testing::FailingTable::Mode::kWorks;
+  EXPECT_TRUE(std::holds_alternative<Refuse>(cluster.say_hello(2, cluster.returning(2, 77))));
+  EXPECT_THAT(noted(), ElementsAre(1));
+  EXPECT_EQ(record().membership.left, 1u);
+}
+
+TEST_F(AfterAFinish, AWorkerThatFinishesTwiceIsNotTwoWorkers) {
+  step({0, 1, 2});
+  step({0, 1, 2});
+  leave(0, Goodbye::Reason::kFinished);
+  ASSERT_TRUE(std::holds_alternative<Welcome>(cluster.say_hello(0, cluster.returning(0, 77))));
+  leave(0, Goodbye::Reason::kFinished);
+  cluster.live({1}, 2'300);
+  return_alone(1, 1);
+  cluster.live({1}, 5'000);
+  EXPECT_FALSE(record().membership.finished) << "worker 2 may have the steps";
+  cluster.live({1}, 60'000);
+  expect_end();
+}
+
 /// Worker 0 has finished with 3 steps, worker 2 is evicted, worker 1 returns with 2 steps.
 struct AfterAFinishAndAnEviction : AfterAFinish {
   AfterAFinishAndAnEviction() {

@@ -52,7 +52,7 @@ class Cluster {
   bool below_minimum() const;
   bool job_can_start() const;
   bool store_may_be_lost() const;
-  bool lacks_finished_steps(const SimWorker& process) const;
+  bool lacks_finished_steps(const SimWorker& process, bool unheard = false) const;
   bool was_member_at_the_end(const SimWorker& process) const;
   std::optional<ErrorCode> code_of_the_end(const SimWorker& process) const;
   bool explained(const SimWorker& process) const;
@@ -283,10 +283,11 @@ bool Cluster::has_successor(const SimWorker& process) const {
   });
 }
 
-/// R10f: Returns whether the process lacks a step of some worker that finished.
-bool Cluster::lacks_finished_steps(const SimWorker& process) const {
+/// R10f: Returns whether the process lacks a step of some worker that finished, `unheard` with a Goodbye that was lost.
+bool Cluster::lacks_finished_steps(const SimWorker& process, bool unheard) const {
   return std::ranges::any_of(world_.workers, [&](const auto& other) {
     if (other->core() == nullptr || other->has_left() || other->core()->phase() != Phase::kFinished) return false;
+    if (unheard && !left_unheard(*other)) return false;
     return std::ranges::any_of(world_.layout.parts, [&](const protocol::PartLayout& part) {
       return !world_.oracle.is_on_path(part.part, other->at(part.part), process.at(part.part));
     });
@@ -306,7 +307,8 @@ std::optional<ErrorCode> Cluster::code_of_the_end(const SimWorker& process) cons
   if (!later || process.has_left() || world_.scenario.link.corruption > 0) return {};
   const ErrorCode code = process.core()->error()->code;
   // No shard that knew the end was left to answer.
-  if (code == ErrorCode::kTimeout && a_shard_is_gone() && process.heard_at() < world_.job_ended_at) return {};
+  const bool none_is_left = std::ranges::none_of(world_.shards, [](const auto& shard) { return shard->alive(); });
+  if (code == ErrorCode::kTimeout && none_is_left && process.heard_at() < world_.job_ended_at) return {};
   const bool replaced = code == ErrorCode::kIdentityInUse && has_successor(process);
   if (replaced || (!was_member_at_the_end(process) && !world_.scenario.may_rejoin())) return {};
   return world_.job_end_code;
@@ -332,11 +334,8 @@ bool Cluster::explained(const SimWorker& process) const {
     // Its place may be another process's by now.
     case ErrorCode::kTimeout:
       return a_shard_is_gone() || too_few_for_a_successor() || has_successor(process) ||
-             (lacks_finished_steps(process) && std::ranges::any_of(world_.workers, [this](const auto& other) {
-                return other->core() != nullptr && other->core()->phase() == Phase::kFinished && left_unheard(*other);
-              }));
-    case ErrorCode::kIdentityInUse:
-      return second || world_.workers.size() > world_.scenario.spec.workers || world_.scenario.hostile > 0;
+             (world_.scenario.spec.mode == protocol::Mode::kSynchronous && lacks_finished_steps(process, true));
+    case ErrorCode::kIdentityInUse: return second || has_successor(process) || world_.scenario.hostile > 0;
     case ErrorCode::kUnavailable: return !world_.scenario.faults.empty();
     case ErrorCode::kStale: return job_ended && lacks_finished_steps(process);
     case ErrorCode::kIo: return store_may_be_lost();

@@ -47,7 +47,9 @@ bool SimShard::is_closed(const protocol::PeerId& peer) const {
   if (!peer.bytes.starts_with('w')) return false;
   const SimPeer from = SimPeer::from(peer);
   const SimWorker& worker = *world_.workers[from.number];
-  return !worker.holds(shard_, from.connection) && !world_.network.blocked(world_.worker_node(worker.worker()), shard_);
+  const std::optional<TimeNs> since = worker.closed_since(shard_, from.connection);
+  if (!since || world_.network.blocked(world_.worker_node(worker.worker()), shard_)) return false;
+  return world_.scheduler.now() - *since >= 400 * kNsPerMs;  // three looks
 }
 
 void SimShard::set_table_mode(FailingTable::Mode mode) {

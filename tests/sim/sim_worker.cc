@@ -30,6 +30,7 @@ SimWorker::SimWorker(SimWorld& world, uint32_t number, uint32_t worker, const Si
       worker_(worker),
       steps_(pushes),
       random_(random_key(world.scenario.seed, number, 7)),
+      broken_(world.scenario.shards),
       connection_(world.scenario.shards, 0),
       pushed_(world.scenario.spec.tensors.size(), 0),
       at_(world.layout.parts.size()),
@@ -73,6 +74,7 @@ void SimWorker::kill() {
   if (!alive()) return;
   world_.trace(name() + " is killed");
   was_killed_ = true;
+  killed_at_ = world_.scheduler.now();
   set_alive(false);
 }
 
@@ -118,6 +120,7 @@ void SimWorker::deliver(uint32_t shard, uint64_t connection, protocol::Message m
 void SimWorker::lose_connection(uint32_t shard, const std::string& reason) {
   if (!alive() || connection_[shard] == 0) return;
   const uint64_t connection = connection_[shard];
+  broken_[shard] = {connection, world_.scheduler.now()};
   world_.scheduler.after(world_.scheduler.draw(0, 500 * kNsPerMs), [this, shard, connection, reason] {
     run([this, shard, connection, reason] {
       if (connection_[shard] != connection || over()) return;
@@ -241,6 +244,8 @@ void SimWorker::repeat_as_stranger(const worker::SendAction& action) {
 }
 
 void SimWorker::connect(uint32_t shard) {
+  if (connection_[shard] != 0 && broken_[shard].connection != connection_[shard])
+    broken_[shard] = {connection_[shard], world_.scheduler.now()};
   connection_[shard] = 0;
   const TimeNs trip = world_.network.draw_latency() + world_.network.draw_latency();
   world_.scheduler.after(trip, [this, shard] {

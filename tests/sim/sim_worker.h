@@ -53,8 +53,12 @@ class SimWorker : public SimProcess {
   /// Every part stands where every step of it ends, with the oracle's weights.
   void check_finished();
 
-  /// Returns whether that connection to the shard is open.
-  bool holds(uint32_t shard, uint64_t connection) const { return alive() && connection_[shard] == connection; }
+  /// Returns since when that connection to the shard is closed; nothing: it is open.
+  std::optional<TimeNs> closed_since(uint32_t shard, uint64_t connection) const {
+    if (!alive()) return killed_at_;
+    if (connection_[shard] == connection && broken_[shard].connection != connection) return {};
+    return broken_[shard].at;
+  }
 
   uint32_t number() const { return number_; }
   uint32_t worker() const { return worker_; }
@@ -143,6 +147,7 @@ class SimWorker : public SimProcess {
   bool was_killed_ = false;
   TimeNs over_at_ = 0;
   TimeNs heard_at_ = 0;
+  TimeNs killed_at_ = 0;
   bool left_the_run_ = false;
   bool left_ = false;
   bool finish_asked_ = false;
@@ -155,6 +160,11 @@ class SimWorker : public SimProcess {
   std::shared_ptr<const SimSave> loaded_;  ///< the state with which it began
   std::shared_ptr<const SimSave> save_;
   std::unique_ptr<WatchedCore> core_;
+  struct Broken {
+    uint64_t connection = 0;  ///< 0: none
+    TimeNs at = 0;
+  };
+  std::vector<Broken> broken_;                ///< [shard] the connection that broke last
   std::vector<uint64_t> connection_;          ///< [shard] number of the open connection; 0: none
   std::vector<uint64_t> pushed_;              ///< [tensor]
   std::vector<std::vector<double>> entered_;  ///< [bucket][index]

@@ -71,7 +71,7 @@ struct PartAccount {
   double doubt = 0;                  ///< bound on the rounding error of the log's sum
   bool has_unaudited_state = false;  ///< it loaded the uncounted values that earlier processes held
   bool others = false;               ///< other processes may have been counted in steps that this one skipped.
-  uint64_t others_until = 0;         ///< steps below it may count earlier processes
+  uint64_t others_until = 0;         ///< steps below it may count other processes of this worker
   /// A contribution was given up as unreturnable. Only the log's sum has the carried values of it.
   bool unknown = false;
   // Values that went through the slots, as of the last selection. At any other moment a caller may be filling a slot.

@@ -199,6 +199,9 @@ bool SessionCore::Impl::adopt_incarnation(const protocol::Member& own, TimeNs no
     }
     on_evicted(now, actions);
   }
+  if (own.incarnation != incarnation + 1) {  // another process had this worker's number for a time
+    for (PartRun& part : parts) part.account.others_until = UINT64_MAX;
+  }
   incarnation = own.incarnation;
   own_incarnations.insert(incarnation);
   return true;

@@ -160,16 +160,15 @@ void SessionCore::Impl::resolve_against_log(PartRun& part, const protocol::Settl
 void SessionCore::Impl::account_after_settle(PartRun& part, const protocol::Settle& settle, uint64_t n,
                                              double carried) {
   if (!config.spec.audit) return;
-  if (membership_state != MembershipState::kEvicted) part.account.others_until = settle.decided;
+  uint64_t& others_until = part.account.others_until;
   if (membership_state == MembershipState::kEvicted) {
     if (!settle.on_log) part.account.carried_before += carried_in(part) - carried;
-    // Another process had this worker's number for a time, or steps of an earlier process were still to come.
-    const bool alone = *own_incarnations.rbegin() - *own_incarnations.begin() + 1 == own_incarnations.size() &&
-                       n >= part.account.others_until;
-    if (settle.on_log && !alone && carried_in(part) != carried) part.account.others = true;
-  } else if (!buckets[part.layout.bucket].bucket->has_opening_share(part.at)) {
-    open_account(part);
+    if (settle.on_log && n < others_until && carried_in(part) != carried) part.account.others = true;
+    others_until = std::min(others_until, settle.decided);
+    return;
   }
+  others_until = settle.decided;
+  if (!buckets[part.layout.bucket].bucket->has_opening_share(part.at)) open_account(part);
 }
 
 // Contributions that were counted in steps removed from the job's log are void.
@@ -259,6 +258,7 @@ Status SessionCore::Impl::go_on_from_cut() {
     const bool was_apart = bucket.is_loaded(part.at);
     bucket.accept_quarantined(part.at);
     if (was_apart) open_account(part);
+    part.account.others_until = std::min(part.account.others_until, part.n);
     part.summary = part.summary_of_n();
     part.retained.clear();
     part.branch = protocol::branch_of(membership, part.layout.shard);

@@ -89,6 +89,7 @@ class Watch : public ::testing::Test {
     for (const ConnectionWatch::Ended& one : ended_) reasons.push_back(one.why);
     return reasons;
   }
+  int looks_until_closed();
   static bool was_ended(int descriptor) {
     char byte = 0;
     return ::recv(descriptor, &byte, 1, MSG_DONTWAIT) == 0;
@@ -124,23 +125,39 @@ TEST_F(Watch, MessagesOfAClosedConnectionAreNotItsSuccessors) {
   EXPECT_TRUE(was_ended(second));
 }
 
-TEST_F(Watch, KnowsThatAPeerHasClosedItsConnection) {
+/// The member's connection ends; looks follow. Returns how many until it is known to be closed.
+int Watch::looks_until_closed() {
+  for (int looks = 0; looks < 10; ++looks) {
+    if (watch_->is_closed({member_})) return looks;
+    EXPECT_THAT(look(kStart + (looks + 1) * kNsPerS), IsEmpty());
+  }
+  return -1;
+}
+
+TEST_F(Watch, AMembersConnectionIsClosedOnceThreeLooksFoundItSo) {
   const int closed = accept(kStart);
   const int client = open_[open_.size() - 2];
-  const int open = accept(kStart);
-  const int replaced = accept(kStart);
-  watch_->on_message({"closed"}, closed, ConnectionWatch::Spoken::kHello, kStart);
-  watch_->on_message({"open"}, open, ConnectionWatch::Spoken::kHello, kStart);
-  watch_->on_message({"replaced"}, replaced, ConnectionWatch::Spoken::kHello, kStart);
-  EXPECT_FALSE(watch_->is_closed({"closed"}));
+  watch_->on_message({member_}, closed, ConnectionWatch::Spoken::kHello, kStart);
+  EXPECT_EQ(looks_until_closed(), -1);
   close_at(client);
   pollfd readable{.fd = closed, .events = POLLIN, .revents = 0};
   ASSERT_EQ(::poll(&readable, 1, 10'000), 1);
-  EXPECT_TRUE(watch_->is_closed({"closed"})) << "its end has not been read";
-  accept_instead_of(replaced, kStart + 1);
-  EXPECT_TRUE(watch_->is_closed({"replaced"}));
-  EXPECT_FALSE(watch_->is_closed({"open"}));
+  for (int looks = 0; looks < 3; ++looks) {
+    EXPECT_FALSE(watch_->is_closed({member_})) << looks;
+    look(kStart + (20 + looks) * kNsPerS);
+  }
+  EXPECT_TRUE(watch_->is_closed({member_})) << "its end has not been read";
   EXPECT_FALSE(watch_->is_closed({"unknown"}));
+}
+
+TEST_F(Watch, AMembersConnectionWhoseNumberIsAnothersIsClosedForGood) {
+  const int replaced = accept(kStart);
+  watch_->on_message({member_}, replaced, ConnectionWatch::Spoken::kHello, kStart);
+  accept_instead_of(replaced, kStart + 1);
+  EXPECT_EQ(looks_until_closed(), 3);
+  look(kStart + 14 * kNsPerS);
+  look(kStart + 15 * kNsPerS);
+  EXPECT_TRUE(watch_->is_closed({member_})) << "it is not forgotten while it has a session";
 }
 
 TEST_F(Watch, AMemberMayBeSilentAndOneThatWasRemovedMayNot) {

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "protocol/job/job_spec_fields.h"
+#include "tests/support/tree_paths.h"
 #include "tests/worker/config/other_texts.h"
 #include "worker/config/option_access.h"
 #include "worker/config/option_text.h"
@@ -270,7 +271,7 @@ TEST(OptionTable, ACountOfOneIsNoDensity) {
 }
 
 TEST(OptionTable, ThePagesTableIsThatOfTheVisitors) {
-  const std::string path = MILLRACE_OPTIONS_PAGE;
+  const std::string path = source_file("worker/OPTIONS.md");
   if (std::getenv("MILLRACE_WRITE_OPTIONS") != nullptr) std::ofstream(path) << options_markdown();
   std::ostringstream page;
   page << std::ifstream(path).rdbuf();

@@ -5,7 +5,7 @@
 #include <functional>
 
 #include "kernels/base/random.h"
-#include "tests/worker/core/scripted_core.h"
+#include "tests/worker/core/returning_core.h"
 
 /// The audit of a worker: it must detect mass that a test loses or doubles on purpose, and must not report anything
 /// else.
@@ -304,6 +304,38 @@ TEST_F(AuditedCore, WhatIsTakenOutHasNotEntered) {
   EXPECT_EQ(sums.entered, 4);
   EXPECT_EQ(sums.in_residual, 0);
   EXPECT_EQ(sums.imbalance, 0);
+}
+
+struct AuditedReturn : ReturningCore {
+  void hear_snapshot_counting(const protocol::SummaryEntry& counted, uint64_t n) {
+    ByteBuffer bytes(part_dimension(0) * sizeof(float));
+    protocol::Snapshot snapshot = snapshot_of(0, n);
+    snapshot.payload_hash = hash64(bytes);
+    snapshot.summary.workers.push_back(counted);
+    hear(0, snapshot, SharedBytes::from(std::move(bytes)));
+  }
+};
+
+TEST_F(AuditedReturn, SkippedStepsOfAnEarlierProcessAreNotItsOwn) {
+  config_.spec.audit = true;
+  watch_ = Watch::kNothing;
+  make_joining(2);
+  hear(0, settle_of(0, 3));  // the updates 0 to 2 are to come, and count incarnation 1
+  hear(1, settle_of(1, 0));
+  make_synced();
+  ASSERT_EQ(core().phase(), worker::Phase::kRunning);
+  lose_place();
+  enter(3);
+  protocol::SummaryEntry counted = counted_at(1, 2);
+  counted.carried = counted.entered = 5;
+  hear_snapshot_counting(counted, 3);
+  protocol::Settle settle = settle_of(0, 3, Weights::kSnapshot);
+  settle.counted = counted;
+  hear(0, settle);
+  ASSERT_EQ(core().part_steps_applied(0), 3u);
+  actions_.clear();
+  EXPECT_EQ(core().audit(actions_).imbalance, 0);
+  EXPECT_TRUE(actions_.log.empty());
 }
 
 TEST_F(ScriptedCore, AJobThatDoesNotAskForItIsNotAudited) {

@@ -93,12 +93,6 @@ class ReturningCore : public ScriptedCore {
     return states.empty() ? protocol::State{} : std::get<protocol::State>(states.back().second.body);
   }
   double unaccounted(uint32_t index) const { return core_->handed_over(0)[index]; }
-
- private:
-  void remove_from_view() {
-    ++membership_.epoch;
-    std::erase_if(membership_.members, [](const protocol::Member& member) { return member.worker == 0; });
-  }
   protocol::Snapshot snapshot_of(uint32_t part, uint64_t n) const {
     protocol::Snapshot snapshot;
     snapshot.part = part;
@@ -107,6 +101,12 @@ class ReturningCore : public ScriptedCore {
     snapshot.n = n;
     snapshot.decided_in = 3;
     return snapshot;
+  }
+
+ private:
+  void remove_from_view() {
+    ++membership_.epoch;
+    std::erase_if(membership_.members, [](const protocol::Member& member) { return member.worker == 0; });
   }
 };
 
