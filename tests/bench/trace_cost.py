@@ -1,15 +1,18 @@
 #!/usr/bin/env python3
-"""Cost of the timeline: steps a second of a job while it is recorded, over the steps while it is not, in one run.
+"""Cost of the timeline: the processor time of a step while it is recorded, over that of a step while it is not.
 
     tests/bench/trace_cost.py [--programs FOLDER] [--pairs N] [--seconds N] [--json]
 
-Two shards and two workers exchange small steps, in which a span weighs most. Intervals with and without `millrace trace`
-alternate. Off: the spans of a step, counted in the timelines, times the time of a timer that is off, over a step's time.
+Two shards and two workers exchange small steps, in which a span weighs most. Intervals with and without a recording
+alternate. `millrace trace` collects on the same machine and takes processor time from the job: on_wall_ratio has it,
+on_ratio does not. The time in which it writes its file counts for neither. Off: the spans of a step, counted in the
+timelines, times the time of a timer that is off, over a step's time.
 Exit code: 0 within the goals, 1 beyond, 77 where the machine cannot run it.
 """
 
 import argparse
 import json
+import os
 import random
 import statistics
 import subprocess
@@ -22,6 +25,7 @@ from pathlib import Path
 
 ON_MAX, OFF_MAX = 1.05, 1.01
 WORKERS, SHARDS = 2, 2
+MARGIN_S = 1  # before and after the interval: the recording begins, and ends
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -39,11 +43,24 @@ def rounds_at(address):
         return json.loads(answer.read())["rounds"]
 
 
-def rate_during(address, seconds, wait):
-    """Returns the steps a second from now until `wait` returns."""
+def processor_seconds(pids):
+    """Returns the processor time that the processes have used."""
+    ticks = 0
+    for pid in pids:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def rate_during(address, seconds):
+    """Returns the steps a second from now on."""
     begin, first = time.monotonic(), rounds_at(address)
-    wait(seconds)
+    time.sleep(seconds)
     return (rounds_at(address) - first) / (time.monotonic() - begin)
+
+
+def children(pid):
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8").split()
 
 
 class Job:
@@ -61,6 +78,8 @@ class Job:
         self.addresses = [self._port_of(worker) for worker in workers]
         while rounds_at(self.addresses[0]) < 100:
             time.sleep(0.05)
+        self.pids = [process.pid for process in self._processes]
+        self.pids += [int(pid) for parent in self.pids for pid in children(parent)]
 
     def _start(self, *arguments):
         process = subprocess.Popen([str(self._programs / "millrace"), *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
@@ -76,12 +95,17 @@ class Job:
                 return "127.0.0.1:" + line.split("status: port ")[1].strip()
         raise RuntimeError("a worker has ended")
 
-    def trace(self, seconds):
-        """Returns the report of millrace trace."""
+    def start_trace(self, seconds):
+        """Starts millrace trace for that time."""
         output = self._folder / "trace.json"
-        ended = subprocess.run([self._programs / "millrace", "trace", "cost", self._shard, *self.addresses, "--seconds", str(seconds), "-o", output,
-                                "--json"], capture_output=True, text=True, check=True)
-        return json.loads(ended.stdout)
+        return subprocess.Popen([self._programs / "millrace", "trace", "cost", self._shard, *self.addresses, "--seconds", str(seconds), "-o", output,
+                                 "--json"], stdout=subprocess.PIPE, text=True)
+
+    def measure(self, seconds):
+        """Returns the steps a second, and the processor seconds of all the job's processes a step."""
+        used, first = processor_seconds(self.pids), rounds_at(self.addresses[0])
+        rate = rate_during(self.addresses[0], seconds)
+        return rate, (processor_seconds(self.pids) - used) / (rounds_at(self.addresses[0]) - first)
 
     def end(self):
         for process in reversed(self._processes):
@@ -93,30 +117,34 @@ class Job:
 def measure(job, programs, pairs, seconds):
     """Intervals off, on, off, ...: each interval on is compared with the mean of its neighbours."""
     on, off, spans, lost = [], [], [], 0
-    reports = []
     for _ in range(pairs):
-        off.append(rate_during(job.addresses[0], seconds, time.sleep))
-        first = rounds_at(job.addresses[0])
-        on.append(rate_during(job.addresses[0], seconds, lambda time_s: reports.append(job.trace(time_s))))
-        steps = rounds_at(job.addresses[0]) - first
-        most = max(one["spans"] for one in reports[-1]["processes"])  # of the process that records most
-        spans.append(most / max(steps, 1))
-        lost += sum(one["lost"] for one in reports[-1]["processes"])
+        off.append(job.measure(seconds))
+        recorder = job.start_trace(seconds + 2 * MARGIN_S)
+        time.sleep(MARGIN_S)
+        on.append(job.measure(seconds))
+        report = json.loads(recorder.communicate()[0])
+        if recorder.returncode != 0:
+            raise RuntimeError(f"millrace trace has ended with {recorder.returncode}")
+        most = max(one["spans"] for one in report["processes"])  # of the process that records most
+        spans.append(most / (seconds + 2 * MARGIN_S) / on[-1][0])
+        lost += sum(one["lost"] for one in report["processes"])
         time.sleep(2.5)  # recording ends two seconds after the last request
-    off.append(rate_during(job.addresses[0], seconds, time.sleep))
-    ratios = [(off[at] + off[at + 1]) / 2 / rate for at, rate in enumerate(on)]
-    step_ns = 1e9 / statistics.median(off)
+    off.append(job.measure(seconds))
+    wall = [(off[at][0] + off[at + 1][0]) / 2 / rate for at, (rate, _) in enumerate(on)]
+    processor = [used / ((off[at][1] + off[at + 1][1]) / 2) for at, (_, used) in enumerate(on)]
+    step_ns = 1e9 / statistics.median(rate for rate, _ in off)
     timer = json.loads(subprocess.run([programs / "millrace_span_timer"], capture_output=True, text=True, check=True).stdout)
     off_share = statistics.median(spans) * timer["off_ns"] / step_ns
-    return {"on_ratio": statistics.median(ratios), "on_ratios": ratios, "off_ratio": 1 + off_share, "spans_a_step": statistics.median(spans),
-            "timer_off_ns": timer["off_ns"], "timer_on_ns": timer["on_ns"], "step_us": step_ns / 1e3, "spans_lost": lost}
+    return {"on_ratio": statistics.median(processor), "on_ratios": processor, "on_wall_ratio": statistics.median(wall), "on_wall_ratios": wall,
+            "off_ratio": 1 + off_share, "spans_a_step": statistics.median(spans), "timer_off_ns": timer["off_ns"], "timer_on_ns": timer["on_ns"],
+            "step_us": step_ns / 1e3, "spans_lost": lost}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--programs", type=Path, default=ROOT / "build/release/bin")
-    parser.add_argument("--pairs", type=int, default=5)
-    parser.add_argument("--seconds", type=int, default=5)
+    parser.add_argument("--pairs", type=int, default=9)
+    parser.add_argument("--seconds", type=int, default=3)
     parser.add_argument("--json", action="store_true")
     flags = parser.parse_args()
     if not (flags.programs / "millrace_span_timer").exists():

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <iterator>
 #include <set>
+#include <unordered_map>
 
 #include "worker/program/json_text.h"
 
@@ -28,15 +29,26 @@ void append_name(std::string& text, std::string_view what, size_t pid, const nlo
   text += ",\n";
 }
 
+/// JSON strings of the few words that spans repeat. Words are of the program, or a hostile process's: both are escaped.
+class Words {
+ public:
+  const std::string& text_of(const std::string& word) {
+    const auto [at, is_new] = texts_.try_emplace(word);
+    if (is_new) at->second = program::json_text(word);
+    return at->second;
+  }
+
+ private:
+  std::unordered_map<std::string, std::string> texts_;
+};
+
 void append_span(std::string& text, const Timeline& timeline, size_t pid, const ProcessTrace& process,
-                 const TracedSpan& span) {
-  // Names of spans are words of the program, or a hostile process's: both are escaped.
+                 const TracedSpan& span, const std::string& kind, Words& words) {
   const TimeNs begin = process.clock.to_own(span.begin) - timeline.collection.begin;
-  const std::string kind = program::json_text(process.process.value("kind", nlohmann::json("process")));
   fmt::format_to(std::back_inserter(text),
                  R"({{"ph":"X","name":{},"cat":{},"pid":{},"tid":{},"ts":{:.3f},"dur":{:.3f},"args":{{"step":{},{}:{})",
-                 program::json_text(span.name), kind, pid, span.thread, to_us(begin), to_us(span.end - span.begin),
-                 span.step, program::json_text(span.unit_kind), span.unit);
+                 words.text_of(span.name), kind, pid, span.thread, to_us(begin), to_us(span.end - span.begin),
+                 span.step, words.text_of(span.unit_kind), span.unit);
   if (span.worker >= 0) fmt::format_to(std::back_inserter(text), R"(,"worker":{})", span.worker);
   text += "}},\n";
 }
@@ -62,16 +74,20 @@ std::string chrome_trace(const Timeline& timeline) {
   const std::vector<ProcessSummary> summaries = summaries_of(timeline);
   std::string text = "{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n";
   nlohmann::json processes = nlohmann::json::array();
+  Words words;
   for (size_t at = 0; at < summaries.size(); ++at) {
     const ProcessTrace& process = timeline.collection.processes[at];
     const size_t pid = at + 1;
     append_name(text, "process_name", pid, nullptr, timeline.labels[at]);
+    nlohmann::json said_kind = "process";  // null: it never answered
+    if (process.process.is_object()) said_kind = process.process.value("kind", said_kind);
+    const std::string kind = program::json_text(said_kind);
     std::set<uint32_t> threads;
     for (const TracedSpan& span : process.spans) {
       if (!is_shown(timeline, process, span)) continue;
       if (threads.insert(span.thread).second)
         append_name(text, "thread_name", pid, span.thread, fmt::format("thread {}", span.thread));
-      append_span(text, timeline, pid, process, span);
+      append_span(text, timeline, pid, process, span, kind, words);
     }
     nlohmann::json about = {{"pid", pid},
                             {"name", timeline.labels[at]},

@@ -2,7 +2,9 @@
 
 #include <poll.h>
 
+#include <algorithm>
 #include <atomic>
+#include <iterator>
 #include <thread>
 #include <utility>
 
@@ -82,7 +84,28 @@ Result<TraceAnswer> read_trace_answer(std::string_view text) {
 
 namespace {
 
-/// Asks one process, and continues behind its last answer.
+/// Returns the number of spans from that place on: each is an array. Texts without spans must not fill the memory.
+size_t spans_in(const std::string& text, size_t at) {
+  constexpr size_t kSpanBytesMax = 256;
+  const auto arrays = std::ranges::count(std::string_view(text).substr(at), '[');
+  return std::max(static_cast<size_t>(arrays), text.size() / kSpanBytesMax);
+}
+
+/// Reads an answer without its spans. `spans_at` becomes the place behind "spans":[, or the text's end where all was
+/// read.
+Result<TraceAnswer> read_head(const std::string& text, size_t& spans_at) {
+  constexpr std::string_view kSpans = R"("spans":[)";  // no string of JSON has it: the quotes would be escaped
+  spans_at = text.size();
+  if (const size_t at = text.find(kSpans); at != std::string::npos) {
+    Result<TraceAnswer> head = read_trace_answer(text.substr(0, at) + R"("spans":[]})");
+    if (head) spans_at = at + kSpans.size();
+    if (head) return head;
+  }
+  return read_trace_answer(text);  // in another order of its fields, or wrong
+}
+
+/// Asks one process, and continues behind its last answer. Reads the spans when the recording is over: that takes
+/// several times as long as to record them, and may be on the job's machine.
 class Follower {
  public:
   Follower(ProcessTrace& into, const FetchTrace& fetch, std::atomic<int64_t>& room)
@@ -93,9 +116,10 @@ class Follower {
     std::string path = "/trace?" + parameters;
     if (!cursor_.empty()) path += (parameters.empty() ? "after=" : "&after=") + cursor_;
     const TimeNs asked = monotonic_now_ns();
-    const Result<std::string> said = fetch_(into_.address, path);
+    Result<std::string> said = fetch_(into_.address, path);
     const TimeNs answered = monotonic_now_ns();
-    Result<TraceAnswer> answer = said ? read_trace_answer(*said) : std::unexpected(said.error());
+    size_t spans_at = 0;
+    Result<TraceAnswer> answer = said ? read_head(*said, spans_at) : std::unexpected(said.error());
     if (!answer) {
       into_.trouble = answer.error().message;
       return false;
@@ -105,21 +129,38 @@ class Follower {
     into_.clock.add(asked, answered, answer->now);
     into_.lost += answer->lost;
     cursor_ = std::move(answer->next);
-    for (TracedSpan& span : answer->spans) {
-      if (room_.fetch_sub(1) > 0) {
-        into_.spans.push_back(std::move(span));
-      } else {
-        ++into_.dropped;
-      }
-    }
+    const size_t spans = std::max(answer->spans.size(), spans_in(*said, spans_at));
+    if (spans == 0) return true;
+    const int64_t room = room_.fetch_sub(static_cast<int64_t>(spans));
+    const size_t kept = std::min(spans, static_cast<size_t>(std::max<int64_t>(room, 0)));
+    into_.dropped += spans - kept;
+    if (kept > 0) answers_.push_back({std::move(*said), kept});
     return true;
   }
 
+  void read_spans() {
+    for (Kept& kept : std::exchange(answers_, {})) {
+      Result<TraceAnswer> answer = read_trace_answer(kept.text);
+      kept.text = {};
+      if (!answer) {
+        into_.trouble = answer.error().message;
+        continue;
+      }
+      answer->spans.resize(std::min(answer->spans.size(), kept.spans));
+      std::ranges::move(answer->spans, std::back_inserter(into_.spans));
+    }
+  }
+
  private:
+  struct Kept {
+    std::string text;
+    size_t spans = 0;  ///< that there is room for
+  };
   ProcessTrace& into_;
   const FetchTrace& fetch_;
   std::atomic<int64_t>& room_;
   std::string cursor_;
+  std::vector<Kept> answers_;
 };
 
 }  // namespace
@@ -132,11 +173,12 @@ Collection collect_traces(const std::vector<std::string>& addresses, const Colle
   for (const std::string& address : addresses) collection.processes.push_back({.address = address});
   std::atomic<int64_t> room = static_cast<int64_t>(options.spans_max);
   const auto is_over = [&] { return monotonic_now_ns() >= end || options.is_interrupted(); };
+  std::vector<Follower> followers;
+  for (ProcessTrace& process : collection.processes) followers.emplace_back(process, fetch, room);
   {
     std::vector<std::jthread> threads;
-    for (ProcessTrace& process : collection.processes) {
-      threads.emplace_back([&, into = &process] {
-        Follower follower(*into, fetch, room);
+    for (Follower& follower : followers) {
+      threads.emplace_back([&] {
         while (!is_over()) {
           (void)follower.ask(kKeepOn);
           ::poll(nullptr, 0, static_cast<int>(options.ask_every / kNsPerMs));
@@ -146,6 +188,7 @@ Collection collect_traces(const std::vector<std::string>& addresses, const Colle
     }
   }
   collection.end = std::min(end, monotonic_now_ns());
+  for (Follower& follower : followers) follower.read_spans();
   return collection;
 }
 
