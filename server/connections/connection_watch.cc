@@ -32,8 +32,10 @@ void ConnectionWatch::on_message(const protocol::PeerId& peer, int descriptor, S
   const TimeNs accepted = accepted_at(descriptor);
   if (accepted == 0) return;
   Peer& known = peers_.try_emplace(peer, Peer{.descriptor = descriptor, .accepted_at = accepted}).first->second;
+  if (known.descriptor != descriptor) known = {.descriptor = descriptor, .accepted_at = accepted};  // it came again
   // The message is of a connection that is closed, and its number another one's: those bytes are not in this message.
-  if (known.descriptor != descriptor || known.accepted_at != accepted) return;
+  if (known.accepted_at != accepted) return;
+  known.spoke = true;
   count_message(descriptor);
   if (spoken == Spoken::kHello) known.hello_at = now;
 }
@@ -69,7 +71,9 @@ std::vector<ConnectionSample> ConnectionWatch::samples(const HasSession& has_ses
     const auto one = at++;
     Peer& peer = one->second;
     const bool is_session = has_session(one->first);
-    if (is_session && has_ended(peer.descriptor, peer.accepted_at, port_)) ++peer.closed_looks;
+    // A peer that speaks is not closed: the kernel is asked about quiet ones alone.
+    const bool is_quiet = is_session && !std::exchange(peer.spoke, false) && peer.closed_looks < kClosedLooks;
+    if (is_quiet && has_ended(peer.descriptor, peer.accepted_at, port_)) ++peer.closed_looks;
     if (accepted_at(peer.descriptor) != peer.accepted_at) {
       if (peer.gone_at == 0) peer.gone_at = now;
       if (!is_session && now - peer.gone_at >= kForgottenAfter) peers_.erase(one);

@@ -76,6 +76,7 @@ class ConnectionWatch {
     TimeNs accepted_at = 0;  ///< of the connection that had this number at the first message
     TimeNs hello_at = 0;
     TimeNs gone_at = 0;         ///< when its number was found to be free or another's; 0: it was not
+    bool spoke = false;         ///< since the last look
     uint32_t closed_looks = 0;  ///< with a session: looks that found it closed
     TimeNs end_at = 0;          ///< 0: never
     std::string_view why_end = {};

@@ -259,7 +259,10 @@ bool Job::may_wait_for_steps(TimeNs now) {
   // A finished worker whose number has a new process, which may finish as well, must not count twice.
   const auto absent = static_cast<uint32_t>(std::ranges::count_if(
       may_have_finished_, [&](uint32_t worker) { return find_member(membership, worker) == nullptr; }));
-  const uint32_t finished = left_at_first_ + std::min(membership.left - left_at_first_, absent);
+  // Of those that may have finished, the present ones may be evicted workers that returned: they count first.
+  const uint32_t since = membership.left - left_at_first_;
+  const auto present = static_cast<uint32_t>(may_have_finished_.size()) - absent;
+  const uint32_t finished = left_at_first_ + std::min(since - std::min(since, present), absent);
   if (membership.members.size() + finished >= setup_.spec.workers) return false;
   if (!cut_refused_) cut_refused_ = now;
   return now - *cut_refused_ < TimeNs{setup_.limits.abandon_ms} * kNsPerMs;

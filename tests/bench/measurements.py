@@ -172,6 +172,8 @@ def rounds():
         "trace_cost", "Rounds through shards", "Small steps of 2 workers and 2 shards while `millrace trace` records them, and while nothing asks.",
         "tests/bench/trace_cost.py --programs $MILLRACE_PROGRAMS --json",
         (Figure("processor time of a step that is recorded, over one that is not", ("on_ratio",), Goal(AT_MOST, 1.05)),
+         Figure("the same, first quartile of 9 pairs", ("on_quartile_1",)), Figure("the same, third quartile", ("on_quartile_3",)),
+         Figure("the same, by the number of spans and the time of one", ("on_by_spans",)),
          Figure("its time, with the collector on the same two cores", ("on_wall_ratio",)),
          Figure("a step with timers that are off, over one without timers", ("off_ratio",), Goal(AT_MOST, 1.01)),
          Figure("spans a step, of the process that records most", ("spans_a_step",)),

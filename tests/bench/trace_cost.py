@@ -59,6 +59,10 @@ def rate_during(address, seconds):
     return (rounds_at(address) - first) / (time.monotonic() - begin)
 
 
+def quartile(values, number):
+    return statistics.quantiles(values, n=4)[number - 1] if len(values) > 1 else values[0]
+
+
 def children(pid):
     return Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8").split()
 
@@ -79,7 +83,10 @@ class Job:
         while rounds_at(self.addresses[0]) < 100:
             time.sleep(0.05)
         self.pids = [process.pid for process in self._processes]
-        self.pids += [int(pid) for parent in self.pids for pid in children(parent)]
+        shards = children(serve.pid)
+        if len(shards) != SHARDS:
+            raise RuntimeError(f"millrace serve has {len(shards)} processes, and not {SHARDS}")
+        self.pids += [int(pid) for pid in shards]
 
     def _start(self, *arguments):
         process = subprocess.Popen([str(self._programs / "millrace"), *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
@@ -136,7 +143,7 @@ def measure(job, programs, pairs, seconds):
     timer = json.loads(subprocess.run([programs / "millrace_span_timer"], capture_output=True, text=True, check=True).stdout)
     off_share = statistics.median(spans) * timer["off_ns"] / step_ns
     return {"on_ratio": statistics.median(processor), "on_ratios": processor, "on_wall_ratio": statistics.median(wall), "on_wall_ratios": wall,
-            "off_ratio": 1 + off_share, "spans_a_step": statistics.median(spans), "timer_off_ns": timer["off_ns"], "timer_on_ns": timer["on_ns"],
+            "on_quartile_1": quartile(processor, 1), "on_quartile_3": quartile(processor, 3), "on_by_spans": 1 + statistics.median(spans) * timer["on_ns"] / step_ns, "off_ratio": 1 + off_share, "spans_a_step": statistics.median(spans), "timer_off_ns": timer["off_ns"], "timer_on_ns": timer["on_ns"],
             "step_us": step_ns / 1e3, "spans_lost": lost}
 
 
@@ -157,6 +164,9 @@ def main():
         finally:
             job.end()
     print(json.dumps(result) if flags.json else "\n".join(f"{name}: {value}" for name, value in result.items()))
+    if result["spans_lost"] > 0:
+        print(f"{result['spans_lost']} spans were lost: the counts of spans are too low", file=sys.stderr)
+        return 1
     return 0 if result["on_ratio"] <= ON_MAX and result["off_ratio"] <= OFF_MAX else 1
 
 

@@ -166,7 +166,10 @@ def changed_since(commit):
 
     if not commit or git("cat-file", "-e", commit + "^{commit}").returncode != 0:
         return None
-    changed = set(git("diff", "--name-only", "--no-renames", "-z", commit).stdout.split("\0"))
+    differs = git("diff", "--name-only", "--no-renames", "-z", commit)
+    if differs.returncode != 0:
+        return None
+    changed = set(differs.stdout.split("\0"))
     changed |= set(git("ls-files", "--others", "--exclude-standard", "-z").stdout.split("\0"))
     return None if changed.intersection(RULES) else changed - {""}
 

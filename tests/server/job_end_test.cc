@@ -314,6 +314,24 @@ TEST_F(AfterAFinish, AWorkerThatFinishesTwiceIsNotTwoWorkers) {
   expect_end();
 }
 
+TEST_F(AfterAFinish, AnEvictionInTheSameChangeIsNoFinish) {
+  step({0, 1, 2});
+  step({0, 1, 2});
+  protocol::JobRecord changed = record();  // as two other shards change it, before this one reads the table
+  const uint64_t epoch = changed.membership.epoch++;
+  const std::vector<protocol::Member> members = changed.membership.members;
+  ASSERT_EQ(millrace::server::leave(changed, members[0], Leaving::kSilent, 1), Change::kChanged);
+  ASSERT_EQ(millrace::server::leave(changed, members[2], Leaving::kFinished, 1), Change::kChanged);
+  ASSERT_EQ(cluster.table().compare_and_swap(epoch, changed), true);
+  EXPECT_THAT(noted(), ElementsAre(2));
+  ASSERT_TRUE(std::holds_alternative<Welcome>(cluster.say_hello(2, cluster.returning(2, 77))));
+  cluster.holds(2) = {};
+  return_alone(1, 1);
+  for (const bool stranded : {false, true}) cluster.say_state(2, false, 0, stranded);
+  cluster.live({1, 2}, 5'000);
+  EXPECT_FALSE(record().membership.finished) << "worker 0 may have the steps";
+}
+
 /// Worker 0 has finished with 3 steps, worker 2 is evicted, worker 1 returns with 2 steps.
 struct AfterAFinishAndAnEviction : AfterAFinish {
   AfterAFinishAndAnEviction() {

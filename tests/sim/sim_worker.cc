@@ -139,6 +139,7 @@ void SimWorker::turn(worker::Actions& actions) {
     // The name was free again: this is another job's first worker, and no part of this run.
     world_.trace(name() + " opens another job");
     left_the_run_ = true;
+    killed_at_ = world_.scheduler.now();
     set_alive(false);
     return;
   }

@@ -21,6 +21,16 @@ bool is_shown(const Timeline& timeline, const ProcessTrace& process, const Trace
   return begin >= timeline.collection.begin && begin < timeline.collection.end;
 }
 
+/// Returns the kind that the process names. Each span repeats it: a long one, or none, is not taken.
+std::string kind_of(const ProcessTrace& process) {
+  constexpr size_t kKindBytesMax = 32;
+  const nlohmann::json& said = process.process;
+  const auto kind = said.is_object() ? said.find("kind") : said.end();
+  const bool fits =
+      kind != said.end() && kind->is_string() && kind->get_ref<const std::string&>().size() <= kKindBytesMax;
+  return fits ? kind->get<std::string>() : "process";
+}
+
 void append_name(std::string& text, std::string_view what, size_t pid, const nlohmann::json& thread,
                  const std::string& name) {
   nlohmann::json event = {{"ph", "M"}, {"name", what}, {"pid", pid}, {"args", {{"name", name}}}};
@@ -79,9 +89,7 @@ std::string chrome_trace(const Timeline& timeline) {
     const ProcessTrace& process = timeline.collection.processes[at];
     const size_t pid = at + 1;
     append_name(text, "process_name", pid, nullptr, timeline.labels[at]);
-    nlohmann::json said_kind = "process";  // null: it never answered
-    if (process.process.is_object()) said_kind = process.process.value("kind", said_kind);
-    const std::string kind = program::json_text(said_kind);
+    const std::string kind = program::json_text(kind_of(process));
     std::set<uint32_t> threads;
     for (const TracedSpan& span : process.spans) {
       if (!is_shown(timeline, process, span)) continue;

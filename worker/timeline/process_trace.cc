@@ -88,6 +88,7 @@ namespace {
 size_t spans_in(const std::string& text, size_t at) {
   constexpr size_t kSpanBytesMax = 256;
   const auto arrays = std::ranges::count(std::string_view(text).substr(at), '[');
+  if (arrays == 0) return 0;
   return std::max(static_cast<size_t>(arrays), text.size() / kSpanBytesMax);
 }
 
@@ -141,7 +142,7 @@ class Follower {
   void read_spans() {
     for (Kept& kept : std::exchange(answers_, {})) {
       Result<TraceAnswer> answer = read_trace_answer(kept.text);
-      kept.text = {};
+      kept.text = std::string();  // = {} would keep its memory
       if (!answer) {
         into_.trouble = answer.error().message;
         continue;

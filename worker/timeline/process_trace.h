@@ -48,7 +48,7 @@ struct ProcessTrace {
   std::vector<TracedSpan> spans = {};
   uint64_t lost = 0;         ///< spans that its rings had no room for
   uint64_t dropped = 0;      ///< spans beyond CollectOptions::spans_max
-  std::string trouble = {};  ///< why its last request had no answer; empty: it had one
+  std::string trouble = {};  ///< why an answer or its spans are missing; empty: none is
 };
 
 struct CollectOptions {
