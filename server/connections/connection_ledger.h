@@ -71,7 +71,7 @@ std::vector<ConnectionSample> connection_samples();
 bool is_connection(int descriptor, uint16_t port);
 /// Returns whether that connection has ended: its descriptor has another one, is none to `port`, or the other end has
 /// closed it. Also while ZeroMQ has not read the end.
-bool has_ended(int descriptor, TimeNs accepted_at, uint16_t port);
+bool has_ended(int descriptor, TimeNs begun_at, uint16_t port);
 /// Forgets a connection that is closed, unless its number has a new one.
 void forget_connection(int descriptor, TimeNs accepted_at);
 /// Returns the address of the other end, without its port; empty: there is none.
