@@ -31,8 +31,9 @@ void ConnectionWatch::set_room(uint64_t connections) {
 void ConnectionWatch::on_message(const protocol::PeerId& peer, int descriptor, Spoken spoken, TimeNs now) {
   const TimeNs accepted = accepted_at(descriptor);
   if (accepted == 0) return;
-  Peer& known = peers_.try_emplace(peer, Peer{.descriptor = descriptor, .accepted_at = accepted}).first->second;
-  if (known.descriptor != descriptor) known = {.descriptor = descriptor, .accepted_at = accepted};  // it came again
+  Peer& known = peers_[peer];
+  if (known.descriptor != descriptor)
+    known = {.descriptor = descriptor, .accepted_at = accepted};  // new, or came again
   // The message is of a connection that is closed, and its number another one's: those bytes are not in this message.
   if (known.accepted_at != accepted) return;
   known.spoke = true;

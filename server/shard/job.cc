@@ -256,13 +256,12 @@ void Job::note_finished(uint32_t left_before, const Members::Adopted& adopted) {
 
 bool Job::may_wait_for_steps(TimeNs now) {
   const protocol::Membership& membership = members_.membership();
-  // A finished worker whose number has a new process, which may finish as well, must not count twice.
+  // A lower bound of the absent workers that have finished: a finish may be of a worker whose number has a new process.
   const auto absent = static_cast<uint32_t>(std::ranges::count_if(
       may_have_finished_, [&](uint32_t worker) { return find_member(membership, worker) == nullptr; }));
-  // Of those that may have finished, the present ones may be evicted workers that returned: they count first.
-  const uint32_t since = membership.left - left_at_first_;
   const auto present = static_cast<uint32_t>(may_have_finished_.size()) - absent;
-  const uint32_t finished = left_at_first_ + std::min(since - std::min(since, present), absent);
+  const uint32_t finishes = membership.left - left_at_first_;
+  const uint32_t finished = left_at_first_ + std::min(finishes - std::min(finishes, present), absent);
   if (membership.members.size() + finished >= setup_.spec.workers) return false;
   if (!cut_refused_) cut_refused_ = now;
   return now - *cut_refused_ < TimeNs{setup_.limits.abandon_ms} * kNsPerMs;

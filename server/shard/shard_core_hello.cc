@@ -321,23 +321,14 @@ Result<ShardCore::Admitted> ShardCore::admit(const protocol::PeerId& from, const
   // Before anything that the Hello may cause at a job of this name. Whether it may create one is judged once the table
   // has none.
   if (const Status may = judge_rights(from, header, hello, JobKnown::kYes); !may) return std::unexpected(may.error());
-  const auto may_read = [&] {
-    return config_.rights.admit_to_table ? config_.rights.admit_to_table(from, now) : Status();
-  };
-  if (draining_until_) {
-    const Error refusal{ErrorCode::kUnavailable, fmt::format("shard {} is shutting down", config_.shard)};
-    if (header.job == 0 || !may_read()) return std::unexpected(refusal);
-    Result<Admitted> ended = end_or_refusal(header.job, hello.spec.name, refusal);
-    if (!ended && config_.rights.refused_by_table) config_.rights.refused_by_table(from, now);
-    return ended;
-  }
   const auto is_here = [&](const Job* job) {
     const protocol::Member* member = job ? find_member(job->membership(), header.worker) : nullptr;
     return member && member->nonce == hello.nonce && (header.job == 0 || header.job == job->membership().job);
   };
   Job* job = named(hello.spec.name);
-  if (!is_here(job)) {
-    if (const Status may = may_read(); !may) return std::unexpected(may.error());
+  if (!is_here(job) || draining_until_) {
+    const Status may_read = config_.rights.admit_to_table ? config_.rights.admit_to_table(from, now) : Status();
+    if (!may_read) return std::unexpected(may_read.error());
     const Result<Job*> joined = admit_newcomer(from, header, hello, now, actions);
     if (!joined && config_.rights.refused_by_table) config_.rights.refused_by_table(from, now);
     // Of a table that this Hello found to be another one nothing is true of this process (R11c).
@@ -361,6 +352,7 @@ Result<ShardCore::Admitted> ShardCore::admit(const protocol::PeerId& from, const
 
 Result<Job*> ShardCore::admit_newcomer(const protocol::PeerId& from, const protocol::Header& header,
                                        const protocol::Hello& hello, TimeNs now, Actions& actions) {
+  if (draining_until_) return fail(ErrorCode::kUnavailable, fmt::format("shard {} is shutting down", config_.shard));
   // A member stays a member, regardless of its connection.
   if (const Status room = config_.room_for_worker ? config_.room_for_worker(now) : Status(); !room)
     return std::unexpected(room.error());

@@ -11,9 +11,9 @@ reached if one of these has changed since COMMIT, by default the one in tests/li
     a file that such a source includes, directly or not
     the CMakeLists.txt of a folder of such a file, or of a folder above it
     a seed of the fuzzer's corpus
-    a file that the test may read: its path begins with the string of a source_file() in such a source (tests/support/
-    tree_paths.h). A source_file() or built_file() whose argument begins otherwise may read any file.
-    of the program of a built_file(), what decides about that program
+    a file whose path has the prefix in a source_file("PREFIX…") of such a source (tests/support/tree_paths.h). A call
+    whose argument does not begin with a string literal may read any file.
+    what decides about PROGRAM, for a built_file("PROGRAM")
     any file of EVERYTHING below, or that CMake reads: it decides about all tests
 
 Where COMMIT is not in the repository, everything has changed. --all says so, too.
@@ -78,7 +78,7 @@ class Files(NamedTuple):
     """What decides about a target."""
 
     inputs: frozenset
-    read: frozenset = frozenset()  # begins of paths
+    read: frozenset = frozenset()  # prefixes of paths
 
 
 class Reach:
@@ -100,7 +100,7 @@ class Reach:
         return [inside]
 
     def files(self, target):
-        """The files of a target, and the begins of the paths that it reads: "" where it may read any file."""
+        """The files of a target, and the prefixes of the paths that it reads: "" where it may read any file."""
         todo, seen, files, read = [target], set(), set(), set()
         while todo:
             program = todo.pop()
@@ -145,7 +145,7 @@ def is_reached(target, files, changed, everything=frozenset(EVERYTHING)):
     """
     if changed is None or not changed.isdisjoint(everything):
         return True
-    if any(path.startswith(begin) for begin in files.read for path in changed):
+    if any(path.startswith(prefix) for prefix in files.read for path in changed):
         return True
     if not changed.isdisjoint(files.inputs) or not changed.isdisjoint(rules_above(files.inputs)):
         return True

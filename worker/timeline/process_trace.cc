@@ -99,8 +99,10 @@ Result<TraceAnswer> read_head(const std::string& text, size_t& spans_at) {
   spans_at = text.size();
   if (const size_t at = text.find(kSpans); at != std::string::npos) {
     Result<TraceAnswer> head = read_trace_answer(text.substr(0, at) + R"("spans":[]})");
-    if (head) spans_at = at + kSpans.size();
-    if (head) return head;
+    if (head) {
+      spans_at = at + kSpans.size();
+      return head;
+    }
   }
   return read_trace_answer(text);  // in another order of its fields, or wrong
 }

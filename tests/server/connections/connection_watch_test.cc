@@ -160,6 +160,14 @@ TEST_F(Watch, AMembersConnectionWhoseNumberIsAnothersIsClosedForGood) {
   EXPECT_TRUE(watch_->is_closed({member_})) << "it is not forgotten while it has a session";
 }
 
+TEST_F(Watch, AMemberThatComesAgainHasItsNewConnection) {
+  const int first = accept(kStart);
+  watch_->on_message({member_}, first, ConnectionWatch::Spoken::kHello, kStart);
+  close_at(open_[open_.size() - 2]);
+  watch_->on_message({member_}, accept(kStart), ConnectionWatch::Spoken::kHello, kStart);
+  EXPECT_EQ(looks_until_closed(), -1);
+}
+
 TEST_F(Watch, AMemberMayBeSilentAndOneThatWasRemovedMayNot) {
   const int member = accept(kStart);
   watch_->on_message({"member"}, member, ConnectionWatch::Spoken::kHello, kStart);

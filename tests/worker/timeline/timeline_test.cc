@@ -156,6 +156,12 @@ TEST(ChromeTrace, HostileNamesStayText) {
   }
 }
 
+TEST(ChromeTrace, ALongKindIsNotRepeatedByEachSpan) {
+  Timeline timeline = example_timeline("train");
+  timeline.collection.processes[0].process["kind"] = std::string(1'000'000, 'k');
+  EXPECT_LT(chrome_trace(timeline).size(), 10'000u);
+}
+
 TEST(CollectTraces, ContinuesBehindTheCursorAndCountsWhatHasNoRoom) {
   std::atomic<int> asked = 0;
   std::atomic<int> with_cursor = 0;
@@ -176,6 +182,24 @@ TEST(CollectTraces, ContinuesBehindTheCursorAndCountsWhatHasNoRoom) {
   EXPECT_EQ(with_cursor.load(), asked.load() - 1);
   EXPECT_EQ(process.lost, 2u * static_cast<uint64_t>(asked.load()));
   EXPECT_TRUE(process.clock.known());
+}
+
+TEST(CollectTraces, SpansThatAreNoneAreTroubleAndAnAnswerWithoutSpansIsNot) {
+  CollectOptions options;
+  options.duration = 0;
+  nlohmann::json without = nlohmann::json::parse(kAnswer);
+  without["spans"] = nlohmann::json::array();
+  const std::string head = without.dump();
+  std::string damaged(kAnswer);
+  damaged.insert(damaged.find(R"("spans":[)") + 9, "[],");
+  const Collection collection = collect_traces(
+      {"a:1", "b:2"}, options, [&](const std::string& address, const std::string&) -> Result<std::string> {
+        return address == "a:1" ? damaged : head;
+      });
+  EXPECT_NE(collection.processes[0].trouble, "");
+  EXPECT_TRUE(collection.processes[0].spans.empty());
+  EXPECT_EQ(collection.processes[1].trouble, "");
+  EXPECT_EQ(collection.processes[1].dropped, 0u);
 }
 
 TEST(CollectTraces, AProcessThatDoesNotAnswerIsNamed) {
