@@ -83,9 +83,10 @@ class Sums(unittest.TestCase):
         self.assertIn("pooled", ended.stderr)
 
     def test_BodiesAreSharedWithinAMachineAndSentWhereAskedTo(self):
-        large = ["peers", "--dimension", "500000", "--density", "0.1", "--repeats", "1", "--warmup", "0", "--json"]
+        # A dense vector has 2.4 MB and fits into no small segment, which has one piece of 2 MiB.
+        large = ["peers", "--dimension", "600000", "--density", "0.1", "--repeats", "1", "--warmup", "0", "--json"]
         entries = {}
-        small = 1 << 18  # a quarter of the dense vector has 500,000 bytes
+        small = 1 << 18
         sizes = (1 << 26, 0, small)
         results = results_of_cases(4, large, [f"--shared-bytes {size}" for size in sizes])
         for shared_bytes, result in zip(sizes, results.values()):
