@@ -100,6 +100,17 @@ std::string keep_elsewhere(const std::string& path, ByteSpan bytes) {
   return {};
 }
 
+std::string path_of_descriptor(int descriptor) { return "/proc/self/fd/" + std::to_string(descriptor); }
+
+/// Opens a file without a name in the folder of `path`. No file system keeps it when the process ends, however it ends.
+/// Negative: this file system has none (NFS, FUSE), the folder cannot be written, or there is no /proc to name it by.
+int open_unnamed(const std::string& path, mode_t mode) {
+  const int descriptor = open(folder_of(path).c_str(), O_WRONLY | O_TMPFILE | O_CLOEXEC, mode);
+  if (descriptor < 0 || access(path_of_descriptor(descriptor).c_str(), F_OK) == 0) return descriptor;
+  close(descriptor);
+  return -1;
+}
+
 }  // namespace
 
 Status check_replaceable(const std::string& path) {
@@ -133,30 +144,37 @@ void remove_unfinished_files() {
 
 Result<AtomicFile> AtomicFile::create(const std::string& path, mode_t mode) {
   if (Status can = check_replaceable(path); !can) return std::unexpected(can.error());
-  // The process's number keeps two writers of one path apart; the file of an ended process is overwritten.
-  std::string temporary = path + ".new-" + std::to_string(getpid());
-  const int slot = note_unfinished(temporary);  // before it exists: a signal may come right after
-  const int descriptor = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, mode);
-  if (descriptor < 0) {
-    forget_unfinished(slot);
-    return cannot_replace(path, temporary + ": " + std::strerror(errno));
-  }
-  return AtomicFile(path, std::move(temporary), descriptor, slot);
+  const int descriptor = open_unnamed(path, mode);
+  return descriptor < 0 ? create_named(path, mode) : AtomicFile(path, descriptor);
 }
 
-AtomicFile::AtomicFile(std::string path, std::string temporary, int descriptor, int slot)
-    : path_(std::move(path)), temporary_(std::move(temporary)), descriptor_(descriptor), slot_(slot) {}
+Result<AtomicFile> AtomicFile::create_named(const std::string& path, mode_t mode) {
+  AtomicFile file(path, -1);  // noted before it exists: a signal may come right after
+  file.named_ = true;
+  file.descriptor_ = open(file.temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, mode);
+  if (file.descriptor_ < 0) return cannot_replace(path, file.temporary_ + ": " + std::strerror(errno));
+  return file;
+}
+
+// The process's number keeps two writers of one path apart; the file of an ended process is overwritten.
+AtomicFile::AtomicFile(std::string path, int descriptor)
+    : path_(std::move(path)),
+      temporary_(path_ + ".new-" + std::to_string(getpid())),
+      descriptor_(descriptor),
+      slot_(note_unfinished(temporary_)) {}
 
 AtomicFile::AtomicFile(AtomicFile&& other) noexcept
     : path_(std::move(other.path_)),
       temporary_(std::move(other.temporary_)),
       descriptor_(std::exchange(other.descriptor_, -1)),
+      named_(other.named_),
       slot_(std::exchange(other.slot_, -1)) {}
 
 AtomicFile::~AtomicFile() {
-  if (descriptor_ < 0) return;
-  close(descriptor_);
-  unlink(temporary_.c_str());
+  if (descriptor_ >= 0) {
+    close(descriptor_);
+    if (named_) unlink(temporary_.c_str());
+  }
   forget_unfinished(slot_);
 }
 
@@ -173,8 +191,17 @@ void AtomicFile::let_go() {
 
 Status AtomicFile::write(ByteSpan bytes) { return write_all(descriptor_, bytes) ? Status() : refuse("write"); }
 
+/// Gives an unnamed file its temporary name: no system call puts it at a name that exists.
+bool AtomicFile::give_name() {
+  const std::string opened = path_of_descriptor(descriptor_);
+  unlink(temporary_.c_str());
+  named_ = linkat(AT_FDCWD, opened.c_str(), AT_FDCWD, temporary_.c_str(), AT_SYMLINK_FOLLOW) == 0;
+  return named_;
+}
+
 Status AtomicFile::commit() {
   if (fsync(descriptor_) != 0) return refuse("fsync");
+  if (!named_ && !give_name()) return refuse("link");
   if (rename(temporary_.c_str(), path_.c_str()) != 0) {
     auto refused = refuse("rename");
     refused.error().message += "; its new contents are in " + temporary_;
@@ -201,9 +228,11 @@ Status write_file_atomically(const std::string& path, ByteSpan bytes, mode_t mod
   std::string beside;
   {
     auto file = AtomicFile::create(path, mode);
-    if (file) beside = file->temporary_path();
     done = file ? file->write(bytes) : Status(std::unexpected(file.error()));
-    if (done) done = file->commit();
+    if (done) {
+      done = file->commit();
+      if (file->named_) beside = file->temporary_;
+    }
   }
   if (done || (!beside.empty() && access(beside.c_str(), F_OK) == 0)) return done;
   const std::string kept = keep_elsewhere(path, bytes);

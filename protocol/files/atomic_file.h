@@ -20,8 +20,9 @@ inline constexpr mode_t kOwnerOnly = 0600;  ///< what may tell about the data th
 ///         without write permission.
 Status check_replaceable(const std::string& path);
 
-/// A file that is written beside `path` under a temporary name, synced, then renamed onto it. Until commit() the old
-/// file is untouched; an object that ends without commit() removes its temporary file.
+/// A file that is written in the folder of `path`, synced, then renamed onto it. Until commit() the old file is
+/// untouched. The new one has no name before commit(), so a killed process leaves none. A file system without unnamed
+/// files (NFS, FUSE) gives it a temporary name: an object that ends without commit() removes it, a SIGKILL leaves it.
 ///
 /// Threads  one.
 class AtomicFile {
@@ -42,17 +43,23 @@ class AtomicFile {
   Status commit();
 
   const std::string& path() const { return path_; }
+  /// Returns the name that the new file has between the first steps of commit() and its last, or from the begin on.
   const std::string& temporary_path() const { return temporary_; }
 
  private:
-  AtomicFile(std::string path, std::string temporary, int descriptor, int slot);
+  friend struct AtomicFilePeek;  ///< of tests
+  friend Status write_file_atomically(const std::string& path, ByteSpan bytes, mode_t mode);
+  AtomicFile(std::string path, int descriptor);
+  static Result<AtomicFile> create_named(const std::string& path, mode_t mode);
   std::unexpected<Error> refuse(const char* action) const;
+  bool give_name();
   void let_go();
 
   std::string path_;
   std::string temporary_;
   int descriptor_ = -1;
-  int slot_ = -1;  ///< where remove_unfinished_files() finds it; −1: all places were taken
+  bool named_ = false;  ///< the file has its temporary name, or may have it
+  int slot_ = -1;       ///< where remove_unfinished_files() finds it; −1: all places were taken
 };
 
 /// Finds out whether write_file_atomically() could put a file at `path`; makes a temporary file and removes it.
