@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`millrace cluster`: status, drain and remove, with real processes. All shards are drained in turn while a job trains; the model is, bit for
+"""`millrace cluster`: status, drain, end and remove, with real processes. All shards are drained in turn while a job trains; the model is, bit for
 bit, that of an undisturbed run.
 
     cluster_command_test.py FOLDER_OF_PROGRAMS [unittest arguments]
@@ -59,6 +59,23 @@ class ClusterCommand(ShardsByHand):
         self.assertIn("no process", self.command("drain", cluster, 0, code=4))
         self.command("remove", cluster)
         self.assertIn("no shard has started", self.command("status", cluster, code=4))
+
+    def test_AnEndedJobsWorkersHaveTheOperatorsReason(self):
+        cluster = self.cluster(self.folder / "ended.db")
+        workers = self.workers(cluster, self.folder / "ended", "--compute-time", "10ms")
+        cluster.wait_for_steps(5)
+        self.assertIn("no job 'other' is open", self.command("end", cluster, "other", code=2))
+        self.assertEqual(self.command("end", cluster, "etcd", "--reason", "wrong data"), {"ended": "etcd"})
+        for worker in workers:
+            _, errors = worker.communicate(timeout=TIMEOUT_S)
+            self.assertEqual(worker.returncode, 8, errors)
+            self.assertIn("an operator ended the job: wrong data", errors)
+        self.assertEqual(self.command("status", cluster)["jobs"], [])
+        # The name is free.
+        workers = self.workers(cluster, self.folder / "again")
+        for worker in workers:
+            _, errors = worker.communicate(timeout=TIMEOUT_S)
+            self.assertEqual(worker.returncode, 0, errors)
 
     @unittest.skipUnless(etcd_members.is_here(), "etcd is not installed (deploy/setup.sh --tests)")
     def test_AllShardsOnEtcdAreDrainedInTurnUnderLoad(self):

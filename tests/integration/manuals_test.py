@@ -14,7 +14,7 @@ PROGRAMS, SOURCE = (Path(sys.argv.pop(1)).resolve() for _ in range(2))
 TIMEOUT_S = 240
 COMMANDS = {
     "millrace": ["train", "eval", "data debian", "data synthetic", "status", "trace", "doctor", "cluster status",
-                 "cluster drain", "cluster remove", "serve", "demo", "advise", "keys new", "keys public", "keys job", "completion"],
+                 "cluster drain", "cluster end", "cluster remove", "serve", "demo", "advise", "keys new", "keys public", "keys job", "completion"],
     "millrace-server": [""],
     "millrace-switch": ["run"],
     "millrace-switch-bench": ["traffic", "load"],

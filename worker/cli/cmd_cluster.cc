@@ -1,6 +1,8 @@
 #include <fmt/core.h>
 #include <poll.h>
 
+#include <algorithm>
+#include <array>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -32,6 +34,8 @@ constexpr int kLookEveryMs = 20;
 struct ClusterFlags {
   protocol::TableFlags table;
   cluster_status::DrainOptions drain;
+  std::string job;
+  std::string reason;
   bool force = false;
   bool json = false;
 };
@@ -77,6 +81,20 @@ Outcome run_drain(ClusterFlags flags) {
     } else {
       fmt::print("shard {} moved from {} to {} in {:.1f} s\n", flags.drain.shard,
                  protocol::without_tcp(drained->from.address), protocol::without_tcp(drained->to.address), seconds);
+    }
+    return {};
+  });
+}
+
+Outcome run_end(const ClusterFlags& flags) {
+  return with_table(flags, [&](protocol::MembershipTable& open) -> Outcome {
+    const std::string reason = "an operator ended the job" + (flags.reason.empty() ? "" : ": " + flags.reason);
+    const Outcome ended = cluster_status::end_job(open, flags.job, reason);
+    if (!ended) return ended;
+    if (flags.json) {
+      print_json({{"ended", flags.job}});
+    } else {
+      fmt::print("job '{}' has ended\n", flags.job);
     }
     return {};
   });
@@ -153,6 +171,24 @@ Command add_drain(CLI::App& cluster) {
   return {app, [flags] { return run_drain(*flags); }};
 }
 
+Command add_end(CLI::App& cluster) {
+  auto flags = std::make_shared<ClusterFlags>();
+  CLI::App* app =
+      add_subcommand(cluster, "end", "ends a job: its workers stop with an error that has the reason", *flags);
+  app->option_defaults()->group("Cluster");
+  app->add_option("job", flags->job, "name of the job")->required()->type_name("JOB");
+  app->add_option("--reason", flags->reason, "for the workers' error, and the shards' logs")->type_name("TEXT");
+  app->footer(
+      "Each shard aborts the job's workers with code unavailable. A save of the job stays. The next job may have the "
+      "name at once.\n\n"
+      "Exit codes: 0 ended; 2 no such job is open; 4 the table does not answer, and the job may have ended; 5 its "
+      "membership\n"
+      "changes all the time.\n\n"
+      "Examples:\n"
+      "  millrace cluster end night --reason \"wrong data\" --table /var/lib/millrace/table.db");
+  return {app, [flags] { return run_end(*flags); }};
+}
+
 Command add_remove(CLI::App& cluster) {
   auto flags = std::make_shared<ClusterFlags>();
   CLI::App* app = add_subcommand(cluster, "remove", "forgets a cluster whose processes have all ended", *flags);
@@ -172,10 +208,10 @@ Command add_remove(CLI::App& cluster) {
 Command add_cluster_command(CLI::App& root) {
   CLI::App* app = root.add_subcommand("cluster", "shows and changes a cluster by its membership table");
   app->require_subcommand(1);
-  const Command commands[] = {add_status(*app), add_drain(*app), add_remove(*app)};
+  const std::array commands = {add_status(*app), add_drain(*app), add_end(*app), add_remove(*app)};
   app->footer("Each of them has its own help: millrace cluster drain --help");
-  return {app, [status = commands[0], drain = commands[1], remove = commands[2]] {
-            return status.app->parsed() ? status.run() : drain.app->parsed() ? drain.run() : remove.run();
+  return {app, [commands] {
+            return std::ranges::find_if(commands, [](const Command& one) { return one.app->parsed(); })->run();
           }};
 }
 

@@ -9,6 +9,7 @@
 
 #include "kernels/base/plain_text.h"
 #include "protocol/address/host_port.h"
+#include "protocol/base/limits.h"
 #include "protocol/table/etcd_address.h"
 #include "worker/program/table.h"
 
@@ -25,6 +26,9 @@ using Rows = std::vector<std::vector<std::string>>;
 
 /// The longest time that a call to etcd may take: nothing else waits for this process.
 constexpr uint32_t kEtcdWaitMs = 5'000;
+
+/// Each lost swap is another change of the job's membership; a run has few.
+constexpr int kSwapsMax = 100;
 
 std::string cell(const std::string& text) { return text.empty() ? "-" : plain_text_of(text, text.size()); }
 
@@ -215,6 +219,27 @@ std::expected<Drained, program::Failure> drain_shard(MembershipTable& table, con
   }
   return std::unexpected(refused(
       fmt::format("another process has started as shard {} meanwhile: look at the cluster's status", options.shard)));
+}
+
+program::Outcome end_job(MembershipTable& table, std::string_view job, std::string_view reason) {
+  Result<std::optional<protocol::JobRecord>> record = table.read_job(job);
+  for (int swaps = 0; swaps < kSwapsMax; ++swaps) {
+    if (!record) return fail_with(record.error());
+    if (!*record) return fail_with(ExitCode::kUsage, fmt::format("no job '{}' is open", cell(std::string(job))));
+    protocol::JobRecord& next = **record;
+    if (next.membership.finished) return {};
+    const uint64_t epoch = next.membership.epoch++;
+    next.membership.finished = true;
+    next.finished = {};
+    next.end_code = ErrorCode::kUnavailable;
+    next.end_reason = plain_text_of(reason, protocol::kSentenceBytesMax);
+    const Result<bool> swapped = table.compare_and_swap(epoch, next);
+    if (!swapped) return fail_with(swapped.error());
+    if (*swapped) return {};
+    record = table.read_job(next.membership.job);  // by number: the next job of that name is another one
+  }
+  return std::unexpected(
+      refused(fmt::format("the membership of job '{}' changes all the time: try again", cell(std::string(job)))));
 }
 
 program::Outcome remove_cluster(MembershipTable& table, OpenJobs open_jobs) {

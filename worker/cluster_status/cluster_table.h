@@ -64,6 +64,14 @@ struct Drained {
 ///           not answer. interrupted.
 std::expected<Drained, program::Failure> drain_shard(protocol::MembershipTable& table, const DrainOptions& options);
 
+/// Ends an open job: each shard aborts its members with `reason`, and answers a Hello that comes later with it (R11d).
+/// The name is free at once.
+///
+/// reason  UTF-8; longer than protocol::kSentenceBytesMax it is cut.
+/// Failures  usage: no open job of that name. unreachable: the table does not answer; the job may have ended. refused:
+///           its membership changes all the time.
+program::Outcome end_job(protocol::MembershipTable& table, std::string_view job, std::string_view reason);
+
 /// Says what remove_cluster() may throw away.
 enum class OpenJobs : uint8_t { kRefuse, kForget };
 

@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "kernels/base/plain_text.h"
+#include "protocol/base/limits.h"
+#include "tests/support/failing_table.h"
 #include "tests/support/memory_table.h"
 #include "worker/cluster_status/fetch_status.h"
 
@@ -155,6 +158,64 @@ TEST_F(ClusterInTable, AClusterIsRemovedWhenNoProcessAndNoJobIsLeft) {
   const ClusterTable seen = read_cluster_table(*table).value();
   EXPECT_THAT(cluster_text(seen), HasSubstr("no shard has started"));
   EXPECT_EQ(outcome_of(seen).error().code, ExitCode::kUnreachable);
+}
+
+TEST_F(ClusterInTable, AnEndedJobHasItsReasonAndFreesItsName) {
+  const protocol::JobRecord job = table->create_job("night", ByteBuffer{1}).value();
+  const std::string reason = "wrong data \x1b[31m" + std::string(2'000, 'x');
+  ASSERT_TRUE(end_job(*table, "night", reason));
+  const protocol::JobRecord ended = table->read_job(job.membership.job).value().value();
+  EXPECT_TRUE(ended.membership.finished);
+  EXPECT_EQ(ended.membership.epoch, job.membership.epoch + 1);
+  EXPECT_EQ(ended.end_code, ErrorCode::kUnavailable);
+  EXPECT_EQ(ended.end_reason, plain_text_of(reason, protocol::kSentenceBytesMax));
+  EXPECT_TRUE(read_cluster_table(*table).value().jobs.empty());
+  const auto again = end_job(*table, "night", "twice");
+  ASSERT_FALSE(again);
+  EXPECT_EQ(again.error().code, ExitCode::kUsage);
+  EXPECT_THAT(again.error().message, HasSubstr("no job 'night' is open"));
+  EXPECT_NE(table->create_job("night", ByteBuffer{1})->membership.job, job.membership.job);
+}
+
+/// Another process changes the membership before each of the first swaps.
+class ContendedTable : public testing::FailingTable {
+ public:
+  ContendedTable(std::shared_ptr<protocol::MembershipTable> table, int changes)
+      : FailingTable(table), other_(std::move(table)), changes_(changes) {}
+  Result<bool> compare_and_swap(uint64_t expected_epoch, const protocol::JobRecord& next) override {
+    if (changes_-- > 0) {
+      protocol::JobRecord changed = other_->read_job(next.membership.job).value().value();
+      const uint64_t epoch = changed.membership.epoch++;
+      EXPECT_EQ(other_->compare_and_swap(epoch, changed), true);
+    }
+    return FailingTable::compare_and_swap(expected_epoch, next);
+  }
+
+ private:
+  std::shared_ptr<protocol::MembershipTable> other_;
+  int changes_;
+};
+
+TEST_F(ClusterInTable, TheEndOfAJobWhoseMembershipChangesIsTriedAgain) {
+  ASSERT_TRUE(table->create_job("night", ByteBuffer{1}));
+  ContendedTable contended(testing::open_memory_table(state), 3);
+  EXPECT_TRUE(end_job(contended, "night", "wrong data"));
+  EXPECT_TRUE(read_cluster_table(*table).value().jobs.empty());
+  ASSERT_TRUE(table->create_job("night", ByteBuffer{1}));
+  ContendedTable always(testing::open_memory_table(state), 1'000'000);
+  const auto refused = end_job(always, "night", "wrong data");
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ExitCode::kRefused);
+}
+
+TEST_F(ClusterInTable, TheEndOfAJobOfASilentTableIsUnreachable) {
+  ASSERT_TRUE(table->create_job("night", ByteBuffer{1}));
+  testing::FailingTable silent(testing::open_memory_table(state));
+  silent.mode = testing::FailingTable::Mode::kUnavailable;
+  const auto ended = end_job(silent, "night", "wrong data");
+  ASSERT_FALSE(ended);
+  EXPECT_EQ(ended.error().code, ExitCode::kUnreachable);
+  EXPECT_EQ(read_cluster_table(*table).value().jobs.size(), 1u);
 }
 
 }  // namespace
