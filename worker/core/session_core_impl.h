@@ -217,9 +217,9 @@ struct Link {
   TimeNs next_attempt = 0;
   TimeNs retry_interval = 0;
   uint32_t attempts = 0;
-  std::string last_trouble;      ///< reason of the last failed attempt, or the text of the shard's Refuse
-  bool refused_for_now = false;  ///< the last trouble is a temporary Refuse: the shard is alive
-  ErrorCode trouble_code = ErrorCode::kUnavailable;
+  Error last_trouble;  ///< of the last failed attempt, or the shard's Refuse. An empty message: none
+  /// Beginning of the temporary Refuses of that code. Empty: the last trouble is no temporary Refuse.
+  std::optional<TimeNs> refused_since;
   TimeNs last_heard = 0;
   TimeNs next_heartbeat = 0;
   uint64_t heartbeats = 0;

@@ -11,6 +11,8 @@ namespace {
 
 constexpr TimeNs kHelloAgainMax = kNsPerS;   ///< a Hello without an answer is sent again
 constexpr TimeNs kAttemptMax = 5 * kNsPerS;  ///< an attempt to connect without a result ends after it.
+/// A worker whose number is in use asks again soon for three heartbeats: a killed process loses the number after two.
+constexpr int kSoonHeartbeats = 3;
 /// After this number of missed heartbeats the connection may be half open, and the core connects again.
 constexpr uint32_t kHeartbeatsMissed = 4;
 
@@ -64,7 +66,13 @@ void SessionCore::Impl::open(uint32_t shard, TimeNs now, Actions& actions) {
 
 void SessionCore::Impl::schedule_retry(Link& link, TimeNs now) {
   // A restarted shard evicts members that do not find it within dead_after.
-  const TimeNs most = std::min(config.reconnect_after_max, TimeNs{config.spec.dead_after.count()} * kNsPerMs / 4);
+  TimeNs most = std::min(config.reconnect_after_max, TimeNs{config.spec.dead_after.count()} * kNsPerMs / 4);
+  // The job waits for this process, and a killed process loses the number after two heartbeats and at least a second
+  // (R9). Later a live process has the number, and each Hello costs the shard a look into the table.
+  const TimeNs beat = std::max(heartbeat_interval(config), kNsPerS / 2);
+  if (link.refused_since && link.last_trouble.code == ErrorCode::kIdentityInUse &&
+      now - *link.refused_since < kSoonHeartbeats * beat)
+    most = std::min(most, beat / 4);
   const TimeNs least = std::min(config.reconnect_after, most);
   link.retry_interval = link.retry_interval == 0 ? least : std::min(link.retry_interval * 2, most);
   link.next_attempt = now + jittered(link.retry_interval);
@@ -100,14 +108,13 @@ void SessionCore::Impl::on_disconnected(uint32_t shard, const Error& trouble, Ti
   const bool keys_failed = trouble.code == ErrorCode::kUnauthenticated;
   if (link.state == LinkState::kWelcomed) {
     log(actions, Severity::kWarning, "the connection to " + shard_text(shard) + " is lost: " + trouble.message);
-  } else if (keys_failed && link.last_trouble != trouble.message) {
+  } else if (keys_failed && link.last_trouble.message != trouble.message) {
     log(actions, Severity::kWarning, shard_text(shard) + ": " + trouble.message);
   }
   const bool foreign = !keys_failed && link.state == LinkState::kConnecting && link.accepted;
   link.state = LinkState::kDown;
-  link.last_trouble = foreign ? kForeign : trouble.message;
-  link.trouble_code = trouble.code;
-  link.refused_for_now = false;
+  link.last_trouble = {trouble.code, foreign ? kForeign : trouble.message};
+  link.refused_since.reset();
   link.deferred_messages.clear();
   // Also after failed keys: the shard's allowed keys may still be on their way to it.
   schedule_retry(link, now);
@@ -141,9 +148,8 @@ Error SessionCore::Impl::not_reached(uint32_t shard, TimeNs now) const {
   const Link& link = links[shard];
   const std::string tried = "tried for " + seconds_text(now - started_at) + ", " + std::to_string(link.attempts) +
                             (link.attempts == 1 ? " attempt" : " attempts");
-  if (!link.last_trouble.empty()) {
-    return {link.trouble_code, shard_text(shard) + " could not be joined (" + tried + "): " + link.last_trouble};
-  }
+  if (const auto& [code, sentence] = link.last_trouble; !sentence.empty())
+    return {code, shard_text(shard) + " could not be joined (" + tried + "): " + sentence};
   if (link.state == LinkState::kConnecting && link.accepted)
     return {ErrorCode::kUnavailable, shard_text(shard) + " could not be joined (" + tried + "): " + kForeign};
   if (link.state == LinkState::kGreeting) {
@@ -157,7 +163,8 @@ Error SessionCore::Impl::not_reached(uint32_t shard, TimeNs now) const {
 void SessionCore::Impl::tick_link(uint32_t shard, TimeNs now, Actions& actions) {
   Link& link = links[shard];
   if (link.ever_welcomed && now - link.last_heard >= config.shard_silence) {
-    const std::string trouble = link.last_trouble.empty() ? "" : " (" + link.last_trouble + ")";
+    const std::string& sentence = link.last_trouble.message;
+    const std::string trouble = sentence.empty() ? "" : " (" + sentence + ")";
     end_session({ErrorCode::kUnavailable,
                  shard_text(shard) + " has been silent for " + seconds_text(now - link.last_heard) + trouble},
                 now, actions);
@@ -189,7 +196,7 @@ void SessionCore::Impl::tick_link(uint32_t shard, TimeNs now, Actions& actions) 
 /// welcomed this worker refuses for now.
 TimeNs SessionCore::Impl::join_deadline() const {
   const bool refused =
-      std::ranges::all_of(links, [](const Link& link) { return link.ever_welcomed || link.refused_for_now; });
+      std::ranges::all_of(links, [](const Link& link) { return link.ever_welcomed || link.refused_since; });
   const TimeNs more = refused ? TimeNs{config.spec.dead_after.count()} * kNsPerMs : 0;
   return started_at + config.connect_timeout + more;
 }
@@ -234,7 +241,7 @@ std::string SessionCore::Impl::waiting_for() const {
   if (phase == Phase::kJoining) {
     for (uint32_t shard = 0; shard < links.size(); ++shard) {
       if (links[shard].ever_welcomed) continue;
-      const std::string& trouble = links[shard].last_trouble;
+      const std::string& trouble = links[shard].last_trouble.message;
       return shard_text(shard) + " has not admitted this worker yet" + (trouble.empty() ? "" : ": " + trouble);
     }
   }
@@ -254,7 +261,7 @@ std::string SessionCore::Impl::waiting_for() const {
   }
   for (uint32_t shard = 0; shard < links.size(); ++shard) {
     if (links[shard].state != LinkState::kWelcomed) {
-      return shard_text(shard) + " is not connected: " + links[shard].last_trouble;
+      return shard_text(shard) + " is not connected: " + links[shard].last_trouble.message;
     }
     if (links[shard].recovers) return shard_text(shard) + " recovers the steps of the job";
     if (!links[shard].waited_for.empty()) {

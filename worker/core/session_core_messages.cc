@@ -138,8 +138,8 @@ void SessionCore::Impl::on_welcome(uint32_t shard, const protocol::Header& heade
   const bool was_down = link.state != LinkState::kWelcomed;
   link.state = LinkState::kWelcomed;
   link.retry_interval = 0;
-  link.last_trouble.clear();
-  link.refused_for_now = false;
+  link.last_trouble = {};
+  link.refused_since.reset();
   link.next_heartbeat = now + TimeNs{config.spec.heartbeat.count()} * kNsPerMs;
   progress_at = now;
   begin_when_all_joined(now, actions);
@@ -168,12 +168,11 @@ void SessionCore::Impl::on_refuse(uint32_t shard, const protocol::Refuse& refuse
   if (!refuse.retry) {
     return end_session({refuse.code, shard_text(shard) + " refuses: " + refuse.sentence}, now, actions);
   }
-  if (link.last_trouble != refuse.sentence) {
+  if (link.last_trouble.message != refuse.sentence) {
     log(actions, Severity::kWarning, shard_text(shard) + " refuses for now: " + refuse.sentence);
   }
-  link.last_trouble = refuse.sentence;
-  link.trouble_code = refuse.code;
-  link.refused_for_now = true;
+  if (!link.refused_since || link.last_trouble.code != refuse.code) link.refused_since = now;
+  link.last_trouble = {refuse.code, refuse.sentence};
   if (link.state != LinkState::kDown) link.state = LinkState::kGreeting;
   schedule_retry(link, now);
 }

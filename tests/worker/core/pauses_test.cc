@@ -1,12 +1,30 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <ranges>
+
 #include "tests/worker/core/scripted_core.h"
 
-/// reconnect_after_max: the longest pause before another attempt at a lost shard, or at a refused contribution.
+/// The longest pause before another attempt: reconnect_after_max for a lost shard and a refused contribution, less for
+/// a Hello whose number is in use.
 namespace millrace::testing {
 namespace {
 
-class Pauses : public ScriptedCore {};
+class Pauses : public ScriptedCore {
+ protected:
+  /// Refuses every Hello to shard 0 for `span`. Returns the pauses until the next Hello, each with its beginning.
+  std::vector<std::pair<TimeNs, TimeNs>> refuse_for(TimeNs span, ErrorCode code) {
+    std::vector<std::pair<TimeNs, TimeNs>> pauses;
+    for (const TimeNs began = now_; now_ < began + span;) {
+      hear(0, protocol::Refuse{code, "not now", true});
+      const TimeNs since = now_;
+      for (actions_.clear(); take_sent<protocol::Hello>().empty(); core().on_tick(now_, actions_))
+        now_ = std::max(now_ + 1, core().next_deadline());
+      pauses.emplace_back(since - began, now_ - since);
+    }
+    return pauses;
+  }
+};
 
 TEST_F(Pauses, ShardUnreachable_PausesGrowToTheLongestOne) {
   config_.connect_timeout = 60 * kNsPerS;
@@ -23,6 +41,32 @@ TEST_F(Pauses, ShardUnreachable_PausesGrowToTheLongestOne) {
       hear(0, protocol::Heartbeat{});
     }
     EXPECT_LE(now_ - since, kNsPerS / 4 * 5 / 4 + 1) << attempt;
+  }
+}
+
+TEST_F(Pauses, NumberInUse_AskedForSoonDuringThreeHeartbeatsAndThenRarely) {
+  config_.connect_timeout = 1'000 * kNsPerS;
+  for (const int64_t heartbeat_ms : {100, 1'000, 2'000}) {
+    SCOPED_TRACE(heartbeat_ms);
+    config_.spec.heartbeat = std::chrono::milliseconds(heartbeat_ms);
+    make();
+    core().on_connected(0, now_, actions_);
+    // The number of a killed process is free after two of them (R9).
+    const TimeNs beat = std::max<TimeNs>(heartbeat_ms, 500) * kNsPerMs;
+    const TimeNs soon = beat / 4 * 5 / 4 + 1;  // with the jitter
+    const TimeNs most = TimeNs{config_.spec.dead_after.count()} * kNsPerMs / 4;
+    const auto of_others = refuse_for(3 * beat, ErrorCode::kUnavailable);
+    EXPECT_GT(std::ranges::max(of_others | std::views::values), soon) << "no number is in use";
+    // After another refusal the next one with this code begins a new row.
+    for (int row = 0; row < 2; ++row) {
+      const auto pauses = refuse_for(60 * kNsPerS, ErrorCode::kIdentityInUse);
+      for (const auto& [at, pause] : pauses) {
+        if (at >= 3 * beat) break;
+        EXPECT_LE(pause, soon) << "at " << at << " ns of row " << row;
+      }
+      EXPECT_GE(pauses.back().second, most * 3 / 4) << "a live process has the number";
+      refuse_for(1, ErrorCode::kUnavailable);
+    }
   }
 }
 
