@@ -197,10 +197,29 @@ class FitTest(unittest.TestCase):
             self.assertEqual(container[probe]["httpGet"], {"path": path, "port": "http"})
         policy = one_of("base", "NetworkPolicy")["spec"]
         self.assertTrue(matches(policy["podSelector"], shards()["spec"]["template"]["metadata"]["labels"]))
-        self.assertEqual([one["port"] for rule in policy["ingress"] for one in rule["ports"]], ["messages", "http"])
-        self.assertTrue(matches(policy["ingress"][0]["from"][0]["podSelector"], worker_job()["template"]["metadata"]["labels"]))
         table_port = int(flags["table"].rsplit(":", 1)[1])
         self.assertIn(table_port, [one["port"] for rule in policy["egress"] for one in rule["ports"]])
+
+    def test_ThePolicyAllowsWhatThePodsNeedAndNoMore(self):
+        policy = one_of("base", "NetworkPolicy")["spec"]
+        shard, worker = shards()["spec"]["template"]["metadata"]["labels"], worker_job()["template"]["metadata"]["labels"]
+        prometheus, other = {"app.kubernetes.io/name": "prometheus"}, {"app.kubernetes.io/name": "other"}
+
+        def ports(rules, side, labels, *, same_namespace=True):
+            """Returns the ports that the rules of one direction open between the shards and a pod with these labels."""
+            return {port["port"] for rule in rules for peer in rule[side] for port in rule["ports"]
+                    if matches(peer["podSelector"], labels) and (same_namespace or "namespaceSelector" in peer)}
+
+        # Each shard asks the others' HTTP ports for its page (deploy/OPERATING.md), and `millrace doctor` in its pod does.
+        expected = {"shard": (shard, {"messages", "http"}), "worker": (worker, {"messages"}), "prometheus": (prometheus, {"http"}), "other": (other, set())}
+        for name, (labels, opened) in expected.items():
+            self.assertEqual(ports(policy["ingress"], "from", labels), opened, name)
+        self.assertEqual(ports(policy["egress"], "to", shard), {"messages", "http"})
+        for labels in (worker, prometheus, other):
+            self.assertEqual(ports(policy["egress"], "to", labels), set())
+        self.assertEqual(ports(policy["ingress"], "from", prometheus, same_namespace=False), {"http"})
+        for labels in (shard, worker):
+            self.assertEqual(ports(policy["ingress"], "from", labels, same_namespace=False), set())
 
     def test_NumbersThatAreWrittenTwiceAreEqual(self):
         spec = shards()["spec"]
