@@ -2,15 +2,18 @@
 # Builds Debian packages of this source for this machine's release, checks them, and makes a container's root of them.
 #
 #   deploy/packages.sh                 builds the packages: build/package/packages/*.deb.
-#   deploy/packages.sh --lint          also runs lintian on them, which must report no error.
+#   deploy/packages.sh --lint          also runs lintian on them, which must report no error, and checks that packages depend on
+#                                      those of our libraries.
 #   deploy/packages.sh --test          also installs them into a minimal Debian root and boots its systemd. The services start
 #                                      there in their sandbox, and two workers train. Root.
 #   deploy/packages.sh --image FILE    also writes the root file system of a container as a tar file, for deploy/Containerfile.
 #                                      It has millrace-server and the tools.
+#   deploy/packages.sh --image-test    also makes that root and runs it, read-only, by unshare and chroot. A shard with the entry
+#                                      point of deploy/Containerfile serves two workers that train. Root.
 #   --build FOLDER                     takes the build in FOLDER, configured with the cache of preset "package".
 #   --mirror URI                       the package mirror (default: the one of this machine's apt).
 #
-# Needs deploy/setup.sh --packages. --test takes two minutes, --image one.
+# Needs deploy/setup.sh --packages. --test takes two minutes, --image and --image-test one.
 # Exit codes: 0 done, 1 a build, a check or a test failed, 2 usage, 3 a tool or a right is missing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -43,6 +46,25 @@ build_packages() {
 lint() {
   require lintian
   lintian --allow-root --fail-on error "$build"/packages/*.deb >&2
+  (check_own_libraries)
+}
+
+# A package whose files link to a library of ours depends on the package of that library: dpkg-shlibdeps leaves ours out.
+check_own_libraries() {
+  require readelf dpkg-deb
+  local folder deb name library owner
+  folder=$(mktemp -d)
+  # shellcheck disable=SC2064  # a local, expanded now
+  trap "rm -rf '$folder'" EXIT
+  for deb in "$build"/packages/*.deb; do dpkg-deb --extract "$deb" "$folder/$(dpkg-deb --field "$deb" Package)"; done
+  for deb in "$build"/packages/*.deb; do
+    name=$(dpkg-deb --field "$deb" Package)
+    while read -r library; do
+      owner=$(cd "$folder" && find . -name "$library" | cut -d / -f 2 | head -n 1)
+      [ "$owner" = "$name" ] || dpkg-deb --field "$deb" Depends | grep -F -- "$owner (=" >/dev/null ||
+        { say "$name links to $library, and does not depend on ${owner:-its package}"; exit 1; }
+    done < <(find "$folder/$name" -type f -exec readelf -d {} + 2>/dev/null | sed -n 's/.*(NEEDED).*\[\(libmillrace[^]]*\)\].*/\1/p' | sort -u)
+  done
 }
 
 codename() { sed -n 's/^VERSION_CODENAME=//p' /etc/os-release; }
@@ -87,16 +109,40 @@ test_packages() {
   [ "$code" = 0 ] || { say "the check in the root failed (its words are above)"; exit 1; }
 }
 
+image_root() {
+  make_root tar "$1" "" millrace-server millrace-tools libmillrace0.2
+  say "$1 is the root file system; deploy/Containerfile makes an image of it"
+}
+
+# test_image FILE: runs the root in namespaces of its own. They end with the script that it runs there.
+test_image() {
+  require unshare setpriv python3
+  [ "$(id -u)" -eq 0 ] || { say "--image-test needs root"; exit 3; }
+  local folder
+  folder=$(mktemp -d --tmpdir=/var/tmp millrace-image-XXXXXX)
+  # shellcheck disable=SC2064  # a local, expanded now
+  trap "rm -rf --one-file-system '$folder'" EXIT
+  local file=${1:-$folder/millrace.tar}
+  [ -n "$1" ] || image_root "$file"
+  mkdir "$folder/root"
+  tar --extract --numeric-owner --same-permissions --file "$file" --directory "$folder/root"
+  say "running it"
+  timeout 600 unshare --mount --net --pid --fork --kill-child --mount-proc \
+    "$BASH" deploy/packaging/image_check.sh "$folder/root" deploy/Containerfile >&2 ||
+    { say "the check of the image failed (its words are above)"; exit 1; }
+}
+
 # need OPTION VALUE
 need() { [ -n "${2:-}" ] || { say "$1 takes a value"; exit 2; }; }
 
 main() {
-  local lint=no test=no image=
+  local lint=no test=no image='' image_test=no
   while [ $# -gt 0 ]; do
     case "$1" in
       --lint) lint=yes ;;
       --test) test=yes ;;
       --image) need "$@"; image=$2; shift ;;
+      --image-test) image_test=yes ;;
       --build) need "$@"; build=$2; shift ;;
       --mirror) need "$@"; mirror=$2; shift ;;
       -h | --help) usage; exit 0 ;;
@@ -106,11 +152,10 @@ main() {
   done
   build_packages
   [ "$lint" = no ] || lint
-  [ "$test" = no ] || test_packages
-  if [ -n "$image" ]; then
-    make_root tar "$image" "" millrace-server millrace-tools
-    say "$image is the root file system; deploy/Containerfile makes an image of it"
-  fi
+  # Each test in a process of its own, whose end removes its folder.
+  [ "$test" = no ] || (test_packages)
+  [ -z "$image" ] || image_root "$image"
+  [ "$image_test" = no ] || (test_image "$image")
 }
 
 main "$@"

@@ -16,10 +16,11 @@
 #                                  commit can reach (tests/lint/affected.py).
 #   deploy/test.sh --quick         setup, build, dev.
 #   deploy/test.sh --release       all stages, and in each the tests that CI leaves out. All unit tests run in all three
-#                                  builds, everything under lint, the models, fuzzers for 60 seconds each. Then two more
+#                                  builds, everything under lint, the models, fuzzers for 60 seconds each. Then three more
 #                                  stages follow.
 #                                    punish kills and restarts workers and shards of a job for ten minutes.
 #                                    papers every script of tests/bench/papers with --quick, as a trial run.
+#                                    packages builds the Debian packages and the image, checks and runs both. Root.
 #                                  Two hours.
 #   deploy/test.sh --stage NAME    that stage alone (repeatable).
 #
@@ -32,9 +33,9 @@ cd "$(dirname "$0")/.."
 
 readonly ALL_STAGES=(setup build asan tsan fuzz lint models dev)
 readonly QUICK_STAGES=(setup build dev)
-readonly RELEASE_STAGES=("${ALL_STAGES[@]}" punish papers)
-# Seconds; 25 minutes in all, without punish and papers.
-declare -rA BUDGETS=([setup]=5 [build]=690 [asan]=130 [tsan]=20 [fuzz]=15 [lint]=30 [models]=10 [dev]=600 [punish]=620 [papers]=600)
+readonly RELEASE_STAGES=("${ALL_STAGES[@]}" punish papers packages)
+# Seconds; 25 minutes in all, without the stages of --release alone.
+declare -rA BUDGETS=([setup]=5 [build]=690 [asan]=130 [tsan]=20 [fuzz]=15 [lint]=30 [models]=10 [dev]=600 [punish]=620 [papers]=600 [packages]=1500)
 readonly LOGS=build/logs
 readonly GREEN=tests/lint/green_commit.txt
 readonly JOBS=${MILLRACE_JOBS:-$(nproc)}
@@ -188,6 +189,8 @@ stage_papers() {
     tests/bench/papers/run_all.sh --quick --programs build/dev/bin --out build/papers
 }
 
+stage_packages() { deploy/setup.sh --packages && deploy/packages.sh --lint --test --image-test; }
+
 usage() { sed -n '2,/^set -/{/^#/p}' "$0" | sed 's/^# \{0,1\}//'; }
 
 known_stage() {
@@ -234,7 +237,7 @@ run_stage() {
   fi
   took=$((SECONDS - started))
   [ "$release" = yes ] || [ "$took" -le "${BUDGETS[$stage]}" ] || mark='  OVER ITS BUDGET'
-  table+=("$(printf '  %-6s %-7s %4d s of %4d s%s' "$stage" "$result" "$took" "${BUDGETS[$stage]}" "$mark")")
+  table+=("$(printf '  %-8s %-7s %4d s of %4d s%s' "$stage" "$result" "$took" "${BUDGETS[$stage]}" "$mark")")
   printf '=== %s %s in %d s%s\n' "$stage" "$result" "$took" "$mark"
 }
 
@@ -268,7 +271,7 @@ main() {
   done
   printf 'Stages:\n'
   printf '%s\n' "${table[@]}"
-  printf '  %-6s %-7s %4d s\n' all '' $((SECONDS - begun))
+  printf '  %-8s %-7s %4d s\n' all '' $((SECONDS - begun))
   [ "${#failed[@]}" -eq 0 ] || printf 'Failed: %s (logs in %s/)\n' "${failed[*]}" "$LOGS"
   # Last, ctest's own words on the last stage that ran tests, and why tests failed.
   [[ " ${stages[*]} " != *" dev "* ]] || tail -n "$SUMMARY_LINES" "$LOGS/dev.log"

@@ -50,6 +50,7 @@ workers send a few selected, compressed entries to sharded servers, which
 send the sum's largest entries back.\n.\n")
 set(same "= ${PROJECT_VERSION}")
 set(soversion ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
+set(libraries "libmillrace${soversion} (${same})")
 set(CPACK_COMPONENTS_ALL)
 
 millrace_package(server millrace-server net SUMMARY "parameter server for sparse gradients"
@@ -60,10 +61,9 @@ millrace_package(switch millrace-switch net SUMMARY "software switch that sums s
   DEPENDS "adduser" SCRIPTS switch/postinst switch/prerm switch/postrm switch/conffiles)
 millrace_package(tools millrace-tools net SUMMARY "commands, benchmarks and dashboards of Millrace"
   DESCRIPTION "${what}This package has the command millrace, which trains, serves and diagnoses,\nranks over MPI, benchmarks, and dashboards for Grafana."
-  RECOMMENDS "millrace-server (${same})")
+  DEPENDS "${libraries}" RECOMMENDS "millrace-server (${same})")
 millrace_package(runtime libmillrace${soversion} libs SUMMARY "worker library of Millrace"
   DESCRIPTION "${what}This package has the shared libraries of workers, and of peers without\nservers.")
-set(libraries "libmillrace${soversion} (${same})")
 if(TARGET millrace_peers_mpi)
   millrace_package(mpi libmillrace-peer-mpi${soversion} libs SUMMARY "peers over MPI for the worker library of Millrace"
     DESCRIPTION "${what}This package has the communicator over MPI." DEPENDS "${libraries}")

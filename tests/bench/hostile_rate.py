@@ -18,6 +18,7 @@ worker's, recorded.
 
     ratio         steps a second under attack, over the mean of the quiet windows before and after; median of the pairs
     growth_bytes  by which the shard's peak of resident memory (VmHWM) exceeds that after the first quiet window
+    growth_over_limit  the same, over --shard-memory-bytes-max
     connections, held_max, messages    of the attackers: made in all, open at one time, sent in all
 
 After an attack the next window begins once the shard has worked off the remains: once it needs less than a quarter of

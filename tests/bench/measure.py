@@ -2,7 +2,7 @@
 """Runs benchmarks and writes their run files, tests/bench/runs/NAME.json, from which results.py makes RESULTS.md.
 
     tests/bench/measure.py NAME…     the named measurements
-    tests/bench/measure.py --all     every measurement that needs no person; it takes more than an hour
+    tests/bench/measure.py --all     every measurement that needs no person, and whose command ends within an hour
     tests/bench/measure.py --list    the names, with their commands
 
 A measurement that has a run of the present commit is skipped (--again: it is not), so that an interrupted --all
@@ -32,7 +32,7 @@ from measurements import MEASUREMENTS
 NOT_HERE = 77
 BUSY_SHARE_MAX = 0.05
 BUSY_SECONDS = 1
-COMMAND_SECONDS_MAX = 3600
+HOUR_SECONDS = 3600
 GRACE_SECONDS = 30
 INTERRUPTED = 130
 PROGRAM = "millrace-bench"
@@ -85,12 +85,12 @@ def last_json(text):
     raise ValueError("no line with a JSON object")
 
 
-def run_to_its_end(command, environment):
+def run_to_its_end(command, environment, seconds_max):
     """Returns exit code, output and errors. A command that is interrupted or takes too long has time to remove its traces."""
     with subprocess.Popen(["bash", "-c", command], cwd=results.ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, text=True) as process:
         try:
-            output, errors = process.communicate(timeout=COMMAND_SECONDS_MAX)
+            output, errors = process.communicate(timeout=seconds_max)
         except (subprocess.TimeoutExpired, KeyboardInterrupt):
             process.terminate()
             try:
@@ -101,10 +101,10 @@ def run_to_its_end(command, environment):
     return process.returncode, output, errors
 
 
-def run_once(command, environment):
+def run_once(command, environment, seconds_max):
     """Returns the report that a command prints. Raises Failed, NotHere."""
     try:
-        code, output, errors = run_to_its_end(command, environment)
+        code, output, errors = run_to_its_end(command, environment, seconds_max)
     except subprocess.TimeoutExpired as expired:
         raise Failed(f"no end after {expired.timeout:.0f} s") from expired
     told = [line for line in f"{output}\n{errors}".splitlines() if re.search(r"\w", line)][-1:]
@@ -130,7 +130,7 @@ def measure(one, settings, progress):
         if busy_share() > BUSY_SHARE_MAX:
             fields["load"] = "shared"
         began = time.monotonic()
-        fields["repetitions"].append(run_once(one.command, settings.environment))
+        fields["repetitions"].append(run_once(one.command, settings.environment, max(one.hours, 1) * HOUR_SECONDS))
         say(f"{progress} {one.name}: repetition {repetition} of {count}, {time.monotonic() - began:.1f} s, load {fields['load']}")
     target = settings.runs / f"{one.name}.json"
     written = target.with_suffix(".part")
@@ -179,7 +179,7 @@ def environment_of(programs):
 def parsed(arguments):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help="a measurement of measurements.py")
-    parser.add_argument("--all", action="store_true", help="every measurement that --list does not mark as by hand")
+    parser.add_argument("--all", action="store_true", help="every measurement that --list does not mark as by hand or by name")
     parser.add_argument("--list", action="store_true", help="print names and commands, and measure nothing")
     parser.add_argument("--again", action="store_true", help="measure where a run of the present commit exists, too")
     parser.add_argument("--repetitions", type=int, metavar="N", help="of each command (default: the measurement's own)")
@@ -199,14 +199,15 @@ def main(arguments=None):
     settings = parsed(arguments)
     if settings.list:
         for one in MEASUREMENTS.values():
-            print(f"{one.name}{f' (by hand: {one.by_hand})' if one.by_hand else f', {one.repetitions} times'}\n  {one.command}")
+            by_name = f" (by name: {one.hours} hours)" if one.hours else ""
+            print(f"{one.name}{f' (by hand: {one.by_hand})' if one.by_hand else f', {one.repetitions} times'}{by_name}\n  {one.command}")
         return 0
     settings.programs = settings.programs.resolve()
     if not (settings.programs / PROGRAM).exists():
         print(f"measure: no {settings.programs / PROGRAM}: build the release preset, or name the folder with --programs", file=sys.stderr)
         return 2
     settings.commit, settings.environment = commit(), environment_of(settings.programs)
-    wanted = [one for one in MEASUREMENTS.values() if not one.by_hand] if settings.all else [MEASUREMENTS[name] for name in settings.names]
+    wanted = [one for one in MEASUREMENTS.values() if not one.by_hand and not one.hours] if settings.all else [MEASUREMENTS[name] for name in settings.names]
     if by_hand := [one.name for one in wanted if one.by_hand]:
         print(f"measure: by hand only: {', '.join(by_hand)} (--list says why)", file=sys.stderr)
         return 2

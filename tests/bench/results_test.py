@@ -225,6 +225,24 @@ class Measuring(WithFolder):
         self.assertIn("left out: no device", self.said[-1])
         self.assertEqual(os.listdir(self.folder), [])
 
+    def test_ACommandHasAnHourOrTheHoursOfItsMeasurement(self):
+        with mock.patch.object(measure, "HOUR_SECONDS", 0.1):
+            self.assertEqual(self.measure("exec sleep 60"), ["speed"])
+            self.assertIn("no end after 0 s", self.said[-1])
+            one = Measurement(SPEED.name, SPEED.subject, SPEED.title, f"sleep 0.2 && {SPEED.command}", SPEED.figures, repetitions=1, hours=600)
+            self.assertEqual(measure.measure_all([one], self.settings), [])
+
+    def test_AllLeavesOutWhatTakesHours(self):
+        one = Measurement(SPEED.name, SPEED.subject, SPEED.title, SPEED.command, SPEED.figures, repetitions=1)
+        slow = Measurement("slow", SPEED.subject, SPEED.title, SPEED.command, SPEED.figures, repetitions=1, hours=2)
+        (self.folder / measure.PROGRAM).touch()
+        with mock.patch.object(measure, "MEASUREMENTS", {"speed": one, "slow": slow}), mock.patch.object(measure, "commit", lambda: "0123abc"), \
+                mock.patch.object(measure, "measure", lambda one, _settings, _progress: self.said.append(one.name)), mock.patch.object(measure.signal, "signal"):
+            for arguments, measured in ((["--all"], ["speed"]), (["slow"], ["slow"])):
+                self.said.clear()
+                measure.main([*arguments, "--programs", str(self.folder), "--runs", str(self.folder)])
+                self.assertEqual([name for name in self.said if name in ("speed", "slow")], measured)
+
     def test_WrongArgumentsAreUsageErrors(self):
         for arguments in ([], ["--all", "speed"], ["absent"], ["speed", "--repetitions", "-1"]):
             with self.subTest(arguments), contextlib.redirect_stderr(io.StringIO()), self.assertRaises(SystemExit) as ended:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Nemeses of a training that need root: a full disk.
+"""Nemeses of a training that need root: a full disk of saves or of the membership table.
 
     nemesis_host_test.py FOLDER_OF_PROGRAMS [unittest arguments]
 
@@ -17,9 +17,9 @@ INSIDE = "NEMESIS_INSIDE"  # set where the script may mount
 if INSIDE not in os.environ:
     ARGUMENTS = sys.argv[1:]
 
-from commands import millrace
+from commands import TIMEOUT_S, millrace, start
 from nemeses import Nemesis, log_of
-from shards_by_hand import SHARDS
+from shards_by_hand import SHARDS, WORKERS
 
 DISK_BYTES = 1 << 20
 
@@ -79,6 +79,32 @@ class FullDisks(Nemesis):
         save_now()
         cluster.wait_for(lambda: all(saves()[name] != data for name, data in before.items()), "no save takes the place of the one before")
         self.assertIsNone(worker.poll(), "the job outlasts the saves")
+
+    def test_AFullDiskOfTheTableKeepsNewJobsWaiting(self):
+        """Workers of a new job try again until there is room, and train. A job whose members stay changes no bit."""
+        disk = Disk(self, self.folder / "disk")
+        cluster = self.cluster(disk.path / "table.db")
+        workers = self.begin(cluster)
+        disk.fill()
+        newcomers = []
+        for worker in range(WORKERS):
+            flags = [*self.train_flags(cluster, self.folder / "next", worker)]
+            flags[flags.index("--job") + 1] = "next"
+            newcomers.append(start("train", *flags))
+        self.addCleanup(self.end_workers, newcomers)
+
+        def refused():
+            return [one for shard in range(SHARDS) for one in cluster.status(shard)["refusals"] if one["job"] == "next"]
+
+        cluster.wait_for(lambda: any(one["count"] > 1 for one in refused()), "no worker of the new job is refused twice")
+        self.assertRegex(refused()[0]["sentence"], "disk is full")
+        self.assertIn("disk is full", cluster.status(0)["table_error"])
+        self.assertEqual([worker.poll() for worker in newcomers], [None] * WORKERS, "workers of the new job do not wait")
+        for worker in workers:  # their ends need no table
+            self.assertEqual(worker.wait(TIMEOUT_S), 0)
+        disk.free()
+        self.same_model(workers)
+        self.assertEqual(self.model(newcomers, self.folder / "next"), self.undisturbed())
 
 
 def beside_mounts():

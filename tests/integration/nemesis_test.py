@@ -221,6 +221,34 @@ class StoreJobs(Nemesis):
             self.store.start(shard)
 
 
+class DamagedRecords(Nemesis):
+    """A job's record in the table of killed shards is damaged."""
+
+    epochs = 50  # the job is not over before the kills, on a busy machine too
+
+    def test_NoJobContinuesFromADamagedRecord(self):
+        """Of a flipped bit or a missing end the workers hear: they end with code 6 and name the record. The shards run."""
+        for name, damaged in (("a bit", self.flipped), ("the end", lambda record: record[:-1])):
+            with self.subTest(name):
+                table = self.folder / f"{name}.db"
+                cluster = self.cluster(table)
+                workers = self.begin(cluster)
+                for shard in range(SHARDS):
+                    cluster.kill(shard)
+                with contextlib.closing(sqlite3.connect(table)) as database, database:
+                    ((record,),) = database.execute("SELECT record FROM jobs").fetchall()
+                    database.execute("UPDATE jobs SET record = ?", (damaged(record),))
+                for shard in range(SHARDS):
+                    cluster.start(shard)
+                self.ended_alike(workers, 6, "a job's record is damaged")
+                cluster.end()
+
+    def flipped(self, record):
+        """Returns the record with a bit flipped behind the version."""
+        at = self.draw.randrange(2, len(record))
+        return record[:at] + bytes([record[at] ^ 1 << self.draw.randrange(8)]) + record[at + 1:]
+
+
 @unittest.skipUnless(CHOSEN.thorough, "its time limits are too short for a busy machine (--thorough)")
 class DamagedTables(Nemesis):
     """The table of killed shards has a flipped bit, or lacks its end."""

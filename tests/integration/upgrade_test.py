@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Two builds in one cluster: shards change from an earlier commit's to this one under load, one after the other.
+"""Two builds in one cluster: shards change from an earlier commit's to this one under load, one after the other. The
+earlier one speaks the oldest version of messages that this build takes.
 
     upgrade_test.py FOLDER_OF_PROGRAMS SOURCE_TREE [unittest arguments]
 
@@ -8,6 +9,7 @@ repository has no such commit (a shallow clone, an archive), or none shares a me
 """
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -19,13 +21,19 @@ SOURCE = Path(sys.argv.pop(2))
 from commands import PROGRAMS, millrace  # pylint: disable=wrong-import-position
 from shards_by_hand import ShardsByHand  # pylint: disable=wrong-import-position
 
-# The first commit that CI passed whose messages, job specification, job record and tables have the numbers of today. A
-# change after which the two cannot share a job (protocol/wire/versions.md) names a later commit here. Empty: there is
-# none yet. The release number may be the same in both: tables of version 3 came after 0.1.0, and with 0.2.0.
-EARLIER = "e8db9a92a2b2752b25eb1a837fa23d1062fd6f7c"
+# The last commit whose messages have version 2, kProtocolVersionMin. Its job specification, job record and tables have the
+# numbers of today. A change after which the two cannot share a job (protocol/wire/versions.md) names a later commit here.
+# Empty: there is none yet. The release number may be the same in both: tables of version 3 came after 0.1.0, and with 0.2.0.
+EARLIER = "820d02940223f26380c49fc1b6b4214405716648"
 FOLDER = SOURCE / "build/earlier" / EARLIER
 EARLIER_PROGRAMS = FOLDER / "build/dev/bin"
 SKIPPED = 77
+
+
+def number(folder, name):
+    """Returns a number of the messages in the source tree of a folder."""
+    header = (folder / "protocol/messages/messages.h").read_text(encoding="utf-8")
+    return int(re.search(rf"{name} = (\d+);", header)[1])
 
 
 def build_earlier():
@@ -59,6 +67,9 @@ class Upgrade(ShardsByHand):
         """Each shard's process must run the program of its folder."""
         for process, folder in zip(cluster.processes, folders, strict=True):
             self.assertEqual(os.readlink(f"/proc/{process.pid}/exe"), str((folder / "millrace-server").resolve()))
+
+    def test_TheEarlierBuildSpeaksTheOldestVersionThatThisOneTakes(self):
+        self.assertEqual(number(FOLDER, "kProtocolVersion"), number(SOURCE, "kProtocolVersionMin"))
 
     def test_ShardsAreReplacedOneByOneUnderWorkersOfBothBuilds(self):
         expected = self.undisturbed()
