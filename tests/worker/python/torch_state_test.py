@@ -4,7 +4,6 @@
     torch_state_test.py [FOLDER_OF_PROGRAMS FOLDER_OF_PACKAGE] [unittest arguments]
 """
 
-import itertools
 import os
 import subprocess
 import sys
@@ -20,75 +19,8 @@ from millrace.torch import State, hook
 from millrace.torch.options import http_of_rank, rank_and_world_size
 from millrace.torch.plan import plan_tensors
 from millrace.torch.residuals import share_of
-from millrace.torch.verdict import BEGIN, END, Verdict
+from torch_fake_job import SIZES, Job, Scaler, gradients, mean
 from torch_fakes import FUSE_BELOW, FakeBucket, FakeLibrary, JobError, SumsInProcess, wait_until
-
-NAMES = itertools.count()
-SIZES = {"first.weight": (40, 30), "first.bias": (40,), "second.weight": (7, 40), "second.bias": (7,)}
-
-
-class Scaler:
-    """The part of GradScaler that a State uses."""
-
-    def __init__(self, scale):
-        self.scale = scale
-
-    def get_scale(self):
-        return self.scale
-
-
-class Job:
-    """All ranks of a job in one process: each has a State, and the same parameters under other objects."""
-
-    def __init__(self, workers=2, name=None, **options):
-        self.library = FakeLibrary(SumsInProcess())
-        self.name = name or f"job{next(NAMES)}"
-        self.parameters = [{key: torch.nn.Parameter(torch.zeros(size)) for key, size in SIZES.items()}
-                           for _ in range(workers)]
-        self.states = [State("tcp://a:1,tcp://b:2", job=self.name, rank=rank, world_size=workers, _library=self.library,
-                             named_parameters=self.parameters[rank].items(), **options) for rank in range(workers)]
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        for state in self.states:
-            state.close()
-
-    def step(self, gradients, dtype=torch.float32):
-        """One step: gradients[rank] is {name: values}; dtype is the buckets'. Returns {name: values} of each rank, as DDP would see them."""
-        order = list(reversed(SIZES))
-        futures = []
-        for first, last in ((order[:2], False), (order[2:], True)):
-            for rank, state in enumerate(self.states):
-                bucket = FakeBucket([self.parameters[rank][name] for name in first], [gradients[rank][name] for name in first],
-                                    last, dtype)
-                futures.append((rank, first, hook(state, bucket)))
-        results = [{} for _ in self.states]
-        for rank, names, future in futures:
-            flat, begin = future.wait(), 0
-            for name in names:
-                entries = self.parameters[rank][name].numel()
-                results[rank][name] = flat[begin:begin + entries].view(SIZES[name]).clone()
-                begin += entries
-        return results
-
-    def bucket(self, rank):
-        """Returns a bucket of all parameters of one rank, which is a whole step."""
-        names = list(reversed(SIZES))
-        return FakeBucket([self.parameters[rank][name] for name in names], [torch.ones(SIZES[name]) for name in names])
-
-    def residual_sum(self, name):
-        return sum(state.session.residual(name) for state in self.states)
-
-
-def gradients(seed, workers=2, scale=1.0):
-    draw = torch.Generator().manual_seed(seed)
-    return [{name: scale * torch.randn(size, generator=draw) for name, size in SIZES.items()} for _ in range(workers)]
-
-
-def mean(parts, name):
-    return sum(part[name].double() for part in parts) / len(parts)
 
 
 class Sums(unittest.TestCase):
@@ -422,68 +354,6 @@ class OptionsOfAState(unittest.TestCase):
             del os.environ["RANK"], os.environ["WORLD_SIZE"]
         with self.assertRaisesRegex(ValueError, "torchrun"):
             rank_and_world_size(None, None)
-
-
-class Reports(unittest.TestCase):
-    def test_EveryNthStep_WritesALineAndScalars(self):
-        scalars = []
-
-        class Writer:
-            def add_scalar(self, name, value, step):
-                scalars.append((name, step))
-
-        with self.assertLogs("millrace.torch", "INFO") as logs, Job(select="topk:0.05", dense_below=0, summary_every=2,
-                                                                    tensorboard=Writer()) as job:
-            for seed in range(4):
-                job.step(gradients(seed))
-            self.assertTrue(wait_until(lambda: sum(step == 4 for _, step in scalars) >= 16))
-            stats = job.states[0].stats()
-        lines = [line for line in logs.output if "bytes" not in line and "step 4:" in line]
-        self.assertEqual(len(lines), 2)
-        self.assertIn(("millrace/residual_norm", 2), scalars)
-        self.assertEqual(stats.steps, 4)
-        self.assertEqual(stats.entries, 60 + 2 + 14 + 1)
-        self.assertAlmostEqual(stats.ratio, 0.1, places=2)
-        self.assertGreater(stats.residual_norm, 0)
-        self.assertEqual((stats.advice, stats.dense_from_rate), ("", 0.0))
-        self.assertNotIn("session", stats.as_dict())
-
-    def verdict(self, link_rate, waited):
-        """Judges steps that wait that long. Dense gradients take 1 ms, and 8e6 bits over the rate."""
-        def advise(*, density, link_rate, select, dimension, workers, shards):
-            self.assertEqual((density, select, dimension, workers, shards), (1.0, "none", 1_000_000, 4, 2))
-            return SimpleNamespace(servers_dense=SimpleNamespace(seconds=1e-3 + 8e6 / link_rate, transfer_seconds=8e6 / link_rate))
-
-        verdict = Verdict(advise, 1_000_000, 4, 2, link_rate)
-        told = [verdict.look(step, 5.0 + step * waited) for step in range(END + 3)]
-        self.assertEqual([step for step, last in enumerate(told) if last], [END])
-        return verdict
-
-    def test_Verdict_ComparesTheMeasuredWaitWithTheModelsTime(self):
-        dense = self.verdict(link_rate=1e9, waited=0.021)
-        self.assertAlmostEqual(dense.dense_from_rate, 4e8, delta=1e3)
-        self.assertRegex(dense.text, r"^dense would be faster: a step waits 21.0 ms, and dense gradients would take 9.0 ms at 1 Gbit/s")
-        self.assertEqual(dense.line(), dense.text)
-        sparse = self.verdict(link_rate=1e8, waited=0.021)
-        self.assertEqual(sparse.text, "")
-        self.assertRegex(sparse.line(), "faster on links over 400 Mbit/s, by the cost model; the link's 100 Mbit/s are less")
-        unknown = self.verdict(link_rate=0, waited=0.021)
-        self.assertEqual((unknown.text, round(unknown.dense_from_rate)), ("", 400_000_000))
-        self.assertIn("link_rate= tells", unknown.line())
-        never = self.verdict(link_rate=1e9, waited=0.0005)
-        self.assertEqual((never.text, never.dense_from_rate), ("", float("inf")))
-        self.assertIn("not be faster on any link", never.line())
-
-    def test_BrokenWriter_DoesNotEndTraining(self):
-        class Writer:
-            def add_scalar(self, name, value, step):
-                raise OSError("disk full")
-
-        with self.assertLogs("millrace.torch", "ERROR"), Job(select="none", workers=1, summary_every=1,
-                                                             tensorboard=Writer()) as job:
-            for seed in range(2):
-                job.step(gradients(seed, workers=1))
-            self.assertTrue(wait_until(lambda: job.states[0].stats().steps == 2))
 
 
 class EndOfTheProcess(unittest.TestCase):

@@ -300,7 +300,7 @@ class ShardedExchange:
 
     def _end_step(self):
         self.steps += 1
-        self._report.count(0.0, 0.0, self._seconds)  # nothing is hidden: the backward pass waits in the hook
+        self._report.count(self._seconds, 0.0)  # nothing is hidden: the backward pass waits in the hook
         self._summed.clear()
         self._seconds = 0.0
         self._report.tell()
