@@ -11,7 +11,7 @@ import queue
 import threading
 import time
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Optional
 
 import torch
 
@@ -111,9 +111,9 @@ class _Step:
     last_push: float = 0.0
     buckets: list = field(default_factory=list)
     late: list = field(default_factory=list)
-    flag: torch.Tensor = None
+    flag: Any = None  # memory of the tensor FLAG
     finished: threading.Event = field(default_factory=threading.Event)
-    error: Exception = None  # stays in the list of steps, so that buckets which are sent later get it as well
+    error: Optional[Exception] = None  # stays in the list of steps, so that buckets which are sent later get it as well
 
 
 class _Wait(NamedTuple):

@@ -9,10 +9,13 @@ import time
 import weakref
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, Callable
+from typing import TYPE_CHECKING, Callable
 
 import torch
 import torch.distributed as dist
+
+if TYPE_CHECKING:
+    from .state import State
 
 # Names inside of FSDP2 that this file reads: FSDP2 has no public access to the order of its parameters.
 _OF_GROUP = ("_all_reduce_hook", "all_reduce_grads", "gradient_divide_factor", "mesh_info", "fsdp_params")
@@ -20,7 +23,7 @@ _OF_PARAMETER = ("sharded_param", "sharded_size", "padded_sharded_param_size")
 _INSIDE = ("_get_fsdp_state", "_fsdp_param_groups", *_OF_GROUP, *_OF_PARAMETER)
 
 
-def fsdp_hook(state: Any, module: torch.nn.Module) -> Callable[[torch.Tensor], None]:
+def fsdp_hook(state: "State", module: torch.nn.Module) -> Callable[[torch.Tensor], None]:
     """Returns the hook of one module for FSDPModule.set_all_reduce_hook().
 
     state    a State with mesh= and model=.

@@ -22,7 +22,7 @@ from .peer_options import WORKER_OPTIONS, check_equal, refusal
 DENSE = "dense_rabenseifner"
 _FREE_PORT = 0
 _OF_JOB = ("name", "workers", "recipe")  # options that all paths have
-_groups = Counter()  # groups that this process has made, by name: the same at all ranks
+_groups: "Counter[str]" = Counter()  # groups that this process has made, by name: the same at all ranks
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 import weakref
-from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Union
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Union
 
 import torch
 import torch.distributed as dist
@@ -28,10 +28,10 @@ from .verdict import Verdict
 _log = logging.getLogger("millrace.torch")
 _TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 _FINISH_AT_EXIT_S = 60.0
-_live = set()  # what ends each State that is in a job
+_live: Set[Any] = set()  # what ends each State that is in a job
 
 
-def hook(state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+def hook(state: "State", bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Exchanges a bucket of gradients: the hook for DistributedDataParallel.register_comm_hook().
 
     state    a State.
@@ -127,11 +127,14 @@ class State:
         self._first_step = 0  # of a loaded state
         self._loaded = None
         self._names = None  # {parameter: name}
-        self._places = {}
-        self._layouts = {}  # {identity of a bucket's first parameter: Layout}
-        self._session = self._exchange = self._report = self._end = None
-        self._collected = []  # the first step's buckets, until the State is connected
-        self._seen = set()  # names in the first step's buckets; None: checked
+        self._places: Dict[str, Place] = {}
+        self._layouts: Dict[int, Layout] = {}  # {identity of a bucket's first parameter: Layout}
+        self._session: Any = None
+        self._exchange: Any = None
+        self._report: Any = None
+        self._end: Any = None
+        self._collected: List[Bucket] = []  # the first step's buckets, until the State is connected
+        self._seen: Optional[Set[str]] = set()  # names in the first step's buckets; None: checked
         self._sharded = None  # ShardedModel
         if self._mesh_place is not None:
             self._sharded = ShardedModel(model, mesh)
