@@ -463,6 +463,31 @@ def copies_and_metrics(ranks):
             assert b"millrace_worker_" in page.read()
 
 
+def copies_are_counted(ranks):
+    """bytes_in of a step: of f32 buckets 0 over shards, and each gradient once over peers; once more under a GradScaler, and in
+    the step that returns a residual."""
+    scaler = CpuScaler()
+    entries = sum(parameter.numel() for parameter in Deep().parameters())
+    of_path = int(ranks.servers == "peers")
+    for options, copied, flag in (({}, 0, 0), ({"grad_scaler": scaler}, 1, 4 * of_path)):
+        with ranks.state(select="topk:0.01", **options) as state:
+            ddp = wrapped(Deep, state)
+
+            def bytes_of_step():
+                before = ranks.library.copies()
+                loss_of(ddp, ranks, 0).backward()
+                after = ranks.library.copies()
+                assert after.bytes_out == before.bytes_out
+                return after.bytes_in - before.bytes_in
+
+            bytes_of_step()  # rebuilds the buckets
+            found = bytes_of_step(), bytes_of_step()
+            assert found == (4 * entries * (copied + of_path) + flag,) * 2, (options, found)
+            state.state_dict()
+            found = bytes_of_step()
+            assert found == 4 * entries * (copied + of_path + 1) + flag, (options, found)
+
+
 def forked_loaders(ranks):
     """DataLoader forks a process while a session runs: it ends, and training continues."""
     loader = torch.utils.data.DataLoader(list(range(8)), batch_size=4, num_workers=1)
@@ -501,8 +526,8 @@ ALL = (lossless, bucket_views, static_graph, unused_parameters, tied_weights, do
        frozen_parameters, groups_and_clipping, infinite_gradients, infinite_gradients_under_topk, topk_trains, names_by_hand,
        saved_and_resumed, error_in_the_hook)
 REAL = (clipping, saved_and_resumed_with_clip, saved_and_resumed_with_momentum, timeout_is_a_job_error, other_number_of_workers,
-        verdict_of_the_planner, copies_and_metrics, forked_loaders, skipped_steps_of_a_reproducible_job, skipped_steps_with_momentum)
-OVER_PEERS = (lossless, unused_parameters, accumulation, double_precision, infinite_gradients_under_topk,
+        verdict_of_the_planner, copies_and_metrics, copies_are_counted, forked_loaders, skipped_steps_of_a_reproducible_job, skipped_steps_with_momentum)
+OVER_PEERS = (lossless, unused_parameters, accumulation, double_precision, infinite_gradients_under_topk, copies_are_counted,
               infinite_gradients_without_dense_parameters, topk_trains, topk_trains_over_peers, dense_algorithms, saved_and_resumed,
               saved_and_resumed_with_momentum, error_in_the_hook, timeout_is_a_job_error, other_number_of_workers, forked_loaders, clipping,
               saved_and_resumed_with_clip, codec_of_sums, metrics_of_peers, momentum_for_another_number_of_ranks,

@@ -20,7 +20,7 @@ from millrace.torch.options import http_of_rank, rank_and_world_size
 from millrace.torch.plan import plan_tensors
 from millrace.torch.residuals import share_of
 from torch_fake_job import SIZES, Job, Scaler, gradients, mean
-from torch_fakes import FUSE_BELOW, FakeBucket, FakeLibrary, JobError, SumsInProcess, wait_until
+from torch_fakes import FUSE_BELOW, FakeBucket, FakeLibrary, JobError, SumsInProcess, as_tensor, wait_until
 
 
 class Sums(unittest.TestCase):
@@ -57,6 +57,15 @@ class Sums(unittest.TestCase):
             for name in ("first.bias", "second.weight", "second.bias"):
                 self.assertNear(result[name], mean(given, name))
             self.assertLessEqual(int(result["first.weight"].count_nonzero()), 24)
+
+    def test_PushedGradients_AreInTheBucketsOwnMemory(self):
+        with Job(workers=1, select="topk:0.05", dense_below=0) as job:
+            bucket, pushed = job.bucket(0), []
+            session = job.states[0].session
+            push = session.push
+            session.push = lambda tensor, gradient, **more: pushed.append(as_tensor(gradient).data_ptr()) or push(tensor, gradient, **more)
+            hook(job.states[0], bucket).wait()
+            self.assertEqual(pushed, [part.data_ptr() for part in bucket.buffer().split([7, 280, 40, 1200])])
 
     def test_WorldOfOne_ReturnsItsOwnGradient(self):
         with Job(workers=1, select="none") as job:

@@ -25,6 +25,10 @@ _log = logging.getLogger("millrace.torch")
 POLL_S = 0.25
 
 
+def not_counted(copied_bytes):
+    """Counts nothing."""
+
+
 @dataclass(frozen=True)
 class Place:
     """Says where a parameter is in the job.
@@ -133,6 +137,7 @@ class Exchange:
     loss_scale     LossScale or None.
     report         notified of every step.
     flag_has_rest  the session may keep a part of a raised FLAG for later steps.
+    count_copied   called with the bytes of each copy of a gradient that is made here, for millrace.copies().
     clock          returns seconds, for the figures of a step.
     Threads  send() and the calls beside it belong to the thread of the backward pass. One waiter thread awaits updates,
              in the order of the pushes, and ends with the process. So does the pusher, which buckets of a device have.
@@ -141,8 +146,8 @@ class Exchange:
     """
 
     def __init__(self, session, places, residuals, loss_scale, report, timeout=600.0, flag_has_rest=False,
-                 clock=time.monotonic):
-        self._flag_has_rest, self._clock = flag_has_rest, clock
+                 count_copied=not_counted, clock=time.monotonic):
+        self._flag_has_rest, self._count_copied, self._clock = flag_has_rest, count_copied, clock
         self._session, self._places, self._residuals = session, places, residuals
         self._loss_scale, self._report, self._timeout = loss_scale, report, timeout
         self.steps = 0  # whose last bucket is sent; the caller's thread counts
@@ -283,7 +288,9 @@ class Exchange:
         if values is None:
             values = bucket.slices[at][1]
         if self._loss_scale is not None:
-            self._loss_scale.before_push(name, bucket.slices[at][1])
+            scaled = bucket.slices[at][1]
+            self._loss_scale.before_push(name, scaled)
+            self._count_copied(scaled.numel() * scaled.element_size())
         try:
             number, host = self._push_with_residual(place, name, values, bucket, at, streams)
         except Exception as error:
@@ -303,6 +310,7 @@ class Exchange:
         if returning is not None:
             values = bucket.slices[at][1]
             values = values.to(torch.float32) + returning.to(values.device)  # as the session adds its residual
+            self._count_copied(4 * place.entries)
         number = host = None
         if streams is not None:
             dtype = bucket.buffer.dtype

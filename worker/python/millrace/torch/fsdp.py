@@ -228,10 +228,10 @@ class ShardedExchange:
     Errors   the first error ends the exchange: every later call raises it.
     """
 
-    def __init__(self, session, model, places, residuals, report, timeout, combine):
+    def __init__(self, session, model, places, residuals, report, timeout, combine, count_copied):
         self._session, self._model, self._places = session, model, places
         self._residuals, self._report, self._timeout = residuals, report, timeout
-        self._combine = combine
+        self._combine, self._count_copied = combine, count_copied
         self._summed = weakref.WeakSet()  # groups of the present step
         self._seconds = 0.0  # of the present step
         self._error = None
@@ -297,6 +297,7 @@ class ShardedExchange:
         returning = self._residuals.returning(name)
         if returning is not None:
             values = values.to(torch.promote_types(values.dtype, torch.float32)) + returning
+            self._count_copied(values.numel() * values.element_size())
         step = self._session.push(self._places[name].tensor, values, timeout=self._left(began))
         self._residuals.returned(name)
         return step

@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from . import velocities
 from .device import future_of, ready_of
-from .exchange import Bucket, Exchange, Layout, Place
+from .exchange import Bucket, Exchange, Layout, Place, not_counted
 from .fsdp import MeshPlace, ShardedExchange, ShardedHook, ShardedModel, states_of_shard, with_suffix
 from .loss_scale import FLAG, RAISED, RAISED_ON_GRID, LossScale
 from .options import (check_clip, check_scaler, check_sharded, http_of_rank, is_on, job_name, library_of_path, rank_and_world_size,
@@ -92,6 +92,7 @@ class State:
                  summary_every: int = 100, tensorboard: Any = None, http: Union[str, int, None] = None,
                  timeout: float = 600.0, _library: Any = None, **options: Any) -> None:
         library = _library or importlib.import_module("millrace")
+        self._count_copied = getattr(getattr(library, "_millrace", None), "count_copied_in", not_counted)
         job = job_name(path, servers, job)
         self._mesh_place = None if mesh is None else MeshPlace.of_mesh(mesh)
         if self._mesh_place is not None:
@@ -355,10 +356,11 @@ class State:
         self._report = Report(self._session, entries, self._summary_every, self._tensorboard, self._loss_scale, verdict)
         if self._sharded is not None:
             self._exchange = ShardedExchange(self._session, self._sharded, self._places, self._residuals, self._report,
-                                             self._timeout, self._job["combine"])
+                                             self._timeout, self._job["combine"], self._count_copied)
         else:
             self._exchange = Exchange(self._session, self._places, self._residuals, self._loss_scale, self._report,
-                                      self._timeout, flag_has_rest=self._on_grid or self._has_momentum())
+                                      self._timeout, flag_has_rest=self._on_grid or self._has_momentum(),
+                                      count_copied=self._count_copied)
             self._report.copied = self._exchange.copied
         self._end = weakref.finalize(self, _leave, os.getpid(), self._session, self._exchange)
         self._end.atexit = False  # _leave_all(), which runs before the package closes its sessions
