@@ -338,6 +338,23 @@ class Plans(unittest.TestCase):
         self.assertEqual(options["b.bias"], {"select": "topk:0.01", "codec_up": "gap+qsgd8"})
         self.assertEqual(options["a.bias"], {})
 
+    def test_DenseParameters_AreNamedWithTheReason(self):
+        layers = {f"layer{number}.bias": 100 for number in range(7)}
+        plan = plan_tensors({**self.SIZES, **layers}, {"select": "topk:0.01"}, FUSE_BELOW, rules={"b.w*": {"select": "none"}})
+        self.assertEqual(plan.dense_text(), "1 of them with 20000 entries travel dense, by a rule: b.weight; "
+                         "9 of them with 810 entries travel dense, smaller than dense_below=4096: "
+                         "layer6.bias, layer5.bias, layer4.bias, layer3.bias, layer2.bias and 4 more")
+        self.assertEqual(plan_tensors(self.SIZES, {"select": "topk:0.01"}, FUSE_BELOW, dense_below=0).dense_text(), "none travels dense")
+        self.assertEqual(plan_tensors({"w": 5}, {"select": "none"}, FUSE_BELOW).dense_text(),
+                         '1 of them with 5 entries travel dense, by select="none": w')
+
+    def test_Log_NamesTheDenseParameters(self):
+        with self.assertLogs("millrace.torch", "INFO") as logs, Job(select="topk:0.05", dense_below=300):
+            pass
+        lines = [line for line in logs.output if "4 parameters with 1527 entries; 3 of them with 327 entries travel dense, smaller "
+                 "than dense_below=300: second.bias, second.weight, first.bias" in line]
+        self.assertEqual(len(lines), 2, logs.output)  # one a rank
+
     def test_WrongRules_AreRefused(self):
         with self.assertRaisesRegex(ValueError, "no parameter matches 'c.*'"):
             plan_tensors(self.SIZES, {"select": "none"}, FUSE_BELOW, rules={"c.*": {"select": "none"}})

@@ -365,10 +365,8 @@ class State:
         self._end = weakref.finalize(self, _leave, os.getpid(), self._session, self._exchange)
         self._end.atexit = False  # _leave_all(), which runs before the package closes its sessions
         _live.add(self._end)
-        dense = [tensor for tensor in plan.tensors if not tensor.options.get("select") and plan.job["select"] == "none"]
-        _log.info("job %s: rank %d of %d, %d parameters with %d entries; %d of them with %d entries travel dense",
-                  self._job["name"], self.rank, self.world_size, len(plan.tensors), entries, len(dense),
-                  sum(tensor.dimension for tensor in dense))
+        _log.info("job %s: rank %d of %d, %d parameters with %d entries; %s", self._job["name"], self.rank, self.world_size,
+                  len(plan.tensors), entries, plan.dense_text())
         if self._loaded is not None:
             self._apply_loaded()
 
