@@ -528,7 +528,7 @@ ALL = (lossless, bucket_views, static_graph, unused_parameters, tied_weights, do
 REAL = (clipping, saved_and_resumed_with_clip, saved_and_resumed_with_momentum, timeout_is_a_job_error, other_number_of_workers,
         verdict_of_the_planner, copies_and_metrics, copies_are_counted, forked_loaders, skipped_steps_of_a_reproducible_job, skipped_steps_with_momentum)
 OVER_PEERS = (lossless, bucket_views, static_graph, unused_parameters, tied_weights, frozen_parameters, groups_and_clipping, names_by_hand,
-              accumulation, double_precision, infinite_gradients, infinite_gradients_under_topk, copies_are_counted,
+              accumulation, double_precision, infinite_gradients, infinite_gradients_under_topk, copies_are_counted, verdict_of_the_planner,
               infinite_gradients_without_dense_parameters, topk_trains, topk_trains_over_peers, dense_algorithms, saved_and_resumed,
               saved_and_resumed_with_momentum, error_in_the_hook, timeout_is_a_job_error, other_number_of_workers, forked_loaders, clipping,
               saved_and_resumed_with_clip, codec_of_sums, metrics_of_peers, momentum_for_another_number_of_ranks,

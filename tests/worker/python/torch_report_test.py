@@ -144,6 +144,18 @@ class Reports(unittest.TestCase):
         self.assertEqual((never.text, never.dense_from_rate), ("", float("inf")))
         self.assertIn("not be faster on any link", never.line())
 
+    def test_VerdictOverPeers_ComparesWithTheFastestDenseAllreduce(self):
+        def advise(*, density, link_rate, select, dimension, workers, shards):
+            times = (("gtopk", False, 1e-4), ("dense_ring", True, 3e-3), ("dense_rabenseifner", True, 2e-3), ("servers", False, 9e-3))
+            return SimpleNamespace(servers_dense=None, ranking=[
+                SimpleNamespace(algorithm=name, dense=dense, seconds=seconds, transfer_seconds=1e-3) for name, dense, seconds in times])
+
+        verdict = Verdict(advise, 1_000_000, 4, None, 1e9)
+        verdict.look(BEGIN, 0.0)
+        verdict.look(END, 0.005 * (END - BEGIN))
+        self.assertAlmostEqual(verdict.dense_from_rate, 2.5e8, delta=1e3)  # 4 ms are spare for the bytes, which take 1 ms at 1 Gbit/s
+        self.assertRegex(verdict.text, r'would take 2\.0 ms at 1 Gbit/s.*try select="none" and allreduce="dense_rabenseifner"$')
+
     def test_BrokenWriter_DoesNotEndTraining(self):
         class Writer:
             def add_scalar(self, name, value, step):

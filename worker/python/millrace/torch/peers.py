@@ -126,6 +126,7 @@ class PeerLibrary:
         if self._info is None:
             raise ValueError(f"no allreduce is called '{allreduce}': take one of {', '.join(known)}")
         self.Tensor, self.WorkerConfig, self.JobError = library.Tensor, library.WorkerConfig, library.JobError
+        self.advise = getattr(library, "advise", None)
 
     def JobConfig(self, **options):  # the name is that of millrace
         """Returns the options of the job. Raises TypeError: one that servers alone have."""

@@ -68,7 +68,7 @@ class State:
                       options of a worker.
     timeout           seconds that a step may take.
     options           any option of a job or a worker by its name (worker/OPTIONS.md), as mode="partial". With path="peers"
-                      those of millrace.peers.OPTIONS, recipe, the three of http, and:
+                      those of millrace.peers.OPTIONS, recipe, link_rate, the three of http, and:
     key_file          a secret key (`millrace keys new NAME`), a copy of the same file at every rank: the ranks
                       authenticate each other and encrypt. Without it they must be on one machine.
     insecure          True: they may be on several machines without a key, on a network that no stranger reaches.
@@ -349,10 +349,10 @@ class State:
         self._session = library.Session(library.JobConfig(**self._job, **plan.job),
                                         library.WorkerConfig(**self._worker), tensors)
         entries = sum(tensor.dimension for tensor in plan.tensors)
-        verdict = None  # the cost model of the verdict is that of shards
-        if "shards" in self._worker:
-            verdict = Verdict(getattr(library, "advise", None), entries, self.world_size, len(self._worker["shards"]),
-                              getattr(library.WorkerConfig(**self._worker), "link_rate", 0.0))
+        shards = len(self._worker["shards"]) if "shards" in self._worker else None
+        exchanges = shards is not None or self.world_size > 1
+        verdict = Verdict(getattr(library, "advise", None) if exchanges else None, entries, self.world_size, shards,
+                          getattr(library.WorkerConfig(**self._worker), "link_rate", 0.0))
         self._report = Report(self._session, entries, self._summary_every, self._tensorboard, self._loss_scale, verdict)
         if self._sharded is not None:
             self._exchange = ShardedExchange(self._session, self._sharded, self._places, self._residuals, self._report,
