@@ -439,6 +439,32 @@ def other_number_of_workers(ranks, **more):
             assert float((parameter.grad.flatten() - kept - 0.9 * velocity).abs().max()) < 1e-6, name
 
 
+def other_number_of_shards(ranks):
+    """A job over two shards continues over three: gradients of both jobs = updates of both and the residuals at the end."""
+    def added(sums, parameters):
+        gradients = [parameter.grad.double() for parameter in parameters]
+        return gradients if sums is None else [one + other for one, other in zip(sums, gradients)]
+
+    model, saved, entered, updates = wrapped(Deep).module, None, None, None
+    for servers in (ranks.servers, ranks.other_servers):
+        with ranks.state(servers=servers, select="topk:0.01", dense_below=600) as state:
+            ddp = wrapped(Deep, state)
+            if saved is not None:
+                state.load_state_dict(saved)
+            for at in range(3):
+                ddp.zero_grad()
+                model.zero_grad()
+                sum(loss_of(one, ranks, at) for one in (ddp, model)).backward()
+                entered, updates = added(entered, model.parameters()), added(updates, ddp.parameters())
+            saved = state.state_dict()
+            residual = saved["residual"][str(ranks.rank)]
+            assert float(residual["second.weight"].norm()) > 0
+    assert saved["step"] == 6
+    residuals = [residual[name].view(parameter.shape).double() for name, parameter in model.named_parameters()]
+    all_entered, all_residuals = ([sum(parts) for parts in zip(*ranks.gather(own))] for own in (entered, residuals))
+    assert_near([ranks.world_size * update + kept for update, kept in zip(updates, all_residuals)], all_entered, bound=1e-5)
+
+
 def verdict_of_the_planner(ranks):
     """After the first steps the figures have the rate from which on dense gradients would be faster."""
     with ranks.state(select="topk:0.1", link_rate="1gbit") as state:
@@ -526,7 +552,7 @@ ALL = (lossless, bucket_views, static_graph, unused_parameters, tied_weights, do
        frozen_parameters, groups_and_clipping, infinite_gradients, infinite_gradients_under_topk, topk_trains, names_by_hand,
        saved_and_resumed, error_in_the_hook)
 REAL = (clipping, saved_and_resumed_with_clip, saved_and_resumed_with_momentum, timeout_is_a_job_error, other_number_of_workers,
-        verdict_of_the_planner, copies_and_metrics, copies_are_counted, forked_loaders, skipped_steps_of_a_reproducible_job, skipped_steps_with_momentum)
+        verdict_of_the_planner, copies_and_metrics, copies_are_counted, other_number_of_shards, forked_loaders, skipped_steps_of_a_reproducible_job, skipped_steps_with_momentum)
 OVER_PEERS = (lossless, bucket_views, static_graph, unused_parameters, tied_weights, frozen_parameters, groups_and_clipping, names_by_hand,
               accumulation, double_precision, infinite_gradients, infinite_gradients_under_topk, copies_are_counted, verdict_of_the_planner,
               infinite_gradients_without_dense_parameters, topk_trains, topk_trains_over_peers, dense_algorithms, saved_and_resumed,

@@ -34,10 +34,10 @@ def python(script, *arguments, **environment):
                             env={**os.environ, "PYTHONPATH": str(HERE), **environment})
 
 
-def run_cases(servers):
-    """Runs all cases with two ranks. Returns ({case: [error of each rank]}, the text that each rank printed)."""
+def run_cases(*servers):
+    """Runs all cases with two ranks; servers: as torch_ddp_ranks.py has them. Returns ({case: [error of each rank]}, the text that each rank printed)."""
     with tempfile.TemporaryDirectory() as folder:
-        ranks = [python("torch_ddp_ranks.py", rank, 2, folder, servers) for rank in range(2)]
+        ranks = [python("torch_ddp_ranks.py", rank, 2, folder, *servers) for rank in range(2)]
         texts = []
         try:
             texts = [process.communicate(timeout=TIMEOUT_S)[0] for process in ranks]
@@ -82,12 +82,13 @@ class OverGloo(Cases, unittest.TestCase):
 class OverShards(Cases, unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.shards = Shards()
-        cls.results, cls.texts = run_cases(cls.shards.servers)
+        cls.shards, cls.more_shards = Shards(), Shards(3)
+        cls.results, cls.texts = run_cases(cls.shards.servers, cls.more_shards.servers)
 
     @classmethod
     def tearDownClass(cls):
         cls.shards.stop()
+        cls.more_shards.stop()
 
 
 @unittest.skipUnless(torch_required.BUILT, "the package millrace is not built")
@@ -128,7 +129,6 @@ for step in range(3):
     ddp(torch.ones(1, 64)).sum().backward()
 print("trained", flush=True)
 """
-
 
 # Trains 12 steps: "whole" does all of them, "killed" saves and dies after 6, "resumed" continues there. "forgetful" does so with
 # residuals and velocities alone.
