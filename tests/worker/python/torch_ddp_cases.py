@@ -465,6 +465,26 @@ def other_number_of_shards(ranks):
     assert_near([ranks.world_size * update + kept for update, kept in zip(updates, all_residuals)], all_entered, bound=1e-5)
 
 
+def same_bits_over_peers(ranks):
+    """A reproducible job has the same parameters over shards and over peers, after every step. Fused parameters would have a
+    common grid and a common selection, so the job over shards fuses none."""
+    def parameters_of(servers, **options):
+        found = []
+
+        def step(ranks, ddp, optimizer, at):
+            plain_step(ranks, ddp, optimizer, at)
+            found.append([parameter.detach().clone() for parameter in ddp.module.parameters()])
+
+        with ranks.state(servers=servers, reproducible=True, **options) as state:
+            train(ranks, wrapped(Deep, state), step, steps=12)
+        return found
+
+    for options in ({}, {"select": "topk:0.01"}, {"select": "topk:0.05", "dense_below": 0, "momentum": "correction:0.9"}):
+        over_shards, over_peers = parameters_of(ranks.servers, fuse_below=0, **options), parameters_of("peers", **options)
+        for at, (one, other) in enumerate(zip(over_shards, over_peers)):
+            assert all(map(torch.equal, one, other)), f"{options}: the paths differ from step {at} on"
+
+
 def verdict_of_the_planner(ranks):
     """After the first steps the figures have the rate from which on dense gradients would be faster."""
     with ranks.state(select="topk:0.1", link_rate="1gbit") as state:
@@ -552,7 +572,7 @@ ALL = (lossless, bucket_views, static_graph, unused_parameters, tied_weights, do
        frozen_parameters, groups_and_clipping, infinite_gradients, infinite_gradients_under_topk, topk_trains, names_by_hand,
        saved_and_resumed, error_in_the_hook)
 REAL = (clipping, saved_and_resumed_with_clip, saved_and_resumed_with_momentum, timeout_is_a_job_error, other_number_of_workers,
-        verdict_of_the_planner, copies_and_metrics, copies_are_counted, other_number_of_shards, forked_loaders, skipped_steps_of_a_reproducible_job, skipped_steps_with_momentum)
+        verdict_of_the_planner, copies_and_metrics, copies_are_counted, other_number_of_shards, same_bits_over_peers, forked_loaders, skipped_steps_of_a_reproducible_job, skipped_steps_with_momentum)
 OVER_PEERS = (lossless, bucket_views, static_graph, unused_parameters, tied_weights, frozen_parameters, groups_and_clipping, names_by_hand,
               accumulation, double_precision, infinite_gradients, infinite_gradients_under_topk, copies_are_counted, verdict_of_the_planner,
               infinite_gradients_without_dense_parameters, topk_trains, topk_trains_over_peers, dense_algorithms, saved_and_resumed,

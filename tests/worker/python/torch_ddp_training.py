@@ -24,7 +24,7 @@ class Ranks:
     def state(self, job=None, servers=None, **options):
         """Returns a State of a new job."""
         options = {"rank": self.rank, "world_size": self.world_size, "select": "none", **options}
-        if self.servers == "peers":
+        if (servers or self.servers) == "peers":
             return State(path="peers", job=job or self.job_name(), _library=self.library, **options)
         return State(servers or self.servers, job=job or self.job_name(), _library=self.library, **options)
 
