@@ -136,17 +136,22 @@ print("trained", flush=True)
 
 # Rank 0 of two; the other one never starts. "alone": torch's store is this process'. "nowhere": no process listens there.
 MEETING = """
-import os, sys
+import os, sys, threading
 import torch_required
 import torch, torch.distributed as dist
 import millrace
+def tell_when_met():
+    store.get("attempt0/millrace/peers/0/0")
+    print("ready", flush=True)
 kind, port = sys.argv[1], sys.argv[2]
 if kind == "alone":
     without_libuv = {"use_libuv": False} if "use_libuv" in (dist.TCPStore.__init__.__doc__ or "") else {}
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, **without_libuv)
     port = str(store.port)
+    threading.Thread(target=tell_when_met, daemon=True).start()
+else:
+    print("ready", flush=True)
 os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
-print("ready", flush=True)
 millrace.State(path="peers", rank=0, world_size=2, model=torch.nn.Linear(4, 4), timeout=36_000.0)
 """
 
