@@ -57,6 +57,24 @@ class Arrays(WithShards):
         self.sum_of(gradient.astype(np.float64), np.empty(N, np.float16))
         self.assertEqual(millrace.copies(), (before.bytes_in + 4 * N, before.bytes_out + 4 * N))
 
+    def test_GradientsOfPeers_AreCopiedOnce(self):
+        group, = millrace.peers.Group.in_process(1)
+        with group:
+            sums, whole = millrace.peers.GradientSum(group, N), millrace.peers.Allreduce(group, N)
+            for start, array, copied in ((sums.push, np.ones(N, np.float32), 4 * N), (sums.push, np.ones(N, np.float64), 8 * N),
+                                         (whole.start, np.ones(N, np.float32), 4 * N)):
+                before = millrace.copies()
+                started = start(array)
+                self.assertEqual(millrace.copies(), (before.bytes_in + copied, before.bytes_out))
+                if start == sums.push:
+                    sums.wait_into(started, np.empty(N, np.float32))
+                else:
+                    started.wait()
+            before = millrace.copies()
+            whole.start_sparse(np.array([3, 5], np.uint32), np.ones(2, np.float32)).wait()
+            self.assertEqual(millrace.copies().bytes_in, before.bytes_in + 2 * (4 + 4))
+            sums.close()
+
     def test_ArraysOfADevice_ReachTheLibrary(self):
         """Whose errors say the rest: the memory is no device's, and the job sends everything."""
         session, = self.connect([millrace.Tensor("w", N)], name="device_arrays", select="topk:0.1")

@@ -439,6 +439,52 @@ def other_number_of_workers(ranks, **more):
             assert float((parameter.grad.flatten() - kept - 0.9 * velocity).abs().max()) < 1e-6, name
 
 
+def other_number_of_shards(ranks):
+    """A job over two shards continues over three: gradients of both jobs = updates of both and the residuals at the end."""
+    def added(sums, parameters):
+        gradients = [parameter.grad.double() for parameter in parameters]
+        return gradients if sums is None else [one + other for one, other in zip(sums, gradients)]
+
+    model, saved, entered, updates = wrapped(Deep).module, None, None, None
+    for servers in (ranks.servers, ranks.other_servers):
+        with ranks.state(servers=servers, select="topk:0.01", dense_below=600) as state:
+            ddp = wrapped(Deep, state)
+            if saved is not None:
+                state.load_state_dict(saved)
+            for at in range(3):
+                ddp.zero_grad()
+                model.zero_grad()
+                sum(loss_of(one, ranks, at) for one in (ddp, model)).backward()
+                entered, updates = added(entered, model.parameters()), added(updates, ddp.parameters())
+            saved = state.state_dict()
+            residual = saved["residual"][str(ranks.rank)]
+            assert float(residual["second.weight"].norm()) > 0
+    assert saved["step"] == 6
+    residuals = [residual[name].view(parameter.shape).double() for name, parameter in model.named_parameters()]
+    all_entered, all_residuals = ([sum(parts) for parts in zip(*ranks.gather(own))] for own in (entered, residuals))
+    assert_near([ranks.world_size * update + kept for update, kept in zip(updates, all_residuals)], all_entered, bound=1e-5)
+
+
+def same_bits_over_peers(ranks):
+    """A reproducible job has the same parameters over shards and over peers, after every step. Fused parameters would have a
+    common grid and a common selection, so the job over shards fuses none."""
+    def parameters_of(servers, **options):
+        found = []
+
+        def step(ranks, ddp, optimizer, at):
+            plain_step(ranks, ddp, optimizer, at)
+            found.append([parameter.detach().clone() for parameter in ddp.module.parameters()])
+
+        with ranks.state(servers=servers, reproducible=True, **options) as state:
+            train(ranks, wrapped(Deep, state), step, steps=12)
+        return found
+
+    for options in ({}, {"select": "topk:0.01"}, {"select": "topk:0.05", "dense_below": 0, "momentum": "correction:0.9"}):
+        over_shards, over_peers = parameters_of(ranks.servers, fuse_below=0, **options), parameters_of("peers", **options)
+        for at, (one, other) in enumerate(zip(over_shards, over_peers)):
+            assert all(map(torch.equal, one, other)), f"{options}: the paths differ from step {at} on"
+
+
 def verdict_of_the_planner(ranks):
     """After the first steps the figures have the rate from which on dense gradients would be faster."""
     with ranks.state(select="topk:0.1", link_rate="1gbit") as state:
@@ -461,6 +507,31 @@ def copies_and_metrics(ranks):
         assert ranks.library.copies() == before, (before, ranks.library.copies())
         with urllib.request.urlopen(f"http://127.0.0.1:{state.http_port}/metrics", timeout=10) as page:
             assert b"millrace_worker_" in page.read()
+
+
+def copies_are_counted(ranks):
+    """bytes_in of a step: of f32 buckets 0 over shards, and each gradient once over peers; once more under a GradScaler, and in
+    the step that returns a residual."""
+    scaler = CpuScaler()
+    entries = sum(parameter.numel() for parameter in Deep().parameters())
+    of_path = int(ranks.servers == "peers")
+    for options, copied, flag in (({}, 0, 0), ({"grad_scaler": scaler}, 1, 4 * of_path)):
+        with ranks.state(select="topk:0.01", **options) as state:
+            ddp = wrapped(Deep, state)
+
+            def bytes_of_step():
+                before = ranks.library.copies()
+                loss_of(ddp, ranks, 0).backward()
+                after = ranks.library.copies()
+                assert after.bytes_out == before.bytes_out
+                return after.bytes_in - before.bytes_in
+
+            bytes_of_step()  # rebuilds the buckets
+            found = bytes_of_step(), bytes_of_step()
+            assert found == (4 * entries * (copied + of_path) + flag,) * 2, (options, found)
+            state.state_dict()
+            found = bytes_of_step()
+            assert found == 4 * entries * (copied + of_path + 1) + flag, (options, found)
 
 
 def forked_loaders(ranks):
@@ -501,8 +572,9 @@ ALL = (lossless, bucket_views, static_graph, unused_parameters, tied_weights, do
        frozen_parameters, groups_and_clipping, infinite_gradients, infinite_gradients_under_topk, topk_trains, names_by_hand,
        saved_and_resumed, error_in_the_hook)
 REAL = (clipping, saved_and_resumed_with_clip, saved_and_resumed_with_momentum, timeout_is_a_job_error, other_number_of_workers,
-        verdict_of_the_planner, copies_and_metrics, forked_loaders, skipped_steps_of_a_reproducible_job, skipped_steps_with_momentum)
-OVER_PEERS = (lossless, unused_parameters, accumulation, double_precision, infinite_gradients_under_topk,
+        verdict_of_the_planner, copies_and_metrics, copies_are_counted, other_number_of_shards, same_bits_over_peers, forked_loaders, skipped_steps_of_a_reproducible_job, skipped_steps_with_momentum)
+OVER_PEERS = (lossless, bucket_views, static_graph, unused_parameters, tied_weights, frozen_parameters, groups_and_clipping, names_by_hand,
+              accumulation, double_precision, infinite_gradients, infinite_gradients_under_topk, copies_are_counted, verdict_of_the_planner,
               infinite_gradients_without_dense_parameters, topk_trains, topk_trains_over_peers, dense_algorithms, saved_and_resumed,
               saved_and_resumed_with_momentum, error_in_the_hook, timeout_is_a_job_error, other_number_of_workers, forked_loaders, clipping,
               saved_and_resumed_with_clip, codec_of_sums, metrics_of_peers, momentum_for_another_number_of_ranks,

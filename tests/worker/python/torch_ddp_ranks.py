@@ -1,6 +1,6 @@
 """One rank of torch_ddp_test.py: runs all cases and writes {case: "" or the error} to a file.
 
-    torch_ddp_ranks.py PROGRAMS PACKAGE RANK WORLD_SIZE FOLDER SERVERS   (SERVERS "fake": sums over gloo; "peers": path="peers")
+    torch_ddp_ranks.py PROGRAMS PACKAGE RANK WORLD_SIZE FOLDER SERVERS [OTHER_SERVERS]   (SERVERS "fake": sums over gloo; "peers": path="peers")
 """
 
 import faulthandler
@@ -36,7 +36,7 @@ def main():
     else:
         import millrace as library  # built
         cases = torch_ddp_cases.ALL + torch_ddp_cases.REAL
-    ranks = torch_ddp_training.Ranks(rank, world_size, library, servers)
+    ranks = torch_ddp_training.Ranks(rank, world_size, library, servers, *sys.argv[5:])
     results = {}
     for case in cases:
         began = time.monotonic()

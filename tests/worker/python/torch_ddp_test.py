@@ -7,6 +7,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -34,10 +35,13 @@ def python(script, *arguments, **environment):
                             env={**os.environ, "PYTHONPATH": str(HERE), **environment})
 
 
-def run_cases(servers):
-    """Runs all cases with two ranks. Returns ({case: [error of each rank]}, the text that each rank printed)."""
+def run_cases(*servers):
+    """Runs all cases with two ranks; servers: as torch_ddp_ranks.py has them.
+
+    Returns ({case: [error of each rank]}, the text that each rank printed).
+    """
     with tempfile.TemporaryDirectory() as folder:
-        ranks = [python("torch_ddp_ranks.py", rank, 2, folder, servers) for rank in range(2)]
+        ranks = [python("torch_ddp_ranks.py", rank, 2, folder, *servers) for rank in range(2)]
         texts = []
         try:
             texts = [process.communicate(timeout=TIMEOUT_S)[0] for process in ranks]
@@ -82,12 +86,13 @@ class OverGloo(Cases, unittest.TestCase):
 class OverShards(Cases, unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.shards = Shards()
-        cls.results, cls.texts = run_cases(cls.shards.servers)
+        cls.shards, cls.more_shards = Shards(), Shards(3)
+        cls.results, cls.texts = run_cases(cls.shards.servers, cls.more_shards.servers)
 
     @classmethod
     def tearDownClass(cls):
         cls.shards.stop()
+        cls.more_shards.stop()
 
 
 @unittest.skipUnless(torch_required.BUILT, "the package millrace is not built")
@@ -127,6 +132,27 @@ for step in range(3):
             time.sleep(600)
     ddp(torch.ones(1, 64)).sum().backward()
 print("trained", flush=True)
+"""
+
+# Rank 0 of two; the other one never starts. "alone": torch's store is this process'. "nowhere": no process listens there.
+MEETING = """
+import os, sys, threading
+import torch_required
+import torch, torch.distributed as dist
+import millrace
+def tell_when_met():
+    store.get("attempt0/millrace/peers/0/0")
+    print("ready", flush=True)
+kind, port = sys.argv[1], sys.argv[2]
+if kind == "alone":
+    without_libuv = {"use_libuv": False} if "use_libuv" in (dist.TCPStore.__init__.__doc__ or "") else {}
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, **without_libuv)
+    port = str(store.port)
+    threading.Thread(target=tell_when_met, daemon=True).start()
+else:
+    print("ready", flush=True)
+os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+millrace.State(path="peers", rank=0, world_size=2, model=torch.nn.Linear(4, 4), timeout=36_000.0)
 """
 
 
@@ -220,6 +246,21 @@ class Programs(unittest.TestCase):
             self.assertEqual(process.returncode, 0, text)
             self.assertIn("trained\n", text)
             self.assertNotIn("not left as finished", text)
+
+    def test_ControlC_EndsTheMeetingOfPeers(self):
+        for kind in ("alone", "nowhere"):
+            with self.subTest(kind=kind), socket.socket() as free:
+                free.bind(("127.0.0.1", 0))  # nothing listens there
+                process = python(MEETING, kind, free.getsockname()[1])
+                try:
+                    self.assertIn("ready\n", iter(process.stdout.readline, ""))
+                    time.sleep(1)  # rank 0 waits in the meeting, whose time limit is 10 hours
+                    process.send_signal(signal.SIGINT)
+                    text = process.communicate(timeout=TIMEOUT_S)[0]
+                    self.assertIn("KeyboardInterrupt", text)
+                finally:
+                    process.kill()
+                    process.communicate()
 
     def test_ControlC_EndsABackwardPassThatWaits(self):
         ranks = self.start("blocked")

@@ -10,22 +10,23 @@ from millrace.torch import State, hook
 
 
 class Ranks:
-    """One rank's view of the test: its number, the library, the shards."""
+    """One rank's view of the test: its number, the library, the shards, and those of another number."""
 
-    def __init__(self, rank, world_size, library, servers):
+    def __init__(self, rank, world_size, library, servers, other_servers=None):
         self.rank, self.world_size, self.library, self.servers = rank, world_size, library, servers
+        self.other_servers = other_servers
         self._jobs = itertools.count()
 
     def job_name(self):
         """Returns the name of a new job: the same at all ranks, which call it equally often."""
         return f"ddp{next(self._jobs)}"
 
-    def state(self, job=None, **options):
+    def state(self, job=None, servers=None, **options):
         """Returns a State of a new job."""
         options = {"rank": self.rank, "world_size": self.world_size, "select": "none", **options}
-        if self.servers == "peers":
+        if (servers or self.servers) == "peers":
             return State(path="peers", job=job or self.job_name(), _library=self.library, **options)
-        return State(self.servers, job=job or self.job_name(), _library=self.library, **options)
+        return State(servers or self.servers, job=job or self.job_name(), _library=self.library, **options)
 
     def gather(self, value):
         """Returns the value of every rank."""

@@ -18,7 +18,7 @@ import torch
 
 from millrace.torch import device, hook
 from torch_fakes import FakeBucket, FakeDevice, FakeView, JobError
-from torch_state_test import SIZES, Job, Scaler, gradients, mean
+from torch_fake_job import SIZES, Job, Scaler, gradients, mean
 
 
 class OnDevice(unittest.TestCase):

@@ -1,4 +1,4 @@
-"""Two shards on free ports, for tests of whole programs."""
+"""Shards on free ports, for tests of whole programs."""
 
 import json
 import subprocess
@@ -11,13 +11,13 @@ SHARDS = 2
 
 
 class Shards:
-    """Runs two shards; `servers` has their addresses as one text."""
+    """Runs shards; `servers` has their addresses as one text."""
 
-    def __init__(self):
+    def __init__(self, count=SHARDS):
         self._folder = tempfile.TemporaryDirectory()
         self._processes = []
-        for shard in range(SHARDS):
-            command = [torch_required.PROGRAMS / "millrace-server", "--shard", shard, "--shards", SHARDS, "--listen", "127.0.0.1:0",
+        for shard in range(count):
+            command = [torch_required.PROGRAMS / "millrace-server", "--shard", shard, "--shards", count, "--listen", "127.0.0.1:0",
                        "--table", Path(self._folder.name) / "table.db", "--drain", "0s", "--json"]
             self._processes.append(subprocess.Popen([*map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
                                                     text=True))

@@ -4,7 +4,6 @@
     torch_state_test.py [FOLDER_OF_PROGRAMS FOLDER_OF_PACKAGE] [unittest arguments]
 """
 
-import itertools
 import os
 import subprocess
 import sys
@@ -18,77 +17,11 @@ import torch
 
 from millrace.torch import State, hook
 from millrace.torch.options import http_of_rank, rank_and_world_size
+from millrace.torch.peers import exchange_through
 from millrace.torch.plan import plan_tensors
 from millrace.torch.residuals import share_of
-from millrace.torch.verdict import BEGIN, END, Verdict
-from torch_fakes import FUSE_BELOW, FakeBucket, FakeLibrary, JobError, SumsInProcess, wait_until
-
-NAMES = itertools.count()
-SIZES = {"first.weight": (40, 30), "first.bias": (40,), "second.weight": (7, 40), "second.bias": (7,)}
-
-
-class Scaler:
-    """The part of GradScaler that a State uses."""
-
-    def __init__(self, scale):
-        self.scale = scale
-
-    def get_scale(self):
-        return self.scale
-
-
-class Job:
-    """All ranks of a job in one process: each has a State, and the same parameters under other objects."""
-
-    def __init__(self, workers=2, name=None, **options):
-        self.library = FakeLibrary(SumsInProcess())
-        self.name = name or f"job{next(NAMES)}"
-        self.parameters = [{key: torch.nn.Parameter(torch.zeros(size)) for key, size in SIZES.items()}
-                           for _ in range(workers)]
-        self.states = [State("tcp://a:1,tcp://b:2", job=self.name, rank=rank, world_size=workers, _library=self.library,
-                             named_parameters=self.parameters[rank].items(), **options) for rank in range(workers)]
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        for state in self.states:
-            state.close()
-
-    def step(self, gradients, dtype=torch.float32):
-        """One step: gradients[rank] is {name: values}; dtype is the buckets'. Returns {name: values} of each rank, as DDP would see them."""
-        order = list(reversed(SIZES))
-        futures = []
-        for first, last in ((order[:2], False), (order[2:], True)):
-            for rank, state in enumerate(self.states):
-                bucket = FakeBucket([self.parameters[rank][name] for name in first], [gradients[rank][name] for name in first],
-                                    last, dtype)
-                futures.append((rank, first, hook(state, bucket)))
-        results = [{} for _ in self.states]
-        for rank, names, future in futures:
-            flat, begin = future.wait(), 0
-            for name in names:
-                entries = self.parameters[rank][name].numel()
-                results[rank][name] = flat[begin:begin + entries].view(SIZES[name]).clone()
-                begin += entries
-        return results
-
-    def bucket(self, rank):
-        """Returns a bucket of all parameters of one rank, which is a whole step."""
-        names = list(reversed(SIZES))
-        return FakeBucket([self.parameters[rank][name] for name in names], [torch.ones(SIZES[name]) for name in names])
-
-    def residual_sum(self, name):
-        return sum(state.session.residual(name) for state in self.states)
-
-
-def gradients(seed, workers=2, scale=1.0):
-    draw = torch.Generator().manual_seed(seed)
-    return [{name: scale * torch.randn(size, generator=draw) for name, size in SIZES.items()} for _ in range(workers)]
-
-
-def mean(parts, name):
-    return sum(part[name].double() for part in parts) / len(parts)
+from torch_fake_job import SIZES, Job, Scaler, gradients, mean
+from torch_fakes import FUSE_BELOW, FakeBucket, FakeLibrary, JobError, SumsInProcess, as_tensor, wait_until
 
 
 class Sums(unittest.TestCase):
@@ -125,6 +58,15 @@ class Sums(unittest.TestCase):
             for name in ("first.bias", "second.weight", "second.bias"):
                 self.assertNear(result[name], mean(given, name))
             self.assertLessEqual(int(result["first.weight"].count_nonzero()), 24)
+
+    def test_PushedGradients_AreInTheBucketsOwnMemory(self):
+        with Job(workers=1, select="topk:0.05", dense_below=0) as job:
+            bucket, pushed = job.bucket(0), []
+            session = job.states[0].session
+            push = session.push
+            session.push = lambda tensor, gradient, **more: pushed.append(as_tensor(gradient).data_ptr()) or push(tensor, gradient, **more)
+            hook(job.states[0], bucket).wait()
+            self.assertEqual(pushed, [part.data_ptr() for part in bucket.buffer().split([7, 280, 40, 1200])])
 
     def test_WorldOfOne_ReturnsItsOwnGradient(self):
         with Job(workers=1, select="none") as job:
@@ -345,6 +287,12 @@ class Errors(unittest.TestCase):
             with self.assertRaisesRegex(ValueError, "does not exchange.*first.weight"):
                 hook(job.states[0], bucket)
 
+    def test_RanksWithoutAnAddress_AreNamedAfterTheTimeout(self):
+        store = torch.distributed.HashStore()
+        with self.assertRaisesRegex(JobError, "no address of rank 1, 2 is in torch's store after 0.3 s") as raised:
+            exchange_through(store, "g", 0, 3, timeout=0.3, error=JobError)("127.0.0.1:1")
+        self.assertEqual(raised.exception.code, "timeout")
+
     def test_UnknownOption_NamesTheNearest(self):
         with self.assertRaisesRegex(TypeError, "no option 'momentun'; did you mean 'momentum'"):
             Job(momentun="correction:0.9")
@@ -397,6 +345,23 @@ class Plans(unittest.TestCase):
         self.assertEqual(options["b.bias"], {"select": "topk:0.01", "codec_up": "gap+qsgd8"})
         self.assertEqual(options["a.bias"], {})
 
+    def test_DenseParameters_AreNamedWithTheReason(self):
+        layers = {f"layer{number}.bias": 100 for number in range(7)}
+        plan = plan_tensors({**self.SIZES, **layers}, {"select": "topk:0.01"}, FUSE_BELOW, rules={"b.w*": {"select": "none"}})
+        self.assertEqual(plan.dense_text(), "1 of them with 20000 entries travel dense, by a rule: b.weight; "
+                         "9 of them with 810 entries travel dense, smaller than dense_below=4096: "
+                         "layer6.bias, layer5.bias, layer4.bias, layer3.bias, layer2.bias and 4 more")
+        self.assertEqual(plan_tensors(self.SIZES, {"select": "topk:0.01"}, FUSE_BELOW, dense_below=0).dense_text(), "none travels dense")
+        self.assertEqual(plan_tensors({"w": 5}, {"select": "none"}, FUSE_BELOW).dense_text(),
+                         '1 of them with 5 entries travel dense, by select="none": w')
+
+    def test_Log_NamesTheDenseParameters(self):
+        with self.assertLogs("millrace.torch", "INFO") as logs, Job(select="topk:0.05", dense_below=300):
+            pass
+        lines = [line for line in logs.output if "4 parameters with 1527 entries; 3 of them with 327 entries travel dense, smaller "
+                 "than dense_below=300: second.bias, second.weight, first.bias" in line]
+        self.assertEqual(len(lines), 2, logs.output)  # one a rank
+
     def test_WrongRules_AreRefused(self):
         with self.assertRaisesRegex(ValueError, "no parameter matches 'c.*'"):
             plan_tensors(self.SIZES, {"select": "none"}, FUSE_BELOW, rules={"c.*": {"select": "none"}})
@@ -422,68 +387,6 @@ class OptionsOfAState(unittest.TestCase):
             del os.environ["RANK"], os.environ["WORLD_SIZE"]
         with self.assertRaisesRegex(ValueError, "torchrun"):
             rank_and_world_size(None, None)
-
-
-class Reports(unittest.TestCase):
-    def test_EveryNthStep_WritesALineAndScalars(self):
-        scalars = []
-
-        class Writer:
-            def add_scalar(self, name, value, step):
-                scalars.append((name, step))
-
-        with self.assertLogs("millrace.torch", "INFO") as logs, Job(select="topk:0.05", dense_below=0, summary_every=2,
-                                                                    tensorboard=Writer()) as job:
-            for seed in range(4):
-                job.step(gradients(seed))
-            self.assertTrue(wait_until(lambda: sum(step == 4 for _, step in scalars) >= 16))
-            stats = job.states[0].stats()
-        lines = [line for line in logs.output if "bytes" not in line and "step 4:" in line]
-        self.assertEqual(len(lines), 2)
-        self.assertIn(("millrace/residual_norm", 2), scalars)
-        self.assertEqual(stats.steps, 4)
-        self.assertEqual(stats.entries, 60 + 2 + 14 + 1)
-        self.assertAlmostEqual(stats.ratio, 0.1, places=2)
-        self.assertGreater(stats.residual_norm, 0)
-        self.assertEqual((stats.advice, stats.dense_from_rate), ("", 0.0))
-        self.assertNotIn("session", stats.as_dict())
-
-    def verdict(self, link_rate, waited):
-        """Judges steps that wait that long. Dense gradients take 1 ms, and 8e6 bits over the rate."""
-        def advise(*, density, link_rate, select, dimension, workers, shards):
-            self.assertEqual((density, select, dimension, workers, shards), (1.0, "none", 1_000_000, 4, 2))
-            return SimpleNamespace(servers_dense=SimpleNamespace(seconds=1e-3 + 8e6 / link_rate, transfer_seconds=8e6 / link_rate))
-
-        verdict = Verdict(advise, 1_000_000, 4, 2, link_rate)
-        told = [verdict.look(step, 5.0 + step * waited) for step in range(END + 3)]
-        self.assertEqual([step for step, last in enumerate(told) if last], [END])
-        return verdict
-
-    def test_Verdict_ComparesTheMeasuredWaitWithTheModelsTime(self):
-        dense = self.verdict(link_rate=1e9, waited=0.021)
-        self.assertAlmostEqual(dense.dense_from_rate, 4e8, delta=1e3)
-        self.assertRegex(dense.text, r"^dense would be faster: a step waits 21.0 ms, and dense gradients would take 9.0 ms at 1 Gbit/s")
-        self.assertEqual(dense.line(), dense.text)
-        sparse = self.verdict(link_rate=1e8, waited=0.021)
-        self.assertEqual(sparse.text, "")
-        self.assertRegex(sparse.line(), "faster on links over 400 Mbit/s, by the cost model; the link's 100 Mbit/s are less")
-        unknown = self.verdict(link_rate=0, waited=0.021)
-        self.assertEqual((unknown.text, round(unknown.dense_from_rate)), ("", 400_000_000))
-        self.assertIn("link_rate= tells", unknown.line())
-        never = self.verdict(link_rate=1e9, waited=0.0005)
-        self.assertEqual((never.text, never.dense_from_rate), ("", float("inf")))
-        self.assertIn("not be faster on any link", never.line())
-
-    def test_BrokenWriter_DoesNotEndTraining(self):
-        class Writer:
-            def add_scalar(self, name, value, step):
-                raise OSError("disk full")
-
-        with self.assertLogs("millrace.torch", "ERROR"), Job(select="none", workers=1, summary_every=1,
-                                                             tensorboard=Writer()) as job:
-            for seed in range(2):
-                job.step(gradients(seed, workers=1))
-            self.assertTrue(wait_until(lambda: job.states[0].stats().steps == 2))
 
 
 class EndOfTheProcess(unittest.TestCase):

@@ -10,7 +10,7 @@ This part needs neither NumPy nor torch. State, hook and what else millrace.torc
 """
 
 import importlib
-from typing import Any, List
+from typing import TYPE_CHECKING, Any, List
 
 from .errors import JobError
 from . import _millrace, peers
@@ -32,12 +32,17 @@ __all__ = ["Advice", "Array", "AuditStats", "Copies", "Entries", "Filled", "JobC
 _OF_TORCH = ("State", "fsdp_hook", "hook")
 
 
-def __getattr__(name: str) -> Any:
-    """Imports millrace.torch for its names, and torch with it."""
-    if name == "torch" or name in _OF_TORCH:
-        package = importlib.import_module(".torch", __name__)
-        return package if name == "torch" else getattr(package, name)
-    raise AttributeError(f"module 'millrace' has no attribute '{name}'")
+if TYPE_CHECKING:
+    from . import torch as torch
+    from .torch import State as State, fsdp_hook as fsdp_hook, hook as hook
+else:  # a type checker would take every unknown name for one of them
+
+    def __getattr__(name: str) -> Any:
+        """Imports millrace.torch for its names, and torch with it."""
+        if name == "torch" or name in _OF_TORCH:
+            package = importlib.import_module(".torch", __name__)
+            return package if name == "torch" else getattr(package, name)
+        raise AttributeError(f"module 'millrace' has no attribute '{name}'")
 
 
 def __dir__() -> List[str]:

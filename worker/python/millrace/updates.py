@@ -69,7 +69,13 @@ class PulledSteps(NamedTuple):
 
 
 class Copies(NamedTuple):
-    """Bytes that the binding wrote to memory of its own: 0 for contiguous f32 arrays."""
+    """Bytes that the package wrote to memory of its own: 0 for contiguous f32 arrays that shards sum.
+
+    bytes_in   of gradients and other arrays on their way in: converted to f32, copied for a sum among peers, and what
+               millrace.torch copies of a gradient before its push, as under a GradScaler.
+    bytes_out  of results that were converted on their way out.
+    Copies over the bus of a CUDA device are not among them: State.stats() has those.
+    """
 
     bytes_in: int
     bytes_out: int

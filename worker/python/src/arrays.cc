@@ -186,13 +186,17 @@ FloatInput::FloatInput(py::handle object, std::string_view what)
 }
 
 std::span<const float> FloatInput::values() {
-  if (array_.type() == ElementType::kF32) return array_.floats();
-  if (!converted_) {
+  if (array_.type() != ElementType::kF32 && !converted_) {
     converted_.emplace(array_.count());
     to_f32(array_.data(), array_.type(), converted_->span());
-    copy_counters().bytes_in += array_.count() * sizeof(float);
   }
-  return converted_->span();
+  const std::span<const float> values = converted_ ? std::span<const float>(converted_->span()) : array_.floats();
+  // Values in other memory than the caller's are a copy.
+  if (!counted_ && values.data() != array_.data()) {
+    counted_ = true;
+    count_copied_in(values);
+  }
+  return values;
 }
 
 IndexInput::IndexInput(py::handle object) : array_(BorrowedArray::of(object, "indices", Access::kRead)) {
@@ -216,7 +220,7 @@ std::span<const uint32_t> IndexInput::indices() {
       throw JobError(JobErrorCode::kInvalidArgument, "indices must be 0 or more, and below 2^32",
                      JobErrorOrigin::kWorker);
     }
-    copy_counters().bytes_in += array_.count() * sizeof(uint32_t);
+    count_copied_in(converted_->span());
   }
   return converted_->span();
 }
@@ -227,6 +231,8 @@ SparseEntries entries_of(const py::tuple& pair) {
   FloatInput values(pair[1], "values");
   const auto at = indices.indices();
   const auto held = values.values();
+  count_copied_in(at);
+  count_copied_in(held);
   return {{at.begin(), at.end()}, {held.begin(), held.end()}};
 }
 

@@ -70,6 +70,7 @@ class FloatInput {
  private:
   BorrowedArray array_;
   std::optional<Uninitialized<float>> converted_;
+  bool counted_ = false;  ///< as a copy
 };
 
 /// Borrows f32 values in the memory of a CUDA device: those of an array with __dlpack__ there, or with

@@ -42,12 +42,17 @@ struct Uninitialized {
   size_t size;
 };
 
-/// Counts the bytes that the binding wrote to memory of its own. A contiguous f32 array needs none.
+/// Counts the bytes that the binding wrote to memory of its own. A contiguous f32 array that shards sum needs none.
 struct CopyCounters {
-  std::atomic<uint64_t> bytes_in = 0;   ///< converted on the way to the library
+  std::atomic<uint64_t> bytes_in = 0;   ///< copied or converted on the way to the library
   std::atomic<uint64_t> bytes_out = 0;  ///< on the way out, before the conversion to the caller's type
 };
 /// Returns the counters of this process.
 CopyCounters& copy_counters();
+/// Counts elements that were written to memory of the binding on their way in.
+template <typename T>
+void count_copied_in(std::span<T> copied) {
+  copy_counters().bytes_in += copied.size_bytes();
+}
 
 }  // namespace millrace::python

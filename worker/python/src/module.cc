@@ -66,7 +66,10 @@ void fill_module(py::module_& module) {
         const CopyCounters& counters = copy_counters();
         return py::make_tuple(counters.bytes_in.load(), counters.bytes_out.load());
       },
-      "Returns the bytes that the binding converted on the way to the library, and on the way out.");
+      "Returns the bytes that were copied or converted on the way to the library, and on the way out.");
+  module.def(
+      "count_copied_in", [](uint64_t bytes) { copy_counters().bytes_in += bytes; }, py::arg("bytes"),
+      "Counts bytes of a gradient that the caller, a part of the package, has copied before its push.");
 }
 
 }  // namespace millrace::python

@@ -263,7 +263,10 @@ PythonAllreduce::PythonAllreduce(const PythonGroup& group, uint64_t dimension, c
 std::unique_ptr<PythonPending> PythonAllreduce::start(py::handle dense) {
   FloatInput input(dense, "the vector");
   const std::shared_ptr<peers::Allreduce> allreduce = allreduce_.held("the allreduce");
-  auto pending = without_lock([&] { return std::optional(allreduce->start(input.values())); });
+  auto pending = without_lock([&] {
+    count_copied_in(input.values());  // start() copies them
+    return std::optional(allreduce->start(input.values()));
+  });
   return std::make_unique<PythonPending>(std::move(*pending), dimension_);
 }
 
@@ -275,6 +278,8 @@ std::unique_ptr<PythonPending> PythonAllreduce::start_sparse(py::handle indices,
     SparseEntries entries;
     entries.indices.assign(at.indices().begin(), at.indices().end());
     entries.values.assign(input.values().begin(), input.values().end());
+    count_copied_in(std::span(entries.indices));
+    count_copied_in(std::span(entries.values));
     if (entries.indices.size() != entries.values.size()) {
       refuse_call(std::to_string(entries.indices.size()) + " indices for " + std::to_string(entries.values.size()) +
                   " values");
@@ -338,6 +343,7 @@ void PythonGradientSum::fill(py::handle gradient) {
     }
     Buffer<float> copied(values.size());
     const bool is_finite = copy_finite(values.data(), copied);
+    count_copied_in(std::span(copied));
     if (!is_finite && !kept->drops_non_finite) {
       throw JobError(JobErrorCode::kNonFinite, "the gradient has NaN or infinity: nothing of it is sent",
                      JobErrorOrigin::kWorker);

@@ -11,17 +11,22 @@ import queue
 import threading
 import time
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Optional
 
 import torch
 
 from . import device
 from .loss_scale import FLAG
+from .report import seconds_beside
 
 _log = logging.getLogger("millrace.torch")
 
 # The waiter looks this often whether the process ends; a wait for an update is cut into such pieces.
 POLL_S = 0.25
+
+
+def not_counted(copied_bytes):
+    """Counts nothing."""
 
 
 @dataclass(frozen=True)
@@ -87,11 +92,14 @@ class Bucket:
     buffer   [entries] the gradients of the bucket; the updates are written into it.
     missing  parameters whose update is still awaited.
     ready    of a device: the event behind which the buffer has the gradients; else None.
+    began, pushed, there  when its pushes began and ended, and when its last update was there, of those that are not late;
+             None before.
     """
 
     def __init__(self, buffer, layout, last, future, ready=None):
         self.buffer, self.layout, self.last, self.future, self.ready = buffer, layout, last, future, ready
         self.missing = len(layout.names)
+        self.began = self.pushed = self.there = None
         self._slices = None
 
     @property
@@ -104,13 +112,12 @@ class Bucket:
 
 @dataclass(eq=False)
 class _Step:
-    first_push: float
     last_push: float = 0.0
     buckets: list = field(default_factory=list)
     late: list = field(default_factory=list)
-    flag: torch.Tensor = None
+    flag: Any = None  # memory of the tensor FLAG
     finished: threading.Event = field(default_factory=threading.Event)
-    error: Exception = None  # stays in the list of steps, so that buckets which are sent later get it as well
+    error: Optional[Exception] = None  # stays in the list of steps, so that buckets which are sent later get it as well
 
 
 class _Wait(NamedTuple):
@@ -119,6 +126,7 @@ class _Wait(NamedTuple):
     out: Any  # memory or a tensor
     bucket: Any  # Bucket; None: the tensor FLAG
     host: Any = None  # a tensor that takes the update on its way to `out`, which is a device's
+    late: bool = False  # as Place has it
 
 
 class Exchange:
@@ -129,14 +137,17 @@ class Exchange:
     loss_scale     LossScale or None.
     report         notified of every step.
     flag_has_rest  the session may keep a part of a raised FLAG for later steps.
+    count_copied   called with the bytes of each copy of a gradient that is made here, for millrace.copies().
+    clock          returns seconds, for the figures of a step.
     Threads  send() and the calls beside it belong to the thread of the backward pass. One waiter thread awaits updates,
              in the order of the pushes, and ends with the process. So does the pusher, which buckets of a device have.
     Devices  a parameter whose selection a device does not have is copied to the host and back, which the log says once.
     Errors   the first error ends the exchange: all futures get it, and every later call raises it.
     """
 
-    def __init__(self, session, places, residuals, loss_scale, report, timeout=600.0, flag_has_rest=False):
-        self._flag_has_rest = flag_has_rest
+    def __init__(self, session, places, residuals, loss_scale, report, timeout=600.0, flag_has_rest=False,
+                 count_copied=not_counted, clock=time.monotonic):
+        self._flag_has_rest, self._count_copied, self._clock = flag_has_rest, count_copied, clock
         self._session, self._places, self._residuals = session, places, residuals
         self._loss_scale, self._report, self._timeout = loss_scale, report, timeout
         self.steps = 0  # whose last bucket is sent; the caller's thread counts
@@ -212,7 +223,7 @@ class Exchange:
         self._fail(RuntimeError("the State has left its job: make another one"))
 
     def _begin_step(self):
-        step = _Step(first_push=time.monotonic())
+        step = _Step()
         with self._lock:
             self._steps.append(step)
         self._open = step
@@ -221,6 +232,7 @@ class Exchange:
     def _push_bucket(self, step_and_bucket):
         step, bucket = step_and_bucket
         self.raise_error()
+        bucket.began = self._clock()
         if bucket.ready is None:
             self._push_slices(step, bucket, None)
         else:
@@ -232,6 +244,7 @@ class Exchange:
             if bucket.last and not self._told:
                 self._told = True
                 self._tell(there)
+        bucket.pushed = self._clock()
         if not bucket.layout.names and self._loss_scale is None:
             self._complete(bucket)
         if bucket.last:
@@ -264,7 +277,7 @@ class Exchange:
             place = self._places[FLAG]
             number = self._session.push(place.tensor, step.flag, timeout=self._timeout)
             step.late.append(_Wait(place.tensor, number, step.flag, None))
-        step.last_push = time.monotonic()
+        step.last_push = self._clock()
         for wait in step.late:
             self._queue.put(wait)
         self._queue.put(step)
@@ -275,7 +288,9 @@ class Exchange:
         if values is None:
             values = bucket.slices[at][1]
         if self._loss_scale is not None:
-            self._loss_scale.before_push(name, bucket.slices[at][1])
+            scaled = bucket.slices[at][1]
+            self._loss_scale.before_push(name, scaled)
+            self._count_copied(scaled.numel() * scaled.element_size())
         try:
             number, host = self._push_with_residual(place, name, values, bucket, at, streams)
         except Exception as error:
@@ -283,7 +298,7 @@ class Exchange:
                 raise
             self._loss_scale.without_gradient(name, bucket.slices[at][1])
             number, host = self._push_with_residual(place, name, values, bucket, at, streams)
-        wait = _Wait(place.tensor, number, values, bucket, host)
+        wait = _Wait(place.tensor, number, values, bucket, host, place.late)
         if place.late:
             step.late.append(wait)
         else:
@@ -295,6 +310,7 @@ class Exchange:
         if returning is not None:
             values = bucket.slices[at][1]
             values = values.to(torch.float32) + returning.to(values.device)  # as the session adds its residual
+            self._count_copied(4 * place.entries)
         number = host = None
         if streams is not None:
             dtype = bucket.buffer.dtype
@@ -367,6 +383,8 @@ class Exchange:
             with streams.updates():
                 device.write_update(wait.out, update.pieces, streams.to_device)
         if wait.bucket is not None:
+            if not wait.late:
+                wait.bucket.there = self._clock()
             wait.bucket.missing -= 1
             if wait.bucket.missing == 0 and self._loss_scale is None:
                 self._complete(wait.bucket)
@@ -390,11 +408,18 @@ class Exchange:
                 self._forget_flag()
             for bucket in step.buckets:
                 self._complete(bucket)
-        self._report.count(step.first_push, step.last_push, time.monotonic())
+        self._count(step)
         with self._lock:
             self._steps.remove(step)
         step.finished.set()
         self._report.tell()
+
+    def _count(self, step):
+        """Counts a step whose updates are there. The loop is held in the hook and at the end; a device's hook returns at once."""
+        end = self._clock()
+        flights = [(bucket.pushed, bucket.there) for bucket in step.buckets if bucket.there is not None]
+        held = [(bucket.began, bucket.pushed) for bucket in step.buckets if bucket.ready is None]
+        self._report.count(end - step.last_push, seconds_beside(flights, [*held, (step.buckets[-1].pushed, end)]))
 
     def _forget_flag(self):
         """Drops the rest of a raised flag, for which later steps would be skipped: the part that a grid has no room for, and

@@ -9,10 +9,13 @@ import time
 import weakref
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, Callable
+from typing import TYPE_CHECKING, Callable
 
 import torch
 import torch.distributed as dist
+
+if TYPE_CHECKING:
+    from .state import State
 
 # Names inside of FSDP2 that this file reads: FSDP2 has no public access to the order of its parameters.
 _OF_GROUP = ("_all_reduce_hook", "all_reduce_grads", "gradient_divide_factor", "mesh_info", "fsdp_params")
@@ -20,7 +23,7 @@ _OF_PARAMETER = ("sharded_param", "sharded_size", "padded_sharded_param_size")
 _INSIDE = ("_get_fsdp_state", "_fsdp_param_groups", *_OF_GROUP, *_OF_PARAMETER)
 
 
-def fsdp_hook(state: Any, module: torch.nn.Module) -> Callable[[torch.Tensor], None]:
+def fsdp_hook(state: "State", module: torch.nn.Module) -> Callable[[torch.Tensor], None]:
     """Returns the hook of one module for FSDPModule.set_all_reduce_hook().
 
     state    a State with mesh= and model=.
@@ -225,10 +228,10 @@ class ShardedExchange:
     Errors   the first error ends the exchange: every later call raises it.
     """
 
-    def __init__(self, session, model, places, residuals, report, timeout, combine):
+    def __init__(self, session, model, places, residuals, report, timeout, combine, count_copied):
         self._session, self._model, self._places = session, model, places
         self._residuals, self._report, self._timeout = residuals, report, timeout
-        self._combine = combine
+        self._combine, self._count_copied = combine, count_copied
         self._summed = weakref.WeakSet()  # groups of the present step
         self._seconds = 0.0  # of the present step
         self._error = None
@@ -294,13 +297,14 @@ class ShardedExchange:
         returning = self._residuals.returning(name)
         if returning is not None:
             values = values.to(torch.promote_types(values.dtype, torch.float32)) + returning
+            self._count_copied(values.numel() * values.element_size())
         step = self._session.push(self._places[name].tensor, values, timeout=self._left(began))
         self._residuals.returned(name)
         return step
 
     def _end_step(self):
         self.steps += 1
-        self._report.count(0.0, 0.0, self._seconds)  # nothing is hidden: the backward pass waits in the hook
+        self._report.count(self._seconds, 0.0)  # nothing is hidden: the backward pass waits in the hook
         self._summed.clear()
         self._seconds = 0.0
         self._report.tell()

@@ -2,7 +2,7 @@
 
 import json
 
-WORKER_OPTIONS = ("key_file", "http", "http_tls", "http_token_file", "http_insecure")
+WORKER_OPTIONS = ("key_file", "http", "http_tls", "http_token_file", "http_insecure", "link_rate")
 
 _REASONS = {
     "every step of a sum among peers has all ranks": (
@@ -23,7 +23,6 @@ _REASONS = {
     "it is of the sessions with shards": ("keep_freed_memory", "shards", "worker"),
     "a lost rank cannot return: all ranks restart": ("returns",),
     "state_dict() and load_state_dict() save and load": ("load_path", "save_path"),
-    "peers have no automatic codec, and no verdict of the planner": ("link_rate",),
 }
 _REASON_OF = {name: reason for reason, names in _REASONS.items() for name in names}
 

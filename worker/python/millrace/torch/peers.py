@@ -21,8 +21,10 @@ from .peer_options import WORKER_OPTIONS, check_equal, refusal
 # What sums a tensor that sends all entries, where the chosen allreduce selects by itself.
 DENSE = "dense_rabenseifner"
 _FREE_PORT = 0
+_CONNECT_S = 5.0  # for one try to reach torch's store
+_LOOK_S = 0.1  # between two looks at the store for other ranks' addresses
 _OF_JOB = ("name", "workers", "recipe")  # options that all paths have
-_groups = Counter()  # groups that this process has made, by name: the same at all ranks
+_groups: "Counter[str]" = Counter()  # groups that this process has made, by name: the same at all ranks
 
 
 @dataclass(frozen=True)
@@ -84,20 +86,47 @@ def rendezvous_store(timeout):
                          "torch.distributed.init_process_group() first, or give addresses=")
     # torch 2.4 and later ask for libuv even where a store is a client's. Debian's torch lacks it.
     without_libuv = {"use_libuv": False} if "use_libuv" in (dist.TCPStore.__init__.__doc__ or "") else {}
+    _await_listener(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), timeout)
     store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False,
                           timeout=timedelta(seconds=timeout), **without_libuv)
     # torchrun's store keeps the keys of attempts before.
     return dist.PrefixStore(f"attempt{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 
 
-def exchange_through(store, name, rank, world_size):
-    """Returns the function that tells the store this rank's address, and returns those of all ranks."""
+def _await_listener(host, port, timeout):
+    """Waits until a process listens. TCPStore() would do so in C++, where Ctrl-C does not end the wait.
+
+    Raises  TimeoutError: none does.
+    """
+    deadline = time.monotonic() + timeout
+    while True:
+        try:
+            socket.create_connection((host, port), timeout=_CONNECT_S).close()
+            return
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"no process serves torch's store at {host}:{port}: {error}") from error
+            time.sleep(_LOOK_S)
+
+
+def exchange_through(store, name, rank, world_size, timeout, error):
+    """Returns the function that tells the store this rank's address, and returns those of all ranks.
+
+    error  exception that takes a sentence and a code, for ranks whose address is missing after `timeout` seconds.
+    Ctrl-C ends its waits: each is short. Store.get() would wait in C++, and not every version of torch has Store.check().
+    """
     number = _groups[name]
     _groups[name] += 1
 
     def exchange(own):
         keys = [f"millrace/{name}/{number}/{of}" for of in range(world_size)]
         store.set(keys[rank], own)
+        store.add(f"{keys[rank]}/set", 1)
+        missing, deadline = list(range(world_size)), time.monotonic() + timeout
+        while missing := [of for of in missing if store.add(f"{keys[of]}/set", 0) == 0]:
+            if time.monotonic() > deadline:
+                raise error(f"no address of rank {', '.join(map(str, missing))} is in torch's store after {timeout:g} s", "timeout")
+            time.sleep(_LOOK_S)
         addresses = [store.get(key).decode() for key in keys]
         check_reachable(addresses)
         return addresses
@@ -126,6 +155,7 @@ class PeerLibrary:
         if self._info is None:
             raise ValueError(f"no allreduce is called '{allreduce}': take one of {', '.join(known)}")
         self.Tensor, self.WorkerConfig, self.JobError = library.Tensor, library.WorkerConfig, library.JobError
+        self.advise = getattr(library, "advise", None)
 
     def JobConfig(self, **options):  # the name is that of millrace
         """Returns the options of the job. Raises TypeError: one that servers alone have."""
@@ -173,7 +203,8 @@ class PeerLibrary:
         listen = self._listen or f"{host_towards(os.environ.get('MASTER_ADDR', 'localhost'))}:{_FREE_PORT}"
         store = rendezvous_store(self._timeout)
         return self._peers.Group(rank, listen=listen,
-                                 exchange=exchange_through(store, self._name, rank, world_size), **options)
+                                 exchange=exchange_through(store, self._name, rank, world_size, self._timeout,
+                                                           self._library.JobError), **options)
 
     def _algorithm(self, job, tensor):
         """Returns the allreduce and the options of a tensor."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 # A smaller parameter travels whole: RedSync's limit [RedSync19, 3.3], which selection by_size has as well.
 DENSE_BELOW = 4096
+NAMES_SHOWN = 5  # of the parameters that travel dense, in the log
 RULE_OPTIONS = ("select", "reselect", "codec_up", "codec_down", "priority", "output_layer")
 # Options of the job that a tensor may override.
 COMPRESSION = ("select", "reselect", "codec_up", "codec_down")
@@ -14,13 +15,15 @@ COMPRESSION = ("select", "reselect", "codec_up", "codec_down")
 class PlannedTensor:
     """Describes a tensor of the job.
 
-    late  it travels with its neighbours, so its update arrives after the last of them is pushed.
+    late   it travels with its neighbours, so its update arrives after the last of them is pushed.
+    dense  why it travels whole; empty: its entries are selected.
     """
 
     name: str
     dimension: int
     options: dict = field(default_factory=dict)
     late: bool = False
+    dense: str = ""
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,20 @@ class Plan:
 
     tensors: list
     job: dict
+
+    def dense_text(self):
+        """Returns a text for people: which parameters travel dense, and why."""
+        by_reason = {}
+        for tensor in self.tensors:
+            if tensor.dense:
+                by_reason.setdefault(tensor.dense, []).append(tensor)
+        return "; ".join(f"{len(dense)} of them with {sum(tensor.dimension for tensor in dense)} entries travel dense, {why}: "
+                         f"{_shortened([tensor.name for tensor in dense])}" for why, dense in by_reason.items()) or "none travels dense"
+
+
+def _shortened(names):
+    more = len(names) - NAMES_SHOWN
+    return ", ".join(names[:NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def check_rules(rules):
@@ -83,6 +100,11 @@ def plan_tensors(sizes, compression, fuse_below, dense_below=DENSE_BELOW, rules=
         if small and name not in small:
             options = {**compression, **options}
         fused = not any(key in options for key in COMPRESSION) and size < fuse_below
-        tensor = PlannedTensor(name, size, options, late=fused)
+        why = ""
+        if name in small:
+            why = f"smaller than dense_below={dense_below}"
+        elif options.get("select", compression["select"]) == "none":
+            why = "by a rule" if "select" in (ruled[name] or {}) else 'by select="none"'
+        tensor = PlannedTensor(name, size, options, late=fused, dense=why)
         (last if name in small else first).append(tensor)
     return Plan(first + last, {"select": "none"} if small else dict(compression))

@@ -9,7 +9,14 @@ _log = logging.getLogger("millrace.torch")
 
 @dataclass(frozen=True)
 class Stats:
-    """Holds figures since the start, of this rank."""
+    """Holds figures since the start, of this rank.
+
+    seconds_waited  from the return of a step's last push to its last update, summed over the steps. FSDP2: in the hooks.
+    seconds_hidden  in which an update was in flight while the training loop computed: it was neither in the hook nor
+                    waiting. An update is in flight from the return of its bucket's pushes until it is there; small
+                    parameters that travel together are from the step's last push on. Times of several updates in
+                    flight, idle times of the link, and selection in the hook do not count.
+    """
 
     steps: int  # completed
     steps_skipped: int  # of them, under a GradScaler, those that all ranks skipped
@@ -22,8 +29,8 @@ class Stats:
     entries: int  # the k that was achieved: entries that the last step sent
     density: float  # entries / entries of all parameters
     residual_norm: float  # L2 norm of the present residual
-    seconds_waited: float  # the training loop was blocked on updates
-    seconds_hidden: float  # of the exchange, beside the backward pass
+    seconds_waited: float
+    seconds_hidden: float
     advice: str  # empty, or a sentence: dense gradients would move fewer bytes, or would be faster (verdict.py)
     dense_from_rate: float  # bits a second of a link on which dense would be faster; infinity: none; 0: not known yet
     session: object  # the session's own figures, as Session.stats() returns them
@@ -45,6 +52,22 @@ def _ratio(both_ways, dense_one_way):
     return both_ways / (2 * dense_one_way) if dense_one_way else 0.0
 
 
+def seconds_beside(flights, held):
+    """Returns the seconds in which something was in flight and nothing was held.
+
+    flights, held  pairs (begin, end) of seconds of one clock, in any order. One with end <= begin counts as none.
+    """
+    return _covered([*flights, *held]) - _covered(held)
+
+
+def _covered(spans):
+    covered, reached = 0.0, -math.inf
+    for begin, end in sorted(spans):
+        covered += max(0.0, end - max(begin, reached))
+        reached = max(reached, end)
+    return covered
+
+
 class Report:
     """Counts steps and times, and reports them every `every` steps.
 
@@ -60,13 +83,13 @@ class Report:
         self._before = None  # the figures of the line before
         self._advised = False
 
-    def count(self, first_push, last_push, end):
-        """Counts a step, from its first push to its last update; times in seconds of one clock."""
+    def count(self, waited, hidden):
+        """Counts a step: its seconds_waited and seconds_hidden, as Stats has them."""
         self.steps += 1
-        self._waited += end - last_push
-        self._hidden += last_push - first_push
+        self._waited += waited
+        self._hidden += hidden
         if hasattr(self._session, "count_step"):  # of peers: other sessions count by themselves
-            self._session.count_step(end - last_push)
+            self._session.count_step(waited)
 
     def tell(self):
         """Reports every `every` steps to the log and to TensorBoard, and the planner's verdict once.

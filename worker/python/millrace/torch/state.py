@@ -7,14 +7,14 @@ import logging
 import os
 import sys
 import weakref
-from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Union
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Union
 
 import torch
 import torch.distributed as dist
 
 from . import velocities
 from .device import future_of, ready_of
-from .exchange import Bucket, Exchange, Layout, Place
+from .exchange import Bucket, Exchange, Layout, Place, not_counted
 from .fsdp import MeshPlace, ShardedExchange, ShardedHook, ShardedModel, states_of_shard, with_suffix
 from .loss_scale import FLAG, RAISED, RAISED_ON_GRID, LossScale
 from .options import (check_clip, check_scaler, check_sharded, http_of_rank, is_on, job_name, library_of_path, rank_and_world_size,
@@ -28,10 +28,10 @@ from .verdict import Verdict
 _log = logging.getLogger("millrace.torch")
 _TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 _FINISH_AT_EXIT_S = 60.0
-_live = set()  # what ends each State that is in a job
+_live: Set[Any] = set()  # what ends each State that is in a job
 
 
-def hook(state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+def hook(state: "State", bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Exchanges a bucket of gradients: the hook for DistributedDataParallel.register_comm_hook().
 
     state    a State.
@@ -68,7 +68,7 @@ class State:
                       options of a worker.
     timeout           seconds that a step may take.
     options           any option of a job or a worker by its name (worker/OPTIONS.md), as mode="partial". With path="peers"
-                      those of millrace.peers.OPTIONS, recipe, the three of http, and:
+                      those of millrace.peers.OPTIONS, recipe, link_rate, the three of http, and:
     key_file          a secret key (`millrace keys new NAME`), a copy of the same file at every rank: the ranks
                       authenticate each other and encrypt. Without it they must be on one machine.
     insecure          True: they may be on several machines without a key, on a network that no stranger reaches.
@@ -92,6 +92,7 @@ class State:
                  summary_every: int = 100, tensorboard: Any = None, http: Union[str, int, None] = None,
                  timeout: float = 600.0, _library: Any = None, **options: Any) -> None:
         library = _library or importlib.import_module("millrace")
+        self._count_copied = getattr(getattr(library, "_millrace", None), "count_copied_in", not_counted)
         job = job_name(path, servers, job)
         self._mesh_place = None if mesh is None else MeshPlace.of_mesh(mesh)
         if self._mesh_place is not None:
@@ -127,11 +128,14 @@ class State:
         self._first_step = 0  # of a loaded state
         self._loaded = None
         self._names = None  # {parameter: name}
-        self._places = {}
-        self._layouts = {}  # {identity of a bucket's first parameter: Layout}
-        self._session = self._exchange = self._report = self._end = None
-        self._collected = []  # the first step's buckets, until the State is connected
-        self._seen = set()  # names in the first step's buckets; None: checked
+        self._places: Dict[str, Place] = {}
+        self._layouts: Dict[int, Layout] = {}  # {identity of a bucket's first parameter: Layout}
+        self._session: Any = None
+        self._exchange: Any = None
+        self._report: Any = None
+        self._end: Any = None
+        self._collected: List[Bucket] = []  # the first step's buckets, until the State is connected
+        self._seen: Optional[Set[str]] = set()  # names in the first step's buckets; None: checked
         self._sharded = None  # ShardedModel
         if self._mesh_place is not None:
             self._sharded = ShardedModel(model, mesh)
@@ -345,25 +349,24 @@ class State:
         self._session = library.Session(library.JobConfig(**self._job, **plan.job),
                                         library.WorkerConfig(**self._worker), tensors)
         entries = sum(tensor.dimension for tensor in plan.tensors)
-        verdict = None  # the cost model of the verdict is that of shards
-        if "shards" in self._worker:
-            verdict = Verdict(getattr(library, "advise", None), entries, self.world_size, len(self._worker["shards"]),
-                              getattr(library.WorkerConfig(**self._worker), "link_rate", 0.0))
+        shards = len(self._worker["shards"]) if "shards" in self._worker else None
+        exchanges = shards is not None or self.world_size > 1
+        verdict = Verdict(getattr(library, "advise", None) if exchanges else None, entries, self.world_size, shards,
+                          getattr(library.WorkerConfig(**self._worker), "link_rate", 0.0))
         self._report = Report(self._session, entries, self._summary_every, self._tensorboard, self._loss_scale, verdict)
         if self._sharded is not None:
             self._exchange = ShardedExchange(self._session, self._sharded, self._places, self._residuals, self._report,
-                                             self._timeout, self._job["combine"])
+                                             self._timeout, self._job["combine"], self._count_copied)
         else:
             self._exchange = Exchange(self._session, self._places, self._residuals, self._loss_scale, self._report,
-                                      self._timeout, flag_has_rest=self._on_grid or self._has_momentum())
+                                      self._timeout, flag_has_rest=self._on_grid or self._has_momentum(),
+                                      count_copied=self._count_copied)
             self._report.copied = self._exchange.copied
         self._end = weakref.finalize(self, _leave, os.getpid(), self._session, self._exchange)
         self._end.atexit = False  # _leave_all(), which runs before the package closes its sessions
         _live.add(self._end)
-        dense = [tensor for tensor in plan.tensors if not tensor.options.get("select") and plan.job["select"] == "none"]
-        _log.info("job %s: rank %d of %d, %d parameters with %d entries; %d of them with %d entries travel dense",
-                  self._job["name"], self.rank, self.world_size, len(plan.tensors), entries, len(dense),
-                  sum(tensor.dimension for tensor in dense))
+        _log.info("job %s: rank %d of %d, %d parameters with %d entries; %s", self._job["name"], self.rank, self.world_size,
+                  len(plan.tensors), entries, plan.dense_text())
         if self._loaded is not None:
             self._apply_loaded()
 

@@ -2,7 +2,7 @@
 
 import importlib
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Union
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Union
 
 import torch
 
@@ -59,7 +59,7 @@ class StoreOptimizer(torch.optim.Optimizer):
             tables = {**_tables_of(params), **(tables or {})}
             params = list(params.named_parameters())
         self._names: Dict[torch.Tensor, str] = {}
-        self._jobs = []
+        self._jobs: List[Any] = []
         self._connected = False
         super().__init__(self._unnamed(params), self._rule.group())
         for group in self.param_groups:
@@ -70,7 +70,8 @@ class StoreOptimizer(torch.optim.Optimizer):
             _check_parameter(name, parameter)
         if not self._trained and not self._tables:
             raise ValueError("there is nothing to train: no parameter needs gradients, and there is no StoreEmbedding")
-        self._dense = self._of_tables = None
+        self._dense: Any = None
+        self._of_tables: Any = None
         if self._trained:
             self._dense = self._join(library, of_job, of_worker,
                                      {name: parameter.numel() for name, parameter in self._trained.items()})

@@ -1,5 +1,7 @@
 """millrace.torch.StoreEmbedding: a table of embeddings that lives at the shards; a worker has the rows of its batch."""
 
+from typing import Any, List
+
 import torch
 
 from .store_job import entries_of_rows
@@ -29,7 +31,7 @@ class StoreEmbedding(torch.nn.Module):
         self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
         self.initial_scale, self.seed = initial_scale, seed
         self._job = self._name = None
-        self._gradient = []  # (rows, values [rows, embedding_dim]) of each backward pass since the last step
+        self._gradient: List[Any] = []  # (rows, values [rows, embedding_dim]) of each backward pass since the last step
 
     @property
     def entries(self) -> int:

@@ -5,13 +5,14 @@ import logging
 import os
 import sys
 import weakref
+from typing import Any
 
 import torch
 
 _log = logging.getLogger("millrace.torch")
 _FINISH_AT_EXIT_S = 60.0
 NO_ENTRIES = (torch.empty(0, dtype=torch.int32), torch.empty(0))
-_live = weakref.WeakSet()
+_live: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
 
 def entries_of_rows(rows, row_entries):

@@ -11,15 +11,18 @@ class Verdict:
 
     advise     millrace.advise(), or None: then there is no verdict.
     entries    of all parameters.
+    shards     that sum; None: the ranks sum among themselves, and dense gradients by the fastest dense allreduce.
     link_rate  bits a second, where the user stated them (option link_rate); 0: not known.
 
     A dense exchange would overlap with the backward pass too. The whole of its time is compared, so the verdict "dense"
-    is on the safe side. Without the rate of the link there is only a rate from which on dense would be faster.
+    is on the safe side. Except over peers: there each parameter costs the messages of its own sum, dense or not, and the
+    model has one sum of all. Without the rate of the link there is only a rate from which on dense would be faster.
     """
 
     def __init__(self, advise, entries, workers, shards, link_rate):
         self._advise, self._link_rate = advise, link_rate
-        self._shape = {"dimension": entries, "workers": workers, "shards": shards}
+        self._shape = {"dimension": entries, "workers": workers, "shards": shards or 1}
+        self._over_peers = shards is None
         self._before = None
         self.text = ""  # "dense would be faster: ...", or empty
         self.dense_from_rate = 0.0  # bits a second; infinity: at no rate; 0: not known yet
@@ -45,13 +48,17 @@ class Verdict:
 
     def _judge(self, waited):
         rate = self._link_rate or 1e9
-        dense = self._advise(density=1.0, link_rate=rate, select="none", **self._shape).servers_dense
+        advice = self._advise(density=1.0, link_rate=rate, select="none", **self._shape)
+        dense, remedy = advice.servers_dense, 'select="none"'
+        if self._over_peers:
+            dense = min((time for time in advice.ranking if time.dense), key=lambda time: time.seconds)
+            remedy += f' and allreduce="{dense.algorithm}"'
         spare = waited - (dense.seconds - dense.transfer_seconds)
         self.dense_from_rate = rate * dense.transfer_seconds / spare if spare > 0 else math.inf
         if self._link_rate > self.dense_from_rate:
             self.text = (f"dense would be faster: a step waits {1e3 * waited:.1f} ms, and dense gradients would take "
                          f"{1e3 * dense.seconds:.1f} ms at {_rate(rate)}, by the cost model of millrace advise; "
-                         'try select="none"')
+                         f'try {remedy}')
 
 
 def _rate(bits):
