@@ -61,7 +61,7 @@ check_own_libraries() {
     name=$(dpkg-deb --field "$deb" Package)
     while read -r library; do
       owner=$(cd "$folder" && find . -name "$library" | cut -d / -f 2 | head -n 1)
-      [ "$owner" = "$name" ] || dpkg-deb --field "$deb" Depends | grep -F -- "$owner (=" >/dev/null ||
+      [ "$owner" = "$name" ] || { [ -n "$owner" ] && dpkg-deb --field "$deb" Depends | grep -F -- "$owner (=" >/dev/null; } ||
         { say "$name links to $library, and does not depend on ${owner:-its package}"; exit 1; }
     done < <(find "$folder/$name" -type f -exec readelf -d {} + 2>/dev/null | sed -n 's/.*(NEEDED).*\[\(libmillrace[^]]*\)\].*/\1/p' | sort -u)
   done

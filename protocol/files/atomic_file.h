@@ -39,7 +39,8 @@ class AtomicFile {
   Status write(ByteSpan bytes);
 
   /// Makes it the file at `path`. Errors io: the old file stays. Where all is on the disk and only the rename fails,
-  /// the temporary file stays as well, and the sentence names it.
+  /// the temporary file stays as well, and the sentence names it. Where a file without a name can get none (a folder
+  /// that became read-only, a quota), it is lost with this object.
   Status commit();
 
   const std::string& path() const { return path_; }

@@ -89,6 +89,7 @@ void ShardCore::close(Job& job, std::optional<protocol::Body> last_message, std:
 bool ShardCore::close_if_over(Job& job, const protocol::JobRecord& record, StoreEnd store, Actions& actions) {
   if (!record.membership.finished) return false;
   const bool is_left = record.membership.members.empty();
+  if (!is_left) log(Severity::kError, end_sentence(record), actions);
   close(job, is_left ? std::nullopt : std::optional<protocol::Body>(end_abort(record)), is_left ? "finished" : "ended",
         actions, store);
   return true;

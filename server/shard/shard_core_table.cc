@@ -303,7 +303,7 @@ void ShardCore::remove(Job& job, std::span<const protocol::Member> members, Leav
                              .code = std::string(shard_table_name_of(leaving)),
                              .sentence = "it " + why_removed(leaving, job.spec())});
   }
-  // Ended by this removal. Where another shard ended the job before, adopt() logs it.
+  // Ended by this removal. Where another shard ended the job before, close_if_over() logs it.
   if (!removed.empty() && record->membership.finished && !record->membership.members.empty()) {
     log(Severity::kError, record->end_reason, actions);
     return close(job, end_abort(*record), "too_few_workers", actions);

@@ -88,7 +88,7 @@ class FullDisks(Nemesis):
         disk.fill()
         newcomers = []
         for worker in range(WORKERS):
-            flags = [*self.train_flags(cluster, self.folder / "next", worker)]
+            flags = [*self.train_flags(cluster, self.folder / "next", worker), "--connect-timeout", f"{TIMEOUT_S}s"]
             flags[flags.index("--job") + 1] = "next"
             newcomers.append(start("train", *flags))
         self.addCleanup(self.end_workers, newcomers)
@@ -98,7 +98,7 @@ class FullDisks(Nemesis):
 
         cluster.wait_for(lambda: any(one["count"] > 1 for one in refused()), "no worker of the new job is refused twice")
         self.assertRegex(refused()[0]["sentence"], "disk is full")
-        self.assertIn("disk is full", cluster.status(0)["table_error"])
+        cluster.wait_for(lambda: "disk is full" in (cluster.status(0)["table_error"] or ""), "shard 0 has no trouble")
         self.assertEqual([worker.poll() for worker in newcomers], [None] * WORKERS, "workers of the new job do not wait")
         for worker in workers:  # their ends need no table
             self.assertEqual(worker.wait(TIMEOUT_S), 0)

@@ -179,8 +179,9 @@ Command add_end(CLI::App& cluster) {
   app->add_option("job", flags->job, "name of the job")->required()->type_name("JOB");
   app->add_option("--reason", flags->reason, "for the workers' error, and the shards' logs")->type_name("TEXT");
   app->footer(
-      "Each shard aborts the job's workers with code unavailable. A save of the job stays. The next job may have the "
-      "name at once.\n\n"
+      "Each shard aborts the job's workers with code unavailable, and saves its store once more. The next job may have "
+      "the name at\nonce. So stop first what starts the workers again (torchrun, Kubernetes, systemd): they would "
+      "begin it.\n\n"
       "Exit codes: 0 ended; 2 no such job is open; 4 the table does not answer, and the job may have ended; 5 its "
       "membership\n"
       "changes all the time.\n\n"

@@ -217,9 +217,9 @@ struct Link {
   TimeNs next_attempt = 0;
   TimeNs retry_interval = 0;
   uint32_t attempts = 0;
-  Error last_trouble;  ///< of the last failed attempt, or the shard's Refuse. An empty message: none
-  /// Beginning of the temporary Refuses of that code. Empty: the last trouble is no temporary Refuse.
-  std::optional<TimeNs> refused_since;
+  Error last_trouble;                  ///< of the last failed attempt, or the shard's Refuse. An empty message: none
+  bool refused_for_now = false;        ///< the last trouble is a temporary Refuse: the shard is alive
+  std::optional<TimeNs> in_use_since;  ///< first Refuse with identity_in_use since the last Welcome
   TimeNs last_heard = 0;
   TimeNs next_heartbeat = 0;
   uint64_t heartbeats = 0;

@@ -70,9 +70,8 @@ void SessionCore::Impl::schedule_retry(Link& link, TimeNs now) {
   // The job waits for this process, and a killed process loses the number after two heartbeats and at least a second
   // (R9). Later a live process has the number, and each Hello costs the shard a look into the table.
   const TimeNs beat = std::max(heartbeat_interval(config), kNsPerS / 2);
-  if (link.refused_since && link.last_trouble.code == ErrorCode::kIdentityInUse &&
-      now - *link.refused_since < kSoonHeartbeats * beat)
-    most = std::min(most, beat / 4);
+  const bool in_use = link.refused_for_now && link.last_trouble.code == ErrorCode::kIdentityInUse;
+  if (in_use && now - *link.in_use_since < kSoonHeartbeats * beat) most = std::min(most, beat / 4);
   const TimeNs least = std::min(config.reconnect_after, most);
   link.retry_interval = link.retry_interval == 0 ? least : std::min(link.retry_interval * 2, most);
   link.next_attempt = now + jittered(link.retry_interval);
@@ -114,7 +113,7 @@ void SessionCore::Impl::on_disconnected(uint32_t shard, const Error& trouble, Ti
   const bool foreign = !keys_failed && link.state == LinkState::kConnecting && link.accepted;
   link.state = LinkState::kDown;
   link.last_trouble = {trouble.code, foreign ? kForeign : trouble.message};
-  link.refused_since.reset();
+  link.refused_for_now = false;
   link.deferred_messages.clear();
   // Also after failed keys: the shard's allowed keys may still be on their way to it.
   schedule_retry(link, now);
@@ -196,7 +195,7 @@ void SessionCore::Impl::tick_link(uint32_t shard, TimeNs now, Actions& actions) 
 /// welcomed this worker refuses for now.
 TimeNs SessionCore::Impl::join_deadline() const {
   const bool refused =
-      std::ranges::all_of(links, [](const Link& link) { return link.ever_welcomed || link.refused_since; });
+      std::ranges::all_of(links, [](const Link& link) { return link.ever_welcomed || link.refused_for_now; });
   const TimeNs more = refused ? TimeNs{config.spec.dead_after.count()} * kNsPerMs : 0;
   return started_at + config.connect_timeout + more;
 }

@@ -139,7 +139,8 @@ void SessionCore::Impl::on_welcome(uint32_t shard, const protocol::Header& heade
   link.state = LinkState::kWelcomed;
   link.retry_interval = 0;
   link.last_trouble = {};
-  link.refused_since.reset();
+  link.refused_for_now = false;
+  link.in_use_since.reset();
   link.next_heartbeat = now + TimeNs{config.spec.heartbeat.count()} * kNsPerMs;
   progress_at = now;
   begin_when_all_joined(now, actions);
@@ -171,7 +172,8 @@ void SessionCore::Impl::on_refuse(uint32_t shard, const protocol::Refuse& refuse
   if (link.last_trouble.message != refuse.sentence) {
     log(actions, Severity::kWarning, shard_text(shard) + " refuses for now: " + refuse.sentence);
   }
-  if (!link.refused_since || link.last_trouble.code != refuse.code) link.refused_since = now;
+  link.refused_for_now = true;
+  if (refuse.code == ErrorCode::kIdentityInUse && !link.in_use_since) link.in_use_since = now;
   link.last_trouble = {refuse.code, refuse.sentence};
   if (link.state != LinkState::kDown) link.state = LinkState::kGreeting;
   schedule_retry(link, now);

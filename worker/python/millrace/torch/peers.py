@@ -119,12 +119,15 @@ def exchange_through(store, name, rank, world_size, timeout, error):
     _groups[name] += 1
 
     def exchange(own):
-        keys = [f"millrace/{name}/{number}/{of}" for of in range(world_size)]
+        group = f"millrace/{name}/{number}"
+        keys = [f"{group}/{of}" for of in range(world_size)]
         store.set(keys[rank], own)
         store.add(f"{keys[rank]}/set", 1)
-        missing, deadline = list(range(world_size)), time.monotonic() + timeout
-        while missing := [of for of in missing if store.add(f"{keys[of]}/set", 0) == 0]:
+        store.add(f"{group}/count", 1)
+        deadline = time.monotonic() + timeout
+        while store.add(f"{group}/count", 0) < world_size:
             if time.monotonic() > deadline:
+                missing = [of for of in range(world_size) if store.add(f"{keys[of]}/set", 0) == 0]
                 raise error(f"no address of rank {', '.join(map(str, missing))} is in torch's store after {timeout:g} s", "timeout")
             time.sleep(_LOOK_S)
         addresses = [store.get(key).decode() for key in keys]
