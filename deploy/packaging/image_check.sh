@@ -20,6 +20,8 @@ mapfile -t entry_point < <(field ENTRYPOINT | python3 -c 'import json, sys; prin
 uid=$(awk -F: -v name="$user" '$1 == name { print $3 }' "$root/etc/passwd")
 gid=$(awk -F: -v name="$user" '$1 == name { print $4 }' "$root/etc/passwd")
 
+[ "$uid" -ne 0 ] || { echo "the image's user is root"; exit 1; }
+
 # inside COMMAND…: as the image's user, without any capability. The command takes the place of this process.
 inside() {
   exec chroot "$root" /usr/bin/setpriv --reuid="$uid" --regid="$gid" --clear-groups --no-new-privs --bounding-set=-all --inh-caps=-all \
