@@ -15,8 +15,12 @@ the time in communication; ratios are those of one round, and medians are over r
     millrace            select topk:0.01, values without loss
     millrace_reselect   the same, where the shards return the largest 1 % of the sum, and keep the rest for later
 
-Limits: all processes share this machine's processors, so the ranks' passes and Millrace's selection and coding wait for
-each other. processor_ms has their sum over the ranks, shards_processor_ms that of the shards.
+processor_ms is the processor time that communication adds to a step, summed over the ranks; shards_processor_ms is the
+shards' in a step.
+
+Limits: all processes share this machine's processors, so the selections and codings of all ranks wait for each other.
+With fewer processors than hosts, Millrace's time is bound by processors, and gloo's f32 by the link. gloo adds fp16 in
+software, so its time is of processors, too: a rank sends half of f32's bytes, and may take longer.
 
 Exit codes: 0 measured and within the goals (--json: measured), 1 beyond them or failed, 77 this machine lacks something.
 """

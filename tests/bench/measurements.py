@@ -186,7 +186,7 @@ def rounds():
            for key, label, scale in (("communication_ms", "ms", 1), ("processor_ms", "processor ms of the ranks", 1),
                                      ("shards_processor_ms", "processor ms of the shards", 1), ("bytes_sent", "MB sent by a rank", 1e-6),
                                      ("bytes_received", "MB received by a rank", 1e-6))
-           if key != "shards_processor_ms" or scheme.startswith("millrace"))), repetitions=3)
+           if key != "shards_processor_ms" or scheme.startswith("millrace"))), repetitions=2)
     yield Measurement(
         "trace_cost", "Rounds through shards", "Small steps of 2 workers and 2 shards while `millrace trace` records them, and while nothing asks.",
         "tests/bench/trace_cost.py --programs $MILLRACE_PROGRAMS --json",
