@@ -51,6 +51,11 @@ def row(algorithm, key, **more):
     return ("rows", {"algorithm": algorithm, **more}, key)
 
 
+def ddp_row(scheme, key):
+    """The path of a key of a row of ddp_step.py."""
+    return ("rows", {"scheme": scheme}, key)
+
+
 SELECTIONS = (("exact", "exact"), ("trimmed", "trimmed"), ("binary search", "binary_search"), ("GSpar, greedy", "gspar"),
               ("threshold reuse, drifting data", "threshold_reuse"))
 TRACES = (("cnn-step20", "CNN, step 20"), ("cnn-step300", "CNN, step 300"), ("lstm-step20", "LSTM, step 20"), ("lstm-step100", "LSTM, step 100"))
@@ -134,6 +139,7 @@ def rounds():
          Figure("half is carried", row("half_carried", "ratio_to_memory_pass")),
          Figure("everything is carried, ms", row("all_carried", "round_ms")), Figure("half is carried, ms", row("half_carried", "round_ms"))))
     serve = "millrace-bench serve --workers 4 --shards 2 --dimension 16777216 --density 0.01 --rounds 50"
+    ddp_schemes = (("f32", "gloo, f32"), ("16_bits", "gloo, 16 bits"), ("millrace", "Millrace"), ("millrace_reselect", "Millrace, 1 % returns"))
     yield Measurement(
         "serve_loopback", "Rounds through shards", "A whole round of 4 workers and 2 shards on loopback, n = 2^24, 1 %.",
         f"{serve} --only lossless --json",
@@ -170,6 +176,19 @@ def rounds():
         (Figure("the hook beyond the C++ session, ms a bucket", ("whole_overhead_ms",), Goal(AT_MOST, 0.3)),
          Figure("the hook over the C++ session", ("whole_ratio",)), Figure("of the pushes, ms", ("push_overhead_ms",)),
          Figure("a bucket from C++ threads, ms", ("session_whole_ms",))))
+    yield Measurement(
+        "ddp_step", "Rounds through shards",
+        "Time in communication of a step of PyTorch's DDP, over DDP's by gloo: 25 M parameters, 4 ranks and 2 shards behind 1 Gbit/s each.",
+        "/usr/bin/python3 tests/bench/ddp_step.py --programs $MILLRACE_PROGRAMS --package $MILLRACE_PROGRAMS/../python --json",
+        (Figure("1 % without loss, over gloo's f32", ddp_row("millrace", "over_f32"), Goal(AT_MOST, 0.06)),
+         Figure("1 % without loss, over gloo's 16 bits", ddp_row("millrace", "over_16_bits"), Goal(AT_MOST, 0.12)),
+         Figure("the same, 1 % returns, over gloo's f32", ddp_row("millrace_reselect", "over_f32")),
+         Figure("a step without communication, ms", ddp_row("f32", "alone_ms")),
+         *(Figure(f"{title}, {label}", ddp_row(scheme, key), scale=scale) for scheme, title in ddp_schemes
+           for key, label, scale in (("communication_ms", "ms", 1), ("processor_ms", "processor ms of the ranks", 1),
+                                     ("shards_processor_ms", "processor ms of the shards", 1), ("bytes_sent", "MB sent by a rank", 1e-6),
+                                     ("bytes_received", "MB received by a rank", 1e-6))
+           if key != "shards_processor_ms" or scheme.startswith("millrace"))), repetitions=2)
     yield Measurement(
         "trace_cost", "Rounds through shards", "Small steps of 2 workers and 2 shards while `millrace trace` records them, and while nothing asks.",
         "tests/bench/trace_cost.py --programs $MILLRACE_PROGRAMS --json",

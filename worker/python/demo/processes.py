@@ -65,6 +65,10 @@ class Processes:
         self._processes.append((name, process, log))
         return process
 
+    def pids(self):
+        """Returns the process numbers of all that were started; a command keeps its number on a host."""
+        return [process.pid for _, process, _ in self._processes]
+
     def start_shards(self, hosts):
         """Starts a shard on each of the hosts. Returns their addresses."""
         addresses = []

@@ -1,0 +1,107 @@
+"""One rank of ddp_step.py: the same steps by each exchange in turn, with and without communication.
+
+    ddp_step_rank.py '{"width": 2048, "layers": 6, "batch": 4, "warmup": 2, "rounds": 15, "servers": "tcp://…", "shards": [PID, …]}'
+
+RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are torchrun's. Rank 0 prints one line of JSON at the end: `steps`, the
+records of all ranks' steps, and `label16`, the 16-bit type of gloo.
+"""
+
+import contextlib
+import json
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+
+import millrace
+from trace_cost import ROOT, processor_seconds
+
+sys.path.insert(0, str(ROOT / "worker/python/examples"))
+from char_transformer import half_precision_hook  # pylint: disable=wrong-import-position
+
+MILLRACE = {"millrace": {}, "millrace_reselect": {"reselect": "topk:0.01"}}
+SCHEMES = ("f32", "16_bits", *MILLRACE)
+SELECT = "topk:0.01"
+
+
+def network(run):
+    """Returns a network of equal layers, the same at all ranks."""
+    torch.manual_seed(1)
+    layers = [part for _ in range(run["layers"]) for part in (nn.Linear(run["width"], run["width"]), nn.ReLU())]
+    return nn.Sequential(*layers[:-1])
+
+
+def bytes_of_link():
+    """Returns the bytes that this host has sent, and those that it has received."""
+    for line in Path("/proc/net/dev").read_text(encoding="ascii").splitlines():
+        name, _, counters = line.partition(":")
+        if name.strip() == "eth0":
+            fields = counters.split()
+            return int(fields[8]), int(fields[0])
+    return 0, 0
+
+
+class Replica:
+    """The network under DDP, with the exchange of one scheme.
+
+    Gradients are views of DDP's buckets: it copies none, so the exchange alone makes the difference.
+    """
+
+    def __init__(self, run, scheme):
+        self.ddp, self.note, self.mill = DistributedDataParallel(network(run), gradient_as_bucket_view=True), "", None
+        if scheme == "16_bits":
+            self.note, hook = half_precision_hook()
+            self.ddp.register_comm_hook(None, hook)
+        if scheme in MILLRACE:
+            self.mill = millrace.State(run["servers"], job=scheme, select=SELECT, model=self.ddp, summary_every=0, **MILLRACE[scheme])
+            self.ddp.register_comm_hook(self.mill, millrace.hook)
+
+    def step(self, inputs, targets, talks, shards):
+        """Returns the record of one forward and backward pass, which all ranks begin together."""
+        for parameter in self.ddp.parameters():
+            if parameter.grad is not None:
+                parameter.grad.zero_()
+        dist.barrier()
+        of_shards, of_rank, (sent, received) = processor_seconds(shards), time.process_time(), bytes_of_link()
+        began = time.monotonic()
+        with contextlib.nullcontext() if talks else self.ddp.no_sync():
+            cross_entropy(self.ddp(inputs), targets).backward()
+        seconds = time.monotonic() - began
+        of_rank = time.process_time() - of_rank
+        dist.barrier()  # the others' bytes and processor time are complete, too
+        after = bytes_of_link()
+        return {"seconds": seconds, "processor_s": of_rank, "shards_processor_s": processor_seconds(shards) - of_shards,
+                "bytes_sent": after[0] - sent, "bytes_received": after[1] - received,
+                "checksum": sum(parameter.grad.sum().item() for parameter in self.ddp.parameters()) if talks else None}
+
+
+def main():
+    run = json.loads(sys.argv[1])
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    replicas = {scheme: Replica(run, scheme) for scheme in SCHEMES}
+    draw, records = torch.Generator().manual_seed(rank), []
+    for number in range(-run["warmup"], run["rounds"]):
+        batch = torch.randn(run["batch"], run["width"], generator=draw), torch.randint(0, run["width"], (run["batch"],), generator=draw)
+        turn = number % len(SCHEMES)
+        for scheme in SCHEMES[turn:] + SCHEMES[:turn]:
+            for talks in (True, False) if number % 2 else (False, True):
+                record = replicas[scheme].step(*batch, talks, run["shards"])
+                records.append({"rank": rank, "round": number, "scheme": scheme, "talks": talks, **record})
+    collected = [None] * dist.get_world_size() if rank == 0 else None
+    dist.gather_object(records, collected)
+    if rank == 0:
+        print(json.dumps({"steps": sum(collected, []), "label16": replicas["16_bits"].note}), flush=True)
+    for replica in replicas.values():
+        if replica.mill:
+            replica.mill.finish()
+
+
+if __name__ == "__main__":
+    main()
