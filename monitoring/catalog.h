@@ -132,6 +132,7 @@ struct ShardMetrics {
   CounterFamily table_errors;            ///< [code] of the membership table
   CounterFamily keys_refused;            ///< none; connections whose key is not allowed
   GaugeFamily key_files_skipped;         ///< none; of the folder of allowed keys
+  GaugeFamily certificate_end_time;      ///< [certificate] of other ports and of the table: the earliest end
   GaugeFamily live_workers;              ///< [job]
   GaugeFamily epoch;                     ///< [job]
   GaugeFamily retained_updates;          ///< [job] not yet acknowledged by all
@@ -214,7 +215,8 @@ struct PeerMetrics {
 struct HttpMetrics {
   explicit HttpMetrics(Metrics& metrics);
 
-  CounterFamily refused;  ///< [reason]
+  CounterFamily refused;             ///< [reason]
+  GaugeFamily certificate_end_time;  ///< [certificate] the earliest end of a file's certificates
 };
 
 }  // namespace millrace::monitoring

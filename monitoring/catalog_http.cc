@@ -6,11 +6,15 @@
 namespace millrace::monitoring {
 namespace {
 
-constexpr std::array<MetricInfo, 1> kHttpMetrics = {{
+constexpr std::array<MetricInfo, 2> kHttpMetrics = {{
     {.name = "millrace_http_refused_total",
      .kind = MetricKind::kCounter,
      .labels = kHttpRefusal,
      .help = "Requests and connections that the HTTP port refused, by reason"},
+    {.name = "millrace_http_certificate_end_time_seconds",
+     .kind = MetricKind::kGauge,
+     .labels = kPortCertificate,
+     .help = "Unix time at which the first certificate of the HTTP port ends"},
 }};
 
 }  // namespace
@@ -18,6 +22,8 @@ constexpr std::array<MetricInfo, 1> kHttpMetrics = {{
 std::span<const MetricInfo> http_metric_infos() { return kHttpMetrics; }
 
 HttpMetrics::HttpMetrics(Metrics& metrics)
-    : refused(metrics, kHttpMetrics[index_of(kHttpMetrics, "millrace_http_refused_total")]) {}
+    : refused(metrics, kHttpMetrics[index_of(kHttpMetrics, "millrace_http_refused_total")]),
+      certificate_end_time(metrics,
+                           kHttpMetrics[index_of(kHttpMetrics, "millrace_http_certificate_end_time_seconds")]) {}
 
 }  // namespace millrace::monitoring

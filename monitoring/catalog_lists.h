@@ -28,6 +28,9 @@ inline constexpr std::array kEndings = {"finished"sv,        "ended"sv,     "sup
                                         "too_few_workers"sv, "abandoned"sv, "removed"sv,
                                         "limit_exceeded"sv,  "malformed"sv, "shutdown"sv};
 inline constexpr std::array kHttpRefusals = {"token"sv, "handshake"sv, "busy"sv, "surplus"sv};
+// Files of certificates, by their flags.
+inline constexpr std::array kPortCertificates = {"http-tls"sv};
+inline constexpr std::array kShardCertificates = {"http-ca"sv, "table-ca"sv, "table-cert"sv};
 inline constexpr std::array kWorkerDrops = {"stale"sv, "malformed"sv, "unexpected"sv};
 }  // namespace values
 
@@ -41,6 +44,8 @@ inline constexpr LabelInfo kDirectionLabel = {"direction", values::kDirections};
 inline constexpr std::array<LabelInfo, 1> kJob = {kJobLabel};
 inline constexpr std::array<LabelInfo, 1> kReason = {kReasonLabel};
 inline constexpr std::array<LabelInfo, 1> kHttpRefusal = {{{"reason", values::kHttpRefusals}}};
+inline constexpr std::array<LabelInfo, 1> kPortCertificate = {{{"certificate", values::kPortCertificates}}};
+inline constexpr std::array<LabelInfo, 1> kShardCertificate = {{{"certificate", values::kShardCertificates}}};
 inline constexpr std::array<LabelInfo, 1> kWorkerDrop = {{{"reason", values::kWorkerDrops}}};
 inline constexpr std::array<LabelInfo, 1> kEnding = {{{"reason", values::kEndings}}};
 inline constexpr std::array<LabelInfo, 1> kCode = {{{"code", {}}}};

@@ -6,7 +6,7 @@
 namespace millrace::monitoring {
 namespace {
 
-constexpr std::array<MetricInfo, 55> kShardMetrics = {{
+constexpr std::array<MetricInfo, 56> kShardMetrics = {{
     {.name = "millrace_shard_messages_total",
      .kind = MetricKind::kCounter,
      .labels = kMessage,
@@ -189,6 +189,11 @@ constexpr std::array<MetricInfo, 55> kShardMetrics = {{
      .kind = MetricKind::kGauge,
      .help = "Files of the folder of allowed keys that have no usable key",
      .shown = Shown::kDetail},
+    {.name = "millrace_shard_certificate_end_time_seconds",
+     .kind = MetricKind::kGauge,
+     .labels = kShardCertificate,
+     .help = "Unix time at which the first certificate of a file for other ports or for the table ends; 0: the file is "
+             "unusable"},
     {.name = "millrace_shard_live_workers",
      .kind = MetricKind::kGauge,
      .labels = kJob,
@@ -278,6 +283,8 @@ ShardMetrics::ShardMetrics(Metrics& metrics)
       table_errors(metrics, kShardMetrics[index_of(kShardMetrics, "millrace_shard_table_errors_total")]),
       keys_refused(metrics, kShardMetrics[index_of(kShardMetrics, "millrace_shard_keys_refused_total")]),
       key_files_skipped(metrics, kShardMetrics[index_of(kShardMetrics, "millrace_shard_key_files_skipped")]),
+      certificate_end_time(metrics,
+                           kShardMetrics[index_of(kShardMetrics, "millrace_shard_certificate_end_time_seconds")]),
       live_workers(metrics, kShardMetrics[index_of(kShardMetrics, "millrace_shard_live_workers")]),
       epoch(metrics, kShardMetrics[index_of(kShardMetrics, "millrace_shard_epoch")]),
       retained_updates(metrics, kShardMetrics[index_of(kShardMetrics, "millrace_shard_kept_updates")]),

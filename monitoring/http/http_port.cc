@@ -214,17 +214,19 @@ class HttpPort::Impl {
   /// Appends this port's metrics to those of its program.
   HttpHandlers with_own_metrics(HttpHandlers handlers) {
     handlers.metrics_text = [this, text = std::move(handlers.metrics_text)] {
+      const std::optional<int64_t> end = protection_ ? protection_->certificate_end() : std::nullopt;
+      if (end) own_.certificate_end_time.with({"http-tls"}).set(static_cast<double>(*end));
       return text() + metrics_.prometheus_text();
     };
     return handlers;
   }
 
   Metrics metrics_;
-  const CounterFamily refused_ = HttpMetrics(metrics_).refused;
-  Counter& refused_tokens_ = refused_.with({"token"});
-  Counter& failed_handshakes_ = refused_.with({"handshake"});
-  Counter& busy_answers_ = refused_.with({"busy"});
-  Counter& surplus_connections_ = refused_.with({"surplus"});
+  const HttpMetrics own_{metrics_};
+  Counter& refused_tokens_ = own_.refused.with({"token"});
+  Counter& failed_handshakes_ = own_.refused.with({"handshake"});
+  Counter& busy_answers_ = own_.refused.with({"busy"});
+  Counter& surplus_connections_ = own_.refused.with({"surplus"});
   const HttpHandlers handlers_;
   const std::shared_ptr<HttpProtection> protection_;
   protocol::StreamListeners listeners_;

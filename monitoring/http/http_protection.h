@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -22,6 +24,8 @@ class HttpProtection {
   virtual bool accepts(std::string_view token) const = 0;
   /// Returns the channel of a connection that a client has opened; nullptr: no memory is left.
   virtual std::unique_ptr<ByteChannel> open(const Descriptor& socket) const = 0;
+  /// Returns when the first of the port's certificates ends, in Unix seconds; nothing: the port has none.
+  virtual std::optional<int64_t> certificate_end() const = 0;
   /// Reads the files again. Error: they stay as they were.
   virtual Status reload() = 0;
 };
@@ -38,6 +42,8 @@ class HttpCaller {
   /// Returns whether the user named this address: the token may go there without TLS if it is loopback. Any process can
   /// listen where a table or another process says.
   virtual bool is_named(std::string_view address) const = 0;
+  /// Returns when the first of the trusted certificates ends, in Unix seconds; nothing: there are none.
+  virtual std::optional<int64_t> certificate_end() const = 0;
   /// Returns the channel to the server that must prove to be `host`; nullptr: no certificate can prove that name.
   virtual std::unique_ptr<ByteChannel> open(const Descriptor& socket, const std::string& host) const = 0;
 };

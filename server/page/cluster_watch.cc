@@ -59,8 +59,9 @@ Json worker_status(const std::string& text) {
   const auto said = nlohmann::json::parse(text, nullptr, false);
   if (!said.is_object() || !said.contains("job") || !said["job"].is_string() || !said.contains("worker")) return {};
   Json status = {{"job", plain_text_of(said["job"].get_ref<const std::string&>(), kTextBytesMax)}};
-  for (const char* name : {"worker", "rounds", "sent_bytes", "received_bytes", "dense_bytes", "residual_norm",
-                           "blocked_seconds", "communication_seconds", "resends", "reconnects"}) {
+  for (const char* name :
+       {"worker", "rounds", "sent_bytes", "received_bytes", "dense_bytes", "residual_norm", "blocked_seconds",
+        "communication_seconds", "select_seconds", "encode_seconds", "apply_seconds", "resends", "reconnects"}) {
     const auto found = said.find(name);
     if (found != said.end() && found->is_number() && std::isfinite(found->get<double>())) status[name] = *found;
   }

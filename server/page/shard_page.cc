@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "monitoring/http/http_client.h"
+#include "monitoring/http/secure/tls.h"
 
 namespace millrace::server {
 namespace {
@@ -46,6 +47,17 @@ std::shared_ptr<const monitoring::HttpCaller> ShardPage::caller_now() const {
   return caller_;
 }
 
+/// The table's files are read here, as each new connection to etcd reads them.
+void ShardPage::update_certificate_ends() const {
+  const auto set = [this](const char* flag, int64_t end) {
+    certificate_end_time_.with({flag}).set(static_cast<double>(end));
+  };
+  const auto caller = caller_now();
+  if (const auto end = caller ? caller->certificate_end() : std::nullopt) set("http-ca", *end);
+  if (!table_.ca_file.empty()) set("table-ca", monitoring::read_certificate_end(table_.ca_file).value_or(0));
+  if (!table_.cert_file.empty()) set("table-cert", monitoring::read_certificate_end(table_.cert_file).value_or(0));
+}
+
 Result<std::unique_ptr<monitoring::HttpPort>> ShardPage::open(const std::string& http, const std::string& own_address,
                                                               monitoring::HttpHandlers handlers) {
   auto protection = monitoring::open_http_protection(http, security_);
@@ -60,6 +72,10 @@ Result<std::unique_ptr<monitoring::HttpPort>> ShardPage::open(const std::string&
   sources.own_address = own_address;
   sources.own_status = handlers.status_json;
   sources.workers = workers_;
+  handlers.metrics_text = [this, text = std::move(handlers.metrics_text)] {
+    update_certificate_ends();
+    return text();
+  };
   handlers.more_json["/history"] = [this] { return history_.json(monotonic_now_ns()); };
   handlers.more_json["/cluster"] = [this] {
     ClusterWatch* const watch = watch_.load();

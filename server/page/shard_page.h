@@ -10,8 +10,10 @@
 
 #include "kernels/base/clock.h"
 #include "kernels/base/log_line.h"
+#include "monitoring/catalog.h"
 #include "monitoring/http/http_port.h"
 #include "monitoring/http/secure/http_security.h"
+#include "monitoring/metrics.h"
 #include "monitoring/status/shard_status.h"
 #include "protocol/table/open_table.h"
 #include "server/page/cluster_watch.h"
@@ -23,10 +25,15 @@ namespace millrace::server {
 /// /probe answers 1 MiB, by which `millrace doctor` measures a path.
 class ShardPage {
  public:
+  /// metrics   of the shard; gets the ends of the certificates for other ports and for the table.
   /// security  of the port, and of the ports that it asks.
   /// workers   "HOST:PORT" of workers' HTTP ports (--page-workers).
-  ShardPage(protocol::TableFlags table, monitoring::HttpSecurityOptions security, std::vector<std::string> workers)
-      : table_(std::move(table)), security_(std::move(security)), workers_(std::move(workers)) {}
+  ShardPage(monitoring::Metrics& metrics, protocol::TableFlags table, monitoring::HttpSecurityOptions security,
+            std::vector<std::string> workers)
+      : certificate_end_time_(monitoring::ShardMetrics(metrics).certificate_end_time),
+        table_(std::move(table)),
+        security_(std::move(security)),
+        workers_(std::move(workers)) {}
 
   /// Adds the shard's report of this second. Threads  the loop's.
   void add(const StatusReport& report, TimeNs now) { history_.add(report, now); }
@@ -47,6 +54,9 @@ class ShardPage {
  private:
   std::shared_ptr<const monitoring::HttpCaller> caller_now() const;
 
+  void update_certificate_ends() const;
+
+  const monitoring::GaugeFamily certificate_end_time_;
   const protocol::TableFlags table_;
   const monitoring::HttpSecurityOptions security_;
   const std::vector<std::string> workers_;

@@ -169,7 +169,7 @@ class ShardProcess::Loop {
   std::string address_;
   std::string http_address_;
   uint64_t incarnation_ = 0;
-  ShardPage page_{options_.table, options_.http_security, options_.page_workers};
+  ShardPage page_{metrics_, options_.table, options_.http_security, options_.page_workers};
   std::unique_ptr<monitoring::HttpPort> http_;  ///< last: its threads ask the others
 };
 

@@ -13,9 +13,11 @@ import sys
 import tempfile
 import time
 import unittest
+import urllib.request
 from pathlib import Path
 
 import etcd_members
+from certificates import end_of, exported_ends
 from commands import PROGRAMS, TIMEOUT_S
 from shards_by_hand import SHARDS, ShardsByHand
 
@@ -147,6 +149,32 @@ class SecureEtcd(unittest.TestCase):
         process.send_signal(signal.SIGTERM)
         _, err = process.communicate(timeout=TIMEOUT_S)
         self.assertEqual((process.returncode, json.loads(line)["incarnation"]), (0, 1), err)
+
+    def test_MetricsHaveTheEndsOfTheFilesCertificates(self):
+        """Without SIGHUP: the next connection to etcd reads the file as it is then."""
+        now = self.folder / "now.pem"
+        shutil.copy(self.folder / "client.pem", now)
+        process = subprocess.Popen([PROGRAMS / "millrace-server", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--json",
+                                    *self.flags(**{"table-cert": "now.pem", "table": self.etcd.table("/millrace/ends")})], cwd=self.folder,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(process.communicate)
+        self.addCleanup(process.kill)
+        http = json.loads(process.stdout.readline())["http"]
+
+        def shown():
+            with urllib.request.urlopen(f"http://{http}/metrics", timeout=TIMEOUT_S) as answer:
+                return exported_ends(answer.read().decode())
+
+        ca, client = end_of(self.folder / "ca.pem"), end_of(now)
+        self.assertEqual(shown(), {"table-ca": ca, "table-cert": client})
+        self.openssl("x509", "-req", "-in", "client.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "30", "-out", "now.pem")
+        self.assertGreater(end_of(now), client)
+        self.assertEqual(shown(), {"table-ca": ca, "table-cert": end_of(now)})
+        for text in ("", "-----BEGIN CERTIFICATE-----\nnone\n-----END CERTIFICATE-----\n"):
+            now.write_text(text, encoding="utf-8")
+            self.assertEqual(shown(), {"table-ca": ca, "table-cert": 0})
+        now.unlink()
+        self.assertEqual(shown(), {"table-ca": ca, "table-cert": 0})
 
     def test_WhatEtcdRefusesIsSaidWithTheFlagToCheck(self):
         for sentence, code, changed in (("--table-user", 6, {"table-password-file": "wrong"}), ("--table-user", 6, {"table": self.etcd.table("/other")}),

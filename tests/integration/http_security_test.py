@@ -17,11 +17,12 @@ import tempfile
 import time
 import unittest
 import urllib.error
+import urllib.parse
 import urllib.request
 from pathlib import Path
 
 import browser
-from certificates import OPENSSL, certify
+from certificates import OPENSSL, certify, end_of, exported_ends
 from commands import PROGRAMS, TIMEOUT_S, made_up_rows, millrace, run, start
 from reserved_ports import ReservedPorts
 from shards_by_hand import SHARDS, Cluster
@@ -179,10 +180,12 @@ class Security(unittest.TestCase):
 
     @unittest.skipIf(shutil.which("prometheus") is None, "there is no prometheus")
     def test_PrometheusScrapesWithTheToken(self):
+        monitoring = Path(__file__).resolve().parents[2] / "monitoring"
         config = self.folder / "prometheus.yml"
         targets = json.dumps([line["http"] for line in self.cluster.lines])
         config.write_text(f"""
-global: {{scrape_interval: 500ms, scrape_timeout: 500ms}}
+global: {{scrape_interval: 500ms, scrape_timeout: 500ms, evaluation_interval: 500ms}}
+rule_files: [{monitoring / "rules/alerts.yml"}]
 scrape_configs:
   - job_name: millrace-shards
     scheme: https
@@ -198,11 +201,25 @@ scrape_configs:
         self.addCleanup(prometheus.wait)
         self.addCleanup(prometheus.kill)
 
-        def all_are_up():
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/query?query=up", timeout=TIMEOUT_S) as answer:
-                return [one["value"][1] for one in json.load(answer)["data"]["result"]] == ["1"] * SHARDS
+        def query(expression):
+            words = urllib.parse.urlencode({"query": expression})
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/query?{words}", timeout=TIMEOUT_S) as answer:
+                return json.load(answer)["data"]["result"]
 
-        self.wait_until(all_are_up)
+        self.wait_until(lambda: [one["value"][1] for one in query("up")] == ["1"] * SHARDS)
+        # The certificates end within two days: the panel shows it, and the alert fires.
+        panels = json.loads((monitoring / "dashboards/cluster.json").read_text(encoding="utf-8"))["panels"]
+        panel = next(one for one in panels if "certificate" in one["title"])
+        for target in panel["targets"]:
+            expression = target["expr"].replace("$instance", ".*")
+            self.wait_until(lambda: len(query(expression)) == SHARDS)
+        shown = sorted((line["http"], flag, "critical") for line in self.cluster.lines for flag in ("http-tls", "http-ca"))
+        alert = 'ALERTS{alertname="MillraceCertificateExpires", alertstate="firing"}'
+
+        def fired():
+            return sorted(tuple(one["metric"][label] for label in ("instance", "certificate", "severity")) for one in query(alert))
+
+        self.wait_until(lambda: fired() == shown)
 
     def test_FilesThatAllMayReadAreRefused(self):
         for name in ("token", "port.key"):
@@ -219,6 +236,49 @@ scrape_configs:
         text = self.refusal("--http-token-file", short)
         self.assertIn("16 to 512", text)
 
+    def start_server(self, folder):
+        """Starts a shard with the folder's now.pem, now.key, token and ca.pem. Returns it and its HTTP address."""
+        stderr = open(folder / "log", "w", encoding="utf-8")
+        self.addCleanup(stderr.close)
+        server = subprocess.Popen([PROGRAMS / "millrace-server", "--table", folder / "table.db", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--json",
+                                   "--http-tls", f"{folder / 'now.pem'},{folder / 'now.key'}", "--http-token-file", folder / "token",
+                                   "--http-ca", folder / "ca.pem"], stdout=subprocess.PIPE, stderr=stderr, text=True)
+        self.addCleanup(server.communicate)
+        self.addCleanup(server.kill)
+        return server, json.loads(server.stdout.readline())["http"]
+
+    def test_MetricsHaveTheEndsOfTheCertificatesThatAShardUses(self):
+        folder = self.folder / "ends"
+        folder.mkdir()
+        certify(folder, "day", 1)
+        certify(folder, "week", 7)
+        certify(folder, "ages", 2_912_000)
+        day, week, ages = (end_of(folder / f"{name}.pem") for name in ("day", "week", "ages"))
+        self.assertLess(abs(day - time.time() - 86_400), TIMEOUT_S)
+        self.assertGreater(ages, 253_370_000_000)  # in the year 9999
+
+        def use(port, ca):
+            for suffix in ("pem", "key"):
+                shutil.copy(folder / f"{port}.{suffix}", folder / f"now.{suffix}")
+            (folder / "ca.pem").write_text("".join((folder / f"{one}.pem").read_text(encoding="utf-8") for one in ca), encoding="utf-8")
+
+        shutil.copy(self.token, folder / "token")
+        use("day", ["ages", "day", "week"])
+        server, http = self.start_server(folder)
+
+        def shown(trusted):
+            return exported_ends(self.get("/metrics", TOKEN, folder / trusted, http)[1])
+
+        self.assertEqual(shown("day.pem"), {"http-tls": day, "http-ca": day})
+        use("week", ["ages"])
+        self.assertEqual(shown("day.pem"), {"http-tls": day, "http-ca": day})
+        server.send_signal(signal.SIGHUP)
+        self.wait_until(lambda: shown("week.pem") == {"http-tls": week, "http-ca": ages})
+        use("day", [])  # ca.pem is empty: both stay as they are in use
+        server.send_signal(signal.SIGHUP)
+        self.wait_until(lambda: "ca.pem: it has no certificate" in (folder / "log").read_text(encoding="utf-8"))
+        self.assertEqual(shown("week.pem"), {"http-tls": week, "http-ca": ages})
+
     def test_SighupReadsTokenAndCertificateAgain(self):
         folder = self.folder / "reload"
         folder.mkdir()
@@ -227,14 +287,7 @@ scrape_configs:
         token, ca, log = folder / "token", folder / "ca.pem", folder / "log"
         shutil.copy(self.token, token)
         shutil.copy(self.ca, ca)
-        stderr = open(log, "w", encoding="utf-8")
-        self.addCleanup(stderr.close)
-        server = subprocess.Popen([PROGRAMS / "millrace-server", "--table", folder / "table.db", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--json",
-                                   "--http-tls", f"{folder / 'now.pem'},{folder / 'now.key'}", "--http-token-file", token, "--http-ca", ca],
-                                  stdout=subprocess.PIPE, stderr=stderr, text=True)
-        self.addCleanup(server.communicate)
-        self.addCleanup(server.kill)
-        http = json.loads(server.stdout.readline())["http"]
+        server, http = self.start_server(folder)
         self.assertEqual(self.get("/status", http=http)[0], 200)
         for suffix in ("pem", "key"):
             shutil.copy(self.folder / f"other.{suffix}", folder / f"now.{suffix}")

@@ -121,6 +121,9 @@ class Page(unittest.TestCase):
             self.assertRegex(row["Lag"], r"^[\d,]+ steps?$")
             self.assertRegex(row["Steps per second"], r"^[\d.,]+$")
             self.assertRegex(row["Time"], r"^blocked \d+ %, exchange [\d.]+ m?s$")
+            times = re.findall(r"(\w+) ([\d.,]+) (?:µs|m?s)(?:, |$)", row["Mean of a step"])
+            self.assertEqual([phase for phase, _ in times], ["select", "encode", "wait", "apply"], row)
+            self.assertGreater(min(float(time.replace(",", "")) for _, time in times), 0, row)
             self.assertRegex(row["Dense / sent"], r"^[\d.,]+×$")
             self.assertRegex(row["Residual"], r"^[\d.,]+$")
         # The history of the shard, not of the browser.

@@ -44,6 +44,8 @@ EMPTY = {
     "millrace_shard_dropped_total": "its reasons are not known beforehand: the first malformed message begins it",
     "millrace_shard_refused_total": "its codes are not known beforehand: the first refusal begins it",
     "millrace_shard_table_errors_total": "its codes are not known beforehand: the first error begins it",
+    "millrace_http_certificate_end_time_seconds": "no port has TLS; http_security_test.py evaluates the panel",
+    "millrace_shard_certificate_end_time_seconds": "no shard has a certificate; http_security_test.py evaluates the panel",
     "millrace_shard_datagram_events_total": "shard 0 decides for a silent switch alone",
     "millrace_shard_datagrams_dropped_total": "its reasons are not known beforehand: the first drop begins it",
 }

@@ -6,7 +6,7 @@ Covers the forms that the rules and dashboards of monitoring/ use: one level of 
 import re
 
 # The functions and keywords that rules and panels use. Another one has to be added here.
-KEYWORDS = frozenset("sum avg min max count abs absent rate increase round histogram_quantile avg_over_time by on or and unless offset group_left".split())
+KEYWORDS = frozenset("sum avg min max count abs absent time rate increase round histogram_quantile avg_over_time by on or and unless offset group_left".split())
 NAME = re.compile(r"(?<![\w:.])[A-Za-z_][\w:]*")
 SELECTOR = re.compile(r"(?<![\w:.])([A-Za-z_][\w:]*)\s*(?:\{([^}]*)\})?(?!\s*\()(?!\w)")
 MATCHER = re.compile(r'(\w+)\s*(=~|=|!~|!=)\s*"([^"]*)"')

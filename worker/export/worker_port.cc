@@ -55,8 +55,13 @@ void WorkerPort::ask_source() {
 }
 
 std::string WorkerPort::status_json() {
+  // Not in Stats: time that a program needs for a display alone.
+  const auto phases = source_.trace ? source_.trace("phases") : Result<std::string>("{}");
   const std::lock_guard lock(mutex_);
-  return status_;
+  if (!phases) return status_;  // before the session, or after it
+  auto status = nlohmann::json::parse(status_);
+  status.update(nlohmann::json::parse(*phases));
+  return status.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 void WorkerPort::update(const Stats& stats) {

@@ -36,7 +36,7 @@ class WorkerPort {
   struct Source {
     std::function<Stats()> stats;
     std::function<std::optional<std::string>()> unhealthy;  ///< must not wait (HttpHandlers)
-    /// Answers /trace (monitoring/trace/trace_answer.h). Empty: there is no such path.
+    /// Answers /trace (Session::trace). Its answer to "phases" is a part of the status. Empty: there is no such path.
     std::function<Result<std::string>(std::string_view query)> trace;
   };
 

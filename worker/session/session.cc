@@ -65,7 +65,9 @@ class Session::Impl : public worker::SessionShell {
 
   /// Answers /trace?query.
   Result<std::string> trace(std::string_view query) {
-    return monitoring::answer_trace(spans(), query, {.kind = "worker", .job = job_name(), .worker = worker()});
+    if (query == "phases") return work_record().phases.json();
+    return monitoring::answer_trace(work_record().spans, query,
+                                    {.kind = "worker", .job = job_name(), .worker = worker()});
   }
 
   /// Serves WorkerConfig::http. REQUIRES: before join().

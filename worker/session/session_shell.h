@@ -27,6 +27,7 @@
 #include "worker/session/attached_weights.h"
 #include "worker/session/device_memory.h"
 #include "worker/session/initial_state.h"
+#include "worker/session/phase_times.h"
 #include "worker/session/switch_socket.h"
 #include "worker/session/update_assembler.h"
 #include "worker/switch/named_peers.h"
@@ -67,8 +68,12 @@ class SessionShell {
   /// Calls `watch` on the session thread with the seconds of every step of a bucket that completes. REQUIRES: before
   /// join().
   void watch_steps(std::function<void(double seconds)> watch) { watch_step_ = std::move(watch); }
-  /// Returns the timeline of this session's threads.
-  monitoring::SpanRecorder& spans() { return spans_; }
+  /// Holds the spans and the phases of the work of a session.
+  struct WorkRecord {
+    monitoring::SpanRecorder spans;
+    PhaseTimes phases;
+  };
+  WorkRecord& work_record() { return record_; }
   /// Starts the thread and waits until the job runs, and this worker takes part in it.
   CallStatus join();
 
@@ -243,7 +248,7 @@ class SessionShell {
   WorkerConfig options_;
   DevicePools devices_;
   std::function<void(double seconds)> watch_step_;
-  monitoring::SpanRecorder spans_;
+  WorkRecord record_;
   std::unique_ptr<SwitchUdpPort> datagrams_;  ///< path switch
   std::unique_ptr<NamedPeers> peers_;         ///< ... before the core, which sends by them
   SessionCore core_;

@@ -194,7 +194,7 @@ CallResult<std::optional<uint64_t>> SessionShell::push(size_t tensor, double wei
   gate.weight = static_cast<float>(weight);
   ++fills_;
   lock.unlock();
-  monitoring::SpanTimer timer(spans_);
+  monitoring::SpanTimer timer(record_.spans);
   std::optional<Status> filled;  // empty: no memory
   try {
     filled = fill(*gate.slot);
@@ -257,8 +257,10 @@ CallResult<std::optional<TensorUpdate>> SessionShell::await(size_t tensor, uint6
     return std::optional<TensorUpdate>();
   }
   lock.unlock();
-  monitoring::SpanTimer timer(spans_);
+  monitoring::SpanTimer timer(record_.spans);
+  const TimeNs begin = monotonic_now_ns();
   if (auto caught_up = weights_[tensor].catch_up(step); !caught_up) return end_by_tensor(tensor, caught_up.error());
+  record_.phases.add(StepPhase::kApply, monotonic_now_ns() - begin);
   timer.end({.step = step,
              .unit = static_cast<uint32_t>(tensor),
              .name = monitoring::SpanName::kApply,

@@ -125,10 +125,12 @@ void SessionShell::serve() {
 }
 
 bool SessionShell::work() {
-  monitoring::SpanTimer timer(spans_);
-  const bool more = core_.work(monotonic_now_ns(), actions_);
-  if (const std::optional<WorkDone> done = std::exchange(actions_.work_done, std::nullopt); done && timer.on()) {
+  monitoring::SpanTimer timer(record_.spans);
+  const TimeNs begin = monotonic_now_ns();
+  const bool more = core_.work(begin, actions_);
+  if (const std::optional<WorkDone> done = std::exchange(actions_.work_done, std::nullopt)) {
     const bool selected = done->kind == WorkDone::Kind::kSelected;
+    record_.phases.add(selected ? StepPhase::kSelect : StepPhase::kEncode, monotonic_now_ns() - begin);
     timer.end({.step = done->step,
                .unit = done->unit,
                .name = selected ? SpanName::kSelect : SpanName::kEncode,
@@ -196,7 +198,7 @@ void SessionShell::receive(uint32_t shard) {
       store_.on_pulled(*received->message, now, pulled_);
       take_pulled();
     } else if (received->message) {
-      const UpdateSpan span(spans_, *received->message);
+      const UpdateSpan span(record_.spans, *received->message);
       core_.on_message(shard, std::move(*received->message), now, actions_);
     } else {
       core_.on_bad_message(shard, received->message.error(), now, actions_);
@@ -298,7 +300,7 @@ void SessionShell::send_now(SendAction&& send) {
     wire.backlog.push_back(std::move(send.message));
     return;
   }
-  const ContributionSpan span(spans_, send.message);
+  const ContributionSpan span(record_.spans, send.message);
   const SharedBytes envelope = SharedBytes::from(protocol::encode_envelope(send.message));
   switch (wire.connection->send_frames(envelope, send.message.payload)) {
     case protocol::SendResult::kSent: bytes_up_ += envelope.bytes.size() + send.message.payload.bytes.size(); return;
@@ -335,7 +337,8 @@ void SessionShell::execute_actions() {
 
 void SessionShell::deliver(DeliveredUpdate&& delivered) {
   const bool complete = delivered.step_complete;
-  monitoring::SpanTimer timer(spans_);
+  monitoring::SpanTimer timer(record_.spans);
+  const TimeNs begin = monotonic_now_ns();
   const monitoring::Span applied{.step = delivered.step, .unit = delivered.part, .name = SpanName::kApply};
   for (UpdateShelf::Portion& portion : shelf_.portions(std::move(delivered))) {
     uint64_t pushes_made = 0;
@@ -353,6 +356,7 @@ void SessionShell::deliver(DeliveredUpdate&& delivered) {
     shelf_.put(std::move(portion));
   }
   if (complete) updates_complete_ = true;
+  record_.phases.add(StepPhase::kApply, monotonic_now_ns() - begin);
   timer.end(applied);
 }
 

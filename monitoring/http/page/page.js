@@ -133,7 +133,7 @@ const chart = (name, series, words) => {
 };
 
 // ---- history: samples {at, steps, behind, sent, memory} by job, of the shard that serves the page where it is one; for
-// rates, {at, steps, blocked, exchange, rounds} by job and worker
+// rates, {at, steps, rounds, exchange, select, encode, wait, apply} by job and worker
 const history = new Map(), past = new Map(), sources = new Map();
 let ownShard = null;
 const remember = (map, key, sample, span) => {
@@ -207,7 +207,8 @@ const note_samples = (jobs, at) => {
     const sample = source === null ? all : job.of.get(source);
     if (sample && (!last || at - last.at > 4500)) remember(history, job.job, {at, ...sample}, CHART_MS);
     for (const row of job.rows)
-      remember(past, job.job + ' ' + row.worker + ' ' + row.incarnation, {at, steps: row.steps_applied, blocked: row.own?.blocked_seconds, exchange: row.own?.communication_seconds, rounds: row.own?.rounds}, RATE_MS);
+      remember(past, job.job + ' ' + row.worker + ' ' + row.incarnation, {at, steps: row.steps_applied, rounds: row.own?.rounds, exchange: row.own?.communication_seconds,
+        select: row.own?.select_seconds, encode: row.own?.encode_seconds, wait: row.own?.blocked_seconds, apply: row.own?.apply_seconds}, RATE_MS);
   }
 };
 
@@ -257,10 +258,17 @@ const lazy = (id, text, inside) => {
 const phases = (key, own) => {
   const samples = past.get(key);
   if (!own || !samples || samples.length < 2) return DASH;
-  const blocked = rateOf(samples, 'blocked', RATE_MS), exchange = rateOf(samples, 'exchange', RATE_MS), rounds = rateOf(samples, 'rounds', RATE_MS);
+  const blocked = rateOf(samples, 'wait', RATE_MS), exchange = rateOf(samples, 'exchange', RATE_MS), rounds = rateOf(samples, 'rounds', RATE_MS);
   if (!Number.isFinite(blocked)) return DASH;
   const text = `blocked ${number(Math.min(100, 100 * blocked), 0)} %, ` + (rounds > 0 ? `exchange ${duration(1000 * exchange / rounds)}` : 'no step');
   return [text, meter('Share of the time in which the worker is blocked', Math.min(1, blocked), 1)];
+};
+// The mean time of each phase of a step, of the last steps.
+const PHASES = ['select', 'encode', 'wait', 'apply'];
+const stepTimes = (key, own) => {
+  const rounds = own ? rateOf(past.get(key), 'rounds', RATE_MS) : 0;
+  const said = rounds > 0 ? PHASES.map(name => [name, 1000 * rateOf(past.get(key), name, RATE_MS) / rounds]).filter(([, ms]) => Number.isFinite(ms)) : [];
+  return said.length ? said.map(([name, ms]) => name + ' ' + (ms < 1 ? number(1000 * ms, 0) + ' µs' : duration(ms))).join(', ') : DASH;
 };
 const workerState = row => row.joining ? chip('warn', 'joins') : !row.connected ? chip('bad', 'not connected') : row.finishing ? chip('good', 'finishes') : chip('good', 'in step');
 const jobView = (job, cluster, now) => {
@@ -282,7 +290,7 @@ const jobView = (job, cluster, now) => {
     make('h2', {id: 'workers'}, 'Workers'),
     table('Workers of the job', [
       ['Worker', '', row => String(row.worker)], ['State', '', workerState], ['Lag', 'number', row => steps(row.steps_behind)],
-      ['Steps per second', 'number', row => brief(rateOf(past.get(key(row)), 'steps', RATE_MS))], ['Time', 'number', row => phases(key(row), row.own)],
+      ['Steps per second', 'number', row => brief(rateOf(past.get(key(row)), 'steps', RATE_MS))], ['Time', 'number', row => phases(key(row), row.own)], ['Mean of a step', 'long', row => stepTimes(key(row), row.own)],
       ['Dense / sent', 'number', row => times(ratio(row.dense_bytes, row.contribution_bytes))], ['Sent', 'number', row => bytes(row.contribution_bytes)],
       ['Residual', 'number', row => brief(row.residual)], ['Silent for', 'number', row => duration(row.silent_ms)], ['Start', 'number', row => String(row.incarnation)]], job.rows),
     missing.length ? note('Not in the job: worker ' + missing.slice(0, 64).join(', ')) : null,

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <mutex>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -78,6 +79,10 @@ class FileProtection : public HttpProtection {
     const std::lock_guard lock(mutex_);
     return tls_ ? tls_->open(socket, {}) : open_plain_channel(socket);
   }
+  std::optional<int64_t> certificate_end() const override {
+    const std::lock_guard lock(mutex_);
+    return tls_ ? std::optional(tls_->certificate_end()) : std::nullopt;
+  }
   Status reload() override {
     Digest digest{};
     if (asks_for_token()) {
@@ -114,6 +119,9 @@ class FileCaller : public HttpCaller {
   bool uses_tls() const override { return tls_ != nullptr; }
   const std::string& token() const override { return token_; }
   bool is_named(std::string_view address) const override { return std::ranges::find(named_, address) != named_.end(); }
+  std::optional<int64_t> certificate_end() const override {
+    return tls_ ? std::optional(tls_->certificate_end()) : std::nullopt;
+  }
   std::unique_ptr<ByteChannel> open(const Descriptor& socket, const std::string& host) const override {
     return tls_ ? tls_->open(socket, host) : open_plain_channel(socket);
   }

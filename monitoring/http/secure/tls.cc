@@ -8,6 +8,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <limits>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -32,6 +34,7 @@ struct Free {
   void operator()(BIO* bio) const { BIO_free(bio); }
   void operator()(EVP_PKEY* key) const { EVP_PKEY_free(key); }
   void operator()(X509* certificate) const { X509_free(certificate); }
+  void operator()(ASN1_TIME* time) const { ASN1_STRING_free(time); }
 };
 
 /// Returns the reason of the last error of this thread, and forgets it.
@@ -183,6 +186,7 @@ struct TlsContext::Impl {
 
   SSL_CTX* const context;
   bool is_usable = false;
+  int64_t certificate_end = 0;
 };
 
 TlsContext::TlsContext(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -190,20 +194,43 @@ TlsContext::~TlsContext() = default;
 
 namespace {
 
-/// Reads the certificates of a file, in their order; at least one.
-Result<std::vector<std::unique_ptr<X509, Free>>> read_certificates(const std::string& path) {
+struct Certificates {
+  std::vector<std::unique_ptr<X509, Free>> all;             ///< in the file's order; at least one
+  int64_t first_end = std::numeric_limits<int64_t>::max();  ///< the earliest end, in Unix seconds
+};
+
+/// Returns when a certificate ends, in Unix seconds; nothing: its end is no time.
+std::optional<int64_t> end_of(const X509& certificate) {
+  constexpr int64_t kSecondsPerDay = 86'400;
+  const std::unique_ptr<ASN1_TIME, Free> epoch(ASN1_TIME_set(nullptr, 0));
+  int days = 0;
+  int seconds = 0;
+  if (!epoch || ASN1_TIME_diff(&days, &seconds, epoch.get(), X509_get0_notAfter(&certificate)) != 1)
+    return std::nullopt;
+  return days * kSecondsPerDay + seconds;
+}
+
+/// Reads the certificates of a file.
+Result<Certificates> read_certificates(const std::string& path) {
   const auto text = protocol::read_trusted_file(path, "certificate", kCertificateFileBytesMax);
   if (!text) return std::unexpected(text.error());
   const std::unique_ptr<BIO, Free> bio(BIO_new_mem_buf(text->data(), static_cast<int>(text->size())));
-  std::vector<std::unique_ptr<X509, Free>> certificates;
+  Certificates certificates;
   while (bio != nullptr) {
     std::unique_ptr<X509, Free> one(PEM_read_bio_X509(bio.get(), nullptr, no_passphrase, nullptr));
     if (!one) break;
-    certificates.push_back(std::move(one));
+    const std::optional<int64_t> end = end_of(*one);
+    if (!end) {
+      ERR_clear_error();
+      return fail(ErrorCode::kInvalidArgument,
+                  "certificate file " + path + ": it has a damaged certificate (its end is no time)");
+    }
+    certificates.first_end = std::min(certificates.first_end, *end);
+    certificates.all.push_back(std::move(one));
   }
   const unsigned long code = ERR_peek_last_error();
   const bool at_end = ERR_GET_LIB(code) == ERR_LIB_PEM && ERR_GET_REASON(code) == PEM_R_NO_START_LINE;
-  if (at_end && !certificates.empty()) {
+  if (at_end && !certificates.all.empty()) {
     ERR_clear_error();
     return certificates;
   }
@@ -241,9 +268,9 @@ Result<std::shared_ptr<const TlsContext>> TlsContext::server(const std::string& 
   if (!chain) return std::unexpected(chain.error());
   const auto key = read_key(key_file);
   if (!key) return std::unexpected(key.error());
-  bool taken = SSL_CTX_use_certificate(context, chain->front().get()) == 1;
-  for (size_t at = 1; at < chain->size(); ++at)
-    taken = taken && SSL_CTX_add1_chain_cert(context, (*chain)[at].get()) == 1;
+  bool taken = SSL_CTX_use_certificate(context, chain->all.front().get()) == 1;
+  for (size_t at = 1; at < chain->all.size(); ++at)
+    taken = taken && SSL_CTX_add1_chain_cert(context, chain->all[at].get()) == 1;
   if (!taken) {
     return fail(ErrorCode::kInvalidArgument,
                 "certificate file " + certificate_file + ": it cannot be used (" + last_error() + ")");
@@ -252,6 +279,7 @@ Result<std::shared_ptr<const TlsContext>> TlsContext::server(const std::string& 
     return fail(ErrorCode::kInvalidArgument, "key file " + key_file + ": it is not the key of the certificate in " +
                                                  certificate_file + " (" + last_error() + ")");
   }
+  (*impl)->certificate_end = chain->first_end;
   return std::shared_ptr<const TlsContext>(new TlsContext(std::move(*impl)));
 }
 
@@ -261,11 +289,12 @@ Result<std::shared_ptr<const TlsContext>> TlsContext::client(const std::string& 
   SSL_CTX* const context = (*impl)->context;
   const auto trusted = read_certificates(ca_file);
   if (!trusted) return std::unexpected(trusted.error());
-  for (const auto& one : *trusted) {
+  for (const auto& one : trusted->all) {
     if (X509_STORE_add_cert(SSL_CTX_get_cert_store(context), one.get()) == 1) continue;
     return fail(ErrorCode::kInvalidArgument,
                 "certificate file " + ca_file + ": it cannot be used (" + last_error() + ")");
   }
+  (*impl)->certificate_end = trusted->first_end;
   SSL_CTX_set_verify(context, SSL_VERIFY_PEER, nullptr);
   X509_VERIFY_PARAM* const verification = SSL_CTX_get0_param(context);
   // A server's own certificate in the file is trusted without its authority.
@@ -273,6 +302,14 @@ Result<std::shared_ptr<const TlsContext>> TlsContext::client(const std::string& 
   X509_VERIFY_PARAM_set_hostflags(verification,
                                   X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS | X509_CHECK_FLAG_NEVER_CHECK_SUBJECT);
   return std::shared_ptr<const TlsContext>(new TlsContext(std::move(*impl)));
+}
+
+int64_t TlsContext::certificate_end() const { return impl_->certificate_end; }
+
+Result<int64_t> read_certificate_end(const std::string& file) {
+  const auto certificates = read_certificates(file);
+  if (!certificates) return std::unexpected(certificates.error());
+  return certificates->first_end;
 }
 
 std::unique_ptr<ByteChannel> TlsContext::open(const Descriptor& socket, const std::string& host) const {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -26,6 +27,9 @@ class TlsContext {
   /// Errors  io. invalid_argument: the file has no certificate, or all users may write it. unavailable: as server().
   static Result<std::shared_ptr<const TlsContext>> client(const std::string& ca_file);
 
+  /// Returns when the first of its certificates ends, in Unix seconds.
+  int64_t certificate_end() const;
+
   ~TlsContext();
   TlsContext(const TlsContext&) = delete;
   TlsContext& operator=(const TlsContext&) = delete;
@@ -42,5 +46,10 @@ class TlsContext {
   explicit TlsContext(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
+
+/// Returns when the first certificate of a file (PEM) ends, in Unix seconds.
+///
+/// Errors  as TlsContext::client().
+Result<int64_t> read_certificate_end(const std::string& file);
 
 }  // namespace millrace::monitoring

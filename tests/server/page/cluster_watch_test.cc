@@ -101,12 +101,13 @@ TEST_F(ClusterWatchTest, SurvivesAnswersThatAreNoStatus) {
 }
 
 TEST_F(ClusterWatchTest, TakesKnownFieldsOfAWorkerAlone) {
-  answers_["w0:1"] =
-      R"({"job": "a\u0000b", "worker": 3, "rounds": 8, "residual_norm": 0.5, "dense_bytes": "x", "evil": {"a": [[]]}})";
+  answers_["w0:1"] = R"({"job": "a\u0000b", "worker": 3, "rounds": 8, "residual_norm": 0.5, "select_seconds": 2e-9,)"
+                     R"("dense_bytes": "x", "evil": {"a": [[]]}})";
   answers_["w1:1"] = R"({"worker": 3})";
   const auto said = watched({"w0:1", "w1:1", "w2:1"});
-  EXPECT_EQ(said["workers"][0]["status"],
-            nlohmann::json({{"job", "a?b"}, {"worker", 3}, {"rounds", 8}, {"residual_norm", 0.5}}));
+  EXPECT_EQ(
+      said["workers"][0]["status"],
+      nlohmann::json({{"job", "a?b"}, {"worker", 3}, {"rounds", 8}, {"residual_norm", 0.5}, {"select_seconds", 2e-9}}));
   EXPECT_EQ(said["workers"][1]["problem"], "no status of a worker");
   EXPECT_EQ(said["workers"][2]["problem"], "w2:1 does not answer");
 }

@@ -5,16 +5,20 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "monitoring/catalog.h"
 #include "monitoring/http/http_client.h"
+#include "worker/session/phase_times.h"
 
 /// The values that a training worker serves over HTTP: every counted number of its session, and every metric of the
 /// catalog.
 namespace millrace::worker {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 /// Sums in which every number is another one.
 Stats worker_port_example() {
@@ -138,6 +142,29 @@ TEST(WorkerPort, AsksItsSourceForEveryAnswer) {
   EXPECT_THAT(worker_port_answer(**port, "/healthz"), HasSubstr("ok"));
   unhealthy = "the session has ended";
   EXPECT_THAT(worker_port_answer(**port, "/healthz"), HasSubstr("the session has ended"));
+}
+
+TEST(WorkerPort, TheStatusHasTheTimesOfThePhases) {
+  Result<std::string> said = fail(ErrorCode::kUnavailable, "this worker has not joined its job yet");
+  std::string asked;
+  const auto trace = [&](std::string_view query) {
+    asked = query;
+    return said;
+  };
+  auto port = WorkerPort::start("127.0.0.1:0", "--http", {.job = "train", .worker = 0, .workers = 1},
+                                {.stats = {}, .unhealthy = {}, .trace = trace});
+  ASSERT_TRUE(port.has_value()) << port.error().message;
+  (*port)->update(worker_port_example());
+  EXPECT_THAT(worker_port_answer(**port, "/status"), AllOf(HasSubstr("\"rounds\":1011"), Not(HasSubstr("select"))));
+  PhaseTimes phases;
+  phases.add(StepPhase::kSelect, 250'000'000);
+  phases.add(StepPhase::kSelect, 250'000'000);
+  phases.add(StepPhase::kEncode, 1'500'000'000);
+  said = phases.json();
+  EXPECT_THAT(worker_port_answer(**port, "/status"),
+              AllOf(HasSubstr("\"rounds\":1011"), HasSubstr("\"select_seconds\":0.5"),
+                    HasSubstr("\"encode_seconds\":1.5"), HasSubstr("\"apply_seconds\":0.0")));
+  EXPECT_EQ(asked, "phases");
 }
 
 TEST(WorkerPort, AnAddressThatIsNoneNamesWhatGaveIt) {

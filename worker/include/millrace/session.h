@@ -273,6 +273,7 @@ class MILLRACE_API Session {
   /// session's work while it is asked, for `millrace trace`.
   ///
   /// query    "seconds=2&after=CURSOR": records for that time, at most 60; returns the spans behind the cursor.
+  ///          "phases": records nothing; returns select_seconds, encode_seconds and apply_seconds of all steps so far.
   /// Returns  one JSON object (monitoring/trace/trace_answer.h).
   /// Errors   invalid_argument: no such query.
   /// Threads  any.

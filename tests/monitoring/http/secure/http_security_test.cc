@@ -43,6 +43,7 @@ class HttpSecurityTest : public ::testing::Test {
     run("req -new -key port.key -subj /CN=port -out port.csr");
     write("names", "subjectAltName=IP:127.0.0.1\n");
     run("x509 -req -in port.csr -signkey port.key -days -1 -extfile names -out expired.pem");
+    run("x509 -req -in port.csr -signkey port.key -days 30 -extfile names -out late.pem");
     run("pkey -in port.key -aes256 -passout pass:secret -out locked.key");
     ::chmod(at("locked.key").c_str(), 0600);
     write("token", std::string(kToken) + "\n# of the test\n");
@@ -322,6 +323,32 @@ TEST_F(HttpSecurityTest, ReloadTakesNewFilesOrLeavesTheOldOnes) {
   ASSERT_FALSE(port.protection->reload());
   write("kept", "a-new-token-of-this-test\n");
   EXPECT_EQ(get(port.address(), "/status", "other.pem", "kept")->status, 200);
+}
+
+TEST_F(HttpSecurityTest, APortExportsTheEndOfTheCertificatesThatItUses) {
+  const std::string name = "millrace_http_certificate_end_time_seconds";
+  copy("port.pem", "shown.pem");
+  const Port port = serve({.tls = tls("shown.pem")});
+  const auto shows = [&](const std::string& ca, const std::string& of) {
+    const auto end = read_certificate_end(at(of));
+    return get(port.address(), "/metrics", ca, "")
+        ->body.contains(name + "{certificate=\"http-tls\"} " + std::to_string(*end) + "\n");
+  };
+  EXPECT_TRUE(shows("port.pem", "port.pem"));
+  copy("late.pem", "shown.pem");
+  EXPECT_TRUE(shows("port.pem", "port.pem")) << "before the reload";
+  ASSERT_TRUE(port.protection->reload());
+  EXPECT_TRUE(shows("late.pem", "late.pem"));
+  copy("port.key", "shown.pem");
+  ASSERT_FALSE(port.protection->reload());
+  EXPECT_TRUE(shows("late.pem", "late.pem")) << "the old one is in use";
+  // A chain, whose second certificate has ended.
+  copy("late.pem", "shown.pem");
+  std::ofstream(at("shown.pem"), std::ios::app) << std::ifstream(at("expired.pem")).rdbuf();
+  ASSERT_TRUE(port.protection->reload());
+  EXPECT_TRUE(shows("late.pem", "expired.pem"));
+  const Port plain = serve({.token_file = at("token")});
+  EXPECT_THAT(get(plain.address(), "/metrics", "", "token")->body, Not(HasSubstr(name)));
 }
 
 TEST_F(HttpSecurityTest, FilesThatCannotServeAreNamedWithoutTheirSecret) {
