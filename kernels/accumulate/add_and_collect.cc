@@ -50,6 +50,7 @@ class Collection {
         scale_(scale),
         key_min_(guess.key),
         limit_(guess.expected + guess.expected / 4 + kScanBlock),
+        room_(kScanBlock + kCollectSlack + 2 * guess.expected / std::max<size_t>(1, chunks_of(target.size()))),
         stopped_(guess.expected == 0),
         chunks_(stopped_ ? 0 : chunks_of(target.size())) {}
 
@@ -91,12 +92,11 @@ class Collection {
 
  private:
   /// Makes room for a block after the used entries; contents are kept. False: memory ended.
-  static bool make_room(Candidates& chunk, size_t used) {
-    const size_t size = used + kScanBlock + kCollectSlack;
-    if (chunk.keys.size() >= size) return true;
+  bool make_room(Candidates& chunk, size_t used) const {
+    if (chunk.keys.size() >= used + kScanBlock + kCollectSlack) return true;
     try {
-      chunk.positions.resize(std::max(size, 2 * used));
-      chunk.keys.resize(std::max(size, 2 * used));
+      chunk.positions.resize(2 * used + room_);
+      chunk.keys.resize(2 * used + room_);
     } catch (const std::bad_alloc&) {
       return false;
     }
@@ -116,6 +116,7 @@ class Collection {
   float scale_;
   MagnitudeKey key_min_;
   uint64_t limit_;
+  size_t room_;  ///< of a chunk at first: as a rule it does not grow
   std::atomic<bool> stopped_;
   std::atomic<uint64_t> found_ = 0;
   std::vector<Candidates> chunks_;
