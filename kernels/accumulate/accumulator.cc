@@ -2,12 +2,18 @@
 
 #include <algorithm>
 
+#include "kernels/accumulate/add_and_collect.h"
+#include "kernels/accumulate/on_threads.h"
 #include "kernels/base/check.h"
 #include "kernels/reduce/reduce.h"
 #include "kernels/stream/drop_zeros.h"
 
 namespace millrace {
 namespace {
+
+/// Entries that a thread takes out at a time: each is a cache miss.
+constexpr size_t kTakenChunk = size_t{1} << 14;
+constexpr size_t kTakenPrefetchAhead = 64;
 
 /// Moves the entries [from, from + count) to `to`, towards the front.
 void move_down(Stream& stream, size_t from, size_t count, size_t to) {
@@ -20,6 +26,7 @@ void move_down(Stream& stream, size_t from, size_t count, size_t to) {
 
 void Accumulator::add(Stream&& stream) {
   MILLRACE_CHECK(stream.dimension == sum_.dimension, stream.dimension, sum_.dimension);
+  changed();
   if (sum_.dense) {
     add_scaled(sum_.values, stream.view(), 1);
   } else if (is_empty()) {
@@ -36,34 +43,47 @@ void Accumulator::add(Stream&& stream) {
 
 void Accumulator::add_to_dense(const StreamView& stream, float factor) {
   make_dense();
-  add_scaled(sum_.values, stream, factor);
+  add_scaled(changed().values, stream, factor);
+}
+
+void Accumulator::add_and_collect(std::span<const float> values, float factor, uint64_t wanted) {
+  MILLRACE_CHECK(sum_.dense, sum_.dimension);
+  has_largest_ = millrace::add_and_collect(changed().values, values, factor, wanted, largest_);
 }
 
 void Accumulator::merge(const std::vector<PlacedStream>& pieces) {
   merge_pieces(view(), pieces, merged_);
-  std::swap(sum_, merged_);
+  std::swap(changed(), merged_);
 }
 
 void Accumulator::make_dense() {
-  if (!sum_.dense) sum_ = to_dense(view());
+  if (!sum_.dense) changed() = to_dense(view());
 }
 
 void Accumulator::make_dense_where_smaller() {
   if (sum_.count() >= dense_from_count(sum_.dimension)) make_dense();
 }
 
-void Accumulator::drop_zeros() { millrace::drop_zeros(sum_); }
+void Accumulator::drop_zeros() {
+  if (!sum_.dense) millrace::drop_zeros(changed());
+}
 
 Stream Accumulator::take_at(IndexSpan positions) {
   Stream taken = Stream::empty(sum_.dimension);
   taken.values.resize(positions.size());
   if (sum_.dense) {
     taken.indices.assign(positions.begin(), positions.end());
-    for (size_t i = 0; i < positions.size(); ++i) {
-      taken.values[i] = std::exchange(sum_.values[positions[i]], 0.0f);
-    }
+    changed();
+    on_threads((positions.size() + kTakenChunk - 1) / kTakenChunk, [&](size_t chunk) {
+      const size_t end = std::min(positions.size(), (chunk + 1) * kTakenChunk);
+      for (size_t i = chunk * kTakenChunk; i < end; ++i) {
+        if (i + kTakenPrefetchAhead < end) __builtin_prefetch(&sum_.values[positions[i + kTakenPrefetchAhead]], 1);
+        taken.values[i] = std::exchange(sum_.values[positions[i]], 0.0f);
+      }
+    });
     return taken;
   }
+  changed();
   taken.indices.resize(positions.size());
   size_t kept = 0;
   size_t next = 0;
@@ -86,6 +106,7 @@ Stream Accumulator::take_at(IndexSpan positions) {
 Stream Accumulator::take_range(uint64_t begin, uint64_t end) {
   MILLRACE_CHECK(begin < end && end <= sum_.dimension, begin, end, sum_.dimension);
   if (sum_.dense) sum_ = to_sparse(view());
+  changed();
   Stream taken = slice_of(view(), begin, end);
   const auto [first, last] = range_of(sum_.indices, begin, end);
   const size_t rest = sum_.indices.size() - last;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/accumulate/merge_pieces.h"
+#include "kernels/magnitude/magnitude_scan.h"
 #include "kernels/stream/stream.h"
 
 namespace millrace {
@@ -29,13 +30,19 @@ class Accumulator {
   bool is_empty() const { return sum_.count() == 0; }
   StreamView view() const { return sum_.view(); }
   /// Returns the stored values, by position in view().
-  std::span<float> values() { return sum_.values; }
+  std::span<float> values() { return changed().values; }
 
   /// Adds the stream; its arrays become the sum's where that saves a pass.
   /// Cost   one pass over the entries of both; a dense sum: over those of the stream.
   void add(Stream&& stream);
   /// Adds factor * stream to a dense form of the sum.
   void add_to_dense(const StreamView& stream, float factor);
+  /// Adds factor * values to a dense sum, and collects largest() in the same pass (add_and_collect()).
+  /// REQUIRES: is_dense().
+  void add_and_collect(std::span<const float> values, float factor, uint64_t wanted);
+  /// Returns all entries of view() from some magnitude on, and that view() is finite; null where add_and_collect() was
+  /// not the last change, or collected none.
+  const Candidates* largest() const { return has_largest_ ? &largest_ : nullptr; }
   /// Adds sparse streams of disjoint ranges, ascending, in one pass. REQUIRES: the sum is sparse.
   void merge(const std::vector<PlacedStream>& pieces);
 
@@ -46,15 +53,23 @@ class Accumulator {
   void drop_zeros();
 
   /// Takes all entries out, in their present form.
-  Stream take_all() { return std::exchange(sum_, Stream::empty(sum_.dimension)); }
+  Stream take_all() { return std::exchange(changed(), Stream::empty(sum_.dimension)); }
   /// Takes out the entries at positions of view(), increasing; sparse. A dense sum has zeros in their place.
   Stream take_at(IndexSpan positions);
   /// Takes out the entries in [begin, end), indices local to begin; sparse. A dense sum becomes sparse.
   Stream take_range(uint64_t begin, uint64_t end);
 
  private:
-  Stream sum_;
+  /// Returns the sum, to change it.
+  Stream& changed() {
+    has_largest_ = false;
+    return sum_;
+  }
+
+  Stream sum_;     ///< every change of its entries is through changed()
   Stream merged_;  ///< target of merge(); the two are swapped afterwards
+  Candidates largest_;
+  bool has_largest_ = false;
 };
 
 }  // namespace millrace

@@ -40,6 +40,12 @@ void emit_from_values(std::span<const float> values, TopKThreshold threshold, ui
   positions.resize(used);
 }
 
+void emit_from_candidates(const Candidates& candidates, TopKThreshold threshold, uint64_t k, IndexBuffer& positions) {
+  positions.resize(k + 1);
+  positions.resize(keep_above_threshold(candidates.positions.data(), candidates.keys.data(), candidates.keys.size(),
+                                        threshold, positions.data()));
+}
+
 }  // namespace
 
 TopKThreshold threshold_at(std::span<const MagnitudeKey> keys, uint64_t k) {
@@ -95,11 +101,12 @@ Status emit_top_k(std::span<const float> values, uint64_t k, Zeros zeros, const 
     emit_from_values(values, threshold, k, positions);
     return {};
   }
-  positions.resize(k + 1);
-  const Candidates& candidates = search->candidates;
-  positions.resize(keep_above_threshold(candidates.positions.data(), candidates.keys.data(), candidates.keys.size(),
-                                        threshold, positions.data()));
+  emit_from_candidates(search->candidates, threshold, k, positions);
   return {};
+}
+
+void emit_largest(const Candidates& candidates, uint64_t k, IndexBuffer& positions) {
+  emit_from_candidates(candidates, threshold_at(candidates.keys, k), k, positions);
 }
 
 }  // namespace millrace

@@ -45,6 +45,10 @@ Result<TopKSearch> search_top_k(std::span<const float> values, uint64_t k, Thres
 /// Returns the same by radix select over the values themselves, without a guess.
 Result<TopKSearch> search_top_k_by_radix(std::span<const float> values, uint64_t k);
 
+/// Writes the positions of the k largest of `candidates`, increasing; ties: lower index first.
+/// REQUIRES: 1 <= k <= candidates.keys.size().
+void emit_largest(const Candidates& candidates, uint64_t k, IndexBuffer& positions);
+
 enum class Zeros : uint8_t { kSelected, kSkipped };
 
 /// Writes the positions of the selected entries, at most k.

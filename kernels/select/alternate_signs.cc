@@ -16,7 +16,7 @@ class AlternatingSelector final : public Selector {
     keep_sign(accumulator.values, context.step % 2 == 0 ? Sign::kPositive : Sign::kNegative, filtered_);
     StreamView one_sign = accumulator;
     one_sign.values = filtered_;
-    return selector_->select(one_sign, context, positions);
+    return selector_->select(one_sign, {context.step, context.random}, positions);  // `largest` has both signs
   }
 
  private:

@@ -66,9 +66,12 @@ uint64_t k_of(const SelectionSpec& spec, uint64_t dimension);
 /// Returns the entries that bucket_topk takes of each bucket: the specification's share of a bucket, rounded up.
 uint64_t bucket_k_of(const SelectionSpec& spec, uint64_t dimension);
 
+struct Candidates;
+
 struct SelectContext {
   uint64_t step = 0;
-  RandomKey random = {};  ///< for randomized selections; the same for all of a tensor's steps but for the step in it
+  RandomKey random = {};  ///< for randomized selections; equal in all steps of a tensor, but for the step in it
+  const Candidates* largest = nullptr;  ///< collected already: all entries of a finite accumulator from a magnitude on
 };
 
 /// Selects from one tensor, and keeps its state from step to step (a reused threshold). Not shared by threads.
@@ -83,6 +86,9 @@ class Selector {
   /// Order        ties: lower index first. Zeros are never selected.
   /// Errors       non_finite: the accumulator holds NaN or infinity; nothing is selected, state unchanged.
   virtual Status select(const StreamView& accumulator, const SelectContext& context, IndexBuffer& positions) = 0;
+
+  /// Returns about how many of the largest entries SelectContext::largest should have; 0: select() does not use it.
+  virtual uint64_t largest_wanted() const { return 0; }
 
   /// Draws entries and gives the values to send for them, so that E[sent] = accumulator; nothing is kept back.
   ///

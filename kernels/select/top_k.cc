@@ -42,9 +42,15 @@ Status select_k(std::span<const float> values, uint64_t k, Zeros zeros, IndexBuf
 class TopKSelector final : public Selector {
  public:
   explicit TopKSelector(uint64_t k) : k_(k) {}
-  Status select(const StreamView& accumulator, const SelectContext&, IndexBuffer& positions) override {
-    return select_top_k_nonzero(accumulator.values, k_, positions);
+  Status select(const StreamView& accumulator, const SelectContext& context, IndexBuffer& positions) override {
+    const uint64_t k = std::min<uint64_t>(k_, accumulator.values.size());
+    if (context.largest == nullptr || context.largest->keys.size() < k || k == 0) {
+      return select_top_k_nonzero(accumulator.values, k, positions);
+    }
+    emit_largest(*context.largest, k, positions);
+    return {};
   }
+  uint64_t largest_wanted() const override { return k_; }
 
  private:
   uint64_t k_;

@@ -27,6 +27,9 @@ class WarmUpSelector final : public Selector {
     return selector->select(accumulator, context, positions);
   }
 
+  /// The stage's of the last step.
+  uint64_t largest_wanted() const override { return selector_ == nullptr ? 0 : selector_->largest_wanted(); }
+
   Status draw(const StreamView& accumulator, const SelectContext& context, IndexBuffer& positions,
               Buffer<float>& values) override {
     Selector* const selector = selector_of(context.step);

@@ -138,6 +138,12 @@ def rounds():
         (Figure("everything is carried", row("all_carried", "ratio_to_memory_pass")),
          Figure("half is carried", row("half_carried", "ratio_to_memory_pass")),
          Figure("everything is carried, ms", row("all_carried", "round_ms")), Figure("half is carried, ms", row("half_carried", "round_ms"))))
+    yield Measurement(
+        "worker_dense", "A worker alone", "One worker's round of a dense push: n = 2^24, top-k of 1 %; one and two threads in turns.",
+        "millrace-bench worker --dimension 16777216 --density 0.01 --json",
+        (Figure("one thread, in passes over the gradient", row("dense_1_thread", "ratio_to_memory_pass")),
+         Figure("one thread, ms", row("dense_1_thread", "round_ms")),
+         Figure("one thread over two", row("dense_1_thread", "round_ms"), Goal(AT_LEAST, 1.6), over=row("dense_2_threads", "round_ms"))))
     serve = "millrace-bench serve --workers 4 --shards 2 --dimension 16777216 --density 0.01 --rounds 50"
     ddp_schemes = (("f32", "gloo, f32"), ("16_bits", "gloo, 16 bits"), ("millrace", "Millrace"), ("millrace_reselect", "Millrace, 1 % returns"))
     yield Measurement(

@@ -197,7 +197,8 @@ Command add_worker(CLI::App& root) {
   app->footer(
       "A round is push, select and code, the updates of all parts, and the return of entries to the residual. The "
       "updates are made\n"
-      "beforehand: carrying all that was sent, or every second entry, so that twice as many are sent as are pushed.\n\n"
+      "beforehand: carrying all that was sent, or every second entry, so that twice as many are sent as are pushed.\n"
+      "Rows dense_...: dense pushes of which top-k selects the density, with one and two threads in turns.\n\n"
       "Examples:\n"
       "  millrace-bench worker --dimension 16777216 --density 0.01 --json\n"
       "  millrace-bench worker --parts-per-shard 9 --repeats 3");

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/accumulate/add_and_collect.h"
 #include "tests/support/oracles/stream_oracle.h"
 
 namespace millrace {
@@ -175,6 +176,33 @@ TEST(Accumulator, KeepsTheArraysOfTheFirstStream) {
   EXPECT_EQ(accumulator.view().values.data(), values) << "the first stream was copied";
   const Stream taken = accumulator.take_all();
   EXPECT_EQ(taken.values.data(), values);
+}
+
+TEST(Accumulator, EveryChangeAfterACollectionEndsIt) {
+  const uint64_t n = kCollectFrom;
+  const Stream one{n, false, {5}, {1}};
+  const std::vector<void (*)(Accumulator&, const Stream&)> changes = {
+      [](Accumulator& sum, const Stream& stream) { sum.add(Stream(stream)); },
+      [](Accumulator& sum, const Stream& stream) { sum.add_to_dense(stream.view(), 2); },
+      [](Accumulator& sum, const Stream&) { sum.values()[3] = 7; },
+      [](Accumulator& sum, const Stream&) { sum.take_all(); },
+      [](Accumulator& sum, const Stream&) { sum.take_at(IndexBuffer{1, 2}); },
+      [](Accumulator& sum, const Stream&) { sum.take_range(0, 9); }};
+  std::vector<float> values(n);
+  for (size_t i = 0; i < n; ++i) values[i] = static_cast<float>((i * 7919) % n);
+  for (const auto& change : changes) {
+    Accumulator sum(n);
+    sum.add(Stream{n, true, {}, Buffer<float>(n, 1.0f)});
+    EXPECT_EQ(sum.largest(), nullptr);
+    sum.add_and_collect(values, 1, 100);
+    ASSERT_NE(sum.largest(), nullptr);
+    EXPECT_GE(sum.largest()->keys.size(), 100u);
+    sum.make_dense();
+    sum.drop_zeros();
+    ASSERT_NE(sum.largest(), nullptr) << "of a dense sum they change nothing";
+    change(sum, one);
+    EXPECT_EQ(sum.largest(), nullptr) << "change " << &change - changes.data();
+  }
 }
 
 TEST(Accumulator, KeepsTheLastIndexOfTheLargestDimension) {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/magnitude/magnitude_scan.h"
 #include "kernels/select/registry.h"
 #include "kernels/select/select.h"
 #include "kernels/select/sign_filter.h"
@@ -110,6 +111,25 @@ TEST(SelectSchedule, AlternatingTopKIsTheLargestKAndThenTheSmallestK) {
     std::sort(got.begin(), got.end());
     const auto begin = step % 2 == 0 ? sorted.end() - 40 : sorted.begin();
     EXPECT_EQ(got, std::vector<float>(begin, begin + 40));
+  }
+}
+
+TEST(SelectSchedule, AnySelectionWithTheLargestCollectedIsTheSame) {
+  for (const Pattern pattern : {Pattern::kGaussian, Pattern::kFewDistinct}) {
+    const auto values = values_of(pattern, 5000, 3);
+    Candidates largest;
+    ASSERT_EQ(collect_at_least(values, 1, values.size(), largest), ScanEnd::kComplete);
+    for (const bool signs : {false, true}) {
+      for (const uint64_t k : {1u, 40u, 5000u}) {
+        const SelectionSpec spec = {.selection = SelectionId::kTopK, .k = k, .alternate_signs = signs};
+        IndexBuffer with, without;
+        auto selector = schedule_selector_for(spec, 5000);
+        EXPECT_EQ(selector->largest_wanted(), signs ? 0 : k);
+        ASSERT_TRUE(selector->select(schedule_dense_view(values), {.step = 3}, without));
+        ASSERT_TRUE(selector->select(schedule_dense_view(values), {.step = 3, .largest = &largest}, with));
+        EXPECT_EQ(with, without) << k;
+      }
+    }
   }
 }
 

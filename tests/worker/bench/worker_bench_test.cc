@@ -15,7 +15,7 @@ TEST(WorkerBenchTest, EveryRowHasItsFiguresForAwkwardSizesToo) {
         WorkerBenchOptions{.n = 1'000, .density = 0.25, .parts = 1, .repeats = 2}}) {
     const nlohmann::json report = bench_worker(options);
     EXPECT_EQ(report.at("bench"), "worker");
-    ASSERT_EQ(report.at("rows").size(), 2u);
+    ASSERT_EQ(report.at("rows").size(), 4u);
     for (const nlohmann::json& row : report.at("rows")) {
       EXPECT_GT(row.at("round_ms").get<double>(), 0);
       for (const auto& [key, value] : row.items())
@@ -33,6 +33,16 @@ TEST(WorkerBenchTest, WhatIsNotCarriedIsSentAgain) {
   EXPECT_EQ(half.at("algorithm"), "half_carried");
   // Indices drawn twice make one entry: a little less than twice as many.
   EXPECT_NEAR(half.at("entries_sent").get<double>(), 20'000, 400);
+}
+
+TEST(WorkerBenchTest, OfADensePushTheDensityIsSent) {
+  const nlohmann::json report = bench_worker({.n = 100'000, .density = 0.01, .parts = 8, .repeats = 2});
+  for (const size_t at : {2u, 3u}) {
+    const nlohmann::json& row = report.at("rows").at(at);
+    EXPECT_EQ(row.at("algorithm"), at == 2 ? "dense_1_thread" : "dense_2_threads");
+    EXPECT_EQ(row.at("entries_pushed"), 100'000);
+    EXPECT_EQ(row.at("entries_sent"), 1'000);
+  }
 }
 
 }  // namespace

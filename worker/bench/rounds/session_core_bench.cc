@@ -1,13 +1,18 @@
 #include "worker/bench/rounds/session_core_bench.h"
 
+#include <tbb/global_control.h>
+
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "kernels/base/buffer.h"
 #include "kernels/base/check.h"
 #include "kernels/base/clock.h"
+#include "kernels/base/random.h"
 #include "protocol/container/container.h"
 #include "worker/bench/kernels/measure.h"
 #include "worker/bench/rounds/serve_input.h"
@@ -22,6 +27,8 @@ constexpr uint64_t kNonce = 1;
 constexpr uint32_t kWarmupRounds = 12;
 
 enum class Carried : uint8_t { kAll = 1, kHalf = 2 };
+/// Says how the tensor is pushed: sparse, and all is sent; or dense, and top-k selects the density.
+enum class Pushed : uint8_t { kSparse = 1, kDense = 2 };
 
 double ms_between(TimeNs begin, TimeNs end) { return static_cast<double>(end - begin) / static_cast<double>(kNsPerMs); }
 
@@ -36,7 +43,8 @@ struct RoundTimes {
 /// A worker alone in its job, and the one shard it speaks with.
 class LoneWorker {
  public:
-  LoneWorker(const WorkerBenchOptions& options, Carried carried) : carried_(carried), core_(config(options, carried)) {
+  LoneWorker(const WorkerBenchOptions& options, Pushed pushed, Carried carried)
+      : carried_(carried), core_(config(options, pushed, carried)) {
     membership_.job = kJob;
     membership_.epoch = 1;
     membership_.started = true;
@@ -51,10 +59,11 @@ class LoneWorker {
     actions_.clear();
   }
 
-  RoundTimes round(const Stream& gradient) {
+  RoundTimes round(const StreamView& gradient) {
     RoundTimes times;
     const TimeNs begin = monotonic_now_ns();
-    const auto pushed = core_.push_sparse(0, gradient.indices, gradient.values, 1, begin);
+    const auto pushed = gradient.dense ? core_.push_dense(0, gradient.values, 1, begin)
+                                       : core_.push_sparse(0, gradient.indices, gradient.values, 1, begin);
     MILLRACE_CHECK(pushed.has_value());
     const TimeNs filled = monotonic_now_ns();
     while (core_.work(filled, actions_)) {
@@ -79,13 +88,13 @@ class LoneWorker {
   uint64_t entries_sent_last() const { return entries_sent_last_; }
 
  private:
-  static worker::CoreConfig config(const WorkerBenchOptions& options, Carried carried) {
+  static worker::CoreConfig config(const WorkerBenchOptions& options, Pushed pushed, Carried carried) {
     worker::CoreConfig config;
     config.nonce = kNonce;
     config.spec.name = "bench";
     config.spec.workers = 1;
     config.spec.tensors = {{.name = "w", .dimension = options.n}};
-    config.spec.select.selection = SelectionId::kNone;
+    if (pushed == Pushed::kDense) config.spec.select = {.selection = SelectionId::kTopK, .density = options.density};
     if (carried == Carried::kHalf)
       config.spec.reselect = {.reselect = protocol::Reselect::kTopK, .density = options.density};
     config.spec.codec_up = {.index = IndexCodecId::kRaw, .value = ValueCodecId::kRaw};
@@ -143,29 +152,70 @@ class LoneWorker {
   uint64_t entries_sent_last_ = 0;
 };
 
+/// Times of the rounds of one row.
+class RoundRow {
+ public:
+  void add(const RoundTimes& times, double pass_ms) {
+    round_.push_back(times.round_ms());
+    push_.push_back(times.push_ms);
+    code_.push_back(times.code_ms);
+    update_.push_back(times.update_ms);
+    settle_.push_back(times.settle_ms);
+    ratio_.push_back(times.round_ms() / pass_ms);
+  }
+  nlohmann::json report(const std::string& algorithm, uint64_t pushed, uint64_t sent) const {
+    return {{"algorithm", algorithm},       {"entries_pushed", pushed},     {"entries_sent", sent},
+            {"round_ms", median(round_)},   {"push_ms", median(push_)},     {"code_ms", median(code_)},
+            {"update_ms", median(update_)}, {"settle_ms", median(settle_)}, {"ratio_to_memory_pass", median(ratio_)}};
+  }
+
+ private:
+  std::vector<double> round_, push_, code_, update_, settle_, ratio_;
+};
+
+double memory_pass_ms(const Stream& stream) {
+  const TimeNs begin = monotonic_now_ns();
+  const double seen = memory_pass({&stream, 1});
+  MILLRACE_CHECK(std::isfinite(seen), seen);
+  return std::max(ms_between(begin, monotonic_now_ns()), 1e-6);
+}
+
 nlohmann::json worker_row(const WorkerBenchOptions& options, const char* algorithm, Carried carried) {
   const auto pushed =
       std::max<uint64_t>(1, static_cast<uint64_t>(std::llround(options.density * static_cast<double>(options.n))));
-  LoneWorker worker(options, carried);
-  std::vector<double> round, push, code, update, settle, ratio;
+  LoneWorker worker(options, Pushed::kSparse, carried);
+  RoundRow row;
   for (uint32_t at = 0; at < kWarmupRounds + options.repeats; ++at) {
-    const std::vector<Stream> gradient = {serve_input(options.n, pushed, options.seed, 0, at)};
-    const TimeNs begin = monotonic_now_ns();
-    const double seen = memory_pass(gradient);
-    const double pass_ms = std::max(ms_between(begin, monotonic_now_ns()), 1e-6);
-    MILLRACE_CHECK(std::isfinite(seen), seen);
-    const RoundTimes times = worker.round(gradient.front());
-    if (at < kWarmupRounds) continue;
-    round.push_back(times.round_ms());
-    push.push_back(times.push_ms);
-    code.push_back(times.code_ms);
-    update.push_back(times.update_ms);
-    settle.push_back(times.settle_ms);
-    ratio.push_back(times.round_ms() / pass_ms);
+    const Stream gradient = serve_input(options.n, pushed, options.seed, 0, at);
+    const double pass_ms = memory_pass_ms(gradient);
+    const RoundTimes times = worker.round(gradient.view());
+    if (at >= kWarmupRounds) row.add(times, pass_ms);
   }
-  return {{"algorithm", algorithm},      {"entries_pushed", pushed},    {"entries_sent", worker.entries_sent_last()},
-          {"round_ms", median(round)},   {"push_ms", median(push)},     {"code_ms", median(code)},
-          {"update_ms", median(update)}, {"settle_ms", median(settle)}, {"ratio_to_memory_pass", median(ratio)}};
+  return row.report(algorithm, pushed, worker.entries_sent_last());
+}
+
+/// Dense pushes of one worker with one and with two threads in turns: disturbances of the machine meet both.
+nlohmann::json dense_rows(const WorkerBenchOptions& options) {
+  constexpr std::array<size_t, 2> kThreads = {1, 2};
+  // Round r pushes the n normals from the r-th on: fresh ones would take longer than the measured work.
+  const uint32_t rounds = kWarmupRounds + options.repeats * static_cast<uint32_t>(kThreads.size());
+  Buffer<float> normals(options.n + rounds);
+  RandomSequence random(random_key(options.seed));
+  for (float& value : normals) value = static_cast<float>(random.next_normal());
+  Stream all{normals.size(), true, {}, std::move(normals)};
+  LoneWorker worker(options, Pushed::kDense, Carried::kAll);
+  std::array<RoundRow, kThreads.size()> rows;
+  std::array<uint64_t, kThreads.size()> sent{};
+  for (uint32_t at = 0; at < rounds; ++at) {
+    const size_t turn = at % kThreads.size();
+    const tbb::global_control threads(tbb::global_control::max_allowed_parallelism, kThreads[turn]);
+    const double pass_ms = memory_pass_ms(all);
+    const std::span<const float> gradient = std::span<const float>(all.values).subspan(at, options.n);
+    const RoundTimes times = worker.round({options.n, true, {}, gradient});
+    sent[turn] = worker.entries_sent_last();
+    if (at >= kWarmupRounds) rows[turn].add(times, pass_ms);
+  }
+  return {rows[0].report("dense_1_thread", options.n, sent[0]), rows[1].report("dense_2_threads", options.n, sent[1])};
 }
 
 }  // namespace
@@ -174,16 +224,14 @@ nlohmann::json bench_worker(const WorkerBenchOptions& options) {
   MILLRACE_CHECK(options.n >= 64 && options.n <= kDimensionMax && options.repeats >= 1, options.n, options.repeats);
   MILLRACE_CHECK(options.density > 0 && options.density <= 0.25, options.density);
   nlohmann::json rows = nlohmann::json::array();
-  rows.push_back(worker_row(options, "all_carried", Carried::kAll));
-  rows.push_back(worker_row(options, "half_carried", Carried::kHalf));
-  return {{"bench", "worker"},
-          {"n", options.n},
-          {"density", options.density},
-          {"parts", options.parts},
-          {"repeats", options.repeats},
-          {"seed", options.seed},
-          {"threads", 1},
-          {"rows", std::move(rows)}};
+  {
+    const tbb::global_control one_thread(tbb::global_control::max_allowed_parallelism, 1);
+    rows.push_back(worker_row(options, "all_carried", Carried::kAll));
+    rows.push_back(worker_row(options, "half_carried", Carried::kHalf));
+  }
+  for (nlohmann::json& row : dense_rows(options)) rows.push_back(std::move(row));
+  return {{"bench", "worker"},          {"n", options.n},       {"density", options.density}, {"parts", options.parts},
+          {"repeats", options.repeats}, {"seed", options.seed}, {"rows", std::move(rows)}};
 }
 
 }  // namespace millrace::bench

@@ -135,7 +135,7 @@ Status Bucket::select_on_host(uint64_t step, uint64_t draws, Values values) {
     return {};
   }
   const uint64_t bucket = parts_.empty() ? 0 : parts_[0].bucket;
-  return take_selection({step, random_key(spec_.seed, bucket, step, draws ^ kDrawsOfSelection)});
+  return take_selection({step, random_key(spec_.seed, bucket, step, draws ^ kDrawsOfSelection), residual_.largest()});
 }
 
 Status Bucket::take_selection(const SelectContext& context) {

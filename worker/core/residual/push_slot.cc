@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "kernels/accumulate/add_and_collect.h"
 #include "kernels/reduce/reduce.h"
 #include "kernels/stream/rows.h"
 #include "kernels/stream/stream_scan.h"
@@ -56,7 +57,7 @@ Status PushSlot::add_dense(std::span<const float> gradient, float weight) {
   }
   Buffer<float> clean;
   uint64_t dropped = 0;
-  if (!all_finite(gradient)) {
+  if (!all_finite_on_threads(gradient)) {
     if (bucket_.spec_.non_finite == protocol::NonFinite::kRefuse) {
       return fail(ErrorCode::kNonFinite, "the gradient holds NaN or infinity; nothing of it was taken");
     }
@@ -86,8 +87,8 @@ void PushSlot::add_whole(std::span<const float> gradient, float weight) {
   Accumulator& residual = bucket_.residual_;
   if (lone && !residual.is_empty()) {
     residual.make_dense();
-    add_to_dense(residual.values(), {dimension_, true, {}, gradient}, weight);
-    return;
+    if (!books_.empty()) return add_to_dense(residual.values(), {dimension_, true, {}, gradient}, weight);
+    return residual.add_and_collect(gradient, weight, bucket_.selector_ ? bucket_.selector_->largest_wanted() : 0);
   }
   // Nothing to add to: the array of the step before, if there is one, is written over.
   Buffer<float> values = lone ? std::exchange(bucket_.spare_, {}).values : Buffer<float>{};

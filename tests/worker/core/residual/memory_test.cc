@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/accumulate/add_and_collect.h"
 #include "protocol/job/layout.h"
 #include "tests/support/index_ledger.h"
 #include "tests/support/replaced_new.h"
@@ -26,12 +27,13 @@ struct StarvedJob {
   const char* name;
   bool audit = false;
   SelectionSpec select = {};
+  uint64_t dimension = kMemoryDimension;
 };
 
 struct OneTensor {
   explicit OneTensor(const StarvedJob& job) {
     spec.name = job.name;
-    spec.tensors.push_back({.name = "w", .dimension = kMemoryDimension});
+    spec.tensors.push_back({.name = "w", .dimension = job.dimension});
     spec.select = job.select;
     spec.audit = job.audit;
     spec.non_finite = protocol::NonFinite::kDropAndCount;
@@ -138,6 +140,20 @@ TEST(StarvedPush, TakesAllOrNothing) {
       expect_all_or_nothing(job, before, push_sorted, 15);
     }
   }
+}
+
+TEST(StarvedPush, OfALargeTensorTakesAllOrNothing) {
+  std::vector<float> dense(kCollectFrom, 1.0f);
+  for (size_t i = 0; i < dense.size(); i += 32) dense[i] = 2;
+  dense[7] = dense[490] = std::numeric_limits<float>::quiet_NaN();
+  const auto before = [](OneTensor& tensor) {
+    ASSERT_TRUE(tensor.slot().add_dense(std::vector<float>(kCollectFrom, 2.0f), 1));
+    tensor.send_and_take_back();
+  };
+  const auto push = [&](PushSlot& slot) { return slot.add_dense(dense, 1).has_value(); };
+  constexpr SelectionSpec kTop = {.selection = SelectionId::kTopK, .k = 4000};
+  expect_all_or_nothing({.name = "large, top k", .select = kTop, .dimension = kCollectFrom}, before, push,
+                        kCollectFrom + kCollectFrom / 32 - 2);
 }
 
 }  // namespace

@@ -1,0 +1,150 @@
+#include "kernels/accumulate/add_and_collect.h"
+
+#include <algorithm>
+#include <atomic>
+#include <new>
+#include <vector>
+
+#include "kernels/accumulate/on_threads.h"
+#include "kernels/base/check.h"
+#include "kernels/magnitude/magnitude_sample.h"
+#include "kernels/magnitude/radix_select.h"
+#include "kernels/magnitude/top_k_search.h"
+#include "kernels/magnitude/value_chunks.h"
+#include "kernels/reduce/slice_kernels.h"
+#include "kernels/stream/stream.h"
+
+namespace millrace {
+namespace {
+
+constexpr size_t kEntriesPerSummed = 256;
+/// A quarter of a selection's sample, since each entry is two cache misses.
+constexpr size_t kSummedMax = 16384;
+/// More than n / this many entries are not collected: their writes cost more than a second pass.
+constexpr size_t kCollectedShare = 16;
+
+size_t chunks_of(size_t count) { return (count + kValueChunk - 1) / kValueChunk; }
+
+/// Guesses the magnitude of the `wanted` largest entries of target + scale * values; expects 0: no guess.
+ThresholdGuess guess_of_sum(std::span<const float> target, std::span<const float> values, float scale,
+                            uint64_t wanted) {
+  const size_t n = target.size();
+  if (wanted == 0 || n < kCollectFrom || wanted > n / kCollectedShare) return {};
+  Buffer<MagnitudeKey> keys(std::min(n / kEntriesPerSummed, kSummedMax));
+  for_each_sample(n, keys.size(),
+                  [&](size_t i, size_t at) { keys[i] = magnitude_key(target[at] + scale * values[at]); });
+  const double rank = safe_sample_rank(wanted, n, keys.size());
+  const double expected = rank / static_cast<double>(keys.size()) * static_cast<double>(n);
+  if (expected > static_cast<double>(n / kCollectedShare)) return {};
+  Buffer<MagnitudeKey> scratch;
+  const MagnitudeKey key = kth_largest_key(keys, static_cast<uint64_t>(rank), scratch);
+  return {std::clamp<MagnitudeKey>(key, 1, kInfinityKey), static_cast<uint64_t>(expected)};
+}
+
+/// The collection of all chunks, shared by the threads.
+class Collection {
+ public:
+  Collection(std::span<float> target, std::span<const float> values, float scale, ThresholdGuess guess)
+      : target_(target),
+        values_(values),
+        scale_(scale),
+        key_min_(guess.key),
+        limit_(guess.expected + guess.expected / 4 + kScanBlock),
+        room_(kScanBlock + kCollectSlack + 2 * guess.expected / std::max<size_t>(1, chunks_of(target.size()))),
+        stopped_(guess.expected == 0),
+        chunks_(stopped_ ? 0 : chunks_of(target.size())) {}
+
+  /// Adds a chunk. Does not throw.
+  void add(size_t chunk) {
+    const size_t end = std::min(target_.size(), (chunk + 1) * kValueChunk);
+    size_t used = 0;
+    for (size_t at = chunk * kValueChunk; at < end;) {
+      if (stopped_ || !make_room(chunks_[chunk], used)) {
+        stopped_ = true;
+        add_scaled_dense(target_.subspan(at, end - at), values_.subspan(at, end - at), scale_);
+        break;
+      }
+      const size_t count = std::min(kScanBlock, end - at);
+      const size_t found = add_and_collect_block(
+          target_.subspan(at, count), values_.subspan(at, count), scale_, static_cast<uint32_t>(at), key_min_,
+          chunks_[chunk].positions.data() + used, chunks_[chunk].keys.data() + used);
+      check(std::span<const MagnitudeKey>(chunks_[chunk].keys).subspan(used, found));
+      used += found;
+      at += count;
+    }
+    if (chunk >= chunks_.size()) return;
+    chunks_[chunk].positions.resize(used);
+    chunks_[chunk].keys.resize(used);
+  }
+
+  bool take(Candidates& all) const {
+    if (stopped_) return false;
+    all.positions.resize(found_);
+    all.keys.resize(found_);
+    size_t used = 0;
+    for (const Candidates& chunk : chunks_) {
+      std::ranges::copy(chunk.positions, all.positions.data() + used);
+      std::ranges::copy(chunk.keys, all.keys.data() + used);
+      used += chunk.keys.size();
+    }
+    return true;
+  }
+
+ private:
+  /// Makes room for a block after the used entries; contents are kept. False: memory ended.
+  bool make_room(Candidates& chunk, size_t used) const {
+    if (chunk.keys.size() >= used + kScanBlock + kCollectSlack) return true;
+    try {
+      chunk.positions.resize(2 * used + room_);
+      chunk.keys.resize(2 * used + room_);
+    } catch (const std::bad_alloc&) {
+      return false;
+    }
+    return true;
+  }
+
+  /// Stops the collection where an entry is not finite, or there are too many. Whether all chunks together have too
+  /// many does not depend on their order.
+  void check(std::span<const MagnitudeKey> keys) {
+    MagnitudeKey largest = 0;
+    for (const MagnitudeKey key : keys) largest = std::max(largest, key);
+    if (largest >= kInfinityKey || found_.fetch_add(keys.size()) + keys.size() > limit_) stopped_ = true;
+  }
+
+  std::span<float> target_;
+  std::span<const float> values_;
+  float scale_;
+  MagnitudeKey key_min_;
+  uint64_t limit_;
+  size_t room_;  ///< of a chunk at first: as a rule it does not grow
+  std::atomic<bool> stopped_;
+  std::atomic<uint64_t> found_ = 0;
+  std::vector<Candidates> chunks_;
+};
+
+}  // namespace
+
+bool all_finite_on_threads(std::span<const float> values) {
+  std::atomic<bool> finite = true;
+  on_threads(chunks_of(values.size()), [&](size_t chunk) {
+    const size_t begin = chunk * kValueChunk;
+    if (finite && !all_finite(values.subspan(begin, std::min(kValueChunk, values.size() - begin)))) finite = false;
+  });
+  return finite;
+}
+
+bool add_and_collect(std::span<float> target, std::span<const float> values, float scale, uint64_t wanted,
+                     Candidates& largest) {
+  MILLRACE_CHECK(target.size() == values.size(), target.size(), values.size());
+  Collection collection(target, values, scale, guess_of_sum(target, values, scale, wanted));
+  // From the end: a check that has just walked the values left their end in the cache.
+  const size_t chunks = chunks_of(target.size());
+  on_threads(chunks, [&](size_t from_end) { collection.add(chunks - 1 - from_end); });
+  try {
+    return collection.take(largest);
+  } catch (const std::bad_alloc&) {
+    return false;  // the values are added, and a scan finds the entries
+  }
+}
+
+}  // namespace millrace
