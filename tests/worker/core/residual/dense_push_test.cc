@@ -173,7 +173,7 @@ TEST(DensePush, ARefusedOneChangesNothing) {
 
 TEST(DensePush, ASumThatOverflowsIsRefusedByTheSelection) {
   DenseJob job(kCollectFrom, "topk:0.01");
-  std::vector<float> gradient(kCollectFrom, 1.0f);
+  std::vector<float> gradient = pushed_gradient(kCollectFrom, 1, 0);
   ASSERT_TRUE(job.bucket->slot(0).add_dense(gradient, 1));
   job.send(0, 0);
   gradient[kCollectFrom - 5] = std::numeric_limits<float>::max();
