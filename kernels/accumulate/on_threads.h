@@ -5,7 +5,6 @@
 
 #include <atomic>
 #include <cstddef>
-#include <new>
 
 namespace millrace {
 
@@ -15,7 +14,8 @@ inline constexpr size_t kPassThreadsMax = 4;
 /// Calls work(chunk) for each chunk in [0, chunk_count), on several threads if there are at least four.
 ///
 /// REQUIRES  work() does not throw.
-/// Errors    none: where oneTBB has no memory the calling thread does all that is left.
+/// Errors    none: where oneTBB has no memory or no thread, or the caller's task is cancelled, the calling thread does
+///           all that is left.
 template <typename Work>
 void on_threads(size_t chunk_count, const Work& work) {
   constexpr size_t kChunksInParallel = 4;
@@ -28,9 +28,10 @@ void on_threads(size_t chunk_count, const Work& work) {
     // Isolated: a caller that waits must not start another task of its program. That one may need a lock of the caller.
     tbb::this_task_arena::isolate(
         [&] { tbb::parallel_for(size_t{0}, kPassThreadsMax, run, tbb::simple_partitioner()); });
-  } catch (const std::bad_alloc&) {
-    run(0);
+  } catch (...) {
+    // No thread had a chunk that it did not finish: work() does not throw.
   }
+  run(0);
 }
 
 }  // namespace millrace

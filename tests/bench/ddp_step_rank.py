@@ -27,6 +27,7 @@ from char_transformer import half_precision_hook  # pylint: disable=wrong-import
 MILLRACE = {"millrace": {}, "millrace_reselect": {"reselect": "topk:0.01"}}
 SCHEMES = ("f32", "16_bits", *MILLRACE)
 SELECT = "topk:0.01"
+SETTLED_S = 0.05  # Millrace postpones some work past the end of a step
 
 
 def network(run):
@@ -66,14 +67,16 @@ class Replica:
         for parameter in self.ddp.parameters():
             if parameter.grad is not None:
                 parameter.grad.zero_()
+        time.sleep(SETTLED_S)  # work that the step before has postponed is not of this one
         dist.barrier()
         of_shards, of_rank, (sent, received) = processor_seconds(shards), time.process_time(), bytes_of_link()
         began = time.monotonic()
         with contextlib.nullcontext() if talks else self.ddp.no_sync():
             cross_entropy(self.ddp(inputs), targets).backward()
         seconds = time.monotonic() - began
+        dist.barrier()  # the others' bytes are complete, too
+        time.sleep(SETTLED_S)
         of_rank = time.process_time() - of_rank
-        dist.barrier()  # the others' bytes and processor time are complete, too
         after = bytes_of_link()
         return {"seconds": seconds, "processor_s": of_rank, "shards_processor_s": processor_seconds(shards) - of_shards,
                 "bytes_sent": after[0] - sent, "bytes_received": after[1] - received,

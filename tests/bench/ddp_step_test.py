@@ -17,7 +17,7 @@ import ddp_step  # pylint: disable=wrong-import-position
 from measurements import MEASUREMENTS  # pylint: disable=wrong-import-position
 from results import figure_values  # pylint: disable=wrong-import-position
 
-TIMEOUT_S = 540
+TIMEOUT_S = 1400
 WIDTH, LAYERS = 128, 2  # a weight is over the size below which Millrace sends tensors dense
 SCHEMES = ["f32", "16_bits", "millrace", "millrace_reselect"]
 

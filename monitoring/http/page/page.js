@@ -266,9 +266,9 @@ const phases = (key, own) => {
 // The mean time of each phase of a step, of the last steps.
 const PHASES = ['select', 'encode', 'wait', 'apply'];
 const stepTimes = (key, own) => {
-  const rounds = own ? rateOf(past.get(key), 'rounds', RATE_MS) : 0;
-  const said = rounds > 0 ? PHASES.map(name => [name, 1000 * rateOf(past.get(key), name, RATE_MS) / rounds]).filter(([, ms]) => Number.isFinite(ms)) : [];
-  return said.length ? said.map(([name, ms]) => name + ' ' + (ms < 1 ? number(1000 * ms, 0) + ' µs' : duration(ms))).join(', ') : DASH;
+  const rate = own ? rateOf(past.get(key), 'steps', RATE_MS) : 0;
+  const said = rate > 0 ? PHASES.map(name => [name, 1000 * rateOf(past.get(key), name, RATE_MS) / rate]).filter(([, ms]) => Number.isFinite(ms)) : [];
+  return said.length ? said.map(([name, ms]) => name + ' ' + (ms < 1 ? number(1000 * ms, ms < 0.01 ? 2 : 0) + ' µs' : duration(ms))).join(', ') : DASH;
 };
 const workerState = row => row.joining ? chip('warn', 'joins') : !row.connected ? chip('bad', 'not connected') : row.finishing ? chip('good', 'finishes') : chip('good', 'in step');
 const jobView = (job, cluster, now) => {

@@ -262,6 +262,8 @@ class Bucket {
   bool enters_in_select() const { return velocity_.has_value() || spec_.clip != 0; }
   /// Says whether a slot adds to the residual itself.
   bool enters_in_slot() const { return slots_.size() == 1 && !enters_in_select() && !device_; }
+  /// How many entries a push collects. 0 where entries returned to the last step: they change the sum after the push.
+  uint64_t largest_wanted() const { return selector_ && !had_returned_ ? selector_->largest_wanted() : 0; }
   // bucket_device.cc: gradients in a device's memory. The residual is there from the first of them on.
   /// Errors  unsupported: a rule of the job that needs the values in the host's memory.
   Status may_be_on_device() const;
@@ -326,6 +328,7 @@ class Bucket {
   std::vector<ReturnedPiece> returned_;     ///< since the last select(), in the order of their events
   size_t deferred_ = 0;                     ///< number of them that are not computed
   size_t resolved_to_ = 0;                  ///< those before this one are computed
+  bool had_returned_ = false;               ///< the last select() added some
   Stream selected_;                         ///< taken out by select(), indices of the bucket
   std::vector<uint8_t> coded_;              ///< by part: its share of selected_ is taken out
   size_t parts_left_ = 0;

@@ -124,6 +124,7 @@ void Bucket::take_returned() {
   }
   returned_.clear();
   resolved_to_ = 0;
+  had_returned_ = !returned.empty();
   if (returned.empty()) return;
   if (device_) {
     for (const Returned& piece : returned) {

@@ -88,7 +88,7 @@ void PushSlot::add_whole(std::span<const float> gradient, float weight) {
   if (lone && !residual.is_empty()) {
     residual.make_dense();
     if (!books_.empty()) return add_to_dense(residual.values(), {dimension_, true, {}, gradient}, weight);
-    return residual.add_and_collect(gradient, weight, bucket_.selector_ ? bucket_.selector_->largest_wanted() : 0);
+    return residual.add_and_collect(gradient, weight, bucket_.largest_wanted());
   }
   // Nothing to add to: the array of the step before, if there is one, is written over.
   Buffer<float> values = lone ? std::exchange(bucket_.spare_, {}).values : Buffer<float>{};
