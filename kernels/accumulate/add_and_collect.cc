@@ -35,7 +35,7 @@ ThresholdGuess guess_of_sum(std::span<const float> target, std::span<const float
                   [&](size_t i, size_t at) { keys[i] = magnitude_key(target[at] + scale * values[at]); });
   const double rank = safe_sample_rank(wanted, n, keys.size());
   const double expected = rank / static_cast<double>(keys.size()) * static_cast<double>(n);
-  if (expected > static_cast<double>(n / kCollectedShare)) return {};
+  if (expected > static_cast<double>(n) / kCollectedShare) return {};
   Buffer<MagnitudeKey> scratch;
   const MagnitudeKey key = kth_largest_key(keys, static_cast<uint64_t>(rank), scratch);
   return {std::clamp<MagnitudeKey>(key, 1, kInfinityKey), static_cast<uint64_t>(expected)};

@@ -29,9 +29,9 @@ void on_threads(size_t chunk_count, const Work& work) {
     tbb::this_task_arena::isolate(
         [&] { tbb::parallel_for(size_t{0}, kPassThreadsMax, run, tbb::simple_partitioner()); });
   } catch (...) {
-    // No thread had a chunk that it did not finish: work() does not throw.
+    run(0);  // oneTBB had no memory, or no thread
   }
-  run(0);
+  run(0);  // where the caller's task was cancelled, chunks are left
 }
 
 }  // namespace millrace
