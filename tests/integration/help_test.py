@@ -62,6 +62,7 @@ WRONG_TEXTS = {
 TAKES_ANY = {
     "--data": "any other text is a file",
     "--job": "any text is a name",
+    "--reason": "any text is a reason",
     "--pmd": "any other text is a device of DPDK",
 }
 # A command's other flags, with which it gets as far as its check of a text.
