@@ -470,7 +470,7 @@ class Refusals(WithServers):
         folder = self.path("interrupted")
         folder.mkdir()
         maker = start("data", "synthetic", "--like", "webspam", "--rows", 1_000_000, "-o", folder / "a.svm")
-        while not list(folder.iterdir()):
+        while not any(os.path.realpath(one).startswith(str(folder)) for one in Path("/proc").glob(f"{maker.pid}/fd/*")):
             self.assertIsNone(maker.poll())
         maker.send_signal(signal.SIGTERM)
         _, err = maker.communicate(timeout=120)
