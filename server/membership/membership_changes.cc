@@ -6,9 +6,9 @@
 #include <tuple>
 #include <utility>
 
-#include "kernels/base/plain_text.h"
 #include "protocol/base/limits.h"
 #include "protocol/messages/log_branch.h"
+#include "protocol/table/job_end.h"
 
 namespace millrace::server {
 namespace {
@@ -263,15 +263,8 @@ CutChoice choose_for_cut(const std::map<uint32_t, protocol::State>& states, cons
 
 Change end(protocol::JobRecord& record, const Error& why) {
   if (record.membership.finished) return Change::kNone;
-  record.membership.finished = true;
-  record.finished = {};
-  give_end_reason(record, why);
+  end_record(record, why);
   return Change::kChanged;
-}
-
-void give_end_reason(protocol::JobRecord& record, const Error& why) {
-  record.end_reason = plain_text_of(why.message, protocol::kSentenceBytesMax);
-  record.end_code = why.code;
 }
 
 protocol::Abort end_abort(const protocol::JobRecord& record) { return {record.end_code, record.end_reason}; }

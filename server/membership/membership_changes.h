@@ -136,14 +136,8 @@ Result<Change> cut_logs(protocol::JobRecord& record, const CutChoice& choice);
 CutChoice choose_for_cut(const std::map<uint32_t, protocol::State>& states, const protocol::JobLayout& layout,
                          const protocol::Membership& membership);
 
-/// Ends the job as it is. Members that are still listed mean that it ended with an error.
-///
-/// why   the code and the sentence with which every shard aborts the members, and answers those that ask later. The
-///       sentence is cut to the longest that a record holds.
+/// Ends the job as it is, if it is open: protocol::end_record().
 Change end(protocol::JobRecord& record, const Error& why);
-
-/// Writes the reason of the end of a job that is finished.
-void give_end_reason(protocol::JobRecord& record, const Error& why);
 
 /// Returns the message with which every shard aborts the members that are left. REQUIRES: the job is finished.
 protocol::Abort end_abort(const protocol::JobRecord& record);

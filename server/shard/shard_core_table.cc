@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "protocol/job/enum_words.h"
+#include "protocol/table/job_end.h"
 #include "server/shard/shard_core.h"
 
 /// Reads and writes the membership table: memberships, the shard map, and silence.

@@ -9,8 +9,8 @@
 
 #include "kernels/base/plain_text.h"
 #include "protocol/address/host_port.h"
-#include "protocol/base/limits.h"
 #include "protocol/table/etcd_address.h"
+#include "protocol/table/job_end.h"
 #include "worker/program/table.h"
 
 namespace millrace::cluster_status {
@@ -229,10 +229,7 @@ program::Outcome end_job(MembershipTable& table, std::string_view job, std::stri
     protocol::JobRecord& next = **record;
     if (next.membership.finished) return {};
     const uint64_t epoch = next.membership.epoch++;
-    next.membership.finished = true;
-    next.finished = {};
-    next.end_code = ErrorCode::kUnavailable;
-    next.end_reason = plain_text_of(reason, protocol::kSentenceBytesMax);
+    end_record(next, {ErrorCode::kUnavailable, std::string(reason)});
     const Result<bool> swapped = table.compare_and_swap(epoch, next);
     if (!swapped) return fail_with(swapped.error());
     if (*swapped) return {};
