@@ -42,6 +42,7 @@ TEST(WorkerBenchTest, OfADensePushTheDensityIsSent) {
     EXPECT_EQ(row.at("algorithm"), at == 2 ? "dense_1_thread" : "dense_2_threads");
     EXPECT_EQ(row.at("entries_pushed"), 100'000);
     EXPECT_EQ(row.at("entries_sent"), 1'000);
+    EXPECT_GT(row.at("addition_ms").get<double>(), 0);
   }
 }
 

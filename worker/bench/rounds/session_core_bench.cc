@@ -1,10 +1,13 @@
 #include "worker/bench/rounds/session_core_bench.h"
 
+#include <tbb/blocked_range.h>
 #include <tbb/global_control.h>
+#include <tbb/parallel_for.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,6 +16,7 @@
 #include "kernels/base/check.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/random.h"
+#include "kernels/reduce/slice_kernels.h"
 #include "protocol/container/container.h"
 #include "worker/bench/kernels/measure.h"
 #include "worker/bench/rounds/serve_input.h"
@@ -180,6 +184,16 @@ double memory_pass_ms(const Stream& stream) {
   return std::max(ms_between(begin, monotonic_now_ns()), 1e-6);
 }
 
+/// Adds values to sums on all threads that oneTBB may use. Returns the time: no push of the values takes less.
+double addition_ms(std::span<float> sums, std::span<const float> values) {
+  constexpr size_t kGrain = size_t{1} << 16;
+  const TimeNs begin = monotonic_now_ns();
+  tbb::parallel_for(tbb::blocked_range<size_t>(0, sums.size(), kGrain), [&](const tbb::blocked_range<size_t>& range) {
+    add_scaled_dense(sums.subspan(range.begin(), range.size()), values.subspan(range.begin(), range.size()), 1);
+  });
+  return ms_between(begin, monotonic_now_ns());
+}
+
 nlohmann::json worker_row(const WorkerBenchOptions& options, const char* algorithm, Carried carried) {
   const auto pushed =
       std::max<uint64_t>(1, static_cast<uint64_t>(std::llround(options.density * static_cast<double>(options.n))));
@@ -204,6 +218,8 @@ nlohmann::json dense_rows(const WorkerBenchOptions& options) {
   for (float& value : normals) value = static_cast<float>(random.next_normal());
   Stream all{normals.size(), true, {}, std::move(normals)};
   LoneWorker worker(options, Pushed::kDense, Carried::kAll);
+  Buffer<float> sums(options.n);
+  std::array<std::vector<double>, kThreads.size()> additions;
   std::array<RoundRow, kThreads.size()> rows;
   std::array<uint64_t, kThreads.size()> sent{};
   for (uint32_t at = 0; at < rounds; ++at) {
@@ -213,9 +229,14 @@ nlohmann::json dense_rows(const WorkerBenchOptions& options) {
     const std::span<const float> gradient = std::span<const float>(all.values).subspan(at, options.n);
     const RoundTimes times = worker.round({options.n, true, {}, gradient});
     sent[turn] = worker.entries_sent_last();
-    if (at >= kWarmupRounds) rows[turn].add(times, pass_ms);
+    if (at < kWarmupRounds) continue;
+    rows[turn].add(times, pass_ms);
+    additions[turn].push_back(addition_ms(sums, gradient));
   }
-  return {rows[0].report("dense_1_thread", options.n, sent[0]), rows[1].report("dense_2_threads", options.n, sent[1])};
+  nlohmann::json reports = {rows[0].report("dense_1_thread", options.n, sent[0]),
+                            rows[1].report("dense_2_threads", options.n, sent[1])};
+  for (size_t turn = 0; turn < kThreads.size(); ++turn) reports[turn]["addition_ms"] = median(additions[turn]);
+  return reports;
 }
 
 }  // namespace

@@ -22,7 +22,8 @@ struct WorkerBenchOptions {
 ///          "update_ms":..,"settle_ms":..,"ratio_to_memory_pass":..}. Rows of sparse pushes with selection none and one
 ///          thread: all_carried (every update carries all sent entries), half_carried (every second entry). In the
 ///          latter, the other entries are returned and sent again, so that twice as many are sent. Rows of dense
-///          pushes, of which top-k selects the density: dense_1_thread and dense_2_threads, in turns. Times are
+///          pushes, of which top-k selects the density: dense_1_thread and dense_2_threads, in turns. These two have
+///          "addition_ms" as well: a plain addition of the gradient to an array, by as many threads. Times are
 ///          medians of the rounds. The ratio is a round's to a pass over the pushed values (and indices), taken right
 ///          before it.
 nlohmann::json bench_worker(const WorkerBenchOptions& options);
