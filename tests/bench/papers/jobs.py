@@ -23,6 +23,7 @@ from processes import Failed as ProcessFailed  # pylint: disable=wrong-import-po
 from processes import Processes  # pylint: disable=wrong-import-position
 
 RANK = Path(__file__).with_name("job_rank.py")
+AXES = {"step": "step", "seconds": "seconds of training", "bytes": "bytes on all links"}  # of a curve: keys of its rows
 
 
 def mean(values):
@@ -41,6 +42,11 @@ def seconds_to(rows, quality):
             return before["seconds"] + share * (row["seconds"] - before["seconds"])
         before = row
     return None
+
+
+def curve(results, key):
+    """Returns the mean of a key over the trainings, a value for each of their reports. Of "bytes", those since the first report."""
+    return [mean(result["rows"][at][key] for result in results) for at in range(len(results[0]["rows"]))]
 
 
 def a_step(result, what):

@@ -10,15 +10,16 @@ on two cores. Finished ones are kept in out/papers/jobs, and an interrupted scri
 """
 
 from experiment import Experiment, panels, table
-from jobs import Jobs, a_step, mean, need_namespaces, seconds_to
+from jobs import AXES, Jobs, a_step, curve, mean, need_namespaces, seconds_to
 from peers import PROGRAM
 
-RATE = "100mbit"
+RATE, BITS_A_MS = "100mbit", 1e5
 SEEDS = 3
 # Name, steps, density, paper's figure.
 NETWORKS = [("cnn", 200, 0.01, "VGG-16, Cifar-10"), ("lstm", 200, 0.02, "LSTM, AN4"), ("transformer", 200, 0.01, "BERT, Wikipedia")]
 DENSE = {"Dense": {"kind": "flat"}, "DenseOvlp": {"kind": "ddp"}, "Dense 16 bits": {"kind": "ddp16"}}
 SPARSE = {"TopkA": "topk_a", "TopkDSA": "dsar_split_allgather", "gTopk": "gtopk", "Gaussiank": "gaussian_k", "Ok-Topk": "oktopk"}
+ALONE, ALONE_STEPS = {"kind": "alone"}, 20  # training without an exchange: the computation in a step
 NEAR = 0.98  # of the quality that the dense run ends with: the quality that times are compared at
 
 
@@ -45,32 +46,45 @@ def trainings(here, jobs, ranks, quick):
     return results
 
 
-def row_of(network, ranks, name, results, target):
+def computation_ms(jobs, network, ranks):
+    """Returns the milliseconds of a step without an exchange."""
+    run = {"network": network, "scheme": ALONE, "ranks": ranks, "shards": 0, "rate": RATE, "steps": ALONE_STEPS, "report_every": ALONE_STEPS, "seed": 1}
+    return 1e3 * a_step(jobs.run(f"oktopk-{network}-{ranks}-alone", run), "seconds")
+
+
+def row_of(network, ranks, name, results, target, computation):
+    """Returns a row of one scheme: means over its seeds. link_ms: of a step's bytes at the link's rate."""
     times = [seconds_to(result["rows"], target) for result in results]
+    kilobytes = mean(a_step(result, "bytes") for result in results) / 1e3 / ranks
+    qualities = [result["rows"][-1]["quality"] for result in results]
     return {"network": network, "ranks": ranks, "scheme": name, "step_ms": 1e3 * mean(a_step(result, "seconds") for result in results),
-            "step_kb": mean(a_step(result, "bytes") for result in results) / 1e3 / ranks,
-            "loss": mean(result["rows"][-1]["loss"] for result in results), "quality": mean(result["rows"][-1]["quality"] for result in results),
+            "computation_ms": computation, "link_ms": 8e3 * kilobytes / BITS_A_MS, "step_kb": kilobytes,
+            "loss": mean(result["rows"][-1]["loss"] for result in results), "quality": mean(qualities), "least": min(qualities), "most": max(qualities),
             "seconds": None if None in times else mean(times), "parameters": results[0]["parameters"]}
 
 
-def rows_of(results, ranks):
+def rows_of(jobs, results, ranks):
     rows = []
     for network in dict.fromkeys(network for network, _ in results):
         target = NEAR * mean(result["rows"][-1]["quality"] for result in results[network, "Dense"])
-        rows += [row_of(network, ranks, name, of, target) for (of_network, name), of in results.items() if of_network == network]
+        computation = computation_ms(jobs, network, ranks)
+        rows += [row_of(network, ranks, name, of, target, computation) for (of_network, name), of in results.items() if of_network == network]
     return rows
 
 
 def plot(all_results):
+    """Returns the figure: a line of panels for each number of ranks and each of seconds and bytes, a column for each network."""
     names = list(dict.fromkeys(network for results in all_results.values() for network, _ in results))
-    figure, axes = panels(len(all_results), len(names), width=5.0, height=3.6)
-    for line, (ranks, results) in zip(axes, all_results.items()):
+    keys = ("seconds", "bytes")
+    figure, axes = panels(len(keys) * len(all_results), len(names), width=5.0, height=3.4)
+    for line, (key, (ranks, results)) in zip(axes, ((key, item) for key in keys for item in all_results.items())):
         for axis, network in zip(line, names):
             for (of_network, name), of in results.items():
                 if of_network == network:
-                    axis.plot([row["seconds"] for row in of[0]["rows"]], [row["quality"] for row in of[0]["rows"]],
-                              lw=2.0 if name == "Ok-Topk" else 1.0, ls="--" if name in DENSE else "-", label=name)
-            axis.set(title=f"{network}, {ranks} ranks, {RATE}", xlabel="seconds of training", ylabel="held-out accuracy")
+                    axis.plot(curve(of, key), curve(of, "quality"), lw=2.0 if name == "Ok-Topk" else 1.0, ls="--" if name in DENSE else "-", label=name)
+            axis.set(title=f"{network}, {ranks} ranks, {RATE}", xlabel=AXES[key], ylabel="held-out accuracy")
+            if key == "bytes":
+                axis.set_xscale("log")
             axis.legend(fontsize=6)
     return figure
 
@@ -86,17 +100,35 @@ def ratios(rows, key):
     return "; ".join(pieces)
 
 
-def compare(here, rows):
+def parts(rows):
+    """Returns the text of the parts of Ok-Topk's step, a piece for each network and number of ranks."""
+    return "; ".join(f"{row['network']}, {row['ranks']} ranks: {row['computation_ms']:.0f}, {row['link_ms']:.0f} and "
+                     f"{row['step_ms'] - row['computation_ms'] - row['link_ms']:.0f}" for row in rows if row["scheme"] == "Ok-Topk")
+
+
+def gaps(all_results):
+    """Returns the text of the points that Ok-Topk is behind dense SGD, a piece for each network and number of ranks."""
+    pieces = []
+    for ranks, results in all_results.items():
+        for network in dict.fromkeys(network for network, _ in results):
+            dense, sparse = curve(results[network, "Dense"], "quality"), curve(results[network, "Ok-Topk"], "quality")
+            half, end = (100 * (dense[at] - sparse[at]) for at in (len(dense) // 2, -1))
+            pieces.append(f"{network}, {ranks} ranks: {half:.1f} and {end:.1f}")
+    return "; ".join(pieces)
+
+
+def compare(here, rows, all_results):
     here.compare("Ok-Topk has the best time to solution for all three networks: the others take 1.44 to 12.95 x its time",
                  f"time to {NEAR:.0%} of the dense quality, over Ok-Topk's; {ratios(rows, 'seconds')}")
     here.compare("a step of Ok-Topk takes the least time", f"a step's time over Ok-Topk's; {ratios(rows, 'step_ms')}",
-                 "each parameter has a sum of its own, whose messages cost more than the paper's one sum where tensors are small")
+                 f"of a step of Ok-Topk are computation, its bytes at the link's rate, and the rest, in ms; {parts(rows)}")
     ends = []
     for network, ranks in dict.fromkeys((row["network"], row["ranks"]) for row in rows):
         of = [row for row in rows if (row["network"], row["ranks"]) == (network, ranks)]
-        ends.append(f"{network}, {ranks} ranks: " + ", ".join(f"{row['scheme']} {100 * row['quality']:.1f} %" for row in of))
+        ends.append(f"{network}, {ranks} ranks: " + ", ".join(f"{row['scheme']} {100 * row['quality']:.1f} % ({100 * row['least']:.1f} to {100 * row['most']:.1f})"
+                                                                         for row in of))
     here.compare("the quality of Ok-Topk is close to that of dense SGD", "held-out accuracy after the same steps; " + "; ".join(ends),
-                 "these are the first epochs: a residual delays the first steps of a sparse scheme")
+                 f"a residual delays a sparse scheme's steps: points that Ok-Topk is behind dense at half of the steps, and at their end; {gaps(all_results)}")
 
 
 def main():
@@ -104,10 +136,10 @@ def main():
     need_namespaces()
     jobs = Jobs(here)
     all_results = {ranks: trainings(here, jobs, ranks, here.quick) for ranks in ([2] if here.quick else [4, 8])}
-    rows = [row for ranks, results in all_results.items() for row in rows_of(results, ranks)]
+    rows = [row for ranks, results in all_results.items() for row in rows_of(jobs, results, ranks)]
     table(rows, [("network", "", "s"), ("ranks", "ranks", "d"), ("scheme", "scheme", "s"), ("step_ms", "ms a step", ".0f"),
-                 ("step_kb", "kB a rank and step", ".0f"), ("loss", "loss", ".3f"), ("quality", "accuracy", ".3f"), ("seconds", "s to target", ".1f")])
-    compare(here, rows)
+                 ("computation_ms", "computation", ".0f"), ("link_ms", "bytes", ".0f"), ("step_kb", "kB a rank and step", ".0f"), ("loss", "loss", ".3f"), ("quality", "accuracy", ".3f"), ("seconds", "s to target", ".1f")])
+    compare(here, rows, all_results)
     here.finish(plot(all_results), {"rate": RATE, "commits": sorted(jobs.commits), "rows": rows,
                                     "curves": {f"{network}, {ranks} ranks, {name}": [result["rows"] for result in of]
                                                for ranks, results in all_results.items() for (network, name), of in results.items()}})
