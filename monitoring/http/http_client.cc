@@ -108,9 +108,14 @@ std::optional<HttpReply> parse_reply(std::string_view reply) {
   return HttpReply{.status = *status, .body = std::string(reply.substr(end + kReplyHeadEnd.size()))};
 }
 
-}  // namespace
+/// The part of a request that its method decides.
+struct RequestWords {
+  std::string_view method;
+  std::string headers = {};  ///< each with its line end
+  std::string_view body = {};
+};
 
-Result<HttpReply> http_get(std::string_view address, const std::string& path, int timeout_ms,
+Result<HttpReply> ask_port(std::string_view address, const std::string& path, const RequestWords& words, int timeout_ms,
                            const HttpCaller* caller) {
   const auto parsed = protocol::parse_host_port(address);
   if (!parsed) return std::unexpected(parsed.error());
@@ -128,9 +133,10 @@ Result<HttpReply> http_get(std::string_view address, const std::string& path, in
   }
   const TimeNs deadline = monotonic_now_ns() + TimeNs{timeout_ms} * kNsPerMs;
   // HTTP/1.0: a server may send no chunks, which this client does not put together.
-  std::string request = "GET " + path + " HTTP/1.0\r\nHost: " + at + "\r\nConnection: close\r\n";
+  std::string request = std::string(words.method) + " " + path + " HTTP/1.0\r\nHost: " + at + "\r\n";
+  request += "Connection: close\r\n" + words.headers;
   if (has_token) request += "Authorization: Bearer " + caller->token() + "\r\n";
-  request += "\r\n";
+  request += "\r\n" + std::string(words.body);
   const auto channel = caller != nullptr ? caller->open(*socket, parsed->host) : open_plain_channel(*socket);
   if (!channel) return fail(ErrorCode::kUnavailable, at + ": no certificate can prove this name");
   std::string bytes;
@@ -149,6 +155,19 @@ Result<HttpReply> http_get(std::string_view address, const std::string& path, in
   }
   return fail(ErrorCode::kUnavailable, at + " does not answer as HTTP does: is it the port of --http? If it has "
                                             "--http-tls, give --http-ca");
+}
+
+}  // namespace
+
+Result<HttpReply> http_get(std::string_view address, const std::string& path, int timeout_ms,
+                           const HttpCaller* caller) {
+  return ask_port(address, path, {.method = "GET"}, timeout_ms, caller);
+}
+
+Result<HttpReply> http_post(std::string_view address, const std::string& path, std::string_view body, int timeout_ms,
+                            const HttpCaller* caller) {
+  const std::string length = "Content-Length: " + std::to_string(body.size()) + "\r\n";
+  return ask_port(address, path, {.method = "POST", .headers = length, .body = body}, timeout_ms, caller);
 }
 
 }  // namespace millrace::monitoring

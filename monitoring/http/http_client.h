@@ -29,4 +29,8 @@ inline constexpr size_t kHttpReplyBytesMax = size_t{16} << 20;
 Result<HttpReply> http_get(std::string_view address, const std::string& path, int timeout_ms,
                            const HttpCaller* caller = nullptr);
 
+/// Sends POST with a body, and else as http_get(). unavailable: the port may have carried out the request.
+Result<HttpReply> http_post(std::string_view address, const std::string& path, std::string_view body, int timeout_ms,
+                            const HttpCaller* caller);
+
 }  // namespace millrace::monitoring

@@ -13,7 +13,7 @@ namespace millrace::monitoring {
 
 /// Limits the peer's time for each part of an exchange, over all its reads and writes.
 struct HttpTimeouts {
-  TimeNs request = 3 * kNsPerS;  ///< from the connection to the last byte of the request's head
+  TimeNs request = 3 * kNsPerS;  ///< from the connection to the last byte of the request
   TimeNs answer = 10 * kNsPerS;  ///< to take the whole answer
   TimeNs close = 1 * kNsPerS;    ///< to close its end afterwards
 };
@@ -23,7 +23,7 @@ struct HttpTimeouts {
 class HttpExchange {
  public:
   enum class State : uint8_t {
-    kReading,    ///< the request's head
+    kReading,    ///< the request
     kAnswering,  ///< a handler makes the answer; bytes that arrive are discarded
     kWriting,    ///< the answer
     kClosing,    ///< the answer is written; bytes that arrive are discarded until the peer closes its end

@@ -1,6 +1,7 @@
 #include "monitoring/http/http_port.h"
 
 #include <fcntl.h>
+#include <netdb.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -9,6 +10,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <bit>
 #include <cerrno>
 #include <map>
 #include <mutex>
@@ -37,13 +39,7 @@ constexpr TimeNs kAcceptPause = 100 * kNsPerMs;
 /// The time for answers under way when the port stops.
 constexpr TimeNs kStopTimeout = kNsPerS;
 
-struct HttpAnswer {
-  int status = 200;
-  std::string_view type;
-  std::string body;
-};
-
-constexpr std::string_view kPlain = "text/plain; charset=utf-8";
+constexpr std::string_view kJobsPath = "/jobs/";
 
 bool takes_time(const HttpHandlers& handlers, const HttpRequest& request) {
   return (request.method == "GET" || request.method == "HEAD") &&
@@ -63,7 +59,7 @@ HttpAnswer slow_answer(const HttpHandlers& handlers, const HttpRequest& request)
   constexpr int kBadRequest = 400;
   constexpr int kUnavailable = 503;
   const bool clients_fault = spans.error().code == ErrorCode::kInvalidArgument;
-  return {.status = clients_fault ? kBadRequest : kUnavailable, .type = kPlain, .body = spans.error().message + "\n"};
+  return {.status = clients_fault ? kBadRequest : kUnavailable, .body = spans.error().message + "\n"};
 }
 
 HttpAnswer quick_answer(const HttpHandlers& handlers, const HttpRequest& request) {
@@ -71,39 +67,48 @@ HttpAnswer quick_answer(const HttpHandlers& handlers, const HttpRequest& request
   constexpr int kNotAllowed = 405;
   constexpr int kUnavailable = 503;
   if (request.method != "GET" && request.method != "HEAD")
-    return {.status = kNotAllowed, .type = kPlain, .body = "only GET and HEAD\n"};
+    return {.status = kNotAllowed, .body = "only GET and HEAD\n"};
   if (request.path == "/healthz") {
     const std::optional<std::string> reason = handlers.unhealthy();
-    return reason ? HttpAnswer{.status = kUnavailable, .type = kPlain, .body = *reason + "\n"}
-                  : HttpAnswer{.type = kPlain, .body = "ok\n"};
+    return reason ? HttpAnswer{.status = kUnavailable, .body = *reason + "\n"} : HttpAnswer{.body = "ok\n"};
   }
   if (request.path == "/readyz") {
     const std::optional<std::string> reason = handlers.unready ? handlers.unready() : handlers.unhealthy();
-    return reason ? HttpAnswer{.status = kUnavailable, .type = kPlain, .body = *reason + "\n"}
-                  : HttpAnswer{.type = kPlain, .body = "ready\n"};
+    return reason ? HttpAnswer{.status = kUnavailable, .body = *reason + "\n"} : HttpAnswer{.body = "ready\n"};
   }
   if (request.path == "/") {
     const PageOf of = handlers.more_json.contains("/cluster") ? PageOf::kCluster : PageOf::kProcess;
     return {.type = "text/html; charset=utf-8", .body = status_page(handlers.title, of)};
   }
-  return {
-      .status = kNotFound, .type = kPlain, .body = "no such page: /, /status, /metrics, /healthz, /readyz, /trace\n"};
+  return {.status = kNotFound, .body = "no such page: /, /status, /metrics, /healthz, /readyz, /trace\n"};
 }
 
 HttpAnswer refusal_without_token(const HttpHandlers& /*handlers*/, const HttpRequest& /*request*/) {
   constexpr int kUnauthorized = 401;
   return {.status = kUnauthorized,
-          .type = kPlain,
           .body = "this port asks for its token: send the header Authorization: Bearer TOKEN (--http-token-file)\n"};
 }
 
-/// Health without its reason, and the page without this process's title: the answers to requests without a token.
+/// The answer to a named token where the port knows no part that it may read.
+HttpAnswer refusal_of_named_token(const HttpHandlers& /*handlers*/, const HttpRequest& /*request*/) {
+  constexpr int kForbidden = 403;
+  return {.status = kForbidden,
+          .body = "a named token lacks the right to read this process: only shards and spares know named tokens\n"};
+}
+
+/// REQUIRES: handlers.answer_reader.
+HttpAnswer reader_answer(const HttpHandlers& handlers, const HttpRequest& request) {
+  return handlers.answer_reader(request);
+}
+
+/// Health without its reason, and the page without this process's title: the answers to requests without the port's own
+/// token.
 HttpAnswer public_answer(const HttpHandlers& handlers, const HttpRequest& request) {
   HttpHandlers hidden;
   hidden.more_json = handlers.more_json;
   const auto hide = [](const auto& reason) {
     return [&reason]() -> std::optional<std::string> {
-      return reason() ? std::optional<std::string>("no reason is given without a token") : std::nullopt;
+      return reason() ? std::optional<std::string>("no reason is given without the port's own token") : std::nullopt;
     };
   };
   hidden.unhealthy = hide(handlers.unhealthy);
@@ -117,7 +122,7 @@ bool is_public(const HttpRequest& request) {
 
 HttpAnswer busy_answer(const HttpHandlers& /*handlers*/, const HttpRequest& /*request*/) {
   constexpr int kUnavailable = 503;
-  return {.status = kUnavailable, .type = kPlain, .body = "too many requests wait; ask again later\n"};
+  return {.status = kUnavailable, .body = "too many requests wait; ask again later\n"};
 }
 
 /// Not accept4(): a server keeps its last descriptors for this port by a limit on that
@@ -130,6 +135,18 @@ Descriptor accept_one(const Descriptor& listener) {
   return socket;
 }
 
+/// Returns the address of the other end as a number; empty: the connection is gone.
+std::string address_of(const Descriptor& socket) {
+  sockaddr_storage peer{};
+  socklen_t length = sizeof(peer);
+  auto* address = std::bit_cast<sockaddr*>(&peer);
+  std::array<char, NI_MAXHOST> text{};
+  if (::getpeername(socket.number(), address, &length) != 0 ||
+      ::getnameinfo(address, length, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST) != 0)
+    return {};
+  return text.data();
+}
+
 /// The whole answer to a request; `make` is one of the above.
 template <typename Make>
 std::string answered(const HttpHandlers& handlers, const HttpRequest& request, const Make& make) {
@@ -138,11 +155,11 @@ std::string answered(const HttpHandlers& handlers, const HttpRequest& request, c
   try {
     answer = make(handlers, request);
   } catch (...) {
-    answer = {.status = kFailed, .type = kPlain, .body = "the handler failed\n"};
+    answer = {.status = kFailed, .body = "the handler failed\n"};
   }
   std::string headers = "Content-Type: " + std::string(answer.type) + "\r\n";
   headers += "Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n";
-  if (answer.status == 405) headers += "Allow: GET, HEAD\r\n";
+  if (answer.status == 405) headers += "Allow: " + std::string(answer.allow) + "\r\n";
   if (answer.status == 401) headers += "WWW-Authenticate: Bearer realm=\"millrace\"\r\n";
   if (answer.type.starts_with("text/html"))
     headers += "Content-Security-Policy: " + std::string(kStatusPagePolicy) + "\r\n";
@@ -207,7 +224,7 @@ class HttpPort::Impl {
   bool spend_spare();
   void read(uint64_t number, Connection& connection, TimeNs now);
   void write(Connection& connection, TimeNs now);
-  void begin_answer(uint64_t number, Connection& connection, const HttpRequest& request, TimeNs now);
+  void begin_answer(uint64_t number, Connection& connection, HttpRequest request, TimeNs now);
   void take_made(TimeNs now);
   void end_late(Connection& connection, TimeNs now);
   void break_off(Connection& connection);
@@ -368,8 +385,8 @@ void HttpPort::Impl::read(uint64_t number, Connection& connection, TimeNs now) {
     if (got.outcome == ByteChannel::Outcome::kBroken) return break_off(connection);
     if (got.outcome == ByteChannel::Outcome::kEnd) return connection.exchange.on_end();
     if (got.outcome != ByteChannel::Outcome::kMoved) return;
-    const auto request = connection.exchange.on_bytes(std::string_view(bytes.data(), got.bytes), now);
-    if (request) begin_answer(number, connection, *request, now);
+    auto request = connection.exchange.on_bytes(std::string_view(bytes.data(), got.bytes), now);
+    if (request) begin_answer(number, connection, std::move(*request), now);
   }
 }
 
@@ -386,16 +403,25 @@ void HttpPort::Impl::break_off(Connection& connection) {
   connection.exchange.on_broken();
 }
 
-void HttpPort::Impl::begin_answer(uint64_t number, Connection& connection, const HttpRequest& request, TimeNs now) {
-  if (protection_ && protection_->asks_for_token() && !protection_->accepts(request.token)) {
-    if (!is_public(request)) refused_tokens_.increment();
-    const auto refused = is_public(request) ? public_answer : refusal_without_token;
-    return connection.exchange.answer(answered(handlers_, request, refused), now);
+void HttpPort::Impl::begin_answer(uint64_t number, Connection& connection, HttpRequest request, TimeNs now) {
+  const auto answer_now = [&](const auto& make) {
+    connection.exchange.answer(answered(handlers_, request, make), now);
+  };
+  std::optional<std::string> reader = std::string();
+  if (protection_ && protection_->asks_for_token()) reader = protection_->reader_of(request.token);
+  if (reader != std::string() && is_public(request)) return answer_now(public_answer);
+  if (!reader) {
+    refused_tokens_.increment();
+    return answer_now(refusal_without_token);
   }
-  if (!takes_time(handlers_, request))
-    return connection.exchange.answer(answered(handlers_, request, quick_answer), now);
-  const bool queued = threads_.enqueue([this, number, request] {
-    std::string bytes = answered(handlers_, request, slow_answer);
+  const bool is_reader = !reader->empty();
+  if (is_reader && !handlers_.answer_reader) return answer_now(refusal_of_named_token);
+  const bool asks_reader = is_reader || (handlers_.answer_reader && request.path.starts_with(kJobsPath));
+  if (!asks_reader && !takes_time(handlers_, request)) return answer_now(quick_answer);
+  if (asks_reader) request.address = address_of(connection.socket);
+  request.reader = std::move(*reader);
+  const bool queued = threads_.enqueue([this, number, request, make = asks_reader ? reader_answer : slow_answer] {
+    std::string bytes = answered(handlers_, request, make);
     {
       const std::lock_guard lock(made_mutex_);
       made_.emplace_back(number, std::move(bytes));
@@ -404,7 +430,7 @@ void HttpPort::Impl::begin_answer(uint64_t number, Connection& connection, const
   });
   if (queued) return;
   busy_answers_.increment();
-  connection.exchange.answer(answered(handlers_, request, busy_answer), now);
+  answer_now(busy_answer);
 }
 
 void HttpPort::Impl::take_made(TimeNs now) {

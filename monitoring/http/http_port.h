@@ -10,8 +10,16 @@
 
 #include "kernels/base/result.h"
 #include "monitoring/http/http_protection.h"
+#include "monitoring/http/http_request.h"
 
 namespace millrace::monitoring {
+
+struct HttpAnswer {
+  int status = 200;
+  std::string_view type = "text/plain; charset=utf-8";  ///< static storage
+  std::string body = {};
+  std::string_view allow = "GET, HEAD";  ///< of an answer 405: the methods that the path has
+};
 
 /// Holds the functions that make the port's answers. The port calls them on its own threads, at any time, several at
 /// once; they must be thread-safe. `unhealthy` and `unready` must not wait: the thread that moves the bytes calls them.
@@ -24,6 +32,9 @@ struct HttpHandlers {
   /// Spans of this process (monitoring/trace/trace_answer.h); invalid_argument: a wrong query. Empty: no such path.
   std::function<Result<std::string>(std::string_view query)> trace_json = {};
   std::string title = "Millrace";  ///< of the page; any text
+  /// Answers requests with a named token, but not those for health and the page at /. Answers paths below /jobs/ for
+  /// every client that may read the port, too. Empty: named tokens get 403, and nothing is below /jobs/.
+  std::function<HttpAnswer(const HttpRequest&)> answer_reader = {};
   /// Further paths, each with the function that makes its JSON object.
   std::map<std::string, std::function<std::string()>, std::less<>> more_json = {};
 };
@@ -36,20 +47,22 @@ struct HttpHandlers {
 /// - /trace     200, JSON: the timeline; 400 or 503 and the reason
 /// - /          200, a page for people (status_page.h)
 /// - further paths of `more_json`: 200, JSON
+/// - paths below /jobs/: the answer of `answer_reader`, which may take other methods
 ///
 /// /metrics has the port's own metrics (http_metric_infos()) after those of its program.
 ///
-/// Other paths get 404, other methods 405. A client can change nothing through it but the recording of spans.
+/// Other paths get 404, other methods 405. A client can change nothing through it but the recording of spans, and what
+/// `answer_reader` changes.
 ///
-/// A port with an HttpProtection speaks TLS, or answers 401 to a request without its token, or both. Then /healthz and
-/// /readyz need no token, and give no reason without one. The page at / needs none either, and has no number of this
-/// process. A port without protection authenticates no client: bind it to the loopback address or to a network that is
-/// trusted to read.
+/// A port with an HttpProtection speaks TLS, or answers 401 to a request without one of its tokens, or both. Then
+/// /healthz and /readyz need no token, and give no reason without the port's own. The page at / needs none either, and
+/// has no number of this process. A port without protection authenticates no client: bind it to the loopback address or
+/// to a network that is trusted to read.
 ///
 /// Limits   32 connections. One more ends the oldest one without an answer under way, otherwise the oldest. One request
 ///          a connection: 3 s for the handshake and the whole of it, 10 s to take the whole answer. 8 KiB of request
-///          line and headers, no request body. Two threads make /metrics, /status, /trace and further paths; 32 such
-///          requests wait, more get 503.
+///          line and headers, kHttpBodyBytesMax of a POST's body. Two threads make /metrics, /status, /trace, further
+///          paths and the answers of `answer_reader`; 32 such requests wait, more get 503.
 /// Health   and readiness wait for no other request. They wait for the handshakes of TLS: some ms of computation for
 ///          each of at most 32 connections.
 class HttpPort {

@@ -12,7 +12,7 @@
 
 namespace millrace::monitoring {
 
-/// Protects an HTTP port: a token that clients must send, and TLS. secure/http_security.h makes one of files.
+/// Protects an HTTP port: tokens, one of which clients must send, and TLS. secure/http_security.h makes one of files.
 ///
 /// Threads  any.
 class HttpProtection {
@@ -20,8 +20,9 @@ class HttpProtection {
   virtual ~HttpProtection() = default;
   virtual bool uses_tls() const = 0;
   virtual bool asks_for_token() const = 0;
-  /// Compares in a time that does not depend on the port's token.
-  virtual bool accepts(std::string_view token) const = 0;
+  /// Returns the name of the named token; empty: it is the port's own token; nothing: the port has no such token.
+  /// Compares in a time that does not depend on the port's tokens.
+  virtual std::optional<std::string> reader_of(std::string_view token) const = 0;
   /// Returns the channel of a connection that a client has opened; nullptr: no memory is left.
   virtual std::unique_ptr<ByteChannel> open(const Descriptor& socket) const = 0;
   /// Returns when the first of the port's certificates ends, in Unix seconds; nothing: the port has none.

@@ -11,6 +11,10 @@
 namespace millrace::server {
 namespace {
 
+/// Acts of named tokens that wait for the loop. Refusals take half of the room at most: they must not keep an end of a
+/// job waiting.
+constexpr size_t kWaitingMax = 64;
+
 Result<AccessRules> read_rules(const protocol::PublicKey& own, const AccessFiles& files) {
   Result<protocol::AllowedKeys> allowed = protocol::AllowedKeys::read(files.allowed_keys, own);
   if (!allowed) return std::unexpected(allowed.error());
@@ -64,7 +68,10 @@ void Access::say_problems() const {
   for (const std::string& problem : rules_.allowed().problems()) say(Severity::kError, "skipped: " + problem);
 }
 
-void Access::end(TimeNs now) { record({.what = AuditEvent::What::kStop}, now); }
+void Access::end(TimeNs now) {
+  record_waiting(now);
+  record({.what = AuditEvent::What::kStop}, now);
+}
 
 void Access::say(Severity severity, const std::string& text) const {
   if (log_) log_(severity, text);
@@ -72,8 +79,33 @@ void Access::say(Severity severity, const std::string& text) const {
 
 void Access::record(const AuditEvent& event, TimeNs now) {
   if (!audit_) return;
-  if (const Status written = audit_->write(event, rules_.name_of(event.by.key), shard_, now); !written)
+  const std::string name = event.token.empty() ? rules_.name_of(event.by.key) : event.token;
+  if (const Status written = audit_->write(event, name, shard_, now); !written)
     say(Severity::kError, written.error().message);
+}
+
+ReaderRights Access::reader_rights() {
+  ReaderRights rights;
+  rights.judge = [this](const std::string& token, const std::string& job, ReaderRight right) {
+    const std::lock_guard lock(readers_mutex_);
+    return policy_.judge_reader(token, job, right);
+  };
+  rights.record = [this](AuditEvent event) {
+    const std::lock_guard lock(readers_mutex_);
+    if (waiting_.size() >= (event.what == AuditEvent::What::kRefuse ? kWaitingMax / 2 : kWaitingMax)) return false;
+    waiting_.push_back(std::move(event));
+    return true;
+  };
+  return rights;
+}
+
+void Access::record_waiting(TimeNs now) {
+  std::vector<AuditEvent> waiting;
+  {
+    const std::lock_guard lock(readers_mutex_);
+    waiting.swap(waiting_);
+  }
+  for (const AuditEvent& event : waiting) record(event, now);
 }
 
 void Access::refuse(const protocol::PeerId& by, const protocol::Message* message, const Error& why, TimeNs now) {
@@ -228,7 +260,10 @@ Status Access::reload_policy(TimeNs now) {
   AuditEvent event{.what = AuditEvent::What::kReload};
   Result<Policy> policy = Policy::read(files_.policy);
   if (policy) {
-    policy_ = std::move(*policy);
+    {
+      const std::lock_guard lock(readers_mutex_);
+      policy_ = std::move(*policy);
+    }
     event.sentence = fmt::format("the policy has {} rules", policy_.rule_count());
     say(Severity::kInfo, "reload: " + event.sentence);
   } else {

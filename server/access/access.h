@@ -3,10 +3,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "kernels/base/clock.h"
 #include "kernels/base/log_line.h"
@@ -22,6 +24,7 @@
 #include "server/access/policy.h"
 #include "server/access/rate_limit.h"
 #include "server/base/join_request.h"
+#include "server/base/reader_rights.h"
 
 namespace millrace::server {
 
@@ -36,7 +39,7 @@ struct AccessFiles {
 /// Holds a server's key, its rules and its audit log, and reads their files again on request.
 ///
 /// Secrets  the secret key is in memory alone; no log, line or report has it.
-/// Threads  one at a time (the loop's).
+/// Threads  one at a time (the loop's); the functions of reader_rights(): any.
 class Access {
  public:
   using Log = std::function<void(Severity, const std::string&)>;
@@ -67,6 +70,10 @@ class Access {
   bool may_speak(const protocol::PeerId& peer) const { return !own_ || rules_.may_connect(peer.key); }
   /// Returns the questions that the core asks about keys that join. Refers to this object.
   Rights rights();
+  /// Returns the rights of named tokens. Refers to this object.
+  ReaderRights reader_rights();
+  /// Records the events that ReaderRights::record() took.
+  void record_waiting(TimeNs now);
   void record(const AuditEvent& event, TimeNs now);
   /// Reads the allowed keys and the policy again and opens the audit log again. A file that cannot be read changes
   /// nothing, and the log says why. The own key needs a restart.
@@ -93,7 +100,9 @@ class Access {
   AccessFiles files_;
   std::optional<protocol::KeyPair> own_;
   AccessRules rules_;
+  std::mutex readers_mutex_;  ///< guards changes of the policy, and waiting_
   Policy policy_;
+  std::vector<AuditEvent> waiting_;
   RateLimit rates_;
   HelloLimit hellos_;
   std::unique_ptr<AuditLog> audit_;

@@ -21,6 +21,7 @@ std::string_view audit_word(AuditEvent::What what) {
     case kEvict: return "evict";
     case kReload: return "reload";
     case kClose: return "close";
+    case kOrder: return "order";
   }
   return "unknown";
 }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -46,14 +47,19 @@ Result<PolicyRule::Workers> policy_workers(const std::string& text) {
   return PolicyRule::Workers{*first, *last};
 }
 
+constexpr std::array<std::pair<std::string_view, bool PolicyRule::*>, 4> kActs = {{{"create", &PolicyRule::create},
+                                                                                   {"join", &PolicyRule::join},
+                                                                                   {"observe", &PolicyRule::observe},
+                                                                                   {"end", &PolicyRule::end}}};
+
 Status take_acts(const PolicyJson& value, PolicyRule& rule) {
   const auto acts = policy_texts(value, "may");
   if (!acts) return std::unexpected(acts.error());
   for (const std::string& act : *acts) {
-    if (act != "create" && act != "join")
-      return wrong_policy(fmt::format("'may': '{}' is no right; rights are create and join", act));
-    rule.create |= act == "create";
-    rule.join |= act == "join";
+    const auto known = std::ranges::find(kActs, act, [](const auto& one) { return one.first; });
+    if (known == kActs.end())
+      return wrong_policy(fmt::format("'may': '{}' is no right; rights are create, join, observe and end", act));
+    rule.*known->second = true;
   }
   return {};
 }
@@ -232,6 +238,15 @@ Status Policy::judge(std::string_view key, const JoinRequest& request) const {
                                                        request.job, request.entries, key, rule->entries_max));
   }
   return {};
+}
+
+Status Policy::judge_reader(std::string_view token, std::string_view job, ReaderRight right) const {
+  if (!rules_) return {};
+  const bool ends = right == ReaderRight::kEnd;
+  const PolicyRule* rule = rule_of(token, job);
+  if (rule != nullptr && (ends ? rule->end : rule->observe)) return {};
+  return fail(ErrorCode::kUnauthenticated,
+              fmt::format("token '{}' lacks the right to {} job '{}'", token, ends ? "end" : "observe", job));
 }
 
 Status Policy::judge_opening(std::string_view key, std::string_view job, uint32_t open) const {

@@ -10,17 +10,20 @@
 
 #include "kernels/base/result.h"
 #include "server/base/join_request.h"
+#include "server/base/reader_rights.h"
 
 namespace millrace::server {
 
-/// Holds the rights of some keys to the jobs of some names.
+/// Holds the rights of some keys and named tokens to the jobs of some names.
 struct PolicyRule {
   using Workers = std::pair<uint32_t, uint32_t>;  ///< first and last number
 
-  std::vector<std::string> keys;  ///< patterns of names of keys; * stands for any text
+  std::vector<std::string> keys;  ///< patterns of names of keys and tokens; * stands for any text
   std::vector<std::string> jobs;  ///< patterns of names of jobs
   bool create = false;            ///< may open a job that does not exist, and join it
   bool join = false;
+  bool observe = false;                                                  ///< a named token may read the job's status
+  bool end = false;                                                      ///< a named token may end the job
   std::vector<Workers> workers;                                          ///< empty: all numbers
   uint64_t entries_max = std::numeric_limits<uint64_t>::max();           ///< of all tensors of a job
   uint64_t job_memory_bytes_max = std::numeric_limits<uint64_t>::max();  ///< of a job, on each shard
@@ -49,6 +52,8 @@ class Policy {
   ///
   /// key  its name.
   Status judge(std::string_view key, const JoinRequest& request) const;
+  /// Judges an act of a named token of the HTTP port. Errors  unauthenticated, as judge().
+  Status judge_reader(std::string_view token, std::string_view job, ReaderRight right) const;
   /// Judges whether a shard that has `open` jobs of the key that created them may open another one.
   /// Errors  limit_exceeded. A key that lost all rights to the job has no quota for it.
   Status judge_opening(std::string_view key, std::string_view job, uint32_t open) const;

@@ -21,9 +21,11 @@ struct AuditEvent {
     kEvict = 7,   ///< this shard has removed a worker from its job
     kReload = 8,  ///< keys and rights were read again, or could not be
     kClose = 9,   ///< this shard has ended a connection
+    kOrder = 10,  ///< a named token of the HTTP port orders the end of a job
   };
   What what = What::kStart;
   protocol::PeerId by = {};  ///< key and address; empty: no peer is involved
+  std::string token = {};    ///< the name of a named token, in place of a key
   std::string job = {};
   std::optional<uint32_t> worker = {};
   std::optional<uint32_t> of_shard = {};  ///< another shard

@@ -10,7 +10,7 @@ void JobHistory::add(const StatusReport& report, TimeNs now) {
   next_ = now + kEvery;
   const std::lock_guard lock(mutex_);
   shard_ = report.shard;
-  std::map<uint64_t, std::deque<Sample>> kept;
+  std::map<uint64_t, JobSamples> kept;
   for (const JobStatus& job : report.jobs) {
     if (kept.size() == kJobsMax) break;
     if (job.parts == 0) continue;  // it decides no steps here
@@ -19,15 +19,17 @@ void JobHistory::add(const StatusReport& report, TimeNs now) {
       sample.values[1] = std::max(sample.values[1], member.steps_behind);
       sample.values[2] += member.contribution_bytes;
     }
-    std::deque<Sample>& samples = kept[job.job] = std::move(jobs_[job.job]);
+    JobSamples& own = kept[job.job] = std::move(jobs_[job.job]);
+    own.name = job.name;
+    std::deque<Sample>& samples = own.samples;
     samples.push_back(sample);
     if (samples.size() > kSamplesMax) samples.pop_front();
   }
   jobs_ = std::move(kept);
 }
 
-std::string JobHistory::json(TimeNs now) const {
-  std::map<uint64_t, std::deque<Sample>> jobs;
+std::string JobHistory::json(TimeNs now, const ShowsJob& shows) const {
+  std::map<uint64_t, JobSamples> jobs;
   std::optional<uint32_t> shard;
   {
     const std::lock_guard lock(mutex_);  // short: the loop waits for it
@@ -39,9 +41,10 @@ std::string JobHistory::json(TimeNs now) const {
       {"columns", {"age_ms", "steps_decided", "steps_behind", "contribution_bytes", "memory_bytes"}},
       {"jobs", nlohmann::ordered_json::array()}};
   if (shard) history["shard"] = *shard;
-  for (const auto& [job, samples] : jobs) {
+  for (const auto& [job, own] : jobs) {
+    if (shows && !shows(own.name)) continue;
     nlohmann::ordered_json rows = nlohmann::ordered_json::array();
-    for (const Sample& sample : samples) {
+    for (const Sample& sample : own.samples) {
       nlohmann::ordered_json row = {(now - sample.at) / kNsPerMs};
       for (const uint64_t value : sample.values) row.push_back(value);
       rows.push_back(std::move(row));

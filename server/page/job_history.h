@@ -10,6 +10,7 @@
 
 #include "kernels/base/clock.h"
 #include "monitoring/status/shard_status.h"
+#include "server/page/reader_view.h"
 
 namespace millrace::server {
 
@@ -30,18 +31,24 @@ class JobHistory {
   /// Returns {"shard": 0, "columns": [name, ...], "jobs": [{"job": 7, "samples": [[number, ...], ...]}, ...]}. A sample
   /// has a number for each column; the oldest is first. The first column is the age in milliseconds. The shard is null
   /// before the first sample: the process is a spare.
-  std::string json(TimeNs now) const;
+  ///
+  /// shows  empty: all jobs.
+  std::string json(TimeNs now, const ShowsJob& shows = {}) const;
 
  private:
   struct Sample {
     TimeNs at = 0;
     std::array<uint64_t, 4> values = {};
   };
+  struct JobSamples {
+    std::string name;
+    std::deque<Sample> samples;
+  };
 
   TimeNs next_ = 0;           ///< add()'s alone
   mutable std::mutex mutex_;  ///< guards the next two
   std::optional<uint32_t> shard_;
-  std::map<uint64_t, std::deque<Sample>> jobs_;
+  std::map<uint64_t, JobSamples> jobs_;
 };
 
 }  // namespace millrace::server

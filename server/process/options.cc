@@ -197,8 +197,9 @@ void add_access_flags(CLI::App& app, Options& options) {
       ->type_name("FOLDER")
       ->check(not_empty());
   app.add_option("--policy", options.access.policy,
-                 "Rights and quotas of the keys, as JSON (deploy/SECURITY.md); without it every allowed key may do "
-                 "everything; read again on SIGHUP")
+                 "Rights and quotas of keys, and rights of named tokens (further lines NAME TOKEN of "
+                 "--http-token-file), as JSON (deploy/SECURITY.md); without it every one of them may do everything; "
+                 "read again on SIGHUP")
       ->type_name("FILE")
       ->check(not_empty());
   app.add_flag("--insecure", options.insecure,

@@ -287,6 +287,7 @@ Result<bool> ShardProcess::Loop::take_over(const SpareWait& wait) {
 
 /// Nothing may connect to a spare that waits: it has no number to serve.
 void ShardProcess::Loop::look_as_spare(TimeNs now) {
+  access_->record_waiting(now);
   if (gate_) gate_->answer([](const protocol::KeyGate::Caller&) { return false; });
   const auto none = [](const protocol::PeerId&) { return false; };
   for (int taken = 0; taken < kMessagesPerPass; ++taken) {
@@ -325,7 +326,7 @@ Status ShardProcess::Loop::open_http() {
   handlers.trace_json = [this](std::string_view query) {
     return monitoring::answer_trace(spans_, query, {.kind = "shard", .address = address_});
   };
-  auto http = page_.open(options_.http, address_, std::move(handlers));
+  auto http = page_.open(options_.http, address_, std::move(handlers), access_->reader_rights());
   if (!http) return std::unexpected(http.error());
   http_ = std::move(*http);
   http_address_ = http_->address();
@@ -347,6 +348,7 @@ void ShardProcess::Loop::watch(TimeNs now) {
     supervision_.update(report);
     page_.add(report, now);
     guard_->report_surplus(now);
+    access_->record_waiting(now);
   }
   supervision_.keep_alive(now);
   if (board_.wanted()) board_.publish(monitoring::status_json(status(now)));

@@ -9,13 +9,16 @@
 #include <utility>
 
 #include "kernels/base/clock.h"
+#include "monitoring/command_line/http_flags.h"
 #include "monitoring/command_line/quantity_flags.h"
 #include "monitoring/command_line/table_flags.h"
+#include "monitoring/http/secure/http_security.h"
 #include "protocol/address/host_port.h"
 #include "protocol/table/membership_table.h"
 #include "protocol/table/open_table.h"
 #include "worker/cli/commands.h"
 #include "worker/cluster_status/cluster_table.h"
+#include "worker/cluster_status/end_over_http.h"
 #include "worker/program/flag_range.h"
 #include "worker/program/interruption.h"
 #include "worker/program/json_text.h"
@@ -36,6 +39,8 @@ struct ClusterFlags {
   cluster_status::DrainOptions drain;
   std::string job;
   std::string reason;
+  std::string http;  ///< of a shard; empty: the table
+  monitoring::HttpSecurityOptions http_security;
   bool force = false;
   bool json = false;
 };
@@ -86,18 +91,30 @@ Outcome run_drain(ClusterFlags flags) {
   });
 }
 
-Outcome run_end(const ClusterFlags& flags) {
+Outcome end_by_table(const ClusterFlags& flags) {
   return with_table(flags, [&](protocol::MembershipTable& open) -> Outcome {
     const std::string reason = "an operator ended the job" + (flags.reason.empty() ? "" : ": " + flags.reason);
-    const Outcome ended = cluster_status::end_job(open, flags.job, reason);
-    if (!ended) return ended;
-    if (flags.json) {
-      print_json({{"ended", flags.job}});
-    } else {
-      fmt::print("job '{}' has ended\n", flags.job);
-    }
-    return {};
+    return cluster_status::end_job(open, flags.job, reason);
   });
+}
+
+Outcome end_by_shard(const ClusterFlags& flags) {
+  const auto caller = monitoring::open_http_caller(flags.http_security, {flags.http});
+  if (!caller) return fail_with(caller.error());
+  return cluster_status::end_over_http(flags.http, flags.job, flags.reason, caller->get());
+}
+
+Outcome run_end(const ClusterFlags& flags) {
+  if ((flags.table == protocol::TableFlags()) == flags.http.empty())
+    return fail_with(program::ExitCode::kUsage, "give either --table, or --http of a shard");
+  const Outcome ended = flags.http.empty() ? end_by_table(flags) : end_by_shard(flags);
+  if (!ended) return ended;
+  if (flags.json) {
+    print_json({{"ended", flags.job}});
+  } else {
+    fmt::print("job '{}' has ended\n", flags.job);
+  }
+  return {};
 }
 
 Outcome run_remove(const ClusterFlags& flags) {
@@ -178,15 +195,23 @@ Command add_end(CLI::App& cluster) {
   app->option_defaults()->group("Cluster");
   app->add_option("job", flags->job, "name of the job")->required()->type_name("JOB");
   app->add_option("--reason", flags->reason, "for the workers' error, and the shards' logs")->type_name("TEXT");
+  app->get_option("--table")->required(false);
+  app->option_defaults()->group("In place of the table");
+  app->add_option("--http", flags->http,
+                  "HTTP port of a shard (its --http): a named token with the right 'end' is enough")
+      ->type_name("HOST:PORT")
+      ->check(program::checked([](const std::string& text) { return protocol::parse_host_port(text); }));
+  monitoring::add_http_caller_flags(*app, flags->http_security, monitoring::HelpCase::kSmall);
   app->footer(
       "Each shard aborts the job's workers with code unavailable, and saves its store once more. The next job may have "
       "the name at\nonce. So stop first what starts the workers again (torchrun, Kubernetes, systemd): they would "
       "begin it.\n\n"
-      "Exit codes: 0 ended; 2 no such job is open; 4 the table does not answer, and the job may have ended; 5 its "
+      "Exit codes: 0 ended; 2 no such job is open; 4 table or shard does not answer, and the job may have ended; 5 its "
       "membership\n"
-      "changes all the time.\n\n"
+      "changes all the time, or the shard refuses the token.\n\n"
       "Examples:\n"
-      "  millrace cluster end night --reason \"wrong data\" --table /var/lib/millrace/table.db");
+      "  millrace cluster end night --reason \"wrong data\" --table /var/lib/millrace/table.db\n"
+      "  millrace cluster end night --http node1:7700 --http-ca ca.pem --http-token-file my.token");
   return {app, [flags] { return run_end(*flags); }};
 }
 

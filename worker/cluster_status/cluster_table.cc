@@ -27,9 +27,6 @@ using Rows = std::vector<std::vector<std::string>>;
 /// The longest time that a call to etcd may take: nothing else waits for this process.
 constexpr uint32_t kEtcdWaitMs = 5'000;
 
-/// Each lost swap is another change of the job's membership; a run has few.
-constexpr int kSwapsMax = 100;
-
 std::string cell(const std::string& text) { return text.empty() ? "-" : plain_text_of(text, text.size()); }
 
 size_t count_of(const protocol::Membership& membership, protocol::MemberState state) {
@@ -222,19 +219,11 @@ std::expected<Drained, program::Failure> drain_shard(MembershipTable& table, con
 }
 
 program::Outcome end_job(MembershipTable& table, std::string_view job, std::string_view reason) {
-  Result<std::optional<protocol::JobRecord>> record = table.read_job(job);
-  for (int swaps = 0; swaps < kSwapsMax; ++swaps) {
-    if (!record) return fail_with(record.error());
-    if (!*record) return fail_with(ExitCode::kUsage, fmt::format("no job '{}' is open", cell(std::string(job))));
-    protocol::JobRecord& next = **record;
-    if (next.membership.finished) return {};
-    const uint64_t epoch = next.membership.epoch++;
-    end_record(next, {ErrorCode::kUnavailable, std::string(reason)});
-    const Result<bool> swapped = table.compare_and_swap(epoch, next);
-    if (!swapped) return fail_with(swapped.error());
-    if (*swapped) return {};
-    record = table.read_job(next.membership.job);  // by number: the next job of that name is another one
-  }
+  const Result<protocol::JobEnd> end = protocol::end_job(table, job, {ErrorCode::kUnavailable, std::string(reason)});
+  if (!end) return fail_with(end.error());
+  if (*end == protocol::JobEnd::kEnded) return {};
+  if (*end == protocol::JobEnd::kNotOpen)
+    return fail_with(ExitCode::kUsage, fmt::format("no job '{}' is open", cell(std::string(job))));
   return std::unexpected(
       refused(fmt::format("the membership of job '{}' changes all the time: try again", cell(std::string(job)))));
 }

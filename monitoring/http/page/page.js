@@ -312,7 +312,7 @@ const keep = text => {
 const ask = async path => {
   // A header takes no other characters, and a token has none.
   const answer = await fetch(path, {cache: 'no-store', headers: token ? {Authorization: 'Bearer ' + token.replace(/[^!-~]/g, '?')} : {}});
-  if (answer.status === 401) throw Object.assign(new Error('no token, or a wrong one'), {refused: true});
+  if (answer.status === 401 || answer.status === 403) throw Object.assign(new Error('no token, or a wrong one'), {refused: true});
   return answer;
 };
 const login = () => {

@@ -12,6 +12,7 @@
 
 #include "monitoring/http/secure/tls.h"
 #include "protocol/address/host_port.h"
+#include "protocol/keys/key.h"
 #include "protocol/keys/secret_file.h"
 
 namespace millrace::monitoring {
@@ -19,8 +20,8 @@ namespace {
 
 constexpr size_t kTokenBytesMin = 16;
 constexpr size_t kTokenBytesMax = 512;
-/// A token file may have a line of comment behind the token.
-constexpr size_t kTokenFileBytesMax = 4 << 10;
+/// Bounds the tokens of a port: each request is compared with all of them.
+constexpr size_t kTokenFileBytesMax = 64 << 10;
 
 using Digest = std::array<unsigned char, SHA256_DIGEST_LENGTH>;
 
@@ -40,18 +41,67 @@ std::string option_name(HttpOptionNames names, const char* flag, const char* fie
 std::string tls_name(HttpOptionNames names) { return option_name(names, "--http-tls", "http_tls"); }
 std::string token_name(HttpOptionNames names) { return option_name(names, "--http-token-file", "http_token_file"); }
 
-/// Reads a token: the file's first line.
-Result<std::string> read_token(const std::string& path, const std::string& option) {
+bool is_token(std::string_view text) {
+  return text.size() >= kTokenBytesMin && text.size() <= kTokenBytesMax &&
+         std::ranges::all_of(text, [](char c) { return c > ' ' && c < '\x7f'; });
+}
+
+std::unexpected<Error> no_first_token() {
+  return fail(ErrorCode::kInvalidArgument,
+              "its first line must be a token of 16 to 512 visible characters; make one by openssl rand -hex 32");
+}
+
+/// A token of a port.
+struct KnownToken {
+  std::string name = {};  ///< empty: the port's own
+  Digest digest{};        ///< of the token, which is kept nowhere
+};
+
+/// Reads the lines of a token file. No sentence has a part of a line: a token may be in a name's place.
+Result<std::vector<KnownToken>> tokens_of(std::string_view text) {
+  std::vector<KnownToken> tokens;
+  for (size_t number = 1; number == 1 || !text.empty(); ++number) {
+    const std::string_view line = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(line.size() + 1, text.size()));
+    if (number > 1 && (line.empty() || line.starts_with('#'))) continue;
+    const size_t name_bytes = number == 1 ? 0 : std::min(line.find(' '), line.size());
+    const std::string_view name = line.substr(0, name_bytes);
+    const std::string_view token = number == 1 ? line : line.substr(std::min(name_bytes + 1, line.size()));
+    const auto wrong = [number](const char* sentence) {
+      return fail(ErrorCode::kInvalidArgument, "line " + std::to_string(number) + sentence);
+    };
+    if (number == 1 && !is_token(token)) return no_first_token();
+    if (number > 1 && (!is_token(token) || !protocol::refuse_key_name(name).empty()))
+      return wrong(" is not NAME TOKEN: a name as a key's, a space, and a token of 16 to 512 visible characters");
+    const Digest digest = digest_of(token);
+    for (const KnownToken& earlier : tokens) {
+      if (earlier.digest == digest) return wrong(" has the token of an earlier line");
+      if (earlier.name == name) return wrong(" has the name of an earlier line");
+    }
+    tokens.push_back({std::string(name), digest});
+  }
+  return tokens;
+}
+
+/// Reads a token file by `parse`, which gets its text.
+template <typename Parse>
+auto read_token_file(const std::string& path, const std::string& option, const Parse& parse)
+    -> decltype(parse(std::string_view())) {
   auto text = protocol::read_secret_file(path, "token", kTokenFileBytesMax);
   if (!text) return fail(text.error().code, option + ": " + text.error().message);
-  std::string line = text->substr(0, text->find('\n'));
+  auto parsed = parse(std::string_view(*text));
   OPENSSL_cleanse(text->data(), text->size());
-  const bool is_visible = std::ranges::all_of(line, [](char c) { return c > ' ' && c < '\x7f'; });
-  if (is_visible && line.size() >= kTokenBytesMin && line.size() <= kTokenBytesMax) return line;
-  OPENSSL_cleanse(line.data(), line.size());
-  return fail(ErrorCode::kInvalidArgument,
-              option + ": token file " + path +
-                  ": its first line must be a token of 16 to 512 visible characters; make one by openssl rand -hex 32");
+  if (!parsed) return fail(parsed.error().code, option + ": token file " + path + ": " + parsed.error().message);
+  return parsed;
+}
+
+/// Reads the token of a client: the file's first line.
+Result<std::string> read_token(const std::string& path, const std::string& option) {
+  return read_token_file(path, option, [](std::string_view text) -> Result<std::string> {
+    const std::string_view line = text.substr(0, text.find('\n'));
+    if (!is_token(line)) return no_first_token();
+    return std::string(line);
+  });
 }
 
 Result<std::shared_ptr<const TlsContext>> open_server_tls(const std::string& tls, const std::string& option) {
@@ -70,10 +120,14 @@ class FileProtection : public HttpProtection {
 
   bool uses_tls() const override { return !options_.tls.empty(); }
   bool asks_for_token() const override { return !options_.token_file.empty(); }
-  bool accepts(std::string_view token) const override {
+  std::optional<std::string> reader_of(std::string_view token) const override {
     const Digest sent = digest_of(token);
     const std::lock_guard lock(mutex_);
-    return CRYPTO_memcmp(sent.data(), digest_.data(), sent.size()) == 0;
+    std::optional<std::string> reader;
+    for (const KnownToken& known : tokens_) {  // to the last one: the time must not tell which one it is
+      if (CRYPTO_memcmp(sent.data(), known.digest.data(), sent.size()) == 0) reader = known.name;
+    }
+    return reader;
   }
   std::unique_ptr<ByteChannel> open(const Descriptor& socket) const override {
     const std::lock_guard lock(mutex_);
@@ -84,12 +138,11 @@ class FileProtection : public HttpProtection {
     return tls_ ? std::optional(tls_->certificate_end()) : std::nullopt;
   }
   Status reload() override {
-    Digest digest{};
+    std::vector<KnownToken> tokens;
     if (asks_for_token()) {
-      auto token = read_token(options_.token_file, token_name(names_));
-      if (!token) return std::unexpected(token.error());
-      digest = digest_of(*token);
-      OPENSSL_cleanse(token->data(), token->size());
+      auto read = read_token_file(options_.token_file, token_name(names_), tokens_of);
+      if (!read) return std::unexpected(read.error());
+      tokens = std::move(*read);
     }
     std::shared_ptr<const TlsContext> tls;
     if (uses_tls()) {
@@ -98,7 +151,7 @@ class FileProtection : public HttpProtection {
       tls = std::move(*opened);
     }
     const std::lock_guard lock(mutex_);
-    digest_ = digest;
+    tokens_ = std::move(tokens);
     tls_ = std::move(tls);
     return {};
   }
@@ -107,7 +160,7 @@ class FileProtection : public HttpProtection {
   const HttpSecurityOptions options_;
   const HttpOptionNames names_;
   mutable std::mutex mutex_;
-  Digest digest_{};  ///< of the token, which is kept nowhere
+  std::vector<KnownToken> tokens_;
   std::shared_ptr<const TlsContext> tls_;
 };
 

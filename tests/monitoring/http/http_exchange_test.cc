@@ -70,6 +70,58 @@ TEST(HttpRequestReader, FindsTheTokenOfTheFirstAuthorization) {
     EXPECT_EQ(token_of(none), "") << none;
 }
 
+const std::string kPost = "POST /jobs/a/end HTTP/1.1\r\nHost: a\r\nContent-Length: 11\r\n\r\n{\"a\": \"b\"}\n";
+
+TEST(HttpRequestReader, ReadsTheBodyOfAPostHoweverItIsCut) {
+  for (size_t piece = 1; piece <= kPost.size(); ++piece) {
+    HttpRequestReader reader;
+    for (size_t at = 0; at < kPost.size(); at += piece) {
+      ASSERT_EQ(reader.progress(), Progress::kMore) << piece;
+      reader.take(std::string_view(kPost).substr(at, piece));
+    }
+    ASSERT_EQ(reader.progress(), Progress::kComplete) << piece;
+    EXPECT_EQ(reader.request().path, "/jobs/a/end");
+    EXPECT_EQ(reader.request().body, "{\"a\": \"b\"}\n");
+  }
+  for (size_t length = 0; length < kPost.size(); ++length) {
+    HttpRequestReader reader;
+    EXPECT_EQ(reader.take(kPost.substr(0, length)), Progress::kMore) << length;
+  }
+}
+
+TEST(HttpRequestReader, BoundsTheBodyAndAsksForItsLength) {
+  const auto read = [](const std::string& headers, const std::string& body) {
+    HttpRequestReader reader;
+    reader.take("POST /a HTTP/1.1\r\n" + headers + "\r\n" + body);
+    return reader;
+  };
+  EXPECT_EQ(read("", "more").request().body, "") << "without a length there is none";
+  EXPECT_EQ(read("content-length: 2\r\n", "more").request().body, "mo");
+  // The longest body behind the longest head, in one piece.
+  const std::string most(kHttpBodyBytesMax, 'b');
+  std::string headers = "Content-Length: " + std::to_string(most.size()) + "\r\nX: ";
+  headers += std::string(kHttpHeadBytesMax - std::string("POST /a HTTP/1.1\r\n").size() - headers.size() - 4, 'a');
+  const HttpRequestReader whole = read(headers + "\r\n", most);
+  ASSERT_EQ(whole.progress(), Progress::kComplete);
+  EXPECT_EQ(whole.request().body, most);
+  EXPECT_FALSE(whole.request().body_is_too_long);
+  for (const std::string& length : {std::to_string(kHttpBodyBytesMax + 1), std::string("18446744073709551615")}) {
+    const HttpRequestReader longer = read("Content-Length: " + length + "\r\n", "");
+    ASSERT_EQ(longer.progress(), Progress::kComplete) << "refused before a byte of it came";
+    EXPECT_TRUE(longer.request().body_is_too_long);
+  }
+  for (const std::string length : {"x", "-1", "+1", "1 1", "0x10", "18446744073709551616"}) {
+    const HttpRequestReader wrong = read("Content-Length: " + length + "\r\n", "");
+    ASSERT_EQ(wrong.progress(), Progress::kRefused) << length;
+    EXPECT_EQ(wrong.refusal(), 400);
+  }
+  const HttpRequestReader chunked = read("Transfer-Encoding: chunked\r\nContent-Length: 2\r\n", "0\r\n\r\n");
+  ASSERT_EQ(chunked.progress(), Progress::kRefused);
+  EXPECT_EQ(chunked.refusal(), 411);
+  HttpRequestReader get;
+  EXPECT_EQ(get.take("GET /a HTTP/1.1\r\nContent-Length: 9\r\n\r\n"), Progress::kComplete);
+}
+
 TEST(HttpRequestReader, RefusesWhatIsNone) {
   for (const std::string& line :
        {std::string(), std::string("GET"), std::string("GET /"), std::string("GET  HTTP/1.1"),

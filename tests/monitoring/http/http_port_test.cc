@@ -158,6 +158,24 @@ TEST(HttpPortTest, OtherPathsAreNotFoundAndOtherMethodsNotAllowed) {
   }
 }
 
+TEST(HttpPortTest, PathsBelowJobsAreTheReadersHandlers) {
+  const std::string post = "POST /jobs/a%2Fb/end HTTP/1.1\r\nContent-Length: 3\r\n\r\nwhy";
+  EXPECT_THAT(answer_to(started(handlers())->port(), post), StartsWith("HTTP/1.1 405"));
+  HttpHandlers with = handlers();
+  with.answer_reader = [](const HttpRequest& request) {
+    return HttpAnswer{.status = request.method == "POST" ? 403 : 405,
+                      .body = request.path + " " + request.body + " " + request.reader + " " + request.address,
+                      .allow = "POST"};
+  };
+  const auto port = started(std::move(with));
+  ASSERT_TRUE(port);
+  EXPECT_THAT(answer_to(port->port(), post),
+              AllOf(StartsWith("HTTP/1.1 403 Forbidden\r\n"), HasSubstr("\r\n\r\n/jobs/a%2Fb/end why  127.0.0.1")));
+  EXPECT_THAT(get(port->port(), "/jobs/a/end"), AllOf(StartsWith("HTTP/1.1 405"), HasSubstr("Allow: POST\r\n")));
+  EXPECT_THAT(get(port->port(), "/status"), StartsWith("HTTP/1.1 200")) << "a port without tokens";
+  EXPECT_THAT(get(port->port(), "/jobs"), StartsWith("HTTP/1.1 404"));
+}
+
 TEST(HttpPortTest, HeadIsGetWithoutTheBody) {
   const auto port = started(handlers());
   ASSERT_TRUE(port);

@@ -5,6 +5,8 @@
 
 #include <filesystem>
 #include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 
@@ -104,6 +106,45 @@ TEST_F(AccessOfFiles, HellosOfAKeyThatNeedTheTableAreBounded) {
   EXPECT_EQ(refused.error().code, ErrorCode::kUnavailable) << "it tries again";
   EXPECT_FALSE(access->take(received(alice(), hello_for("j"), 10), 0).refusal) << "a member may connect again";
   EXPECT_FALSE(Access::open({}).value()->rights().admit_to_table) << "without keys nothing is bounded";
+}
+
+TEST_F(AccessOfFiles, ActsOfNamedTokensAreJudgedAndRecorded) {
+  policy(R"({"keys": ["ops"], "jobs": ["*"], "may": ["end"]})");
+  const std::string log = path_ + "/audit";
+  const auto access = Access::open({path_ + "/keys/cluster.key", path_ + "/keys", path_ + "/policy", log}).value();
+  const ReaderRights rights = access->reader_rights();
+  EXPECT_TRUE(rights.judge("ops", "j", ReaderRight::kEnd));
+  EXPECT_FALSE(rights.judge("ops", "j", ReaderRight::kObserve));
+  policy(R"({"keys": ["ops"], "jobs": ["*"], "may": ["observe"]})");
+  ASSERT_TRUE(access->reload(0));
+  EXPECT_FALSE(rights.judge("ops", "j", ReaderRight::kEnd)) << "a reload takes it away";
+  EXPECT_TRUE(rights.judge("ops", "j", ReaderRight::kObserve));
+
+  const auto record = [&](AuditEvent::What what) {
+    return rights.record(
+        {.what = what, .by = {.bytes = {}, .key = {}, .address = "192.0.2.9"}, .token = "ops", .job = "j"});
+  };
+  int refusals = 0;
+  while (refusals < 1'000 && record(AuditEvent::What::kRefuse)) ++refusals;
+  int orders = 0;
+  while (orders < 1'000 && record(AuditEvent::What::kOrder)) ++orders;
+  EXPECT_EQ(refusals, 32) << "they leave room for orders";
+  EXPECT_EQ(orders, 32);
+  access->record_waiting(0);
+  EXPECT_TRUE(record(AuditEvent::What::kOrder));
+  access->end(0);
+  std::ifstream in(log);
+  std::map<std::string, int> counts;
+  for (std::string line; std::getline(in, line);) {
+    const auto said = nlohmann::json::parse(line);
+    ++counts[said["event"]];
+    if (said["event"] != "order") continue;
+    EXPECT_EQ(said["key"], "ops");
+    EXPECT_EQ(said["address"], "192.0.2.9");
+    EXPECT_FALSE(said.contains("public_key"));
+  }
+  EXPECT_EQ(counts["refuse"], 1) << "equal ones are one";
+  EXPECT_EQ(counts["order"], 33);
 }
 
 TEST_F(AccessOfFiles, AFolderWithoutAKeyOfAWorkerAllowsNobody) {

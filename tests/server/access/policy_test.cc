@@ -94,6 +94,27 @@ TEST(Policy, TheFirstRuleThatMatchesDecidesAlone) {
   EXPECT_NE(refused("ads-1", {.job = "ads-x", .worker = 77, .creates = true}), "") << "the first one";
 }
 
+TEST(Policy, NamedTokensObserveAndEndAsTheirFirstRuleSays) {
+  const Policy policy = Policy::parse(R"({"rules": [
+      {"keys": ["ops"], "jobs": ["ads-*"], "may": ["observe", "end"]},
+      {"keys": ["ops", "eve"], "jobs": ["*"], "may": ["observe"]},
+      {"keys": ["*"], "jobs": ["*"], "may": ["create", "join", "end"]}]})")
+                            .value();
+  const auto why = [&](const char* token, const char* job, ReaderRight right) {
+    const Status judged = policy.judge_reader(token, job, right);
+    return judged ? std::string() : judged.error().message;
+  };
+  EXPECT_EQ(why("ops", "ads-1", ReaderRight::kEnd), "");
+  EXPECT_EQ(why("ops", "ads-1", ReaderRight::kObserve), "");
+  EXPECT_EQ(why("ops", "news", ReaderRight::kEnd), "token 'ops' lacks the right to end job 'news'");
+  EXPECT_EQ(why("eve", "news", ReaderRight::kObserve), "");
+  EXPECT_EQ(why("bob", "news", ReaderRight::kObserve), "token 'bob' lacks the right to observe job 'news'");
+  EXPECT_EQ(why("bob", "news", ReaderRight::kEnd), "");
+  EXPECT_FALSE(policy.judge("ops", {.job = "ads-1"})) << "neither right lets a worker join";
+  EXPECT_TRUE(Policy().judge_reader("bob", "news", ReaderRight::kEnd)) << "without a policy";
+  EXPECT_FALSE(Policy::parse(R"({"rules": []})").value().judge_reader("bob", "news", ReaderRight::kObserve));
+}
+
 TEST(Policy, NoRuleAllowsNothing) {
   const Policy nothing = Policy::parse(R"({"rules": []})").value();
   EXPECT_FALSE(nothing.allows_everything());
@@ -114,6 +135,7 @@ TEST(Policy, OtherTextsAreRefusedWithTheirRule) {
   EXPECT_THAT(second(R"({"keys": [1], "jobs": ["b"]})"), HasSubstr("'keys' is not a list"));
   EXPECT_THAT(second(R"({"key": ["a"], "jobs": ["b"]})"), HasSubstr("did you mean 'keys'?"));
   EXPECT_THAT(second(R"({"keys": ["a"], "jobs": ["b"], "may": ["rule"]})"), HasSubstr("'rule' is no right"));
+  EXPECT_THAT(second(R"({"keys": ["a"], "jobs": ["b"], "may": ["observe", "End"]})"), HasSubstr("'End' is no right"));
   for (const char* workers : {"", "a", "3-", "-3", "4-3", "0-4096", "1 "})
     EXPECT_THAT(second(R"({"keys": ["a"], "jobs": ["b"], "workers": [")" + std::string(workers) + "\"]}"),
                 HasSubstr("workers"))

@@ -50,6 +50,17 @@ TEST(JobHistoryTest, ForgetsAJobThatHasEnded) {
   EXPECT_EQ(said["jobs"][0]["job"], 8);
 }
 
+TEST(JobHistoryTest, ShowsTheJobsOfAReader) {
+  JobHistory history;
+  StatusReport report = report_of(7, 1);
+  report.jobs.front().name = "mine";
+  report.jobs.push_back(report_of(8, 1).jobs.front());
+  history.add(report, 0);
+  const auto said = nlohmann::json::parse(history.json(0, [](const std::string& name) { return name == "mine"; }));
+  ASSERT_EQ(said["jobs"].size(), 1u);
+  EXPECT_EQ(said["jobs"][0]["job"], 7);
+}
+
 TEST(JobHistoryTest, SkipsAJobWithoutPartsHere) {
   JobHistory history;
   StatusReport report = report_of(7, 1);

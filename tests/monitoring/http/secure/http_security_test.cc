@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -73,7 +74,8 @@ class HttpSecurityTest : public ::testing::Test {
     std::string address() const { return port->address(); }
   };
 
-  static Port serve(const HttpSecurityOptions& options, const std::string& status = R"({"shard": 0})") {
+  static Port serve(const HttpSecurityOptions& options, const std::string& status = R"({"shard": 0})",
+                    std::function<HttpAnswer(const HttpRequest&)> answer_reader = {}) {
     Port served;
     auto protection = open_http_protection("127.0.0.1:0", options);
     EXPECT_TRUE(protection) << (protection ? "" : protection.error().message);
@@ -86,6 +88,7 @@ class HttpSecurityTest : public ::testing::Test {
                           .title = "Millrace shard of job 7"};
     handlers.trace_json = [](std::string_view) -> Result<std::string> { return std::string("{}"); };
     handlers.more_json["/cluster"] = [] { return std::string("{}"); };
+    handlers.answer_reader = std::move(answer_reader);
     auto port = HttpPort::start("127.0.0.1:0", "--http", std::move(handlers), served.protection);
     EXPECT_TRUE(port);
     if (port) served.port = std::move(*port);
@@ -299,6 +302,82 @@ TEST_F(HttpSecurityTest, ClientsThatNeverEndTheHandshakeAreClosedAndDelayNoOther
   }
   EXPECT_EQ(why_not(port.address(), "port.pem"), "status 200");
   for (const Descriptor& socket : silent) bytes_until_closed(socket);
+}
+
+constexpr const char* kReader = "a-token-of-a-reader-0123456789";
+
+TEST_F(HttpSecurityTest, NamedTokensHaveTheirNames) {
+  write("named", std::string(kToken) + "\n# readers\n\nops " + kReader + "\nads.1 " + kReader + "x");
+  const Port port = serve({.token_file = at("named")});
+  EXPECT_EQ(port.protection->reader_of(kToken), "");
+  EXPECT_EQ(port.protection->reader_of(kReader), "ops");
+  EXPECT_EQ(port.protection->reader_of(std::string(kReader) + "x"), "ads.1");
+  for (const std::string& other :
+       {std::string(), std::string("ops"), "ops " + std::string(kReader), std::string(kReader) + "y"})
+    EXPECT_EQ(port.protection->reader_of(other), std::nullopt) << other;
+  write("named", std::string(kToken) + "\nops " + kReader + "\nops " + kReader + "y\n");
+  EXPECT_FALSE(port.protection->reload());
+  EXPECT_EQ(port.protection->reader_of(std::string(kReader) + "x"), "ads.1") << "the old tokens hold";
+  write("named", std::string(kToken) + "\n");
+  ASSERT_TRUE(port.protection->reload());
+  EXPECT_EQ(port.protection->reader_of(kReader), std::nullopt);
+}
+
+TEST_F(HttpSecurityTest, ANamedTokenReadsThePathsOfItsHandlerAlone) {
+  write("named", std::string(kToken) + "\nops " + kReader + "\n");
+  write("reader", std::string(kReader) + "\n");
+  const Port none = serve({.token_file = at("named")});
+  const Port port = serve({.token_file = at("named")}, "{}", [](const HttpRequest& request) {
+    return HttpAnswer{.body = request.reader + " " + request.path};
+  });
+  for (const char* path : {"/status", "/metrics", "/trace", "/cluster", "/absent"}) {
+    const auto refused = get(none.address(), path, "", "reader");
+    ASSERT_TRUE(refused);
+    EXPECT_EQ(refused->status, 403) << path;
+    EXPECT_THAT(refused->body, HasSubstr("lacks the right to read"));
+    const auto answer = get(port.address(), path, "", "reader");
+    ASSERT_TRUE(answer);
+    EXPECT_EQ(answer->body, std::string("ops ") + path);
+    EXPECT_EQ(get(port.address(), path, "", "named")->body.contains("ops"), false) << "the first line";
+  }
+  const auto health = get(port.address(), "/healthz", "", "reader");
+  EXPECT_EQ(health->status, 503);
+  EXPECT_THAT(health->body, Not(HasSubstr("job 7")));
+  EXPECT_THAT(get(port.address(), "/", "", "reader")->body, Not(HasSubstr("job 7")));
+}
+
+TEST_F(HttpSecurityTest, ATokenFileWithAWrongLineIsRefused) {
+  const std::string first = std::string(kToken) + "\n";
+  const std::string token = kReader;
+  const std::vector<std::string> lines = {token,
+                                          "ops",
+                                          "ops ",
+                                          "ops short",
+                                          "ops  " + token,
+                                          " " + token,
+                                          "ops " + token + " ",
+                                          "ops\t" + token,
+                                          "ops " + token + "\r",
+                                          "-ops " + token,
+                                          "o/s " + token,
+                                          std::string(65, 'n') + " " + token,
+                                          token + " ops",
+                                          "ops " + std::string(513, 't'),
+                                          "ops " + token + "\nads " + token,
+                                          "ops " + token + "\nops " + token + "x",
+                                          "ops " + std::string(kToken)};
+  for (const std::string& line : lines) {
+    write("wrong.named", first + line + "\n");
+    const std::string why = why_no_port({.token_file = at("wrong.named")});
+    EXPECT_THAT(why, AllOf(StartsWith("--http-token-file: "), HasSubstr("line "), HasSubstr("wrong.named"))) << line;
+    EXPECT_THAT(why, AllOf(Not(HasSubstr(token)), Not(HasSubstr(kToken)))) << "no part of a secret";
+    EXPECT_TRUE(open_http_caller({.token_file = at("wrong.named")})) << "a client reads the first line alone";
+  }
+  std::string many = first;
+  for (int at = 0; many.size() < (64u << 10); ++at)
+    many += "n" + std::to_string(at) + " " + token + std::to_string(at) + "\n";
+  write("wrong.named", many);
+  EXPECT_THAT(why_no_port({.token_file = at("wrong.named")}), HasSubstr("65536 bytes"));
 }
 
 TEST_F(HttpSecurityTest, ReloadTakesNewFilesOrLeavesTheOldOnes) {
