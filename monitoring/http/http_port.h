@@ -26,6 +26,8 @@ struct HttpHandlers {
   std::string title = "Millrace";  ///< of the page; any text
   /// Further paths, each with the function that makes its JSON object.
   std::map<std::string, std::function<std::string()>, std::less<>> more_json = {};
+  /// Further paths with a query. Errors of their functions as of trace_json.
+  std::map<std::string, std::function<Result<std::string>(std::string_view query)>, std::less<>> query_json = {};
 };
 
 /// Serves HTTP to people, scrapers and probes. GET and HEAD have these paths:
@@ -36,6 +38,7 @@ struct HttpHandlers {
 /// - /trace     200, JSON: the timeline; 400 or 503 and the reason
 /// - /          200, a page for people (status_page.h)
 /// - further paths of `more_json`: 200, JSON
+/// - further paths of `query_json`: 200, JSON; 400 or 503 and the reason
 ///
 /// /metrics has the port's own metrics (http_metric_infos()) after those of its program.
 ///

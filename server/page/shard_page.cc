@@ -82,6 +82,9 @@ Result<std::unique_ptr<monitoring::HttpPort>> ShardPage::open(const std::string&
     return watch != nullptr ? watch->json() : std::string(R"({"collecting": true})");
   };
   handlers.more_json["/probe"] = probe_json;
+  paths_ = std::make_unique<ShardPaths>(ShardPaths::Sources{
+      .open_table = sources.open_table, .caller = [this] { return caller_now(); }, .own_address = own_address});
+  handlers.query_json["/path"] = [this](std::string_view query) { return paths_->json(query); };
   auto port = monitoring::HttpPort::start(http, "--http", std::move(handlers), protection_);
   if (!port) return port;
   owned_watch_ = std::make_unique<ClusterWatch>(std::move(sources));

@@ -18,11 +18,13 @@
 #include "protocol/table/open_table.h"
 #include "server/page/cluster_watch.h"
 #include "server/page/job_history.h"
+#include "server/page/shard_paths.h"
 
 namespace millrace::server {
 
 /// Serves the page of a shard or spare, which shows the cluster and its jobs: /cluster and /history beside /status.
-/// /probe answers 1 MiB, by which `millrace doctor` measures a path.
+/// /probe answers 1 MiB, by which `millrace doctor` and other shards measure a path. /path measures the one from
+/// another shard.
 class ShardPage {
  public:
   /// metrics   of the shard; gets the ends of the certificates for other ports and for the table.
@@ -64,6 +66,7 @@ class ShardPage {
   mutable std::mutex caller_mutex_;
   std::shared_ptr<const monitoring::HttpCaller> caller_;  ///< of other processes' ports
   JobHistory history_;
+  std::unique_ptr<ShardPaths> paths_;
   std::unique_ptr<ClusterWatch> owned_watch_;
   std::atomic<ClusterWatch*> watch_ = nullptr;  ///< once the port's number is known
 };
