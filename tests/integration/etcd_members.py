@@ -7,6 +7,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
+from base64 import b64encode
 from pathlib import Path
 
 from reserved_ports import ReservedPorts
@@ -73,6 +74,12 @@ class Members:
         said = [self.ask(member, "/v3/maintenance/status") for member in range(len(self.processes))]
         leaders = {one.get("leader", "0") if one else "0" for one in said}
         return len(leaders) == 1 and leaders != {"0"}
+
+    def keys(self, prefix):
+        """Returns the number of keys that begin with `prefix`, by member 0."""
+        first, end = prefix.encode(), prefix.encode()[:-1] + bytes([prefix.encode()[-1] + 1])
+        said = self.ask(0, "/v3/kv/range", {"key": b64encode(first).decode(), "range_end": b64encode(end).decode(), "count_only": True})
+        return int(said.get("count", 0))
 
     def kill(self, member):
         self.processes[member].kill()
