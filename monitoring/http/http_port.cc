@@ -44,7 +44,7 @@ constexpr std::string_view kJobsPath = "/jobs/";
 bool takes_time(const HttpHandlers& handlers, const HttpRequest& request) {
   return (request.method == "GET" || request.method == "HEAD") &&
          (request.path == "/metrics" || request.path == "/status" || handlers.more_json.contains(request.path) ||
-          (request.path == "/trace" && handlers.trace_json));
+          handlers.query_json.contains(request.path) || (request.path == "/trace" && handlers.trace_json));
 }
 
 /// REQUIRES: a path that takes_time().
@@ -54,12 +54,14 @@ HttpAnswer slow_answer(const HttpHandlers& handlers, const HttpRequest& request)
   const auto more = handlers.more_json.find(request.path);
   if (more != handlers.more_json.end()) return {.type = "application/json", .body = more->second()};
   if (request.path == "/status") return {.type = "application/json", .body = handlers.status_json()};
-  Result<std::string> spans = handlers.trace_json(request.query);
-  if (spans) return {.type = "application/json", .body = std::move(*spans)};
+  const auto asked = handlers.query_json.find(request.path);
+  Result<std::string> said =
+      asked != handlers.query_json.end() ? asked->second(request.query) : handlers.trace_json(request.query);
+  if (said) return {.type = "application/json", .body = std::move(*said)};
   constexpr int kBadRequest = 400;
   constexpr int kUnavailable = 503;
-  const bool clients_fault = spans.error().code == ErrorCode::kInvalidArgument;
-  return {.status = clients_fault ? kBadRequest : kUnavailable, .body = spans.error().message + "\n"};
+  const bool clients_fault = said.error().code == ErrorCode::kInvalidArgument;
+  return {.status = clients_fault ? kBadRequest : kUnavailable, .body = said.error().message + "\n"};
 }
 
 HttpAnswer quick_answer(const HttpHandlers& handlers, const HttpRequest& request) {

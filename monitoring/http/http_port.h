@@ -37,6 +37,8 @@ struct HttpHandlers {
   std::function<HttpAnswer(const HttpRequest&)> answer_reader = {};
   /// Further paths, each with the function that makes its JSON object.
   std::map<std::string, std::function<std::string()>, std::less<>> more_json = {};
+  /// Further paths with a query. Errors of their functions as of trace_json.
+  std::map<std::string, std::function<Result<std::string>(std::string_view query)>, std::less<>> query_json = {};
 };
 
 /// Serves HTTP to people, scrapers and probes. GET and HEAD have these paths:
@@ -47,6 +49,7 @@ struct HttpHandlers {
 /// - /trace     200, JSON: the timeline; 400 or 503 and the reason
 /// - /          200, a page for people (status_page.h)
 /// - further paths of `more_json`: 200, JSON
+/// - further paths of `query_json`: 200, JSON; 400 or 503 and the reason
 /// - paths below /jobs/: the answer of `answer_reader`, which may take other methods
 ///
 /// /metrics has the port's own metrics (http_metric_infos()) after those of its program.

@@ -1,5 +1,7 @@
 #include "monitoring/http/http_sockets.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -45,6 +47,14 @@ Result<Descriptor> connect_to_host(const protocol::HostPort& address, int timeou
     if (error == 0) return socket;
   }
   return fail(ErrorCode::kUnavailable, protocol::system_message(error));
+}
+
+std::optional<TimeNs> handshake_round_trip(const Descriptor& stream) {
+  tcp_info info{};
+  socklen_t bytes = sizeof info;
+  if (::getsockopt(stream.number(), IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0 || info.tcpi_rtt == 0)
+    return std::nullopt;
+  return TimeNs{info.tcpi_rtt} * kNsPerUs;
 }
 
 }  // namespace millrace::monitoring

@@ -192,6 +192,9 @@ Result<std::unique_ptr<monitoring::HttpPort>> ShardPage::open(const std::string&
   handlers.more_json["/cluster"] = [this] { return cluster_json(); };
   handlers.more_json["/probe"] = probe_json;
   handlers.answer_reader = [this](const monitoring::HttpRequest& request) { return answer_reader(request); };
+  paths_ = std::make_unique<ShardPaths>(ShardPaths::Sources{
+      .open_table = sources.open_table, .caller = [this] { return caller_now(); }, .own_address = own_address});
+  handlers.query_json["/path"] = [this](std::string_view query) { return paths_->json(query); };
   auto port = monitoring::HttpPort::start(http, "--http", std::move(handlers), protection_);
   if (!port) return port;
   owned_watch_ = std::make_unique<ClusterWatch>(std::move(sources));

@@ -20,11 +20,13 @@
 #include "server/base/reader_rights.h"
 #include "server/page/cluster_watch.h"
 #include "server/page/job_history.h"
+#include "server/page/shard_paths.h"
 
 namespace millrace::server {
 
 /// Serves the page of a shard or spare, which shows the cluster and its jobs: /cluster and /history beside /status.
-/// /probe answers 1 MiB, by which `millrace doctor` measures a path. POST /jobs/NAME/end ends a job.
+/// /probe answers 1 MiB, by which `millrace doctor` and other shards measure a path. /path measures the one from
+/// another shard. POST /jobs/NAME/end ends a job.
 class ShardPage {
  public:
   /// metrics   of the shard; gets the ends of the certificates for other ports and for the table.
@@ -73,6 +75,7 @@ class ShardPage {
   std::function<std::string()> own_status_;
   std::mutex ending_;  ///< held while a job is ended, so that a slow table takes one of the port's threads alone
   JobHistory history_;
+  std::unique_ptr<ShardPaths> paths_;
   std::unique_ptr<ClusterWatch> owned_watch_;
   std::atomic<ClusterWatch*> watch_ = nullptr;  ///< once the port's number is known
 };

@@ -237,6 +237,11 @@ def recoveries():
         (Figure("until every worker has an update again, the longest, s", ("kills", EACH, "first_update_s"), Goal(AT_MOST, 2), pick=max), *exact),
         repetitions=2)
     yield Measurement(
+        "recover_spare_etcd", "Failures and joins", "The same with the membership table in one member of etcd, on this machine.",
+        "/usr/bin/python3 tests/bench/recover_etcd.py --spare --kills 20 --joins 0 --json",
+        (Figure("until every worker has an update again, the longest, s", ("kills", EACH, "first_update_s"), Goal(AT_MOST, 2), pick=max), *exact),
+        repetitions=2)
+    yield Measurement(
         "recover_joins", "Failures and joins", "A new process in the running job.", "millrace-bench recover --kills 0 --joins 12 --json",
         (Figure("until it has the weights, s", ("joins", EACH, "has_weights_s")), Figure("until it takes part, s", ("joins", EACH, "takes_part_s")),
          Figure("the others' rounds meanwhile, over before", ("joins", EACH, "round_ratio")), *exact), repetitions=2)

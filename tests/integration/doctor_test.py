@@ -73,6 +73,15 @@ class KeyedCluster(WithServers):
         self.assertEqual("the report says what to change" in ended.stderr, code == 13, ended.stderr)
         return {(check["check"], check["subject"]): check for check in json.loads(ended.stdout)["checks"]}
 
+    def paths(self, *arguments):
+        """Returns the paths between shards that a run has measured, by receiver and sender."""
+        ended = run("doctor", "--json", *arguments)
+        paths = {(path["receiver"], path["sender"]): path for path in json.loads(ended.stdout)["pairs"]}
+        for path in paths.values():
+            # On a busy machine a transfer may be late.
+            self.assertTrue(path.get("mbit_per_s", 0) > 0 or "has not arrived" in path.get("problem", ""), path)
+        return paths
+
     def assert_problem(self, check, change=""):
         self.assertEqual(check["verdict"], "problem", check)
         self.assertNotEqual(check["change"], "", check)
@@ -96,6 +105,10 @@ class Doctor(KeyedCluster):
                 self.assertIn(checks[name, shard]["verdict"], ("ok", "not checked", "warning"))
                 self.assertEqual(checks[name, shard].get("unit", unit), unit)
         self.assertEqual(checks["listen", "127.0.0.1:0"]["verdict"], "ok")
+
+    def test_EachShardMeasuresItsPathFromTheOther(self):
+        self.assertEqual(sorted(self.paths(*self.http)), [(0, 1), (1, 0)])
+        self.assertRegex(run("doctor", *self.http).stdout, r"(?m)^to shard +from 0 +from 1$")
 
     def test_OneAddressLeadsToAllShardsAndTheirKeysAreNotChecked(self):
         ended = run("doctor", self.http[1])
@@ -187,6 +200,9 @@ class DoctorOverTls(KeyedCluster):
         for shard in ("shard 0", "shard 1"):
             for name in ("port", "keys", "http", "version", "other shards"):
                 self.assertEqual(checks[name, shard]["verdict"], "ok", checks[name, shard])
+
+    def test_ShardsMeasureTheirPathsOverTls(self):
+        self.assertEqual(sorted(self.paths(*self.http, *self.over_tls())), [(0, 1), (1, 0)])
 
     def test_WrongKeysAreNamedByTheFlagToChange(self):
         wrong_keys = {"--allowed-keys": self.with_key(self.other_keys / "stranger.key"),

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Nemeses of a training in its network: of two processes one receives no packet of the other, which hears it.
+"""Nemeses of a training in its network: one process receives no packet of another, which hears it or does not.
 
     nemesis_partition_test.py FOLDER_OF_PROGRAMS [unittest arguments]
 
@@ -11,6 +11,7 @@ import contextlib
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import unittest
@@ -24,7 +25,9 @@ from commands import NETLAB, TIMEOUT_S, millrace
 from nemeses import Nemesis
 from shards_by_hand import SHARDS, WORKERS, Cluster
 
-SHARD, WORKER, TABLE, SPARE, TEST = 1, SHARDS + 1, SHARDS + WORKERS + 1, SHARDS + WORKERS + 2, SHARDS + WORKERS + 3  # hosts, of each kind the first
+MEMBERS = 3  # of etcd
+SHARD, WORKER, TABLE = 1, SHARDS + 1, SHARDS + WORKERS + 1  # hosts, of each kind the first
+SPARE, TEST = TABLE + MEMBERS, TABLE + MEMBERS + 1
 HOSTS = TEST
 OPEN = ("--insecure", "--http-insecure")  # the hosts see each other alone
 # No time limit may pass while a busy machine is slow.
@@ -46,12 +49,12 @@ def nft(host, *arguments, rules=None):
 
 
 @contextlib.contextmanager
-def deaf(hearer, speaker):
-    """The first host receives no packet of the second one."""
+def deaf(hearer, *speakers):
+    """The first host receives no packet of the other ones."""
     nft(hearer, "-f", "-", rules=f"""table inet nemesis {{
   chain deaf {{
     type filter hook input priority 0;
-    ip saddr {address(speaker)} counter drop
+    ip saddr {{ {", ".join(map(address, speakers))} }} counter drop
   }}
 }}""")
     try:
@@ -67,8 +70,25 @@ def both_ways(one, other):
     return ((one, other), (other, one))
 
 
+@contextlib.contextmanager
+def paused(worker):
+    """Stops the worker, for which its job waits. So the job outlasts the events of a test, however slow they are."""
+    worker.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        worker.send_signal(signal.SIGCONT)
+
+
 class Partitions(Nemesis):
     compute_time = "10ms"
+
+    def etcd(self, members=1):
+        hosts = range(TABLE, TABLE + members)
+        etcd = etcd_members.Members(self.folder, members, hosts=[address(host) for host in hosts], enter=[on_host(host) for host in hosts])
+        self.addCleanup(etcd.end)
+        etcd.leader()
+        return etcd
 
     def cluster(self, table, *flags):
         cluster = Cluster(self.folder, table, *OPEN, *flags)
@@ -151,12 +171,6 @@ class ShardsAndShards(Partitions):
 class ShardsAndTheTable(Partitions):
     compute_time = "40ms"  # the job continues without the table: it must outlast a lease and the spare's start
 
-    def etcd(self):
-        etcd = etcd_members.Members(self.folder, 1, host=address(TABLE), enter=on_host(TABLE))
-        self.addCleanup(etcd.end)
-        etcd.leader()
-        return etcd
-
     def test_AShardAndItsTableOfWhichOneIsDeafLoseNothing(self):
         """The job continues without the table, and the shard reports that no member of etcd answers."""
         etcd = self.etcd()
@@ -185,6 +199,67 @@ class ShardsAndTheTable(Partitions):
                 self.same_model(workers)
                 self.assertEqual(before.wait(timeout=TIMEOUT_S), 5)
                 cluster.end()
+
+
+def cut_from_members(leader, others):
+    return [(leader, *others), *((other, leader) for other in others)]
+
+
+def cut_from_members_and_shards(leader, others):
+    return [(leader, *others, SHARD, SHARD + 1), *((other, leader) for other in others)]
+
+
+def deaf_to_members(leader, others):
+    return [(leader, *others)]
+
+
+@unittest.skipUnless(etcd_members.is_here(), "etcd is not installed (deploy/setup.sh --tests)")
+class TheLeaderOfEtcd(Partitions):
+    """Three members of etcd, of which the leader is cut off. The shards ask it first, as long as it answers."""
+
+    def test_MembershipsChangeWhileALeaderIsCutAndNothingIsLost(self):
+        """The job continues. Another job begins and ends, and a shard starts, by the other members. No number of a start is given twice, neither
+        then nor when the old leader is back."""
+        etcd = self.etcd(MEMBERS)
+        for number, cut in enumerate((cut_from_members, cut_from_members_and_shards, deaf_to_members)):
+            with self.subTest(cut=cut.__name__):
+                cluster = self.one_with_the_leader_cut(etcd, number, cut)
+                cluster.end()
+
+    def one_with_the_leader_cut(self, etcd, number, cut):
+        leader = etcd.leader()
+        cluster = self.cluster(etcd.table(f"/cut-{number}", first=leader))
+        workers = self.begin(cluster, *PATIENT)
+        with contextlib.ExitStack() as cuts:
+            for hearer, *speakers in cut(TABLE + leader, [TABLE + member for member in range(MEMBERS) if member != leader]):
+                cuts.enter_context(deaf(hearer, *speakers))
+            cluster.wait_for_steps(20)
+            with paused(workers[1]):
+                etcd.leader(besides=leader)
+                self.train_another(cluster)
+                self.start_again(cluster, 1)
+            cluster.wait_for_steps(20)
+        with paused(workers[1]):
+            cluster.wait_for(etcd.agree, "the old leader does not follow the new one")
+            self.start_again(cluster, 1)
+        cluster.wait_for_steps(20)
+        self.assertTrue(all(worker.poll() is None for worker in workers), "the leader was cut off during training")
+        self.same_model(workers)
+        return cluster
+
+    def train_another(self, cluster):
+        """Trains a job of one worker."""
+        command = millrace("train", "--servers", cluster.servers(), "--job", "another", "--worker", 0, "--workers", 1, "--train", self.folder / "rows.svm",
+                           "--batch", 100, "--epochs", 1, "--lr", 0.5, "--connect-timeout", "3m")
+        ended = subprocess.run([*on_host(WORKER), *command], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+        self.assertEqual(ended.returncode, 0, ended.stderr)
+
+    def start_again(self, cluster, shard):
+        """Kills a shard and starts it. Its process must have a number of its own."""
+        before = cluster.lines[shard]["incarnation"]
+        cluster.kill(shard)
+        cluster.wait_for(lambda: not cluster.try_to_start(shard), f"shard {shard} does not start")
+        self.assertGreater(cluster.lines[shard]["incarnation"], before)
 
 
 def on_hosts():

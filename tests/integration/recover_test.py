@@ -8,11 +8,15 @@ continue.
 import json
 import subprocess
 import sys
+import tempfile
 import unittest
 from pathlib import Path
 
+import etcd_members
+
 PROGRAMS = Path(sys.argv.pop(1) if len(sys.argv) > 1 else "build/dev/bin").resolve()
 TIMEOUT_S = 100
+SPARED = ("--spare", "--dimension", 1 << 18, "--density", 0.05, "--kills", 2, "--joins", 1, "--rounds", 10, "--workers", 2, "--parts-per-shard", 2, "--json")
 
 
 def recover(*arguments):
@@ -40,7 +44,9 @@ class Recover(unittest.TestCase):
         self.assertGreater(result["pushes"], 2 * result["steps"])
 
     def test_ASpareTakesTheNumberOfEachKilledShard(self):
-        ended = recover("--spare", "--dimension", 1 << 18, "--density", 0.05, "--kills", 2, "--joins", 1, "--rounds", 10, "--workers", 2, "--parts-per-shard", 2, "--json")
+        self.assert_spared(recover(*SPARED))
+
+    def assert_spared(self, ended):
         self.assertEqual(ended.returncode, 0, ended.stderr)
         result = json.loads(ended.stdout.strip().split("\n")[-1])
         self.assertEqual([result[name] for name in ("steps_lost", "double_counted", "wrong_weights")], [0, 0, 0])
@@ -48,6 +54,18 @@ class Recover(unittest.TestCase):
         for kill in result["kills"]:
             self.assertGreaterEqual(kill["ready_s"], 0.3, "a spare takes no number before")
             self.assertGreaterEqual(kill["first_update_s"], kill["ready_s"])
+
+    @unittest.skipUnless(etcd_members.is_here(), "etcd is not installed (deploy/setup.sh --tests)")
+    def test_ASpareTakesTheNumberByATableInEtcd(self):
+        """The lease in etcd may last longer than the kill: the refused connection decides."""
+        with tempfile.TemporaryDirectory() as folder:
+            etcd = etcd_members.Members(folder, 1)
+            try:
+                etcd.leader()
+                self.assert_spared(recover("--table", etcd.table("/recover"), *SPARED))
+                self.assertGreater(etcd.keys("/recover/"), 0, "the table is in etcd")
+            finally:
+                etcd.end()
 
     def test_WhatCannotBeIsSaidBeforeAnythingIsStarted(self):
         for sentence, flags in (("no room to mark", ["--dimension", 1024]), ("loses something", ["--codec", "gap+qsgd4"]),

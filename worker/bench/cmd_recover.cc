@@ -96,6 +96,10 @@ program::Command add_recover_bench(CLI::App& root) {
       ->capture_default_str()
       ->check(in_range(0, 1'000));
   app->add_flag("--spare", options.spare, "a spare takes a killed shard's number; the shard is not started again");
+  app->add_option("--table", options.table,
+                  "membership table of the shards, or etcd://HOST:PORT/PREFIX; default: a new file")
+      ->type_name("FILE")
+      ->check(program::not_empty());
   app->add_option("--joins", options.joins, "of a new process, where a worker left before")
       ->capture_default_str()
       ->check(in_range(0, 64));
@@ -112,9 +116,12 @@ program::Command add_recover_bench(CLI::App& root) {
   app->footer(
       "A shard is killed (SIGKILL) at a random moment and started again at once, with nothing; the workers retain "
       "the updates that it needs.\n"
-      "--spare: a process that waits (millrace-server --spare) takes the killed shard's number instead. The lease is\n"
-      "the default of an SQLite table: it ends with the shard's process, and the spare takes the number 0.3 s later.\n"
-      "Another spare is started before the next kill, outside the times.\n"
+      "--spare: a process that waits (millrace-server --spare) takes the killed shard's number instead. The lease of "
+      "a\n"
+      "file ends with the shard's process, and the spare takes the number 0.3 s later. A lease in etcd ends 2 s after "
+      "its\n"
+      "last renewal. A spare also takes a number whose address refuses connections, as this machine does at once.\n"
+      "Another spare is started before the next kill and waits for --rounds, outside the times.\n"
       "first update: from the kill until every worker has an update of a round that it began afterwards. joined: a "
       "worker has\n"
       "left, the others continue, and a new process without any state takes its place; from its start until its own "

@@ -18,6 +18,8 @@
 #include "worker/doctor/cluster_reach.h"
 #include "worker/doctor/file_checks.h"
 #include "worker/doctor/host_checks.h"
+#include "worker/doctor/pair_checks.h"
+#include "worker/doctor/pair_reach.h"
 #include "worker/program/flag_range.h"
 #include "worker/program/interruption.h"
 #include "worker/program/program.h"
@@ -62,7 +64,8 @@ std::vector<doctor::ShardPlace> find_shards(const DoctorFlags& flags, const doct
 }
 
 Outcome check_cluster(const DoctorFlags& flags, const std::optional<protocol::TransportKeys>& keys,
-                      std::vector<doctor::Check>& checks) {
+                      doctor::Report& report) {
+  std::vector<doctor::Check>& checks = report.checks;
   for (const std::string& address : flags.cluster.addresses) {
     if (const auto at = protocol::parse_host_port(address); !at) return fail_with(at.error());
   }
@@ -79,12 +82,16 @@ Outcome check_cluster(const DoctorFlags& flags, const std::optional<protocol::Tr
     table = doctor::read_table_facts(flags.cluster.table);
     append(checks, doctor::judge_table(table));
   }
-  doctor::ShardCollector collector({.timeout_ms = flags.cluster.timeout_ms, .keys = keys, .caller = caller->get()});
+  const doctor::ReachOptions reach{.timeout_ms = flags.cluster.timeout_ms, .keys = keys, .caller = caller->get()};
+  doctor::ShardCollector collector(reach);
   std::vector<doctor::ShardFacts> facts;
   for (const doctor::ShardPlace& place : find_shards(flags, table, servers, caller->get())) {
     facts.push_back(collector.collect(place));
     append(checks, doctor::judge_shard(facts.back(), {.software = software_name(), .has_keys = keys.has_value()}));
   }
+  doctor::PairsFacts paths = doctor::collect_pairs(facts, reach);
+  append(checks, doctor::judge_pairs(paths));
+  report.pairs = std::move(paths.pairs);
   append(checks, doctor::judge_cluster(facts));
   return {};
 }
@@ -113,7 +120,7 @@ Outcome run_doctor(const DoctorFlags& flags) {
   if (is_killed && is_cluster_given(flags)) {
     report.checks.push_back({"cluster", "cluster", doctor::Verdict::kNotChecked,
                              "the filter of system calls would kill this process as it connects"});
-  } else if (const Outcome checked = check_cluster(flags, keys, report.checks); !checked) {
+  } else if (const Outcome checked = check_cluster(flags, keys, report); !checked) {
     return checked;
   }
   fmt::print("{}", flags.json ? doctor::report_json(report) + "\n" : doctor::report_text(report));
@@ -149,9 +156,12 @@ program::Command add_doctor_command(CLI::App& root) {
       "its leases, and of each shard: name, port, latency, MTU, keys, HTTP port, version, memory, other shards, clock "
       "and\n"
       "bandwidth. One shard's address is enough, as for millrace status. No job is changed.\n\n"
-      "Run it where the program runs: with its user, in its container or unit. For the paths between two other hosts "
-      "run it\n"
-      "on one of them, with the same addresses.\n\n"
+      "Each shard also measures its paths from the others, one at a time: 2 MiB over each, 60 s at most. The slowest "
+      "one is\n"
+      "judged, and a matrix has all. A shard does so by its HTTP port (--http).\n\n"
+      "Run it where the program runs: with its user, in its container or unit. For a worker's paths run it on that "
+      "worker's\n"
+      "host, with the same addresses.\n\n"
       "Exit codes: 0 no problem (there may be warnings); 2 usage; 7 interrupted; 13 a problem.\n\n"
       "Examples:\n"
       "  millrace doctor --listen node3:7600 --allowed-keys /etc/millrace/keys\n"

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "kernels/base/plain_text.h"
+#include "worker/doctor/pair_checks.h"
 #include "worker/program/json_text.h"
 
 namespace millrace::doctor {
@@ -60,6 +61,7 @@ std::string report_text(const Report& report) {
                         printable(check.found));
     if (!check.change.empty()) text += fmt::format("{:<11} {:<15} -> {}\n", "", "", printable(check.change));
   }
+  text += pairs_text(report.pairs);
   const auto count = [&report](Verdict verdict) { return std::ranges::count(report.checks, verdict, &Check::verdict); };
   text += fmt::format("{} checks: problems {}, warnings {}, not checked {}\n", report.checks.size(),
                       count(Verdict::kProblem), count(Verdict::kWarning), count(Verdict::kNotChecked));
@@ -70,7 +72,8 @@ std::string report_json(const Report& report) {
   nlohmann::json json = {{"software", report.software},
                          {"host", report.host},
                          {"verdict", verdict_name(worst_of(report.checks))},
-                         {"checks", nlohmann::json::array()}};
+                         {"checks", nlohmann::json::array()},
+                         {"pairs", pairs_json(report.pairs)}};
   for (const Check& check : report.checks) json["checks"].push_back(json_of(check));
   return program::json_text(json);
 }

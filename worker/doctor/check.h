@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "worker/doctor/cluster_facts.h"
+
 namespace millrace::doctor {
 
 /// Lists the results of a check, the worst last.
@@ -42,16 +44,18 @@ struct Report {
   std::string software;  ///< of this build
   std::string host;      ///< name of this host
   std::vector<Check> checks;
+  std::vector<PairFacts> pairs = {};  ///< the paths between shards
 };
 
 /// Returns the worst verdict; kOk of none.
 Verdict worst_of(const std::vector<Check>& checks);
 
-/// Returns one line a check, a second line with the advice where there is any, and a last line with the counts.
+/// Returns one line a check, and a second line with the advice where there is any. Behind them come the matrix of
+/// pairs_text(), and a last line with the counts.
 std::string report_text(const Report& report);
 
 /// Returns one JSON object on one line: {"software", "host", "verdict", "checks": [{"check", "subject", "verdict",
-/// "found", "change", "value", "unit"}]}. Only a measured check has "value" and "unit".
+/// "found", "change", "value", "unit"}], "pairs": pairs_json()}. Only a measured check has "value" and "unit".
 std::string report_json(const Report& report);
 
 }  // namespace millrace::doctor

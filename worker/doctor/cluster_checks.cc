@@ -67,18 +67,6 @@ Check judge_name(const std::string& subject, const NameFacts& name) {
   return check;
 }
 
-Check judge_latency(const std::string& subject, std::optional<TimeNs> round_trip) {
-  if (!round_trip) return {"latency", subject, Verdict::kNotChecked, "the kernel has not measured it"};
-  Check check{"latency", subject, Verdict::kOk, fmt::format("{:.3f} ms round trip", in_ms(*round_trip))};
-  check.measure = Measure{in_ms(*round_trip), "ms"};
-  if (*round_trip <= kRoundTripSlow) return check;
-  check.verdict = Verdict::kWarning;
-  check.change =
-      "put workers and shards into one network: each step takes a round trip at least (--mode bounded_staleness hides "
-      "a part of it)";
-  return check;
-}
-
 Check judge_mtu(const std::string& subject, const MtuFacts& facts) {
   Check check{"mtu", subject, Verdict::kOk, "a packet of 1500 bytes is answered"};
   if (facts.large == DatagramOutcome::kArrived) return check;
@@ -232,9 +220,22 @@ Check judge_clock(const ShardFacts& facts) {
   return check;
 }
 
-Check judge_transfer(const ShardFacts& facts) {
-  const TransferFacts& transfer = *facts.transfer;
-  Check check{"bandwidth", facts.place.subject, Verdict::kOk, ""};
+}  // namespace
+
+Check judge_latency(const std::string& subject, std::optional<TimeNs> round_trip) {
+  if (!round_trip) return {"latency", subject, Verdict::kNotChecked, "the kernel has not measured it"};
+  Check check{"latency", subject, Verdict::kOk, fmt::format("{:.3f} ms round trip", in_ms(*round_trip))};
+  check.measure = Measure{in_ms(*round_trip), "ms"};
+  if (*round_trip <= kRoundTripSlow) return check;
+  check.verdict = Verdict::kWarning;
+  check.change =
+      "put workers and shards into one network: each step takes a round trip at least (--mode bounded_staleness hides "
+      "a part of it)";
+  return check;
+}
+
+Check judge_transfer(const std::string& subject, const TransferFacts& transfer, std::optional<TimeNs> round_trip) {
+  Check check{"bandwidth", subject, Verdict::kOk, ""};
   if (!transfer.trouble.empty()) {
     check.verdict = Verdict::kNotChecked;
     check.found = transfer.trouble;
@@ -251,14 +252,11 @@ Check judge_transfer(const ShardFacts& facts) {
     return check;
   }
   const TimeNs best = std::max<TimeNs>(transfer.best, 1);
-  const double rate =
-      static_cast<double>(transfer.bytes) * 8 * static_cast<double>(kNsPerS) / static_cast<double>(best);
+  const double rate = transfer.bits_per_second();
   check.measure = Measure{rate / 1e6, "Mbit/s"};
   check.found =
       fmt::format("{:.0f} Mbit/s or more ({} kB in {:.3f} ms)", rate / 1e6, transfer.bytes / 1'000, in_ms(best));
   if (rate >= kRateSlow) return check;
-  const std::optional<TimeNs> round_trip =
-      facts.connect && *facts.connect ? (*facts.connect)->round_trip : std::nullopt;
   if (!round_trip || best < kRoundTripsOfTransfer * *round_trip) {
     check.verdict = Verdict::kNotChecked;
     check.found = fmt::format("{} kB take few round trips: they do not show the path's rate", transfer.bytes / 1'000);
@@ -269,8 +267,6 @@ Check judge_transfer(const ShardFacts& facts) {
   check.change = less_traffic;
   return check;
 }
-
-}  // namespace
 
 std::vector<Check> judge_table(const TableFacts& facts) {
   if (!facts.trouble.empty()) {
@@ -326,7 +322,10 @@ std::vector<Check> judge_shard(const ShardFacts& facts, const OwnFacts& own) {
   judge_status(facts, own, checks);
   if (!*facts.status) return checks;
   checks.push_back(judge_clock(facts));
-  if (facts.transfer) checks.push_back(judge_transfer(facts));
+  if (facts.transfer) {
+    checks.push_back(judge_transfer(subject, *facts.transfer,
+                                    facts.connect && *facts.connect ? (*facts.connect)->round_trip : std::nullopt));
+  }
   return checks;
 }
 
@@ -351,7 +350,7 @@ std::vector<Check> judge_cluster(const std::vector<ShardFacts>& shards) {
   if (shards.empty() || all_here) return checks;
   checks.push_back(
       {"other paths", "cluster", Verdict::kNotChecked,
-       "latency, MTU and bandwidth between two other hosts do not show from here",
+       "the MTU between two other hosts, and the paths of workers on other hosts, do not show from here",
        "run millrace doctor --json with the same addresses on the host of each shard and worker, and compare"});
   return checks;
 }

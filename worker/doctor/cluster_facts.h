@@ -8,6 +8,7 @@
 
 #include "kernels/base/clock.h"
 #include "kernels/base/result.h"
+#include "monitoring/http/path_probe.h"
 #include "monitoring/status/shard_status.h"
 #include "worker/timeline/clock_alignment.h"
 
@@ -67,13 +68,7 @@ struct HandshakeFacts {
   std::string trouble = {};  ///< why it was not done; empty: it was, or was not tried
 };
 
-/// Holds repeated transfers of one answer.
-struct TransferFacts {
-  std::string trouble = {};  ///< why there was none; empty: there was one
-  uint64_t bytes = 0;        ///< of each
-  TimeNs best = 0;           ///< shortest time of one
-  TimeNs late = 0;           ///< time after which none had arrived whole; 0: one has, or there is another trouble
-};
+using monitoring::TransferFacts;
 
 /// Names one shard to check.
 struct ShardPlace {
@@ -99,6 +94,22 @@ struct ShardFacts {
   timeline::ClockAlignment wall_clock = {};  ///< of the shard's process against this host's
   std::string clock_trouble = {};            ///< why it is not known
   std::optional<TransferFacts> transfer = {};
+};
+
+/// Holds the path from one shard to another, as the receiver measured it: it connects to the sender, which sends.
+struct PairFacts {
+  uint32_t receiver = 0;
+  uint32_t sender = 0;
+  std::string trouble = {};          ///< why it was not measured; empty: it was
+  std::string connect_trouble = {};  ///< why the sender's port for workers took no connection; empty: it did
+  std::optional<TimeNs> round_trip = {};
+  TransferFacts transfer = {};
+};
+
+/// Holds the paths between all shards.
+struct PairsFacts {
+  std::vector<PairFacts> pairs = {};
+  uint64_t left_out = 0;  ///< paths that no shard was asked for
 };
 
 }  // namespace millrace::doctor

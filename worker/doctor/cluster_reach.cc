@@ -3,7 +3,6 @@
 #include <arpa/inet.h>
 #include <fmt/format.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -19,6 +18,7 @@
 #include "kernels/base/descriptor.h"
 #include "monitoring/http/http_client.h"
 #include "monitoring/http/http_sockets.h"
+#include "monitoring/http/path_probe.h"
 #include "monitoring/status/status_json.h"
 #include "protocol/address/host_lookup.h"
 #include "protocol/address/host_port.h"
@@ -287,27 +287,6 @@ void align_clock(const std::string& http, const ReachOptions& options, ShardFact
   }
 }
 
-TransferFacts transfer(const std::string& http, const ReachOptions& options) {
-  TransferFacts facts;
-  const TimeNs limit = TimeNs{options.timeout_ms} * kNsPerMs;
-  const TimeNs deadline = monotonic_now_ns() + limit;
-  for (int request = 0; request < kTransfers && (request == 0 || monotonic_now_ns() < deadline); ++request) {
-    const TimeNs asked = monotonic_now_ns();
-    const auto reply = monitoring::http_get(http, "/probe", options.timeout_ms, options.caller);
-    const TimeNs took = monotonic_now_ns() - asked;
-    if (!reply && took >= limit && facts.bytes == 0) facts.late = took;
-    if (!reply || reply->status != kHttpOk) {
-      // A later one that fails does not take the first one's figure away.
-      if (facts.bytes == 0 && facts.late == 0)
-        facts.trouble = reply ? fmt::format("it answers /probe with {}", reply->status) : reply.error().message;
-      return facts;
-    }
-    if (request == 0 || took < facts.best) facts.best = took;
-    facts.bytes = reply->body.size();
-  }
-  return facts;
-}
-
 }  // namespace
 
 TableFacts read_table_facts(const protocol::TableFlags& flags) {
@@ -345,12 +324,7 @@ void ShardCollector::connect_to_port(const std::string& address, ShardFacts& fac
     facts.connect = std::unexpected(stream.error());
     return;
   }
-  tcp_info info{};
-  socklen_t bytes = sizeof info;
-  ConnectFacts connect;
-  if (::getsockopt(stream->number(), IPPROTO_TCP, TCP_INFO, &info, &bytes) == 0 && info.tcpi_rtt > 0)
-    connect.round_trip = TimeNs{info.tcpi_rtt} * kNsPerUs;
-  facts.connect = connect;
+  facts.connect = ConnectFacts{monitoring::handshake_round_trip(*stream)};
   const auto known = mtus_.find(at->host);
   facts.mtu = known == mtus_.end() ? probe_mtu(*stream) : known->second;
   if (facts.mtu) mtus_[at->host] = *facts.mtu;
@@ -369,7 +343,7 @@ ShardFacts ShardCollector::collect(const ShardPlace& place) {
   facts.status = fetch_settled_report(http, options_);
   if (!*facts.status) return facts;
   align_clock(http, options_, facts);
-  facts.transfer = transfer(http, options_);
+  facts.transfer = monitoring::fetch_probe(http, kTransfers, options_.timeout_ms, options_.caller);
   return facts;
 }
 

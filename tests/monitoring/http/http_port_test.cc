@@ -110,6 +110,21 @@ TEST(HttpPortTest, TheTimelineGetsItsQuery) {
   EXPECT_THAT(get(port->port(), "/trace?early"), AllOf(StartsWith("HTTP/1.1 503"), HasSubstr("not yet\n")));
 }
 
+TEST(HttpPortTest, AFurtherPathGetsItsQuery) {
+  HttpHandlers with = handlers();
+  with.query_json["/path"] = [](std::string_view query) -> Result<std::string> {
+    if (query == "wrong") return fail(ErrorCode::kInvalidArgument, "no such parameter");
+    if (query == "early") return fail(ErrorCode::kUnavailable, "not yet");
+    return "{\"" + std::string(query) + "\":0}";
+  };
+  const auto port = started(std::move(with));
+  ASSERT_TRUE(port);
+  EXPECT_THAT(get(port->port(), "/path?shard=1"), HasSubstr("\r\n\r\n{\"shard=1\":0}"));
+  EXPECT_THAT(get(port->port(), "/path?wrong"), AllOf(StartsWith("HTTP/1.1 400"), HasSubstr("no such parameter\n")));
+  EXPECT_THAT(get(port->port(), "/path?early"), AllOf(StartsWith("HTTP/1.1 503"), HasSubstr("not yet\n")));
+  EXPECT_THAT(get(port->port(), "/trace"), StartsWith("HTTP/1.1 404"));
+}
+
 TEST(HttpPortTest, HealthTellsTheReason) {
   std::atomic<bool> healthy = true;
   HttpHandlers with = handlers();

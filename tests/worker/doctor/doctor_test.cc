@@ -13,6 +13,9 @@
 #include "worker/doctor/cluster_reach.h"
 #include "worker/doctor/file_checks.h"
 #include "worker/doctor/host_checks.h"
+#include "worker/doctor/pair_checks.h"
+#include "worker/doctor/pair_reach.h"
+#include "worker/program/table.h"
 
 namespace millrace::doctor {
 namespace {
@@ -326,6 +329,124 @@ TEST(ClusterChecks, PathsThatThisHostDoesNotSeeAreNamed) {
   (*shards[0].status)->address = "tcp://127.0.0.1:7600";
   EXPECT_TRUE(judge_cluster(shards).empty());
   EXPECT_TRUE(judge_cluster({}).empty());
+}
+
+PairFacts healthy_pair(uint32_t receiver, uint32_t sender) {
+  PairFacts pair{.receiver = receiver, .sender = sender};
+  pair.round_trip = kNsPerMs;
+  pair.transfer = TransferFacts{.bytes = 1'000'000, .best = 8 * kNsPerMs};  // 1 Gbit/s
+  return pair;
+}
+
+/// The paths between three shards, in both directions.
+PairsFacts healthy_pairs() {
+  PairsFacts facts;
+  for (uint32_t receiver = 0; receiver < 3; ++receiver) {
+    for (uint32_t sender = 0; sender < 3; ++sender) {
+      if (receiver != sender) facts.pairs.push_back(healthy_pair(receiver, sender));
+    }
+  }
+  return facts;
+}
+
+TEST(PairChecks, TheSlowestPathIsNamed) {
+  PairsFacts facts = healthy_pairs();
+  facts.pairs[4].round_trip = 2 * kNsPerMs;      // to 2 from 0
+  facts.pairs[3].transfer.best = 10 * kNsPerMs;  // to 1 from 2
+  const std::vector<Check> checks = judge_pairs(facts);
+  ASSERT_EQ(checks.size(), 2u);
+  expect_sentences(checks);
+  EXPECT_EQ(worst_of(checks), kOk);
+  EXPECT_EQ(checks[0].subject, "shard 0 to shard 2");
+  EXPECT_EQ(checks[0].measure->value, 2);
+  EXPECT_NE(checks[0].found.find("of 6 paths"), std::string::npos) << checks[0].found;
+  EXPECT_EQ(checks[1].subject, "shard 2 to shard 1");
+  EXPECT_EQ(checks[1].measure->value, 800);
+}
+
+TEST(PairChecks, EachFaultOfAPathIsFound) {
+  struct Case {
+    const char* name;
+    Verdict verdict;
+    std::function<void(PairFacts&)> damage;
+    const char* said;
+    std::string_view cell;
+  };
+  const Case kCases[] = {
+      {"latency", kWarning, [](PairFacts& pair) { pair.round_trip = 11 * kNsPerMs; }, "one network", "11.00 / 1000"},
+      {"bandwidth", kWarning, [](PairFacts& pair) { pair.transfer.best = 81 * kNsPerMs; }, "ethtool", "1.00 / 99"},
+      {"bandwidth", kWarning, [](PairFacts& pair) { pair.transfer = {.late = kNsPerS}; }, "after 1.0 s", "1.00 / late"},
+      {"path", kProblem, [](PairFacts& pair) { pair.connect_trouble = "refused"; }, "open the port of shard 2",
+       "refused"},
+      {"bandwidth", kNotChecked, [](PairFacts& pair) { pair.transfer = {.trouble = "no --http"}; },
+       "1 of 6 paths: shard 2 to shard 1: no --http", "1.00 / ?"},
+      {"bandwidth", kNotChecked, [](PairFacts& pair) { pair = {.receiver = 1, .sender = 2, .trouble = "busy"}; },
+       "1 of 6 paths: shard 2 to shard 1: busy", "? / ?"},
+  };
+  for (const Case& one : kCases) {
+    PairsFacts facts = healthy_pairs();
+    one.damage(facts.pairs[3]);
+    const std::vector<Check> checks = judge_pairs(facts);
+    expect_sentences(checks);
+    const auto found = std::ranges::find_if(checks, [&](const Check& check) { return check.verdict != kOk; });
+    ASSERT_NE(found, checks.end()) << one.said;
+    EXPECT_EQ(found->name, one.name);
+    EXPECT_EQ(found->verdict, one.verdict) << found->found;
+    EXPECT_NE((found->found + found->change).find(one.said), std::string::npos) << found->found << found->change;
+    EXPECT_EQ(std::ranges::count_if(checks, [](const Check& check) { return check.verdict != kOk; }), 1) << one.said;
+    EXPECT_NE(pairs_text(facts.pairs).find(one.cell), std::string::npos) << pairs_text(facts.pairs);
+    const nlohmann::json row = pairs_json(facts.pairs)[3];
+    EXPECT_EQ(row["receiver"], 1);
+    EXPECT_EQ(row["sender"], 2);
+    EXPECT_EQ(row.contains("problem"), one.cell != "11.00 / 1000" && one.cell != "1.00 / 99") << row;
+  }
+}
+
+TEST(PairChecks, PathsThatNoShardWasAskedForAreCounted) {
+  PairsFacts facts = healthy_pairs();
+  facts.left_out = 3;
+  const Check check = judge_pairs(facts).back();
+  EXPECT_EQ(check.verdict, kNotChecked);
+  EXPECT_NE(check.found.find("3 of 9 paths"), std::string::npos) << check.found;
+  EXPECT_TRUE(judge_pairs({}).empty());
+}
+
+TEST(PairChecks, TheMatrixHasARowForEachReceiver) {
+  PairsFacts facts = healthy_pairs();
+  facts.pairs.resize(5);  // to 2 from 1 is missing
+  facts.pairs[0].transfer.best = 4 * kNsPerMs;
+  EXPECT_EQ(pairs_text(facts.pairs),
+            "round trip in ms / Mbit/s or more\n" + program::aligned_table({{"to shard", "from 0", "from 1", "from 2"},
+                                                                            {"0", "-", "1.00 / 2000", "1.00 / 1000"},
+                                                                            {"1", "1.00 / 1000", "-", "1.00 / 1000"},
+                                                                            {"2", "1.00 / 1000", "?", "-"}}));
+  EXPECT_EQ(pairs_text({}), "");
+  std::vector<PairFacts> many;
+  for (uint32_t sender = 1; sender < 17; ++sender) many.push_back(healthy_pair(0, sender));
+  EXPECT_EQ(pairs_text(many), "--json has the paths between 17 shards\n");
+}
+
+TEST(PairReach, AnAnswerIsReadAndAHostileOneIsTrouble) {
+  const PairFacts whole =
+      read_path_answer(0, 1, R"({"shard": 1, "round_trip_ms": 0.5, "bytes": 1048592, "best_ms": 8.5})");
+  EXPECT_EQ(whole.trouble + whole.connect_trouble + whole.transfer.trouble, "");
+  EXPECT_EQ(whole.round_trip, kNsPerMs / 2);
+  EXPECT_EQ(whole.transfer.bytes, 1'048'592u);
+  EXPECT_EQ(whole.transfer.best, 8'500 * kNsPerUs);
+  const PairFacts late = read_path_answer(0, 1, R"({"shard": 1, "connect_problem": "refused", "late_ms": 700})");
+  EXPECT_EQ(late.connect_trouble, "refused");
+  EXPECT_EQ(late.transfer.late, 700 * kNsPerMs);
+  EXPECT_EQ(read_path_answer(0, 1, R"({"shard": 1, "transfer_problem": "none"})").transfer.trouble, "none");
+  for (const char* answer : {"", "[]", "{}", "null", R"({"shard": 2, "bytes": 1, "best_ms": 1})", R"({"shard": "1"})"})
+    EXPECT_NE(read_path_answer(0, 1, answer).trouble, "") << answer;
+  for (const char* more : {"", R"(, "bytes": 1)", R"(, "bytes": -1, "best_ms": 1)", R"(, "bytes": 1e9, "best_ms": 1)",
+                           R"(, "bytes": 99999999999, "best_ms": 1)", R"(, "bytes": 1, "best_ms": -1)",
+                           R"(, "bytes": 1, "best_ms": 1e300)", R"(, "bytes": 1, "best_ms": "1")", R"(, "late_ms": -1)",
+                           R"(, "transfer_problem": [])"}) {
+    const PairFacts facts = read_path_answer(0, 1, R"({"shard": 1, "round_trip_ms": -1)" + std::string(more) + "}");
+    EXPECT_NE(facts.transfer.trouble, "") << more;
+    EXPECT_FALSE(facts.round_trip) << more;
+  }
 }
 
 cluster_status::ShardAnswer answer_of(uint32_t shard, const std::string& http) {

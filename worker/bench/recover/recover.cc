@@ -126,7 +126,7 @@ class Recovering {
 
   std::expected<ShardProcess, Failure> start_server(launch::ShardProcessOptions process,
                                                     const std::string& name) const {
-    process.table = folder_ + "/table";
+    process.table = options_.table.empty() ? folder_ + "/table" : options_.table;
     process.log = folder_ + "/" + name + ".log";
     process.timeout_ms = static_cast<int>(kTimeoutNs / kNsPerMs);
     auto started = ShardProcess::start(process);
@@ -197,6 +197,8 @@ class Recovering {
     if (options_.spare) {
       successor = start_spare();
       if (!successor) return std::unexpected(successor.error());
+      // A spare that has just started knows no shard yet: in a service it has waited for long.
+      if (Outcome settled = wait_for_rounds(); !settled) return std::unexpected(settled.error());
     }
     // Anywhere in some rounds to come.
     const auto wait_ms = static_cast<int>(random_.next_below(static_cast<uint64_t>(4 * round_ms()) + 1));

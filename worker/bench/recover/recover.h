@@ -20,6 +20,7 @@ struct RecoverOptions {
   double density = 0.01;
   uint32_t kills = 5;    ///< of shards, one after the other
   bool spare = false;    ///< a spare takes the killed shard's number; otherwise the shard is started again
+  std::string table;     ///< the shards' membership table, as millrace-server --table has it; empty: a new file
   uint32_t joins = 3;    ///< of a worker whose place was given up before
   uint32_t rounds = 40;  ///< before the first, between any two, and after the last
   std::string codec = "raw+raw";
