@@ -363,7 +363,7 @@ class GradientSum:
 
 
 class Port:
-    """Serves /metrics, /healthz and /status of this rank over HTTP (monitoring/METRICS.md, "Peers").
+    """Serves /metrics, /healthz, /status and /trace of this rank over HTTP (monitoring/METRICS.md, "Peers").
 
     sums   of the group; the figures are those of all of them together.
     name   label `job` of the metrics.
