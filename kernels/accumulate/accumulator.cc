@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "kernels/accumulate/add_and_collect.h"
-#include "kernels/accumulate/on_threads.h"
 #include "kernels/base/check.h"
+#include "kernels/magnitude/value_chunks.h"
 #include "kernels/reduce/reduce.h"
 #include "kernels/stream/drop_zeros.h"
 
@@ -74,13 +74,14 @@ Stream Accumulator::take_at(IndexSpan positions) {
   if (sum_.dense) {
     taken.indices.assign(positions.begin(), positions.end());
     changed();
-    on_threads((positions.size() + kTakenChunk - 1) / kTakenChunk, [&](size_t chunk) {
+    const auto take_chunk = [&](size_t chunk) {
       const size_t end = std::min(positions.size(), (chunk + 1) * kTakenChunk);
       for (size_t i = chunk * kTakenChunk; i < end; ++i) {
         if (i + kTakenPrefetchAhead < end) __builtin_prefetch(&sum_.values[positions[i + kTakenPrefetchAhead]], 1);
         taken.values[i] = std::exchange(sum_.values[positions[i]], 0.0f);
       }
-    });
+    };
+    for_chunks((positions.size() + kTakenChunk - 1) / kTakenChunk, take_chunk, kMemoryPass);
     return taken;
   }
   changed();

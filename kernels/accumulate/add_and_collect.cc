@@ -5,7 +5,6 @@
 #include <new>
 #include <vector>
 
-#include "kernels/accumulate/on_threads.h"
 #include "kernels/base/check.h"
 #include "kernels/magnitude/magnitude_sample.h"
 #include "kernels/magnitude/radix_select.h"
@@ -126,10 +125,11 @@ class Collection {
 
 bool all_finite_on_threads(std::span<const float> values) {
   std::atomic<bool> finite = true;
-  on_threads(chunks_of(values.size()), [&](size_t chunk) {
+  const auto check_chunk = [&](size_t chunk) {
     const size_t begin = chunk * kValueChunk;
     if (finite && !all_finite(values.subspan(begin, std::min(kValueChunk, values.size() - begin)))) finite = false;
-  });
+  };
+  for_chunks(chunks_of(values.size()), check_chunk, kMemoryPass);
   return finite;
 }
 
@@ -139,7 +139,7 @@ bool add_and_collect(std::span<float> target, std::span<const float> values, flo
   Collection collection(target, values, scale, guess_of_sum(target, values, scale, wanted));
   // From the end: a check that has just walked the values left their end in the cache.
   const size_t chunks = chunks_of(target.size());
-  on_threads(chunks, [&](size_t from_end) { collection.add(chunks - 1 - from_end); });
+  for_chunks(chunks, [&](size_t from_end) { collection.add(chunks - 1 - from_end); }, kMemoryPass);
   try {
     return collection.take(largest);
   } catch (const std::bad_alloc&) {

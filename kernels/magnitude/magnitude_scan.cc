@@ -1,13 +1,14 @@
 #include "kernels/magnitude/magnitude_scan.h"
 
 #include <tbb/global_control.h>
-#include <tbb/parallel_for.h>
 #include <tbb/task_arena.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <vector>
+
+#include "kernels/magnitude/value_chunks.h"
 
 namespace millrace {
 namespace {
@@ -72,7 +73,7 @@ ScanEnd collect(std::span<const float> values, MagnitudeKey key_min, uint64_t li
   const size_t blocks = (values.size() + kScanBlock - 1) / kScanBlock;
   const size_t chunk_entries = ((blocks + 4 * threads - 1) / (4 * threads)) * kScanBlock;
   std::vector<MagnitudeScanChunk> chunks((values.size() + chunk_entries - 1) / chunk_entries);
-  tbb::parallel_for(size_t{0}, chunks.size(), [&](size_t c) {
+  for_chunks(chunks.size(), [&](size_t c) {
     MagnitudeScanChunk& chunk = chunks[c];
     const size_t begin = c * chunk_entries;
     chunk.end = scan_range(values, begin, std::min(values.size(), begin + chunk_entries), key_min, limit,

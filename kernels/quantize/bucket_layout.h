@@ -1,9 +1,9 @@
 #pragma once
 
-#include <tbb/parallel_for.h>
-
 #include <algorithm>
 #include <cstdint>
+
+#include "kernels/magnitude/value_chunks.h"
 
 namespace millrace {
 
@@ -45,14 +45,11 @@ template <typename Each>
 void for_each_bucket(const BucketLayout& layout, const Each& each) {
   const uint64_t buckets = layout.buckets();
   const uint64_t of_task = std::max<uint64_t>(1, kQuantizeTaskValues / layout.bucket_size);
-  if (buckets <= of_task) {
-    for (uint64_t bucket = 0; bucket < buckets; ++bucket) each(bucket);
-    return;
-  }
-  tbb::parallel_for(uint64_t{0}, (buckets + of_task - 1) / of_task, [&](uint64_t task) {
+  const auto each_of_task = [&](uint64_t task) {
     const uint64_t end = std::min(buckets, (task + 1) * of_task);
     for (uint64_t bucket = task * of_task; bucket < end; ++bucket) each(bucket);
-  });
+  };
+  for_chunks((buckets + of_task - 1) / of_task, each_of_task, {.chunks_min = 2});
 }
 
 /// Calls each(first, count) for every chunk of kQuantizeChunk values of `count`, in several threads where there are

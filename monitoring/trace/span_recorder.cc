@@ -8,8 +8,9 @@
 namespace millrace::monitoring {
 namespace {
 
-constexpr std::array<std::string_view, kSpanNames> kNames = {
-    "push", "select", "encode", "send", "admit", "decode", "reduce", "threshold", "apply", "merge", "store"};
+constexpr std::array<std::string_view, kSpanNames> kNames = {"push",  "select", "encode", "send",
+                                                             "admit", "decode", "reduce", "threshold",
+                                                             "apply", "merge",  "store",  "exchange"};
 
 uint64_t next_number() {
   static std::atomic<uint64_t> last = 0;

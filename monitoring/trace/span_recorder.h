@@ -15,7 +15,7 @@
 namespace millrace::monitoring {
 
 /// The work of a step that a span covers. Workers: push, select, encode, send, decode, apply. Shards: admit, decode,
-/// reduce, threshold, encode, send, merge, store. Switches: reduce.
+/// reduce, threshold, encode, send, merge, store. Switches: reduce. Ranks of peers: select, encode, exchange, apply.
 enum class SpanName : uint8_t {
   kPush,
   kSelect,
@@ -28,8 +28,9 @@ enum class SpanName : uint8_t {
   kApply,
   kMerge,
   kStore,
+  kExchange,
 };
-inline constexpr size_t kSpanNames = 11;
+inline constexpr size_t kSpanNames = 12;
 std::string_view span_name(SpanName name);
 
 /// The kind of the number `unit` of a span.
@@ -102,8 +103,11 @@ class SpanRecorder {
 /// Times one piece of work of the calling thread while its recorder is on; else does nothing.
 class SpanTimer {
  public:
-  explicit SpanTimer(SpanRecorder& recorder)
-      : recorder_(recorder.on() ? &recorder : nullptr), begin_(recorder_ != nullptr ? monotonic_now_ns() : 0) {}
+  explicit SpanTimer(SpanRecorder& recorder) : SpanTimer(&recorder) {}
+  /// recorder  nullptr: the work is not timed.
+  explicit SpanTimer(SpanRecorder* recorder)
+      : recorder_(recorder != nullptr && recorder->on() ? recorder : nullptr),
+        begin_(recorder_ != nullptr ? monotonic_now_ns() : 0) {}
 
   bool on() const { return recorder_ != nullptr; }
   /// Records the work from the constructor, or from the last call, until now. begin and end of `span` are set here.

@@ -154,9 +154,12 @@ def rounds():
          Figure("the same with the tuned allocator", row("lossless", "ratio_to_raw_zmq_tuned_allocator")),
          Figure("lossless, ms", row("lossless", "round_ms"))))
     yield Measurement(
-        "serve_secure", "Rounds through shards", "The round on loopback with keys: every message of Millrace's is encrypted, bare ZeroMQ's are not.",
+        "serve_secure", "Rounds through shards",
+        "The round on loopback without keys and with them, in turns. With keys, every message of Millrace's is encrypted; bare ZeroMQ's are not.",
         f"{serve} --only lossless --secure --json",
-        (Figure("lossless, over bare ZeroMQ", row("lossless", "ratio_to_raw_zmq")), Figure("lossless, ms", row("lossless", "round_ms"))))
+        (Figure("with keys, over without", row("lossless+keys", "ratio_to_without_keys")),
+         Figure("with keys, over bare ZeroMQ", row("lossless+keys", "ratio_to_raw_zmq")),
+         Figure("with keys, ms", row("lossless+keys", "round_ms"))))
     yield Measurement(
         "serve_1gbit", "Rounds through shards", "The same round, every process behind 1 Gbit/s.", f"{serve} --link-rate 1gbit --json",
         (Figure("lossless, over bare ZeroMQ", row("lossless", "ratio_to_raw_zmq")),

@@ -146,6 +146,14 @@ class Keys(WithServers):
             serve.wait(timeout=240)
             serve.stdout.close()
 
+    def test_BenchmarkMeasuresRowsWithKeysBesideRowsWithout(self):
+        ended = run("bench", "serve", "--dimension", 1000, "--workers", 2, "--shards", 1, "--rounds", 4, "--warmup", 1, "--only", "lossless", "--secure", "--json")
+        self.assertEqual(ended.returncode, 0, ended.stderr)
+        rows = {row["algorithm"]: row for row in json.loads(ended.stdout.strip().split("\n")[-1])["rows"] if "codec" in row}
+        self.assertEqual({name: (row["keys"], row["agrees_with_oracle"], "ratio_to_without_keys" in row) for name, row in rows.items()},
+                         {"lossless": (False, True, False), "lossless+keys": (True, True, True)})
+        self.assertAlmostEqual(rows["lossless+keys"]["ratio_to_without_keys"], rows["lossless+keys"]["round_ms"] / rows["lossless"]["round_ms"])
+
     def test_OtherAddressesThanLoopbackNeedKeysOrAWord(self):
         self.refused(2, "--insecure", "serve", "--listen", "0.0.0.0:0", "--http", "127.0.0.1:0")
         self.refused(2, "go together", "serve", "--key", self.keys / "cluster.key", "--listen", "127.0.0.1:0")

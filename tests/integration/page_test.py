@@ -120,7 +120,7 @@ class Page(unittest.TestCase):
             self.assertEqual(row["State"], "in step")
             self.assertRegex(row["Lag"], r"^[\d,]+ steps?$")
             self.assertRegex(row["Steps per second"], r"^[\d.,]+$")
-            self.assertRegex(row["Time"], r"^blocked \d+ %, exchange [\d.]+ m?s$")
+            self.assertRegex(row["Time"], r"^blocked \d+ %, exchange of a bucket [\d.]+ m?s$")
             times = re.findall(r"(\w+) ([\d.,]+) (?:µs|m?s)(?:, |$)", row["Mean of a step"])
             self.assertEqual([phase for phase, _ in times], ["select", "encode", "wait", "apply"], row)
             self.assertGreater(min(float(time.replace(",", "")) for _, time in times), 0, row)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`millrace trace` writes one timeline of the shards and workers of a job, with every kind of span, nested and in order.
+"""`millrace trace` writes one timeline of the shards, workers and ranks of a job, with every kind of span, nested and in order.
 
     trace_test.py FOLDER_OF_PROGRAMS [unittest arguments]
 """
@@ -7,18 +7,26 @@
 import collections
 import json
 import re
+import shutil
 import signal
+import subprocess
+import sys
 import time
 import unittest
 import urllib.error
 import urllib.request
 
-from commands import TIMEOUT_S, made_up_rows, run, start
-from monitored_cluster import WORKERS, MonitoredCluster
+from commands import PROGRAMS, TIMEOUT_S, made_up_rows, run, start
+
+sys.argv.insert(1, str(PROGRAMS))  # mpi_ranks takes it off again
+import mpi_ranks  # noqa: E402
+from monitored_cluster import WORKERS, MonitoredCluster  # noqa: E402
 
 JOB = 'trace "}],\\ <b>'
 AT_WORKERS = {"push", "select", "encode", "send", "decode", "apply"}
 AT_SHARDS = {"admit", "reduce", "threshold", "encode", "send"}
+AT_RANKS = {"select", "encode", "exchange", "apply"}
+RANKS = 2
 IN_ORDER = ("push", "admit", "reduce", "apply")
 
 
@@ -151,6 +159,36 @@ class Trace(MonitoredCluster):
         by_name = {one["name"]: one for one in trace["otherData"]["processes"]}
         self.assertGreater(by_name["switch"]["spans"], 0)
         self.assertGreater(by_name["worker 0"]["spans"], 0)
+
+    @unittest.skipIf(shutil.which("mpirun") is None, "there is no mpirun (deploy/setup.sh)")
+    def test_EveryRankHasItsPhasesAmongPeersAndOverServers(self):
+        if "not in this build" in subprocess.run([mpi_ranks.PROGRAM, "--help"], capture_output=True, text=True, check=True).stdout:
+            self.skipTest("this build has no MPI")
+        flags = ["train", "--train", str(self.rows()), "--batch", "20", "--epochs", "1000000", "--select", "topk:0.5", "--http", "127.0.0.1:0", "--job", "ranks"]
+        for expected, more in ((AT_RANKS, []), ({"push", "exchange", "apply"}, ["--path", "server", "--servers", self.servers])):
+            with self.subTest(more=more):
+                mpirun = mpi_ranks.start(RANKS, [*flags, *more])
+                self.addCleanup(self.end, mpirun)
+                addresses = ["127.0.0.1:" + self.line_of(mpirun, "status: port ") for _ in range(RANKS)]
+                deadline = time.monotonic() + TIMEOUT_S
+                for address in addresses:
+                    while get(address, "/status")["steps"] < 3:
+                        self.assertLess(time.monotonic(), deadline)
+                output = self.path("ranks.json")
+                ended = run("trace", "ranks", *addresses, "--seconds", 1, "-o", output)
+                self.assertEqual(ended.returncode, 0, ended.stderr)
+                trace = json.loads(output.read_text(encoding="utf-8"))
+                self.assertEqual({one["name"] for one in trace["otherData"]["processes"]}, {f"rank {rank}" for rank in range(RANKS)})
+                spans = [event for event in trace["traceEvents"] if event["ph"] == "X"]
+                names = collections.defaultdict(set)
+                for span in spans:
+                    self.assertEqual((span["cat"], span["args"]["tensor"]), ("rank", 0))
+                    names[span["pid"]].add(span["name"])
+                self.assertEqual(list(names.values()), RANKS * [expected])
+                self.assert_nested(spans)
+                self.refused(4, "it is of another job", "trace", "another", *addresses, "-o", output)
+                mpirun.send_signal(signal.SIGTERM)
+                mpirun.communicate(timeout=TIMEOUT_S)
 
 
 if __name__ == "__main__":

@@ -63,6 +63,8 @@ void print_table(const nlohmann::json& result) {
                  row["ratio_to_plain_links"].get<double>());
     if (row.contains("audit_ratio"))
       fmt::print("{:<26} {:.3f} times the round without audit\n", "", row["audit_ratio"].get<double>());
+    if (row.contains("ratio_to_without_keys"))
+      fmt::print("{:<26} {:.3f} times the round without keys\n", "", row["ratio_to_without_keys"].get<double>());
   }
   fmt::print(
       "/ bare: against ZeroMQ with the allocator every program has; Millrace's programs run with a tuned one, as the "
@@ -132,7 +134,8 @@ program::Command add_serve_bench(CLI::App& root) {
                   "measured without it, with bursts lost whole (+burst-loss), over links that carry packets one by "
                   "one (+single), and those with it (+loss)")
       ->check(in_range(0.0, 0.2));
-  app->add_flag("--secure", options.secure, "shards and workers have keys: every message is encrypted");
+  app->add_flag("--secure", options.secure,
+                "rows are measured without and with keys (+keys) in turns, and compared: keys encrypt every message");
   app->option_defaults()->group("Measurement");
   app->add_option("--only", options.rows, "rows to measure")
       ->delimiter(',')

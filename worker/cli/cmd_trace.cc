@@ -63,11 +63,13 @@ std::optional<uint64_t> number_in(const nlohmann::json& status, const char* fiel
   return found->get<uint64_t>();
 }
 
-/// Returns the label of a process by its status, "shard 0" or "worker 3". Empty: it is a worker of another job.
+/// Returns the label of a process by its status, "shard 0", "worker 3" or "rank 3". Empty: it is one of another job.
 std::optional<std::string> label_of(const nlohmann::json& status, const std::string& job) {
-  if (const auto worker = number_in(status, "worker")) {
+  for (const char* kind : {"worker", "rank"}) {
+    const auto number = number_in(status, kind);
+    if (!number) continue;
     if (status.value("job", nlohmann::json()) != nlohmann::json(job)) return std::nullopt;
-    return fmt::format("worker {}", *worker);
+    return fmt::format("{} {}", kind, *number);
   }
   if (const auto shard = number_in(status, "shard")) return fmt::format("shard {}", *shard);
   return "switch";
@@ -106,7 +108,7 @@ std::expected<TracedJob, program::Failure> find_job(const TraceFlags& flags, con
   for (const auto& [address, status] : answers.said) {
     const std::optional<std::string> label = label_of(status, flags.job);
     if (!label) {
-      traced.unanswered.emplace_back(address, "it is a worker of another job");
+      traced.unanswered.emplace_back(address, "it is of another job");
       continue;
     }
     traced.addresses.push_back(address);
@@ -211,7 +213,7 @@ program::Command add_trace_command(CLI::App& root) {
       program::add_command(root, "trace", "writes the timeline of a job: the work of each process, and its time");
   app->option_defaults()->group("Job");
   app->add_option("job", flags->job, "name of the job")->required()->type_name("JOB")->check(program::not_empty());
-  add_address_flags(*app, flags->cluster, "HTTP ports of shards, workers and switches: host:port (of --http)");
+  add_address_flags(*app, flags->cluster, "HTTP ports of shards, workers, ranks and switches: host:port (of --http)");
   app->option_defaults()->group("Output");
   app->add_option("--seconds", flags->seconds, "time that the timeline covers")
       ->check(program::in_range(1u, kTraceSecondsMax))
@@ -224,9 +226,11 @@ program::Command add_trace_command(CLI::App& root) {
   app->footer(
       "Spans: push, select, encode, send, decode and apply at workers; admit, decode, reduce, threshold, encode and "
       "send at\n"
-      "shards; reduce at switches. Shards are found by one of them, or by --table. A worker is found by the address of "
-      "its --http\n"
-      "alone (WorkerConfig::http), and a worker without such a port is not in the file.\n\n"
+      "shards; reduce at switches; select, encode, exchange and apply at ranks of millrace-peer. Shards are found by "
+      "one of them,\n"
+      "or by --table. A worker or a rank is found by the address of its --http alone (WorkerConfig::http), and one "
+      "without such\n"
+      "a port is not in the file.\n\n"
       "Processes record while they are asked. Each keeps the last 16,384 spans of a thread between two requests, and "
       "counts those\n"
       "that it has lost. The clocks of all processes are aligned to the clock here; the file says how exactly.\n\n"

@@ -186,6 +186,7 @@ void SessionCore::Impl::on_refused_contribution(uint32_t shard, const protocol::
     ++counters.dropped_unexpected;
     return;
   }
+  out->resend_interval = 0;  // nothing was lost
   if (out->shortened && refuse.retry) return send_plain(parts[refuse.part], *out, now, actions);
   const std::string about = "the contribution to part " + std::to_string(refuse.part) + ", step " +
                             std::to_string(refuse.step) + ": " + refuse.sentence;
@@ -212,7 +213,9 @@ void SessionCore::Impl::send_plain(PartRun& part, Outstanding& out, TimeNs now, 
 void SessionCore::Impl::on_duplicate(uint32_t shard, const protocol::Duplicate& duplicate) {
   ++counters.duplicates;
   Outstanding* out = find_outstanding(shard, duplicate.part, duplicate.step);
-  if (out != nullptr) out->known = true;
+  if (out == nullptr) return;
+  out->known = true;
+  out->refusals = 0;  // a later refusal has another cause
 }
 
 void SessionCore::Impl::on_step_decided(uint32_t shard, const protocol::StepDecided& settled, TimeNs now,

@@ -229,7 +229,9 @@ void SessionCore::Impl::resend_outstanding(uint32_t shard, TimeNs now, Actions& 
     if (shard != kAllShards && part.layout.shard != shard) continue;
     if (links[part.layout.shard].state != LinkState::kWelcomed) continue;
     for (Outstanding& out : part.outstanding) {
-      if (!is_of_earlier_incarnation(out) && may_be_taken(part, out)) send_contribution(part, out, now, actions);
+      if (is_of_earlier_incarnation(out) || !may_be_taken(part, out)) continue;
+      out.resend_interval = 0;  // losses over an earlier connection do not count
+      send_contribution(part, out, now, actions);
     }
   }
 }
@@ -241,11 +243,8 @@ void SessionCore::Impl::resend_due(TimeNs now, Actions& actions) {
     if (links[part.layout.shard].state != LinkState::kWelcomed) continue;  // its Welcome sends everything
     for (Outstanding& out : part.outstanding) {
       if (!out.on_wire || is_of_earlier_incarnation(out)) continue;
-      if (now >= out.resend_at) {
-        send_contribution(part, out, now, actions);
-      } else {
-        resend_check_at = std::min(resend_check_at, out.resend_at);
-      }
+      if (now >= out.resend_at) send_contribution(part, out, now, actions);
+      resend_check_at = std::min(resend_check_at, out.resend_at);
     }
   }
 }

@@ -68,6 +68,7 @@ void StoreClient::on_pulled(const protocol::Message& message, TimeNs now, std::v
   Pending& pending = at->second;
   if (pulled.code == ErrorCode::kUnavailable) {
     pending.again_at = now + config_.busy_after;
+    pending.interval = 0;  // nothing was lost
     return;
   }
   const Request& request = pending.request;

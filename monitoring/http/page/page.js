@@ -255,12 +255,13 @@ const lazy = (id, text, inside) => {
 };
 
 // ---- a job
+// Exchanges of a step's buckets overlap: their sum is no time of the step, so the mean is of a bucket.
 const phases = (key, own) => {
   const samples = past.get(key);
   if (!own || !samples || samples.length < 2) return DASH;
   const blocked = rateOf(samples, 'wait', RATE_MS), exchange = rateOf(samples, 'exchange', RATE_MS), rounds = rateOf(samples, 'rounds', RATE_MS);
   if (!Number.isFinite(blocked)) return DASH;
-  const text = `blocked ${number(Math.min(100, 100 * blocked), 0)} %, ` + (rounds > 0 ? `exchange ${duration(1000 * exchange / rounds)}` : 'no step');
+  const text = `blocked ${number(Math.min(100, 100 * blocked), 0)} %, ` + (rounds > 0 ? `exchange of a bucket ${duration(1000 * exchange / rounds)}` : 'no step');
   return [text, meter('Share of the time in which the worker is blocked', Math.min(1, blocked), 1)];
 };
 // The mean time of each phase of a step, of the last steps.

@@ -24,6 +24,33 @@ class Pauses : public ScriptedCore {
     }
     return pauses;
   }
+
+  /// Returns the time until the contribution to shard 0 is sent again. Neither shard says anything about it.
+  TimeNs until_sent_again() {
+    const TimeNs since = now_;
+    for (bool again = false; !again && now_ < since + 60 * kNsPerS;) {
+      pass(kTurn);
+      for (const uint32_t shard : {0, 1}) hear(shard, protocol::Heartbeat{});
+      for (const auto& [shard, message] : take_sent<protocol::Contribution>()) again |= shard == 0;
+    }
+    return now_ - since;
+  }
+
+  /// Has shard 0 refuse the contribution for want of room, ten times.
+  void refuse_ten_times() {
+    for (int i = 0; i < 10; ++i) {
+      hear(0, no_room());
+      EXPECT_LE(until_sent_again(), 7 * kNsPerS) << i;
+    }
+  }
+
+  static protocol::Refuse no_room() {
+    protocol::Refuse refuse{ErrorCode::kUnavailable, "no room for this step yet", true};
+    refuse.about_contribution = true;
+    return refuse;
+  }
+
+  static constexpr TimeNs kTurn = kNsPerS / 50;
 };
 
 TEST_F(Pauses, ShardUnreachable_PausesGrowToTheLongestOne) {
@@ -74,14 +101,44 @@ TEST_F(Pauses, AShardWithoutRoomIsAskedAfterAtMostTheLongestPause) {
   config_.reconnect_after_max = kNsPerS / 2;
   make_running();
   push({5}, {1});
-  protocol::Refuse refuse{ErrorCode::kUnavailable, "no room for this step yet", true};
-  refuse.about_contribution = true;
   take_sent<protocol::Contribution>();
   for (int i = 0; i < 20; ++i) {
-    hear(0, refuse);
+    hear(0, no_room());
     pass(kNsPerS / 2 * 5 / 4 + 1);  // with the jitter
     EXPECT_FALSE(take_sent<protocol::Contribution>().empty()) << i;
   }
+}
+
+TEST_F(Pauses, RefusalsAreNoLosses) {
+  make_running();
+  push({5}, {1});
+  take_sent<protocol::Contribution>();
+  refuse_ten_times();
+  EXPECT_LE(until_sent_again(), config_.resend_after * 5 / 4 + kTurn) << "the last one was lost";
+}
+
+TEST_F(Pauses, ARefusalAfterTheShardHadTheContributionIsTheFirstOne) {
+  make_running();
+  push({5}, {1});
+  take_sent<protocol::Contribution>();
+  refuse_ten_times();
+  hear(0, protocol::Duplicate{0, 0});
+  hear(0, no_room());
+  EXPECT_LE(until_sent_again(), config_.reconnect_after * 5 / 4 + kTurn);
+}
+
+TEST_F(Pauses, LossesOverAnEarlierConnectionDoNotCount) {
+  make_running();
+  push({5}, {1});
+  take_sent<protocol::Contribution>();
+  for (int i = 0; i < 4; ++i) until_sent_again();
+  EXPECT_GE(until_sent_again(), 8 * config_.resend_after) << "doubled each time";
+  core().on_disconnected(0, {ErrorCode::kUnavailable, "the connection broke"}, now_, actions_);
+  for (actions_.connects.clear(); actions_.connects.empty();) pass(kTurn);
+  core().on_connected(0, now_, actions_);
+  welcome(0);
+  EXPECT_EQ(take_sent<protocol::Contribution>().size(), 1u) << "at once";
+  EXPECT_LE(until_sent_again(), config_.resend_after * 5 / 4 + kTurn);
 }
 
 }  // namespace

@@ -135,6 +135,21 @@ TEST_F(Client, ABusyShardIsAskedAgainSoonAndARefusalIsSaid) {
   EXPECT_EQ(done[0].error->message, "no");
 }
 
+TEST_F(Client, AnswersOfABusyShardAreNoLosses) {
+  const uint64_t id =
+      client.ask({.part = 0, .shard = 0, .at_least = 0, .offset = 0, .count = 1, .indices = {}, .place = {}});
+  turn(reach_of(1));
+  Pulled busy;
+  busy.id = id;
+  busy.code = ErrorCode::kUnavailable;
+  for (int i = 0; i < 10; ++i) {
+    EXPECT_TRUE(hear({{}, busy, {}}).empty());
+    now += 100 * kNsPerMs;
+    EXPECT_EQ(turn(reach_of(1)).sends.size(), 1u);
+    EXPECT_EQ(client.next_deadline(), now + kResend) << "where this one is lost; " << i;
+  }
+}
+
 TEST_F(Client, AsManyAreInFlightAsAShardLetsWait) {
   std::vector<uint64_t> ids;
   for (size_t at = 0; at < StoreClient::kInFlightMax + 5; ++at) {

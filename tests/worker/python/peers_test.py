@@ -4,6 +4,7 @@
     peers_test.py FOLDER_OF_PROGRAMS FOLDER_OF_PACKAGE [unittest arguments]
 """
 
+import json
 import os
 import random
 import secrets
@@ -11,6 +12,7 @@ import signal
 import tempfile
 import threading
 import unittest
+import urllib.request
 from pathlib import Path
 
 from in_threads import in_threads
@@ -289,6 +291,30 @@ class Sums(Refusals):
         total.close()
         first.close()
         second.close()
+
+
+class Ports(unittest.TestCase):
+    def test_TheTimeline_HasThePhasesOfEverySum(self):
+        def body(group):
+            sums = [peers.GradientSum(group, 1000, "ssar_split_allgather", select="topk:0.1") for _ in range(2)]
+            port = peers.Port(group, sums, "t", millrace.WorkerConfig(worker=group.rank, http="127.0.0.1:0"))
+
+            def trace(query):
+                with urllib.request.urlopen(f"http://127.0.0.1:{port.port}/trace{query}", timeout=TIMEOUT_S) as answer:
+                    return json.loads(answer.read())
+
+            trace("?seconds=60")
+            out = np.empty(1000, np.float32)
+            for one in sums:
+                one.wait_into(one.push(np.arange(1000, dtype=np.float32)), out)
+            spans = trace("")["spans"]  # [thread, name, begin, end, step, unit kind, unit, worker, job]
+            self.assertEqual({(name, unit, number) for _, name, _, _, _, unit, number, _, _ in spans},
+                             {(name, "tensor", number) for name in ("select", "encode", "exchange", "apply") for number in range(2)})
+            port.close()
+            for one in sums:
+                one.close()
+
+        on_groups(peers.Group.in_process(2), body)
 
 
 class OverTcp(Refusals):

@@ -17,7 +17,6 @@ import torch
 
 from millrace.torch import State, hook
 from millrace.torch.options import http_of_rank, rank_and_world_size
-from millrace.torch.peers import exchange_through
 from millrace.torch.plan import plan_tensors
 from millrace.torch.residuals import share_of
 from torch_fake_job import SIZES, Job, Scaler, gradients, mean
@@ -286,12 +285,6 @@ class Errors(unittest.TestCase):
             bucket = FakeBucket([job.parameters[0]["second.bias"]], [torch.ones(7)])
             with self.assertRaisesRegex(ValueError, "does not exchange.*first.weight"):
                 hook(job.states[0], bucket)
-
-    def test_RanksWithoutAnAddress_AreNamedAfterTheTimeout(self):
-        store = torch.distributed.HashStore()
-        with self.assertRaisesRegex(JobError, "no address of rank 1, 2 is in torch's store after 0.3 s") as raised:
-            exchange_through(store, "g", 0, 3, timeout=0.3, error=JobError)("127.0.0.1:1")
-        self.assertEqual(raised.exception.code, "timeout")
 
     def test_UnknownOption_NamesTheNearest(self):
         with self.assertRaisesRegex(TypeError, "no option 'momentun'; did you mean 'momentum'"):

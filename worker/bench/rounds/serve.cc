@@ -234,6 +234,7 @@ json serve_row_json(const Plan& plan, const RowSetup& row, ServeShared& shared, 
               {"codec", row.codec},
               {"path", row.by_switch ? "switch" : "server"},
               {"audit", row.audit},
+              {"keys", !row.keys.empty()},
               {"parts_per_shard", row.parts_per_shard},
               {"bytes_up", up / per_worker_round},
               {"bytes_down", down / per_worker_round},
@@ -287,7 +288,7 @@ ServeWorkerSetup worker_setup(const Plan& plan, const RowSetup& row, std::vector
           .path = path_of(plan, row, at),
           .grid = row.by_switch ? options.job.grid : std::nullopt,
           .switch_key_file = row.by_switch ? at.key_file : "",
-          .keys = plan.keys(),
+          .keys = row.keys,
           .shard_status = at.shard_status,
           .racks = row.racks ? rack_members(options.job.workers, options.racks) : std::vector<std::vector<uint32_t>>(),
           .rack_share = row.cut ? rack_share(plan) : 0};
@@ -440,7 +441,7 @@ program::Outcome run_row_serve(const Plan& plan, const Hosts& hosts, const RowSe
                                               .datagrams = decides ? hosts.address(shard) + ":0" : std::string(),
                                               .job_keys = decides ? plan.directory : std::string(),
                                               .timeout_ms = kStartTimeoutMs};
-    auto started = launch::ShardProcess::start(with_serve_keys(process, plan.keys()));
+    auto started = launch::ShardProcess::start(with_serve_keys(process, row.keys));
     if (!started) return std::unexpected(program::failure_of(started.error(), program::ErrorPlace::kShard));
     addresses.push_back(started->address());
     shards.push_back(std::move(*started));
@@ -483,33 +484,28 @@ program::Outcome run_row_serve(const Plan& plan, const Hosts& hosts, const RowSe
   return {};
 }
 
-constexpr int kAuditRepeats = 4;  ///< of four sessions each, for a fourth of the rounds
+constexpr uint32_t kTurnRepeats = 4;  ///< of two sessions of each variant, for a fourth of the rounds
 
-/// One row, or two where it is measured without and with the audit.
-program::Outcome run_rows(const Plan& plan, const Hosts& hosts, RowSetup row, json& rows) {
-  const ServeAudit audit = plan.options.audit;
-  // Changes of the machine in between affect both; and a pair of sessions may differ by more than the audit's cost.
-  std::vector<bool> turns{audit == ServeAudit::kOn};
+/// One row, or its variants in turns.
+program::Outcome run_rows(const Plan& plan, const Hosts& hosts, const RowSetup& row, json& rows) {
+  const std::vector<RowSetup> variants = variants_of(row, plan.options.audit, plan.keys());
+  const size_t both_ways = 2 * variants.size();
+  const bool alone = variants.size() == 1;
   Plan each = plan;
-  if (audit == ServeAudit::kBoth) {
-    turns.clear();
-    for (int i = 0; i < kAuditRepeats; ++i) turns.insert(turns.end(), {false, true, true, false});
-    each.options.rounds = std::max(plan.options.rounds / kAuditRepeats, 1u);
+  if (!alone) {
+    each.options.rounds = std::max(plan.options.rounds / kTurnRepeats, 1u);
     each.rounds_all = each.options.rounds + each.options.warmup_rounds;
     each.checked_round = each.options.warmup_rounds + plan.checked_round % each.options.rounds;
   }
-  RowRuns without;
-  RowRuns with;
-  for (size_t turn = 0; turn < turns.size(); ++turn) {
-    row.audit = turns[turn];
+  std::vector<RowRuns> runs(variants.size());
+  // From the first to the last and back: changes of the machine in between affect all. A pair of sessions may differ by
+  // more than a variant's cost.
+  for (size_t turn = 0; turn < (alone ? 1 : kTurnRepeats * both_ways); ++turn) {
+    const size_t variant = std::min(turn % both_ways, both_ways - 1 - turn % both_ways);
     const std::string files = plan.directory + "/" + row.name + "-" + row.links + std::to_string(turn);
-    if (auto done = run_row_serve(each, hosts, row, files, row.audit ? with : without); !done) return done;
+    if (auto done = run_row_serve(each, hosts, variants[variant], files, runs[variant]); !done) return done;
   }
-  if (!without.times.empty()) rows.push_back(without.with_times());
-  if (with.times.empty()) return {};
-  rows.push_back(with.with_times());
-  if (without.times.empty()) return {};
-  rows.back()["audit_ratio"] = serve_quantile(with.times, 0.5) / serve_quantile(without.times, 0.5);
+  for (const RowRuns& of_variant : runs) rows.push_back(of_variant.with_times());
   return {};
 }
 
@@ -584,6 +580,7 @@ std::expected<json, Failure> bench_serve(const ServeBenchOptions& options, const
   compare_paths(rows);
   compare_racks(rows);
   compare_losses(rows);
+  compare_variants(rows);
   rows.push_back(raw_row("raw_zmq", *plan, *raw));
   rows.push_back(raw_row("raw_zmq_tuned_allocator", *plan, *tuned));
   std::error_code ignored;

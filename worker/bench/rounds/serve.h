@@ -45,8 +45,10 @@ struct ServeBenchOptions {
   /// front of shard 0, which decides. Three rows: without them, with their whole sums, with each cutting its sums to
   /// its share of k. 0: none.
   uint32_t racks = 0;
-  uint32_t mtu = 1500;         ///< of the links behind a rate, whichever the path: 1500 to 9000
-  bool secure = false;         ///< shards and workers have keys: every message is encrypted. Bare ZeroMQ has none
+  uint32_t mtu = 1500;  ///< of the links behind a rate, whichever the path: 1500 to 9000
+  /// Rows are measured without and with keys, in turns, and compared. Shards and workers with keys encrypt every
+  /// message; bare ZeroMQ has no keys.
+  bool secure = false;
   std::string lossless_codec;  ///< empty: "raw+raw" on loopback (costs least), "gap+raw" behind a rate (smallest)
 };
 

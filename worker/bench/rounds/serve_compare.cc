@@ -1,7 +1,10 @@
 #include "worker/bench/rounds/serve_compare.h"
 
 #include <algorithm>
+#include <array>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
 
 namespace millrace::bench {
 
@@ -28,7 +31,8 @@ void compare_paths(json& rows) {
 void compare_losses(json& rows) {
   const auto find = [&](const json& lossy, const char* links) {
     return std::ranges::find_if(rows, [&](const json& row) {
-      return row["row"] == lossy["row"] && row["audit"] == lossy["audit"] && row["links"] == links;
+      return row["row"] == lossy["row"] && row["audit"] == lossy["audit"] && row["keys"] == lossy["keys"] &&
+             row["links"] == links;
     });
   };
   for (json& row : rows) {
@@ -40,6 +44,22 @@ void compare_losses(json& rows) {
       row["ratio_to_plain_links"] = row["round_ms"].get<double>() / (*plain)["round_ms"].get<double>();
     if (same != rows.end())
       row["ratio_to_same_links"] = row["round_ms"].get<double>() / (*same)["round_ms"].get<double>();
+  }
+}
+
+void compare_variants(json& rows) {
+  constexpr std::array<std::pair<const char*, const char*>, 2> kRatios = {
+      {{"audit", "audit_ratio"}, {"keys", "ratio_to_without_keys"}}};
+  for (json& row : rows) {
+    for (const auto& [variant, ratio] : kRatios) {
+      if (!row[variant].get<bool>()) continue;
+      const auto without = std::ranges::find_if(rows, [&](const json& other) {
+        return std::ranges::all_of(std::array{"row", "links", "audit", "keys"}, [&](const std::string& field) {
+          return field == variant ? !other[field].get<bool>() : other[field] == row[field];
+        });
+      });
+      if (without != rows.end()) row[ratio] = row["round_ms"].get<double>() / (*without)["round_ms"].get<double>();
+    }
   }
 }
 

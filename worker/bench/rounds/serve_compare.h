@@ -24,4 +24,8 @@ void compare_paths(nlohmann::json& rows);
 /// ones do, and for kLossyLinks `ratio_to_plain_links` too.
 void compare_losses(nlohmann::json& rows);
 
+/// Adds to every row with the audit `audit_ratio`, its round over that of the same row without the audit. Adds
+/// `ratio_to_without_keys` to every row with keys in the same way. A row whose counterpart was not measured gets none.
+void compare_variants(nlohmann::json& rows);
+
 }  // namespace millrace::bench

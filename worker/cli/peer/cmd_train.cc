@@ -10,6 +10,7 @@
 
 #include "monitoring/http/secure/http_security.h"
 #include "monitoring/standard_streams.h"
+#include "monitoring/trace/span_recorder.h"
 #include "protocol/files/atomic_file.h"
 #include "worker/cli/peer/peer_commands.h"
 #include "worker/cli/peer/peer_train_flags.h"
@@ -192,9 +193,11 @@ class TrainCommand {
     auto protection = monitoring::open_http_protection(*address, flags_.http_security);
     if (!protection) return std::unexpected(protection.error());
     auto started = training::PeerPort::start({.address = *address, .protection = std::move(*protection)},
-                                             {run_.options.job.name, job_.rank(), job_.size(), run_.options.path});
+                                             {run_.options.job.name, job_.rank(), job_.size(), run_.options.path},
+                                             {.progress = {}, .unhealthy = {}, .spans = &spans_});
     if (!started) return std::unexpected(started.error());
     port_ = std::move(*started);
+    observer_.spans = &spans_;
     observer_.on_step = [at = port_.get()](double seconds) { at->step_done(seconds); };
     observer_.on_progress = [at = port_.get()](const training::PeerProgress& progress) { at->update(progress); };
     if (run_.options.path == ExchangePath::kServers)
@@ -292,6 +295,7 @@ class TrainCommand {
   Dataset data_;
   std::optional<Dataset> held_out_;
   std::optional<training::PathChoice> choice_;  ///< --path auto, where both paths can do it
+  monitoring::SpanRecorder spans_;              ///< before the port, which reads it
   std::unique_ptr<training::PeerPort> port_;
   training::PeerTrainObserver observer_;
 };

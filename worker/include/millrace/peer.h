@@ -55,7 +55,7 @@ struct TcpOptions {
   std::string key_file = {};
   /// Allows other addresses without a key: every process that reaches them may take a rank's place.
   bool insecure = false;
-  /// Time limit for all ranks to be there.
+  /// Time limit for all ranks to be there, from the call on. The time of `exchange` is part of it.
   std::chrono::milliseconds connect_max{60'000};
   /// Called about every 100 ms while ranks are missing: true ends the wait. Empty: nothing ends it early.
   std::function<bool()> give_up = {};

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/base/clock.h"
 #include "millrace/peer.h"
 #include "protocol/address/host_port.h"
 #include "protocol/keys/key_files.h"
@@ -78,6 +79,7 @@ Communicator Communicator::over_tcp(const TcpOptions& options) {
   const std::string& listen = options.listen.empty() ? options.addresses[options.rank] : options.listen;
   check_reach(options, options.listen.empty() ? "addresses:" : "listen", listen);
   peer::TcpMeeting meeting;
+  meeting.began = monotonic_now_ns();
   meeting.key = key_of(options);
   auto listener = take(peer::TcpListener::open(listen), JobErrorOrigin::kWorker);
   meeting.rank = options.rank;

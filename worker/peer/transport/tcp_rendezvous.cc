@@ -433,7 +433,7 @@ class Meeting {
   }
 
   Result<Links> run() {
-    const TimeNs end = monotonic_now_ns() + meeting_.time_max;
+    const TimeNs end = meeting_.began.value_or(monotonic_now_ns()) + meeting_.time_max;
     for (;;) {
       const TimeNs now = monotonic_now_ns();
       if (Status status = advance(now); !status) return std::unexpected(status.error());

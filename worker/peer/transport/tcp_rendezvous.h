@@ -48,6 +48,8 @@ struct TcpMeeting {
   /// encrypt.
   std::optional<protocol::SecretKey> key = {};
   TimeNs time_max = 60 * kNsPerS;
+  /// Time of monotonic_now_ns() from which time_max counts; empty: the call of meet_ranks().
+  std::optional<TimeNs> began = {};
   /// Asked about every 100 ms: true ends the meeting. Empty: nothing ends it before its time.
   std::function<bool()> give_up = {};
   protocol::HostResolver resolver = protocol::look_up_host;

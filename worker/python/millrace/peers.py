@@ -112,6 +112,8 @@ class Group:
     key_file   a secret key (`millrace keys new NAME`), a copy of the same file at every rank: the ranks prove to each other
                that they have it, and encrypt all messages. None: neither; then all addresses must be of loopback.
     insecure   allows other addresses without a key: every process that reaches them may take a rank's place.
+    connect_timeout
+               seconds until all ranks are connected; those of exchange are part of them.
     silence    seconds: a rank that does not answer a query within it counts as dead.
     Errors     JobError: timeout, unavailable, job_mismatch, unauthenticated, each naming the rank. The first error ends the group on all
                ranks; a new group is needed then.
@@ -361,7 +363,7 @@ class GradientSum:
 
 
 class Port:
-    """Serves /metrics, /healthz and /status of this rank over HTTP (monitoring/METRICS.md, "Peers").
+    """Serves /metrics, /healthz, /status and /trace of this rank over HTTP (monitoring/METRICS.md, "Peers").
 
     sums   of the group; the figures are those of all of them together.
     name   label `job` of the metrics.

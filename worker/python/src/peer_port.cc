@@ -48,6 +48,7 @@ struct PythonPeerPort::State {
   }
 
   std::shared_ptr<peer::PeerGroup> group;
+  std::shared_ptr<GroupTimeline> timeline = {};
   std::vector<std::function<std::optional<SumFigures>()>> sums = {};
   std::vector<SumFigures> figures = {};  ///< as the last answer had them
   std::mutex mutex;                      ///< guards the next three
@@ -62,6 +63,7 @@ PythonPeerPort::PythonPeerPort(const PythonGroup& group, const py::list& sums, c
     : state_([&] {
         auto state = std::make_shared<State>();
         state->group = peers::GroupAccess::inner_of(*group.held());
+        state->timeline = group.timeline();
         for (const py::handle sum : sums) state->sums.push_back(sum.cast<const PythonGradientSum&>().figures());
         state->figures.resize(state->sums.size());
         const WorkerConfig& config = me.config();
@@ -76,6 +78,7 @@ PythonPeerPort::PythonPeerPort(const PythonGroup& group, const py::list& sums, c
           const auto ended = at->group->failure();
           return ended ? std::optional(ended->error.message) : std::nullopt;
         };
+        source.spans = &state->timeline->spans;
         auto port = without_lock([&] {
           return training::PeerPort::start(
               {.address = config.http, .flag = "http", .protection = *std::move(protection)},

@@ -296,6 +296,8 @@ struct PythonGradientSum::State {
   explicit State(std::shared_ptr<peer::PeerGroup> of) : group(std::move(of)) {}
 
   std::shared_ptr<peer::PeerGroup> group;
+  std::shared_ptr<GroupTimeline> timeline = {};
+  training::ExchangeSetup setup{.group = *group};
   bool mean = true;
   std::mutex mutex;
   std::unique_ptr<training::TimedExchange> exchange = {};
@@ -325,8 +327,11 @@ PythonGradientSum::PythonGradientSum(const PythonGroup& group, uint64_t dimensio
         auto state = std::make_shared<State>(peers::GroupAccess::inner_of(*group.held()));
         state->mean = options.job.updates.combine == Combine::kMean;
         state->drops_non_finite = options.job.contributions.non_finite == NonFinite::kDropAndCount;
-        const training::ExchangeSetup setup{.group = *state->group, .dimension = dimension};
-        state->exchange = value_of_result(training::make_peer_exchange(setup, options), JobErrorOrigin::kWorker);
+        state->timeline = group.timeline();
+        state->setup.dimension = dimension;
+        state->setup.spans = &state->timeline->spans;
+        state->setup.tensor = state->timeline->sums++;
+        state->exchange = value_of_result(training::make_peer_exchange(state->setup, options), JobErrorOrigin::kWorker);
         return state;
       }()),
       dimension_(dimension) {}
@@ -409,8 +414,10 @@ std::optional<uint64_t> PythonGradientSum::wait_into(uint64_t step, py::handle o
       const EntriesView entries{
           .dimension = dimension_, .dense = view.dense, .indices = view.indices, .values = view.values};
       const UpdatePiece piece = piece_of(entries, kept->mean ? sum.denominator : 1);
+      monitoring::SpanTimer timer(kept->setup.spans);
       const uint64_t count = fill_update({&piece, 1}, scale, output.floats()).entries;
       output.commit();
+      timer.end(kept->setup.span_of(step, monitoring::SpanName::kApply));
       return count;
     });
   });

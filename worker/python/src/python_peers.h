@@ -4,6 +4,7 @@
 #include <sys/types.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "millrace/peer.h"
+#include "monitoring/trace/span_recorder.h"
 #include "worker/python/src/arrays.h"
 #include "worker/python/src/interpreter.h"
 #include "worker/python/src/option_sets.h"
@@ -75,6 +77,12 @@ class PythonPendingGather {
   OwnedByProcess<peers::PendingGather> pending_;
 };
 
+/// Holds the timeline of a group's sums, which the group, its sums and its ports share.
+struct GroupTimeline {
+  monitoring::SpanRecorder spans;
+  std::atomic<uint32_t> sums = 0;  ///< that were made; each span has the number of its sum
+};
+
 /// Is millrace::peers::Group over TCP, or over threads of this process.
 class PythonGroup {
  public:
@@ -86,6 +94,7 @@ class PythonGroup {
   static std::vector<std::unique_ptr<PythonGroup>> in_process(uint32_t size);
 
   std::shared_ptr<peers::Group> held() const { return group_.held("the group"); }
+  const std::shared_ptr<GroupTimeline>& timeline() const { return timeline_; }
   uint32_t rank() const { return held()->rank(); }
   uint32_t size() const { return held()->size(); }
   bool barrier(double timeout_s);
@@ -97,6 +106,7 @@ class PythonGroup {
 
  private:
   OwnedByProcess<peers::Group> group_;
+  std::shared_ptr<GroupTimeline> timeline_ = std::make_shared<GroupTimeline>();
 };
 
 /// Is millrace::peers::Pending: a sum under way, or its result.

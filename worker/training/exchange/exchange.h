@@ -11,6 +11,7 @@
 #include "kernels/base/retained.h"
 #include "kernels/stream/shared_stream.h"
 #include "millrace/millrace.h"
+#include "monitoring/trace/span_recorder.h"
 #include "worker/peer/group/peer_group.h"
 #include "worker/training/exchange/training_options.h"
 
@@ -96,6 +97,13 @@ struct ExchangeSetup {
   uint64_t dimension = 0;
   /// Path servers: told how long a step took from its push to its update, on the thread that trains. Empty: not.
   std::function<void(double seconds)> on_update = {};
+  /// Takes the spans of each step, under the number of the tensor; outlives the exchange. nullptr: none.
+  monitoring::SpanRecorder* spans = nullptr;
+  uint32_t tensor = 0;
+
+  monitoring::Span span_of(uint64_t step, monitoring::SpanName name) const {
+    return {.step = step, .unit = tensor, .name = name, .unit_kind = monitoring::SpanUnit::kTensor};
+  }
 };
 
 /// Makes the exchange of options.path. All ranks call it.

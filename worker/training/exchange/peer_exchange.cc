@@ -22,6 +22,7 @@
 namespace millrace::training {
 namespace {
 
+using monitoring::SpanName;
 using peer::AlgorithmInfo;
 using peer::AllreduceSettings;
 
@@ -119,9 +120,11 @@ class PeerExchange final : public TimedExchange {
   Status start(uint64_t number, Stream&& gradient) override {
     const uint64_t step = steps_before_ + number;
     steps_ = step + 1;
+    monitoring::SpanTimer timer(setup_.spans);
     auto own = contribution(step, std::move(gradient));
     if (!own) return end_group(setup_.group, own.error());
     if (grid_) *own = grid_->round(*own);
+    timer.end(setup_.span_of(step, SpanName::kSelect));
     const protocol::StepSends sends = protocol::step_sends(select_, setup_.dimension, step);
     const Allreduces& of_step = sends == protocol::StepSends::kUncompressed ? exact_ : usual_;
     peer::Contribution given(*own, rest_beside(of_step.settings));
@@ -130,26 +133,31 @@ class PeerExchange final : public TimedExchange {
     peer::Allreduce& allreduce = *of_step.each[step % of_step.each.size()];
     auto pending = setup_.group.start_allreduce(allreduce, of_step.settings, std::move(given), state);
     if (!pending) return std::unexpected(pending.error());
+    timer.end(setup_.span_of(step, SpanName::kEncode));
     // Masks are for entries that arrive late (worker/core/residual/DESIGN.md). Without a rest no entry does.
     in_flight_.push_back(
-        {std::move(*pending), std::move(*own), velocity_ && masked_ && keeps_remainder(sends, update_)});
+        {std::move(*pending), std::move(*own), velocity_ && masked_ && keeps_remainder(sends, update_), step});
     return {};
   }
 
   Result<StepSum> finish_oldest() override {
     InFlight oldest = std::move(in_flight_.front());
     in_flight_.pop_front();
+    monitoring::SpanTimer timer(setup_.spans);
     auto reduced = oldest.pending.wait();
     if (!reduced) return std::unexpected(reduced.error());
-    if (grid_) return finish_on_grid(oldest, std::move(reduced->sum));
-    sum_entries_ += reduced->sum.view.count();
-    feedback_.take_back(oldest.own, *reduced);
-    entries_ += keeps_largest() ? reduced->contributed.size() : oldest.own.view.count() + reduced->added.count();
-    if (oldest.masks) mask(oldest.own, *reduced);
-    return StepSum{std::move(reduced->sum), static_cast<double>(setup_.group.size())};
+    timer.end(setup_.span_of(oldest.step, SpanName::kExchange));
+    StepSum sum = grid_ ? finish_on_grid(oldest, std::move(reduced->sum)) : finish(oldest, std::move(*reduced));
+    timer.end(setup_.span_of(oldest.step, SpanName::kApply));
+    return sum;
   }
 
-  bool wait_for_oldest(TimeNs at_most) override { return in_flight_.front().pending.wait_for(at_most); }
+  bool wait_for_oldest(TimeNs at_most) override {
+    monitoring::SpanTimer timer(setup_.spans);
+    const bool is_there = in_flight_.front().pending.wait_for(at_most);
+    timer.end(setup_.span_of(in_flight_.front().step, SpanName::kExchange));
+    return is_there;
+  }
 
   size_t in_flight() const override { return in_flight_.size(); }
   ExchangeCounts counts() const override {
@@ -209,7 +217,16 @@ class PeerExchange final : public TimedExchange {
     peer::Pending<peer::Reduced> pending;
     SharedStream own;
     bool masks = false;  ///< the velocity of the entries that were handed over ends
+    uint64_t step = 0;
   };
+
+  StepSum finish(const InFlight& oldest, peer::Reduced&& reduced) {
+    sum_entries_ += reduced.sum.view.count();
+    feedback_.take_back(oldest.own, reduced);
+    entries_ += keeps_largest() ? reduced.contributed.size() : oldest.own.view.count() + reduced.added.count();
+    if (oldest.masks) mask(oldest.own, reduced);
+    return StepSum{std::move(reduced.sum), static_cast<double>(setup_.group.size())};
+  }
 
   StepSum finish_on_grid(const InFlight& oldest, SharedStream&& sum) {
     PeerGrid::Decided decided = grid_->decide(std::move(sum));

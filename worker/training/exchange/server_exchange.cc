@@ -135,22 +135,26 @@ class ServerExchange final : public Exchange {
     return guarded([&] { session_ = Session::connect(*job, me, {exchange_tensor_options(setup_.dimension)}); });
   }
 
-  Status start(uint64_t /*step*/, Stream&& gradient) override {
+  Status start(uint64_t step, Stream&& gradient) override {
+    monitoring::SpanTimer timer(setup_.spans);
     const auto push = [&] {
       return gradient.dense ? session_->try_push(0, gradient.values, 1, kExchangeSlice)
                             : session_->try_push_sparse(0, gradient.indices, gradient.values, 1, kExchangeSlice);
     };
     const Result<uint64_t> number = in_slices<uint64_t>(push);
     if (!number) return std::unexpected(number.error());
-    in_flight_.push_back({*number, monotonic_now_ns()});
+    timer.end(setup_.span_of(step, monitoring::SpanName::kPush));
+    in_flight_.push_back({*number, monotonic_now_ns(), step});
     return {};
   }
 
   Result<StepSum> finish_oldest() override {
     const InFlight oldest = in_flight_.front();
     in_flight_.pop_front();
+    monitoring::SpanTimer timer(setup_.spans);
     const auto update = in_slices<TensorUpdate>([&] { return session_->try_await(0, oldest.push, kExchangeSlice); });
     if (!update) return std::unexpected(update.error());
+    timer.end(setup_.span_of(oldest.step, monitoring::SpanName::kExchange));
     if (setup_.on_update) {
       const TimeNs took = monotonic_now_ns() - oldest.pushed_at;
       setup_.on_update(static_cast<double>(took) / static_cast<double>(kNsPerS));
@@ -194,6 +198,7 @@ class ServerExchange final : public Exchange {
   struct InFlight {
     uint64_t push = 0;
     TimeNs pushed_at = 0;
+    uint64_t step = 0;
   };
 
   /// An error of the session's is this rank's, and ends the group; one that follows from the group's end is the

@@ -115,6 +115,7 @@ class CoordinateDescent final : public PeerOptimizer {
     if (options_.allgather == AllgatherForm::kDense) exchanged.slices = slices();
     counts_.entries += own.size();
     ++counts_.steps;
+    monitoring::SpanTimer timer(setup_.spans);
     auto pending = setup_.group.start<peer::Gathered>(
         std::string(options_.allgather == AllgatherForm::kDense ? "coordinate descent, dense slices, "
                                                                 : "coordinate descent, ") +
@@ -123,6 +124,7 @@ class CoordinateDescent final : public PeerOptimizer {
           return exchange_coordinates(channel, std::move(step), settings);
         });
     if (!pending) return std::unexpected(pending.error());
+    timer.end(span_of(step, monitoring::SpanName::kEncode));
     in_flight_.push_back(std::move(*pending));
     counts_.compute_s += coordinate_descent_seconds_since(begin);
     return {};
@@ -130,21 +132,29 @@ class CoordinateDescent final : public PeerOptimizer {
 
   Status finish_oldest() override {
     const TimeNs begin = monotonic_now_ns();
+    monitoring::SpanTimer timer(setup_.spans);
+    const uint64_t step = counts_.steps - in_flight_.size();
     peer::Pending<peer::Gathered> oldest = std::move(in_flight_.front());
     in_flight_.pop_front();
     const auto gathered = oldest.wait();
     counts_.waiting_s += coordinate_descent_seconds_since(begin);
     if (!gathered) return std::unexpected(gathered.error());
+    timer.end(span_of(step, monitoring::SpanName::kExchange));
     const TimeNs applied = monotonic_now_ns();
     for (const SharedStream& stream : gathered->streams) {
       if (Status status = apply(stream.view); !status) return end_group(setup_.group, status.error());
       counts_.sum_entries += stream.view.count();
     }
+    timer.end(span_of(step, monitoring::SpanName::kApply));
     counts_.compute_s += coordinate_descent_seconds_since(applied);
     return {};
   }
 
  private:
+  static monitoring::Span span_of(uint64_t step, monitoring::SpanName name) {
+    return {.step = step, .name = name, .unit_kind = monitoring::SpanUnit::kTensor};
+  }
+
   struct Change {
     size_t column = 0;
     double by = 0;

@@ -117,7 +117,9 @@ class GradientDescent final : public PeerOptimizer {
     counts_.waiting_s += gradient_descent_seconds_since(begin);
     if (!sum) return std::unexpected(sum.error());
     const TimeNs applied = monotonic_now_ns();
-    const double rate = rate_of(steps_in_flight_.front());
+    monitoring::SpanTimer timer(setup_.spans);
+    const uint64_t step = steps_in_flight_.front();
+    const double rate = rate_of(step);
     steps_in_flight_.pop_front();
     Status status;
     if (form_.rule == Optimizer::kSgd) {
@@ -125,6 +127,7 @@ class GradientDescent final : public PeerOptimizer {
     } else {
       status = apply_rule(*sum, rate);
     }
+    timer.end({.step = step, .name = monitoring::SpanName::kApply, .unit_kind = monitoring::SpanUnit::kTensor});
     counts_.compute_s += gradient_descent_seconds_since(applied);
     return status;
   }
@@ -231,7 +234,7 @@ Status check_gradient_descent(const OptimizerOptions& options, const DescentForm
 }
 
 Result<std::unique_ptr<PeerOptimizer>> make_gradient_descent(const OptimizerSetup& setup, const DescentForm& form) {
-  auto exchange = make_exchange({setup.group, setup.data.dimension + 1, setup.on_update}, setup.options);
+  auto exchange = make_exchange({setup.group, setup.data.dimension + 1, setup.on_update, setup.spans}, setup.options);
   if (!exchange) return std::unexpected(exchange.error());
   std::unique_ptr<Snapshots> snapshots;
   if (form.gradient == GradientOf::kDifference) {

@@ -11,6 +11,7 @@
 #include "kernels/codec/codec.h"
 #include "kernels/select/select.h"
 #include "millrace/millrace.h"
+#include "monitoring/trace/span_recorder.h"
 #include "worker/peer/collectives/allreduce.h"
 #include "worker/peer/collectives/boundaries_text.h"
 #include "worker/peer/group/peer_group.h"
@@ -31,6 +32,7 @@ struct OptimizerSetup {
   std::span<const uint64_t> rank_rows;  ///< [size] rows of each rank
   const OptimizerOptions& options;
   std::function<void(double seconds)> on_update = {};  ///< ExchangeSetup::on_update
+  monitoring::SpanRecorder* spans = nullptr;           ///< ExchangeSetup::spans
 };
 
 /// Counts the work of a rank since it began.

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "kernels/base/version.h"
+#include "monitoring/trace/trace_answer.h"
 #include "protocol/address/host_port.h"
 #include "worker/program/json_text.h"
 
@@ -44,6 +45,13 @@ Result<std::unique_ptr<PeerPort>> PeerPort::start(Listen listen, Identity identi
     const std::lock_guard lock(at->mutex_);
     return at->status_;
   };
+  if (peer->source_.spans != nullptr) {
+    handlers.trace_json = [at = peer.get()](std::string_view query) {
+      const Identity& rank = at->identity_;
+      return monitoring::answer_trace(*at->source_.spans, query,
+                                      {.kind = "rank", .job = rank.job, .worker = rank.rank});
+    };
+  }
   handlers.title = "Millrace rank " + std::to_string(peer->identity_.rank);
   auto port =
       monitoring::HttpPort::start(listen.address, listen.flag, std::move(handlers), std::move(listen.protection));

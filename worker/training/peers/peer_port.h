@@ -7,11 +7,13 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "kernels/base/result.h"
 #include "monitoring/catalog.h"
 #include "monitoring/http/http_port.h"
 #include "monitoring/metrics.h"
+#include "monitoring/trace/span_recorder.h"
 #include "worker/export/worker_export.h"
 #include "worker/training/peers/train_over_peers.h"
 
@@ -22,8 +24,8 @@ namespace millrace::training {
 /// Errors   invalid_argument: no address, or one whose port would be above 65535.
 Result<std::string> http_address_of_rank(const std::string& address, uint32_t rank);
 
-/// Serves the HTTP port of a rank: /metrics, /healthz and /status. Over servers the metrics of a worker are there as
-/// well, of the rank's session.
+/// Serves the HTTP port of a rank: /metrics, /healthz, /status and /trace. Over servers the metrics of a worker are
+/// there as well, of the rank's session.
 ///
 /// Threads  update(), step_done() and update_done() by one thread; the port answers on its own.
 class PeerPort {
@@ -40,6 +42,7 @@ class PeerPort {
   struct Source {
     std::function<PeerProgress()> progress;
     std::function<std::optional<std::string>()> unhealthy;  ///< must not wait (HttpHandlers)
+    monitoring::SpanRecorder* spans = nullptr;              ///< of /trace, outlives the port; nullptr: no such path
   };
   struct Listen {
     std::string address;                                               ///< of this rank
@@ -48,7 +51,10 @@ class PeerPort {
   };
 
   /// Errors   as HttpPort::start.
-  static Result<std::unique_ptr<PeerPort>> start(Listen listen, Identity identity, Source source = {});
+  static Result<std::unique_ptr<PeerPort>> start(Listen listen, Identity identity, Source source);
+  static Result<std::unique_ptr<PeerPort>> start(Listen listen, Identity identity) {
+    return start(std::move(listen), std::move(identity), Source());
+  }
   PeerPort(const PeerPort&) = delete;
   PeerPort& operator=(const PeerPort&) = delete;
 

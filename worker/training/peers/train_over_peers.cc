@@ -52,7 +52,8 @@ class PeerRun {
     const auto rows = gather<uint64_t>(group_, description_of(*options_.optimizer, options_.options), {data_.rows()});
     if (!rows) return std::unexpected(rows.error());
     rank_rows_ = *rows;
-    auto made = options_.optimizer->make({group_, threads_, data_, rank_rows_, options_.options, observer_.on_update});
+    auto made = options_.optimizer->make(
+        {group_, threads_, data_, rank_rows_, options_.options, observer_.on_update, observer_.spans});
     if (!made) return std::unexpected(made.error());
     optimizer_ = std::move(*made);
     return {};

@@ -69,6 +69,7 @@ struct PeerTrainObserver {
   std::function<void(double seconds)> on_step = {};
   std::function<void(double seconds)> on_update = {};         ///< path server, after each: from its push to its update
   std::function<void(const PeerProgress&)> on_progress = {};  ///< once a second, and at the end
+  monitoring::SpanRecorder* spans = nullptr;                  ///< takes the spans of this rank's steps; nullptr: none
 };
 
 /// Trains with all ranks of the group; each calls it. After every epoch the ranks compare their models, bit for bit.

@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <millrace/peer.h>
+#include <poll.h>
 
 #include <array>
 #include <barrier>
@@ -157,6 +158,17 @@ TEST(PeersOverTcp, ARankThatIsMissingIsNamed) {
   });
   EXPECT_EQ(late, JobErrorCode::kTimeout);
   EXPECT_THAT(missing, HasSubstr("rank 1 has not connected"));
+}
+
+TEST(PeersOverTcp, TheTimeOfTheExchangeIsPartOfTheLimit) {
+  TcpOptions options{.listen = "127.0.0.1:0", .connect_max = milliseconds(1)};
+  options.exchange = [](const std::string& own) -> std::vector<std::string> {
+    const auto began = std::chrono::steady_clock::now();
+    while (std::chrono::steady_clock::now() - began < milliseconds(2)) ::poll(nullptr, 0, 1);
+    return {own, "127.0.0.1:1"};
+  };
+  options.give_up = [] { return true; };  // asked where time is left
+  EXPECT_EQ(thrown_by([&] { Communicator::over_tcp(options); }).first, JobErrorCode::kTimeout);
 }
 
 TEST(PeersOverTcp, OptionsThatContradictEachOtherAreRefused) {

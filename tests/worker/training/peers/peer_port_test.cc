@@ -3,8 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
+#include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "monitoring/http/http_client.h"
@@ -93,6 +96,68 @@ TEST(PeerPort, EachRankHasAPortOfItsOwn) {
               HasSubstr("rank 3 would listen on the port 65536"));
   for (const char* none : {"", "host", "host:", ":9401", "host:x", "::1:9401"})
     EXPECT_EQ(http_address_of_rank(none, 1).error().code, ErrorCode::kInvalidArgument) << none;
+}
+
+TEST(PeerPort, ServesTheTimelineOfARecorder) {
+  monitoring::SpanRecorder spans;
+  const auto port =
+      PeerPort::start({.address = "127.0.0.1:0"}, {.job = "train", .rank = 1, .ranks = 4, .path = ExchangePath::kPeers},
+                      {.progress = {}, .unhealthy = {}, .spans = &spans});
+  ASSERT_TRUE(port.has_value()) << port.error().message;
+  EXPECT_FALSE(spans.on());
+  EXPECT_THAT(peer_port_answer(**port, "/trace?seconds=60"), HasSubstr("\"spans\":[]"));
+  EXPECT_TRUE(spans.on());
+  spans.record({.begin = 1, .end = 2, .step = 7, .name = monitoring::SpanName::kExchange});
+  const std::string trace = peer_port_answer(**port, "/trace");
+  for (const char* part : {"\"kind\":\"rank\"", "\"job\":\"train\"", "\"worker\":1", "\"exchange\",1,2,7,"})
+    EXPECT_THAT(trace, HasSubstr(part));
+  EXPECT_THAT(peer_port_answer(*started(ExchangePath::kPeers), "/trace"), HasSubstr("no such page"));
+}
+
+TEST(PeerRun, RecordsThePhasesOfEveryStepWhileTheRecorderIsOn) {
+  constexpr uint32_t kRanks = 3;
+  constexpr uint64_t kSteps = 8;
+  using Counts = std::map<std::string_view, uint64_t>;
+  const Dataset data = testing::toy_data(60, 40, 3);
+  // The exchange takes the rest back into the residual, and the optimizer applies the sum.
+  const std::map<std::string, Counts> expected = {
+      {"sgd", {{"select", kSteps}, {"encode", kSteps}, {"exchange", kSteps}, {"apply", 2 * kSteps}}},
+      {"scd", {{"encode", kSteps}, {"exchange", kSteps}, {"apply", kSteps}}}};
+  for (const auto& [optimizer, counts] : expected) {
+    for (const uint32_t asynchronous : {0U, 2U}) {
+      for (const bool on : {false, true}) {
+        PeerTrainOptions options;
+        options.optimizer = find_optimizer(optimizer);
+        options.options = default_options(*options.optimizer);
+        options.options.batch_rows = 5;
+        options.options.job.consistency = Synchronous{asynchronous};
+        options.epochs = 100;
+        options.steps_max = kSteps;
+        const auto all = testing::on_ranks<Counts>(kRanks, peer::Progress::kByThread, [&](peer::PeerGroup& group) {
+          monitoring::SpanRecorder spans;
+          if (on) spans.keep_on(monotonic_now_ns(), monotonic_now_ns() + 3600 * kNsPerS);
+          PeerTrainObserver observer;
+          observer.spans = &spans;
+          const std::atomic<bool> stop = false;
+          const Dataset share = testing::share_of(data, group.rank(), kRanks);
+          const auto result = train_over_peers(group, share, nullptr, options, observer, stop);
+          EXPECT_TRUE(result.has_value()) << result.error().message;
+          Counts found;
+          uint64_t steps_seen = 0;
+          TimeNs end = 0;
+          for (const auto& taken : spans.read(std::nullopt, 1'000).spans) {
+            ++found[monitoring::span_name(taken.span.name)];
+            steps_seen |= uint64_t{1} << taken.span.step;
+            EXPECT_GE(taken.span.begin, end) << "spans of the thread that trains are apart";
+            end = taken.span.end;
+          }
+          EXPECT_EQ(steps_seen, on ? (uint64_t{1} << kSteps) - 1 : 0);
+          return found;
+        });
+        for (const Counts& one : all) EXPECT_EQ(one, on ? counts : Counts()) << optimizer << ", " << asynchronous;
+      }
+    }
+  }
 }
 
 TEST(PeerRun, TellsItsObserverOfEveryStepAndItsSums) {

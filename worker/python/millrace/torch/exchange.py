@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Optional
 import torch
 
 from . import device
+from .deadline import Deadline
 from .loss_scale import FLAG
 from .report import seconds_beside
 
@@ -138,6 +139,7 @@ class Exchange:
     report         notified of every step.
     flag_has_rest  the session may keep a part of a raised FLAG for later steps.
     count_copied   called with the bytes of each copy of a gradient that is made here, for millrace.copies().
+    timeout        seconds that the waits of a step may take together, and its pushes together.
     clock          returns seconds, for the figures of a step.
     Threads  send() and the calls beside it belong to the thread of the backward pass. One waiter thread awaits updates,
              in the order of the pushes, and ends with the process. So does the pusher, which buckets of a device have.
@@ -157,6 +159,7 @@ class Exchange:
         self._open = None  # the step whose last bucket is not sent yet
         self._error = None
         self._closed = False
+        self._push_seconds = self._wait_seconds = 0.0  # in pushes and waits of the present step, each of one thread
         self._streams = {}  # of each device; the pusher adds them
         self._on_host = {}  # {name: why a device's gradient is copied to the host}; the pusher's
         self._told = False
@@ -275,9 +278,10 @@ class Exchange:
         if self._loss_scale is not None:
             step.flag = self._loss_scale.flag()
             place = self._places[FLAG]
-            number = self._session.push(place.tensor, step.flag, timeout=self._timeout)
+            number = self._push_in_time(place, step.flag, None)
             step.late.append(_Wait(place.tensor, number, step.flag, None))
         step.last_push = self._clock()
+        self._push_seconds = 0.0
         for wait in step.late:
             self._queue.put(wait)
         self._queue.put(step)
@@ -345,9 +349,14 @@ class Exchange:
 
     def _push_in_time(self, place, values, streams):
         """Pushes, from the pusher in pieces of time: close() awaits it."""
+        began = time.monotonic()
+        limit = Deadline(self._timeout - self._push_seconds)
         if streams is None or not hasattr(self._session, "try_push"):
-            return self._session.push(place.tensor, values, timeout=self._timeout)
-        return self._in_time(self._session.try_push, self._session.push, place.tensor, values)
+            number = self._session.push(place.tensor, values, timeout=limit.left())
+        else:
+            number = self._in_time(limit, self._session.try_push, self._session.push, place.tensor, values)
+        self._push_seconds += time.monotonic() - began
+        return number
 
     def _run(self):
         self._serve(self._queue, lambda item: self._await_update(item) if isinstance(item, _Wait) else self._finish(item))
@@ -370,18 +379,20 @@ class Exchange:
 
     def _await_update(self, wait):
         self.raise_error()
-        session = self._session
+        session, began = self._session, time.monotonic()
+        limit = Deadline(self._timeout - self._wait_seconds)
         streams = self._streams_of(wait.bucket) if wait.bucket is not None else None
         if streams is None:
-            self._in_time(session.try_wait_into, session.wait_into, wait.tensor, wait.number, wait.out)
+            self._in_time(limit, session.try_wait_into, session.wait_into, wait.tensor, wait.number, wait.out)
         elif wait.host is not None:
-            self._in_time(session.try_wait_into, session.wait_into, wait.tensor, wait.number, wait.host)
+            self._in_time(limit, session.try_wait_into, session.wait_into, wait.tensor, wait.number, wait.host)
             with streams.updates():
                 wait.out.copy_(streams.to_device(wait.host))
         else:
-            update = self._in_time(session.try_wait, session.wait, wait.tensor, wait.number)
+            update = self._in_time(limit, session.try_wait, session.wait, wait.tensor, wait.number)
             with streams.updates():
                 device.write_update(wait.out, update.pieces, streams.to_device)
+        self._wait_seconds += time.monotonic() - began
         if wait.bucket is not None:
             if not wait.late:
                 wait.bucket.there = self._clock()
@@ -389,16 +400,16 @@ class Exchange:
             if wait.bucket.missing == 0 and self._loss_scale is None:
                 self._complete(wait.bucket)
 
-    def _in_time(self, tries, waits, *arguments):
+    def _in_time(self, limit, tries, waits, *arguments):
         """Returns the result of a call of the session that waits, in pieces of time. tries, waits: its two forms."""
-        deadline = time.monotonic() + self._timeout
-        while (done := tries(*arguments, timeout=POLL_S)) is None:
-            if time.monotonic() > deadline or self._ends():
+        while (done := tries(*arguments, timeout=min(POLL_S, limit.left()))) is None:
+            if not limit.left() or self._ends():
                 return waits(*arguments, timeout=0)  # its error names the process that the job is blocked on
         return done
 
     def _finish(self, step):
         self.raise_error()
+        self._wait_seconds = 0.0
         if self._loss_scale is not None:
             with contextlib.ExitStack() as streams:  # each device has a current stream
                 for bucket in {bucket.buffer.device: bucket for bucket in step.buckets}.values():

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Callable
 import torch
 import torch.distributed as dist
 
+from .deadline import Deadline
+
 if TYPE_CHECKING:
     from .state import State
 
@@ -285,20 +287,18 @@ class ShardedExchange:
 
     def _sum(self, slices):
         began = time.monotonic()
-        steps = [self._push(name, values, began) for name, values in slices]
+        limit = Deadline(self._timeout - self._seconds)
+        steps = [self._push(name, values, limit) for name, values in slices]
         for (name, values), step in zip(slices, steps):
-            self._session.wait_into(self._places[name].tensor, step, values, timeout=self._left(began))
+            self._session.wait_into(self._places[name].tensor, step, values, timeout=limit.left())
         self._seconds += time.monotonic() - began
 
-    def _left(self, began):
-        return max(0.0, self._timeout - (time.monotonic() - began))
-
-    def _push(self, name, values, began):
+    def _push(self, name, values, limit):
         returning = self._residuals.returning(name)
         if returning is not None:
             values = values.to(torch.promote_types(values.dtype, torch.float32)) + returning
             self._count_copied(values.numel() * values.element_size())
-        step = self._session.push(self._places[name].tensor, values, timeout=self._left(began))
+        step = self._session.push(self._places[name].tensor, values, timeout=limit.left())
         self._residuals.returned(name)
         return step
 

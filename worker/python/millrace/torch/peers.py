@@ -16,6 +16,7 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
+from .deadline import Deadline
 from .peer_options import WORKER_OPTIONS, check_equal, refusal
 
 # What sums a tensor that sends all entries, where the chosen allreduce selects by itself.
@@ -23,6 +24,7 @@ DENSE = "dense_rabenseifner"
 _FREE_PORT = 0
 _CONNECT_S = 5.0  # for one try to reach torch's store
 _LOOK_S = 0.1  # between two looks at the store for other ranks' addresses
+_STORE_S_MIN = 0.001  # torch takes 0 as no limit
 _OF_JOB = ("name", "workers", "recipe")  # options that all paths have
 _groups: "Counter[str]" = Counter()  # groups that this process has made, by name: the same at all ranks
 
@@ -77,8 +79,12 @@ def check_reachable(addresses):
                          'listen="HOST:0" with an address of its machine that they reach')
 
 
-def rendezvous_store(timeout):
-    """Returns the store of torch.distributed, or the one that torchrun's environment names."""
+def rendezvous_store(limit, error):
+    """Returns the store of torch.distributed, or the one that torchrun's environment names.
+
+    limit  Deadline of all waits together.
+    error  exception that takes a sentence and a code, where the process that serves the store does not answer in time.
+    """
     if dist.is_available() and dist.is_initialized():
         return dist.distributed_c10d._get_default_store()  # torch has no other access to it
     if "MASTER_ADDR" not in os.environ or "MASTER_PORT" not in os.environ:
@@ -86,33 +92,39 @@ def rendezvous_store(timeout):
                          "torch.distributed.init_process_group() first, or give addresses=")
     # torch 2.4 and later ask for libuv even where a store is a client's. Debian's torch lacks it.
     without_libuv = {"use_libuv": False} if "use_libuv" in (dist.TCPStore.__init__.__doc__ or "") else {}
-    _await_listener(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), timeout)
-    store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False,
-                          timeout=timedelta(seconds=timeout), **without_libuv)
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    _await_listener(host, port, limit, error)
+    try:
+        store = dist.TCPStore(host, port, is_master=False, timeout=timedelta(seconds=max(limit.left(), _STORE_S_MIN)),
+                              **without_libuv)
+    except RuntimeError as failure:
+        raise error(f"rank 0 is missing: the process at {host}:{port} does not answer as torch's store: {failure}",
+                    "unavailable" if limit.left() else "timeout") from failure
     # torchrun's store keeps the keys of attempts before.
     return dist.PrefixStore(f"attempt{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 
 
-def _await_listener(host, port, timeout):
+def _await_listener(host, port, limit, error):
     """Waits until a process listens. TCPStore() would do so in C++, where Ctrl-C does not end the wait.
 
-    Raises  TimeoutError: none does.
+    Raises  error: none does.
     """
-    deadline = time.monotonic() + timeout
     while True:
         try:
-            socket.create_connection((host, port), timeout=_CONNECT_S).close()
+            socket.create_connection((host, port), timeout=min(_CONNECT_S, max(limit.left(), _LOOK_S))).close()
             return
-        except OSError as error:
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"no process serves torch's store at {host}:{port}: {error}") from error
+        except OSError as failure:
+            if not limit.left():
+                raise error(f"rank 0 is missing: no process serves torch's store at {host}:{port} after "
+                            f"{limit.seconds:g} s: {failure}", "timeout") from failure
             time.sleep(_LOOK_S)
 
 
-def exchange_through(store, name, rank, world_size, timeout, error):
+def exchange_through(store, name, rank, world_size, limit, error):
     """Returns the function that tells the store this rank's address, and returns those of all ranks.
 
-    error  exception that takes a sentence and a code, for ranks whose address is missing after `timeout` seconds.
+    limit  Deadline.
+    error  exception that takes a sentence and a code, for ranks whose address is missing then.
     Ctrl-C ends its waits: each is short. Store.get() would wait in C++, and not every version of torch has Store.check().
     """
     number = _groups[name]
@@ -124,11 +136,10 @@ def exchange_through(store, name, rank, world_size, timeout, error):
         store.set(keys[rank], own)
         store.add(f"{keys[rank]}/set", 1)
         store.add(f"{group}/count", 1)
-        deadline = time.monotonic() + timeout
         while store.add(f"{group}/count", 0) < world_size:
-            if time.monotonic() > deadline:
+            if not limit.left():
                 missing = [of for of in range(world_size) if store.add(f"{keys[of]}/set", 0) == 0]
-                raise error(f"no address of rank {', '.join(map(str, missing))} is in torch's store after {timeout:g} s", "timeout")
+                raise error(f"no address of rank {', '.join(map(str, missing))} is in torch's store after {limit.seconds:g} s", "timeout")
             time.sleep(_LOOK_S)
         addresses = [store.get(key).decode() for key in keys]
         check_reachable(addresses)
@@ -146,6 +157,7 @@ class PeerLibrary:
     listen     HOST:PORT of this rank, or None.
     insecure   other machines may reach the ranks, though they have no key.
     silence    seconds without an answer after which a rank counts as dead.
+    timeout    seconds for the ranks' meeting, and for a step.
     """
 
     def __init__(self, library, allreduce, name, addresses=None, listen=None, insecure=False, silence=10.0, timeout=600.0):
@@ -176,9 +188,10 @@ class PeerLibrary:
     def Session(self, job, me, tensors):  # the name is that of millrace
         """Meets the other ranks, and returns a session with a sum for each tensor."""
         algorithms = [self._algorithm(job, tensor) for tensor in tensors]
-        group, sums = self._meet(me, job.workers), []
+        limit = Deadline(self._timeout)
+        group, sums = self._meet(me, job.workers, limit), []
         try:
-            self._compare(group, job, tensors, algorithms)
+            self._compare(group, job, tensors, algorithms, limit)
             for tensor, (algorithm, options) in zip(tensors, algorithms):
                 sums.append(self._peers.GradientSum(group, tensor.dimension, algorithm, job=options))
             port = self._peers.Port(group, sums, self._name, me) if me.http else None
@@ -189,25 +202,24 @@ class PeerLibrary:
             raise
         return PeerSession(self._library, group, sums, tensors, clip_of(job), port)
 
-    def _compare(self, group, job, tensors, algorithms):
+    def _compare(self, group, job, tensors, algorithms, limit):
         options = {name: text for name, text in job.changed().items() if name != "name"}
         for at, (tensor, (algorithm, of_tensor)) in enumerate(zip(tensors, algorithms)):
             options[f"parameter {at}"] = [tensor.name, tensor.dimension, algorithm, of_tensor.changed()]
-        check_equal(lambda own: group.gather(own, self._timeout), group.rank, options, self._library.JobError)
+        check_equal(lambda own: group.gather(own, limit.left()), group.rank, options, self._library.JobError)
 
-    def _meet(self, me, world_size):
+    def _meet(self, me, world_size, limit):
         rank = me.worker
-        options = {"name": self._name, "key_file": me.key_file, "insecure": self._insecure, "connect_timeout": self._timeout, "silence": self._silence,
+        options = {"name": self._name, "key_file": me.key_file, "insecure": self._insecure, "silence": self._silence,
                    "start_timeout": self._timeout}
         if self._addresses is not None:
             if len(self._addresses) != world_size:
                 raise ValueError(f"addresses has {len(self._addresses)} entries for {world_size} ranks")
-            return self._peers.Group(rank, self._addresses, listen=self._listen, **options)
+            return self._peers.Group(rank, self._addresses, listen=self._listen, connect_timeout=limit.left(), **options)
         listen = self._listen or f"{host_towards(os.environ.get('MASTER_ADDR', 'localhost'))}:{_FREE_PORT}"
-        store = rendezvous_store(self._timeout)
-        return self._peers.Group(rank, listen=listen,
-                                 exchange=exchange_through(store, self._name, rank, world_size, self._timeout,
-                                                           self._library.JobError), **options)
+        store = rendezvous_store(limit, self._library.JobError)
+        exchange = exchange_through(store, self._name, rank, world_size, limit, self._library.JobError)
+        return self._peers.Group(rank, listen=listen, exchange=exchange, connect_timeout=limit.left(), **options)
 
     def _algorithm(self, job, tensor):
         """Returns the allreduce and the options of a tensor."""

@@ -7,6 +7,7 @@ from typing import Any, Callable, Mapping, Optional, Sequence, Union
 
 import torch
 
+from .deadline import Deadline
 from .options import http_of_rank, shard_list, split_options
 from .parameters import trained_names
 from .plan import COMPRESSION, DENSE_BELOW, check_rules, plan_tensors
@@ -96,11 +97,12 @@ class Replica:
         Raises   TypeError: a gradient is sparse. JobError with code "non_finite": a gradient has NaN or infinity.
         """
         gradients = [_gradient_of(name, parameter) for name, parameter in self._parameters]
-        numbers = [self._session.push(place, gradient, timeout=self._timeout) for place, gradient in enumerate(gradients)]
+        limit = Deadline(self._timeout)
+        numbers = [self._session.push(place, gradient, timeout=limit.left()) for place, gradient in enumerate(gradients)]
         pushed = time.monotonic()
         replaced = False
         for place, number in enumerate(numbers):
-            replaced |= self._session.wait(place, number, timeout=self._timeout).replaced
+            replaced |= self._session.wait(place, number, timeout=limit.left()).replaced
         self._steps = self._steps_of_session()
         self._report.count(time.monotonic() - pushed, 0.0)  # nothing is hidden: the gradients are complete
         self._report.tell()

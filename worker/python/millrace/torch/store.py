@@ -6,6 +6,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Union
 
 import torch
 
+from .deadline import Deadline
 from .options import http_of_rank, rank_and_world_size, shard_list, split_options
 from .store_embedding import StoreEmbedding
 from .store_job import NO_ENTRIES, StoreJob, end_of_process
@@ -32,6 +33,7 @@ class StoreOptimizer(torch.optim.Optimizer):
     codec       of contributions, "gap+qsgd4"; None: without loss.
     store_begin "worker": the parameters of rank 0 count, and tables begin with zeros. "zeros". "saved": the shards' saves
                 of the last job of this name.
+    timeout     seconds that a step may take.
     options     any option of a job or a worker by its name (worker/OPTIONS.md).
 
     Values   gradients are averaged over the ranks (combine="mean"). The shards hold f32.
@@ -98,6 +100,7 @@ class StoreOptimizer(torch.optim.Optimizer):
                 loss = closure()
         for group in self.param_groups:
             self._rule.check(group)
+        self._begin_step()
         for name, parameter in self._trained.items():
             self._push(name, parameter)
         for name, table in self._tables.items():
@@ -168,7 +171,8 @@ class StoreOptimizer(torch.optim.Optimizer):
 
     def finish(self, timeout: float = 600.0) -> None:
         """Leaves the jobs as finished, when the shards have acknowledged everything."""
-        self._end(lambda job: job.finish(timeout))
+        limit = Deadline(timeout)
+        self._end(lambda job: job.finish(limit.left()))
 
     def close(self) -> None:
         """Leaves the jobs at once."""
@@ -185,6 +189,11 @@ class StoreOptimizer(torch.optim.Optimizer):
         self._jobs.append(job)
         end_of_process(job)
         return job
+
+    def _begin_step(self):
+        limit = Deadline(self._timeout)
+        for job in self._jobs:
+            job.begin_step(limit)
 
     def _end(self, end):
         self._pulls.shutdown()
@@ -239,6 +248,7 @@ class StoreOptimizer(torch.optim.Optimizer):
     def _take_first_values(self, store_begin):
         if self._dense is None:
             return
+        self._begin_step()
         if store_begin == "worker":
             self._dense.place([parameter.detach() for parameter in self._trained.values()])
         self._pull(dict.fromkeys(self._trained))

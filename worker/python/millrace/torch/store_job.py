@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from .deadline import Deadline
+
 _log = logging.getLogger("millrace.torch")
 _FINISH_AT_EXIT_S = 60.0
 NO_ENTRIES = (torch.empty(0, dtype=torch.int32), torch.empty(0))
@@ -41,9 +43,10 @@ class StoreJob:
     """
 
     def __init__(self, library, of_job, of_worker, sizes, timeout):
-        """sizes: {name: entries}."""
+        """sizes: {name: entries}. timeout: seconds that a step may take, and a pull of rows between steps."""
         self.steps = 0  # of the tensor that was pushed most often
         self._timeout = timeout
+        self._limit = Deadline(timeout)  # of the present step
         self._numbers = {}  # of each tensor's last push
         self._returning = {}  # name: entries of a residual that the next push adds
         self._returns = 0
@@ -53,9 +56,13 @@ class StoreJob:
                                        [library.Tensor(name, entries) for name, entries in sizes.items()])
         self.names = list(sizes)
 
+    def begin_step(self, limit):
+        """Begins a step, whose waits share a Deadline."""
+        self._limit = limit
+
     def place(self, values):
         """Gives the store its first weights, by tensor."""
-        self.session.place_weights(values, timeout=self._timeout)
+        self.session.place_weights(values, timeout=self._limit.left())
 
     def push(self, name, gradient):
         """Pushes a dense gradient."""
@@ -63,21 +70,21 @@ class StoreJob:
             indices, values = self._returning[name]
             kind = torch.promote_types(gradient.dtype, torch.float32)
             gradient = gradient.flatten().to(kind, copy=True).index_add_(0, indices, values.to(kind))
-        self._pushed(name, self.session.push(name, gradient, timeout=self._timeout))
+        self._pushed(name, self.session.push(name, gradient, timeout=self._limit.left()))
 
     def push_entries(self, name, indices, values):
         """Pushes entries of a gradient; values of equal indices are added up."""
         if name in self._returning:
             more, those = self._returning[name]
             indices, values = torch.cat([more, indices.long()]), torch.cat([those, values.float()])
-        self._pushed(name, self.session.push_sparse(name, indices, values, timeout=self._timeout))
+        self._pushed(name, self.session.push_sparse(name, indices, values, timeout=self._limit.left()))
 
     def push_rows(self, name, rows, values):
         """Pushes rows of a gradient, [rows, entries of a row]; values of equal rows are added up."""
         width = values.shape[1]
         if name in self._returning:
             return self.push_entries(name, entries_of_rows(rows, width), values.flatten())
-        number = self.session.push_rows(name, width, rows.long().contiguous(), values.contiguous(), timeout=self._timeout)
+        number = self.session.push_rows(name, width, rows.long().contiguous(), values.contiguous(), timeout=self._limit.left())
         self._pushed(name, number)
 
     def _pushed(self, name, number):
@@ -87,7 +94,7 @@ class StoreJob:
 
     def wait(self, name):
         """Blocks until the update of the tensor's last push arrives, and returns it."""
-        return self.session.wait(name, self._numbers[name], timeout=self._timeout)
+        return self.session.wait(name, self._numbers[name], timeout=self._limit.left())
 
     def has_returned(self):
         """Returns whether this worker has rejoined since the last call: it lacks the updates between."""
@@ -102,12 +109,12 @@ class StoreJob:
         """
         flat = parameter.view(-1)
         if update is None:
-            self.session.pull(name, flat, timeout=self._timeout)
+            self.session.pull(name, flat, timeout=self._limit.left())
             return
         for piece in update.pieces:
             if piece.dense:
                 self.session.pull_range(name, piece.begin, flat[piece.begin:piece.begin + piece.dimension],
-                                        timeout=self._timeout)
+                                        timeout=self._limit.left())
             elif len(piece.indices):
                 indices = indices_of(piece.indices).add_(piece.begin)
                 flat[indices] = self.pull_entries(name, indices).to(flat.dtype)
@@ -116,7 +123,7 @@ class StoreJob:
         """Returns the values of entries, f32. indices: strictly increasing."""
         values = torch.empty(len(indices))
         if len(indices):
-            self.session.pull_indices(name, indices, values, timeout=self._timeout)
+            self.session.pull_indices(name, indices, values, timeout=self._limit.left())
         return values
 
     def pull_rows(self, name, rows, width):
