@@ -23,6 +23,8 @@ class HttpProtection {
   /// Returns the name of the named token; empty: it is the port's own token; nothing: the port has no such token.
   /// Compares in a time that does not depend on the port's tokens.
   virtual std::optional<std::string> reader_of(std::string_view token) const = 0;
+  /// Returns the names of the named tokens.
+  virtual std::vector<std::string> reader_names() const = 0;
   /// Returns the channel of a connection that a client has opened; nullptr: no memory is left.
   virtual std::unique_ptr<ByteChannel> open(const Descriptor& socket) const = 0;
   /// Returns when the first of the port's certificates ends, in Unix seconds; nothing: the port has none.

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <limits>
 #include <utility>
 #include <variant>
@@ -92,7 +93,16 @@ ReaderRights Access::reader_rights() {
   };
   rights.record = [this](AuditEvent event) {
     const std::lock_guard lock(readers_mutex_);
-    if (waiting_.size() >= (event.what == AuditEvent::What::kRefuse ? kWaitingMax / 2 : kWaitingMax)) return false;
+    if (event.what == AuditEvent::What::kRefuse) {
+      const auto is_like_it = [&](const AuditEvent& of) { return of.what == event.what && of.token == event.token; };
+      if (std::ranges::count_if(waiting_, is_like_it) >= RefusalLimit::kPerSecondOfKey ||
+          waiting_.size() >= kWaitingMax / 2) {
+        ++refusals_left_out_;
+        return false;
+      }
+    } else if (waiting_.size() >= kWaitingMax) {
+      return false;
+    }
     waiting_.push_back(std::move(event));
     return true;
   };
@@ -101,10 +111,13 @@ ReaderRights Access::reader_rights() {
 
 void Access::record_waiting(TimeNs now) {
   std::vector<AuditEvent> waiting;
+  uint64_t left_out = 0;
   {
     const std::lock_guard lock(readers_mutex_);
     waiting.swap(waiting_);
+    left_out = std::exchange(refusals_left_out_, 0);
   }
+  if (audit_) audit_->count_left_out(left_out);
   for (const AuditEvent& event : waiting) record(event, now);
 }
 

@@ -100,9 +100,10 @@ class Access {
   AccessFiles files_;
   std::optional<protocol::KeyPair> own_;
   AccessRules rules_;
-  std::mutex readers_mutex_;  ///< guards changes of the policy, and waiting_
+  std::mutex readers_mutex_;  ///< guards changes of the policy, waiting_ and refusals_left_out_
   Policy policy_;
   std::vector<AuditEvent> waiting_;
+  uint64_t refusals_left_out_ = 0;
   RateLimit rates_;
   HelloLimit hellos_;
   std::unique_ptr<AuditLog> audit_;

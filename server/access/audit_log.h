@@ -28,6 +28,8 @@ class AuditLog {
   /// Appends one line, or part of it where the disk is full: the next line then begins on a line of its own.
   /// Errors  io, once until a line is written again.
   Status write(const AuditEvent& event, const std::string& key_name, std::optional<uint32_t> shard, TimeNs now);
+  /// Counts refusals that were left out before they came here, for the next line.
+  void count_left_out(uint64_t refusals) { limit_.count_left_out(refusals); }
   /// Opens the path again. Errors  as open(); the old file stays in use.
   Status reopen();
   uint64_t lines_lost() const { return lines_lost_; }  ///< since the start

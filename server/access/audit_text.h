@@ -46,6 +46,8 @@ class RefusalLimit {
   bool admit(const AuditEvent& event, const std::string& key_name, TimeNs now);
   /// Returns whether a join gets a line: not within kSameWithin after an equal one.
   bool admit_act(const AuditEvent& event, TimeNs now);
+  /// Counts events that got no line elsewhere.
+  void count_left_out(uint64_t events) { left_out_ += events; }
   /// Returns how many got none since the last call.
   uint64_t take_left_out();
 

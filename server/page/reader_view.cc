@@ -17,6 +17,8 @@ std::optional<std::string> shown_status(const ViewJson& status, const ShowsJob& 
   std::erase_if(report->jobs, [&](const JobStatus& job) { return !shows(job.name); });
   std::erase_if(report->ended, [&](const EndedJobStatus& job) { return !shows(job.name); });
   std::erase_if(report->refusals, [&](const RefusalStatus& refusal) { return !shows(refusal.job); });
+  // Their sentences may name other jobs.
+  for (RefusalStatus& refusal : report->refusals) refusal.sentence = "the shard's log has the reason";
   if (!report->table_error.empty()) report->table_error = "the membership table fails";
   return monitoring::status_json(*report);
 }

@@ -21,6 +21,9 @@ constexpr int kFetchMs = 700;
 /// An SQLite table is only read here; a writer holds it for milliseconds.
 constexpr uint32_t kPageTableWaitMs = 200;
 
+/// Of each question to etcd when a job is ended. The end of the process waits for four of them at most.
+constexpr uint32_t kEndTableWaitMs = 1000;
+
 using monitoring::HttpAnswer;
 
 constexpr int kPageBadRequest = 400;
@@ -61,7 +64,10 @@ std::optional<LogLine> ShardPage::reload() {
   if (!port) return LogLine{Severity::kError, "SIGHUP: " + port.error().message + "; HTTP stays as it is"};
   const std::lock_guard lock(caller_mutex_);
   caller_ = std::move(*caller);
-  return LogLine{Severity::kInfo, "SIGHUP: the certificates and the token of HTTP are read again"};
+  std::string said = "SIGHUP: the certificates and the token of HTTP are read again";
+  const auto readers = protection_ ? protection_->reader_names() : std::vector<std::string>{};
+  if (!readers.empty()) said += fmt::format("; named tokens: {}", fmt::join(readers, ", "));
+  return LogLine{Severity::kInfo, std::move(said)};
 }
 
 std::shared_ptr<const monitoring::HttpCaller> ShardPage::caller_now() const {
@@ -100,13 +106,14 @@ HttpAnswer ShardPage::answer_reader(const monitoring::HttpRequest& request) {
   if (request.path == "/cluster") return json_answer(cluster_shown(cluster_json(), shows));
   if (request.path == "/history") return json_answer(history_.json(monotonic_now_ns(), shows));
   if (request.path == "/probe") return json_answer(probe_json());
-  if (request.path != "/metrics" && request.path != "/trace")
+  if (request.path != "/metrics" && request.path != "/trace" && request.path != "/path")
     return sentence_answer(kPageNotFound, "no such page for a named token: /, /status, /healthz, /readyz");
   return sentence_answer(
       kPageForbidden,
-      fmt::format("token '{}' lacks the right to observe all jobs, which {} shows: the token in the first line of "
-                  "--http-token-file has it",
-                  request.reader, request.path));
+      fmt::format(
+          "token '{}' lacks the right to observe the whole cluster, which {} needs: the token in the first line of "
+          "--http-token-file has it",
+          request.reader, request.path));
 }
 
 HttpAnswer ShardPage::answer_end(const monitoring::HttpRequest& request) {
@@ -144,12 +151,12 @@ HttpAnswer ShardPage::end(const std::string& job, const std::string& reason, con
   const std::unique_lock alone(ending_, std::try_to_lock);
   if (!alone) return sentence_answer(kPageUnavailable, "another job is being ended here; try again");
   protocol::TableFlags flags = table_;
-  flags.etcd_wait_ms = protocol::kTableOpenWaitMs;  // nothing else waits for this thread
+  flags.etcd_wait_ms = kEndTableWaitMs;
   const auto table = protocol::open_table(flags);
   if (!table) return sentence_answer(kPageUnavailable, table.error().message);
   const auto open = (*table)->read_job(job);
   if (!open) return sentence_answer(kPageUnavailable, open.error().message);
-  const HttpAnswer not_open = sentence_answer(kPageNotFound, fmt::format("no job '{}' is open", job));
+  HttpAnswer not_open = sentence_answer(kPageNotFound, fmt::format("no job '{}' is open", job));
   if (!*open) return not_open;
   const std::string why =
       fmt::format("token '{}' ended the job{}{}", request.reader, reason.empty() ? "" : ": ", reason);
@@ -172,7 +179,8 @@ Result<std::unique_ptr<monitoring::HttpPort>> ShardPage::open(const std::string&
                                                               monitoring::HttpHandlers handlers, ReaderRights rights) {
   rights_ = std::move(rights);
   own_status_ = handlers.status_json;
-  auto protection = monitoring::open_http_protection(http, security_);
+  auto protection = monitoring::open_http_protection(http, security_, monitoring::HttpOptionNames::kFlags,
+                                                     monitoring::HttpTokens::kNamed);
   if (!protection) return std::unexpected(protection.error());
   protection_ = std::move(*protection);
   auto caller = monitoring::open_http_caller(security_, workers_);

@@ -402,8 +402,7 @@ void ShardProcess::Loop::reload(TimeNs now) {
   supervision_.reloaded();  // in any case: a manager waits for it
 }
 
-/// Tells the connections whose key was taken away, and ends them a moment later: they would receive their jobs' updates
-/// else.
+/// Tells the connections whose key was taken away, and ends them later: else they would receive their jobs' updates.
 void ShardProcess::Loop::end_revoked(TimeNs now) {
   const auto is_over = [this](const protocol::PeerId& peer) { return !access_->may_speak(peer); };
   core_->end_sessions(
@@ -419,6 +418,7 @@ Status ShardProcess::Loop::run() {
     catch_out_of_memory([this] { run_pass(); });
   }
   catch_out_of_memory([this] { execute_actions(); });
+  http_.reset();  // an order that it takes gets its line in the audit log
   access_->end(monotonic_now_ns());
   if (core_->failure()) return std::unexpected(*core_->failure());
   return {};

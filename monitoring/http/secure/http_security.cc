@@ -58,8 +58,9 @@ struct KnownToken {
 };
 
 /// Reads the lines of a token file. No sentence has a part of a line: a token may be in a name's place.
-Result<std::vector<KnownToken>> tokens_of(std::string_view text) {
+Result<std::vector<KnownToken>> tokens_of(std::string_view text, HttpTokens kind) {
   std::vector<KnownToken> tokens;
+  if (kind == HttpTokens::kFirstLine) text = text.substr(0, text.find('\n'));
   for (size_t number = 1; number == 1 || !text.empty(); ++number) {
     const std::string_view line = text.substr(0, text.find('\n'));
     text.remove_prefix(std::min(line.size() + 1, text.size()));
@@ -116,7 +117,8 @@ Result<std::shared_ptr<const TlsContext>> open_server_tls(const std::string& tls
 
 class FileProtection : public HttpProtection {
  public:
-  FileProtection(HttpSecurityOptions options, HttpOptionNames names) : options_(std::move(options)), names_(names) {}
+  FileProtection(HttpSecurityOptions options, HttpOptionNames names, HttpTokens kind)
+      : options_(std::move(options)), names_(names), kind_(kind) {}
 
   bool uses_tls() const override { return !options_.tls.empty(); }
   bool asks_for_token() const override { return !options_.token_file.empty(); }
@@ -129,6 +131,14 @@ class FileProtection : public HttpProtection {
     }
     return reader;
   }
+  std::vector<std::string> reader_names() const override {
+    const std::lock_guard lock(mutex_);
+    std::vector<std::string> names;
+    for (const KnownToken& known : tokens_) {
+      if (!known.name.empty()) names.push_back(known.name);
+    }
+    return names;
+  }
   std::unique_ptr<ByteChannel> open(const Descriptor& socket) const override {
     const std::lock_guard lock(mutex_);
     return tls_ ? tls_->open(socket, {}) : open_plain_channel(socket);
@@ -140,7 +150,8 @@ class FileProtection : public HttpProtection {
   Status reload() override {
     std::vector<KnownToken> tokens;
     if (asks_for_token()) {
-      auto read = read_token_file(options_.token_file, token_name(names_), tokens_of);
+      auto read = read_token_file(options_.token_file, token_name(names_),
+                                  [this](std::string_view text) { return tokens_of(text, kind_); });
       if (!read) return std::unexpected(read.error());
       tokens = std::move(*read);
     }
@@ -159,6 +170,7 @@ class FileProtection : public HttpProtection {
  private:
   const HttpSecurityOptions options_;
   const HttpOptionNames names_;
+  const HttpTokens kind_;
   mutable std::mutex mutex_;
   std::vector<KnownToken> tokens_;
   std::shared_ptr<const TlsContext> tls_;
@@ -212,12 +224,12 @@ std::string refuse_http(const std::string& http, const HttpSecurityOptions& opti
 }
 
 Result<std::shared_ptr<HttpProtection>> open_http_protection(const std::string& http,
-                                                             const HttpSecurityOptions& options,
-                                                             HttpOptionNames names) {
+                                                             const HttpSecurityOptions& options, HttpOptionNames names,
+                                                             HttpTokens tokens) {
   if (std::string refusal = refuse_http(http, options, names); !refusal.empty())
     return fail(ErrorCode::kInvalidArgument, std::move(refusal));
   if (options.tls.empty() && options.token_file.empty()) return nullptr;
-  auto protection = std::make_shared<FileProtection>(options, names);
+  auto protection = std::make_shared<FileProtection>(options, names, tokens);
   if (const Status read = protection->reload(); !read) return std::unexpected(read.error());
   return protection;
 }

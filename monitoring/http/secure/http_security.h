@@ -25,6 +25,12 @@ enum class HttpOptionNames : uint8_t {
   kFields,  ///< "http_tls", of WorkerConfig
 };
 
+/// Says which lines of a port's token file are tokens.
+enum class HttpTokens : uint8_t {
+  kFirstLine,  ///< the first one alone; further lines are not read
+  kNamed,      ///< the first one, and NAME TOKEN in further ones
+};
+
 /// Returns why a port may not listen as these options say; empty: it may. Other machines may reach a port with TLS
 /// and a token, or with `insecure`. A token without TLS is for loopback alone.
 ///
@@ -39,7 +45,8 @@ std::string refuse_http(const std::string& http, const HttpSecurityOptions& opti
 ///          read a secret. io. The sentence names the option and the file, and no part of a secret.
 Result<std::shared_ptr<HttpProtection>> open_http_protection(const std::string& http,
                                                              const HttpSecurityOptions& options,
-                                                             HttpOptionNames names = HttpOptionNames::kFlags);
+                                                             HttpOptionNames names = HttpOptionNames::kFlags,
+                                                             HttpTokens tokens = HttpTokens::kFirstLine);
 
 /// Reads the files of a client: token_file and ca_file.
 ///

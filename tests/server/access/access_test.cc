@@ -126,25 +126,29 @@ TEST_F(AccessOfFiles, ActsOfNamedTokensAreJudgedAndRecorded) {
   };
   int refusals = 0;
   while (refusals < 1'000 && record(AuditEvent::What::kRefuse)) ++refusals;
+  EXPECT_TRUE(rights.record({.what = AuditEvent::What::kRefuse, .by = {}, .token = "other", .job = "j"}));
   int orders = 0;
   while (orders < 1'000 && record(AuditEvent::What::kOrder)) ++orders;
-  EXPECT_EQ(refusals, 32) << "they leave room for orders";
-  EXPECT_EQ(orders, 32);
+  EXPECT_EQ(refusals, 5) << "one token leaves room for others";
+  EXPECT_EQ(orders, 58);
   access->record_waiting(0);
   EXPECT_TRUE(record(AuditEvent::What::kOrder));
   access->end(0);
   std::ifstream in(log);
   std::map<std::string, int> counts;
+  int left_out = 0;
   for (std::string line; std::getline(in, line);) {
     const auto said = nlohmann::json::parse(line);
     ++counts[said["event"]];
+    left_out += said.value("refusals_left_out", 0);
     if (said["event"] != "order") continue;
     EXPECT_EQ(said["key"], "ops");
     EXPECT_EQ(said["address"], "192.0.2.9");
     EXPECT_FALSE(said.contains("public_key"));
   }
-  EXPECT_EQ(counts["refuse"], 1) << "equal ones are one";
-  EXPECT_EQ(counts["order"], 33);
+  EXPECT_EQ(counts["refuse"], 2) << "equal ones are one";
+  EXPECT_EQ(left_out, 5) << "one that did not fit, and four equal ones";
+  EXPECT_EQ(counts["order"], 59);
 }
 
 TEST_F(AccessOfFiles, AFolderWithoutAKeyOfAWorkerAllowsNobody) {

@@ -417,7 +417,7 @@ std::optional<uint64_t> PythonGradientSum::wait_into(uint64_t step, py::handle o
       monitoring::SpanTimer timer(kept->setup.spans);
       const uint64_t count = fill_update({&piece, 1}, scale, output.floats()).entries;
       output.commit();
-      timer.end(kept->setup.span_of(step, monitoring::SpanName::kApply));
+      timer.end(kept->setup.span_of(sum.step, monitoring::SpanName::kApply));
       return count;
     });
   });

@@ -21,6 +21,7 @@ namespace millrace::training {
 struct StepSum {
   SharedStream sum;        ///< the same bits on all ranks
   double denominator = 1;  ///< contributions in it: the mean of the ranks' gradients is the sum over this
+  uint64_t step = 0;       ///< of the whole job, also after a resumption: that of the spans
 };
 
 /// Counts the entries and bytes of an exchange since it began, beside those that went through the group

@@ -148,6 +148,7 @@ class PeerExchange final : public TimedExchange {
     if (!reduced) return std::unexpected(reduced.error());
     timer.end(setup_.span_of(oldest.step, SpanName::kExchange));
     StepSum sum = grid_ ? finish_on_grid(oldest, std::move(reduced->sum)) : finish(oldest, std::move(*reduced));
+    sum.step = oldest.step;
     timer.end(setup_.span_of(oldest.step, SpanName::kApply));
     return sum;
   }

@@ -77,7 +77,7 @@ class HttpSecurityTest : public ::testing::Test {
   static Port serve(const HttpSecurityOptions& options, const std::string& status = R"({"shard": 0})",
                     std::function<HttpAnswer(const HttpRequest&)> answer_reader = {}) {
     Port served;
-    auto protection = open_http_protection("127.0.0.1:0", options);
+    auto protection = open_http_protection("127.0.0.1:0", options, HttpOptionNames::kFlags, HttpTokens::kNamed);
     EXPECT_TRUE(protection) << (protection ? "" : protection.error().message);
     if (!protection) return served;
     served.protection = std::move(*protection);
@@ -111,7 +111,7 @@ class HttpSecurityTest : public ::testing::Test {
   }
 
   static std::string why_no_port(const HttpSecurityOptions& options) {
-    const auto protection = open_http_protection("127.0.0.1:0", options);
+    const auto protection = open_http_protection("127.0.0.1:0", options, HttpOptionNames::kFlags, HttpTokens::kNamed);
     return protection ? "" : protection.error().message;
   }
 
@@ -315,7 +315,13 @@ TEST_F(HttpSecurityTest, NamedTokensHaveTheirNames) {
   for (const std::string& other :
        {std::string(), std::string("ops"), "ops " + std::string(kReader), std::string(kReader) + "y"})
     EXPECT_EQ(port.protection->reader_of(other), std::nullopt) << other;
+  EXPECT_THAT(port.protection->reader_names(), testing::ElementsAre("ops", "ads.1"));
+  const auto of_worker = open_http_protection("127.0.0.1:0", {.token_file = at("named")});
+  ASSERT_TRUE(of_worker);
+  EXPECT_EQ((*of_worker)->reader_of(kToken), "");
+  EXPECT_EQ((*of_worker)->reader_of(kReader), std::nullopt) << "its port has one token";
   write("named", std::string(kToken) + "\nops " + kReader + "\nops " + kReader + "y\n");
+  EXPECT_TRUE(open_http_protection("127.0.0.1:0", {.token_file = at("named")})) << "further lines are any text there";
   EXPECT_FALSE(port.protection->reload());
   EXPECT_EQ(port.protection->reader_of(std::string(kReader) + "x"), "ads.1") << "the old tokens hold";
   write("named", std::string(kToken) + "\n");

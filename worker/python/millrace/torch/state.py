@@ -66,7 +66,8 @@ class State:
     tensorboard       a SummaryWriter, for scalars every summary_every steps.
     http              HOST:PORT of /metrics; rank r listens on PORT + r. http_tls, http_token_file and http_insecure are
                       options of a worker.
-    timeout           seconds that a step may wait; with path="peers" also those of the ranks' meeting.
+    timeout           seconds that the pushes of a step may wait, and its updates as long again; with path="peers" also
+                      those of the ranks' meeting.
     options           any option of a job or a worker by its name (worker/OPTIONS.md), as mode="partial". With path="peers"
                       those of millrace.peers.OPTIONS, recipe, link_rate, the three of http, and:
     key_file          a secret key (`millrace keys new NAME`), a copy of the same file at every rank: the ranks
