@@ -8,40 +8,25 @@ bit, or its workers end with a sentence. Exits 77 (skipped, for ctest) where nam
 """
 
 import contextlib
-import os
 import re
-import shutil
 import signal
 import subprocess
-import sys
 import unittest
 
-PREFIX = os.environ.get("NETLAB_PREFIX", "")  # set on the hosts
-if not PREFIX:
-    ARGUMENTS = sys.argv[1:]
-
 import etcd_members
-from commands import NETLAB, TIMEOUT_S, millrace
+from commands import TIMEOUT_S, millrace
+from hosts import address, on_host, run_tests
 from nemeses import Nemesis
 from shards_by_hand import SHARDS, WORKERS, Cluster
 
 MEMBERS = 3  # of etcd
 SHARD, WORKER, TABLE = 1, SHARDS + 1, SHARDS + WORKERS + 1  # hosts, of each kind the first
-SPARE, TEST = TABLE + MEMBERS, TABLE + MEMBERS + 1
-HOSTS = TEST
+SPARE, HOSTS = TABLE + MEMBERS, TABLE + MEMBERS + 1  # the last one is the test's
 OPEN = ("--insecure", "--http-insecure")  # the hosts see each other alone
 # No time limit may pass while a busy machine is slow.
 PATIENT = ("--heartbeat", "200ms", "--dead-after", "10m", "--shard-silence", "10m")
 IMPATIENT = ("--heartbeat", "200ms", "--dead-after", "10s")
 SILENT_MS = 2_000
-
-
-def address(host):
-    return f"10.77.0.{host}"
-
-
-def on_host(host):
-    return ["ip", "netns", "exec", f"{PREFIX}-{host}"]
 
 
 def nft(host, *arguments, rules=None):
@@ -262,28 +247,5 @@ class TheLeaderOfEtcd(Partitions):
         self.assertGreater(cluster.lines[shard]["incarnation"], before)
 
 
-def on_hosts():
-    """Runs this script again on a host of its own, beside those of the processes. Returns its exit code."""
-    again = f'exec "$0" exec "$NETLAB_PREFIX" {TEST} -- "$@"'
-    return subprocess.run([NETLAB, "run", str(HOSTS), "none", "--", "bash", "-c", again, NETLAB, sys.executable, __file__, *ARGUMENTS], check=False).returncode
-
-
-def skip_reason():
-    if not shutil.which("nft"):
-        return "'nft' is missing: run deploy/setup.sh (package nftables)"
-    able = subprocess.run([NETLAB, "check"], capture_output=True, text=True, check=False)
-    if able.returncode:
-        return able.stderr.strip()
-    table = 'ip netns exec "$NETLAB_PREFIX-1" nft add table inet nemesis'
-    able = subprocess.run([NETLAB, "run", "1", "none", "--", "bash", "-c", table], capture_output=True, text=True, check=False)
-    return f"the kernel has no nf_tables: {able.stderr.strip()}" if able.returncode else None
-
-
 if __name__ == "__main__":
-    if PREFIX:
-        unittest.main(argv=[sys.argv[0], *sys.argv[1:]])
-    reason = skip_reason()
-    if reason:
-        print(f"skipped: {reason}")
-        sys.exit(77)
-    sys.exit(on_hosts())
+    run_tests(__file__, HOSTS, "add table inet nemesis")
