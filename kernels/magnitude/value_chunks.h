@@ -57,10 +57,11 @@ void for_chunks(size_t chunk_count, const Work& work, PassThreads threads = {}) 
         const size_t count = std::min({chunk_count, threads.threads_max, arena});
         tbb::parallel_for(size_t{0}, count, run, tbb::simple_partitioner());
       });
-    } catch (...) {  // NOLINT(bugprone-empty-catch): oneTBB had no memory, or no thread; run() throws nothing
+    } catch (...) {
+      run(0);  // oneTBB had no memory, or no thread
     }
   }
-  run(0);  // all; or, where oneTBB failed or the caller's task was cancelled, the chunks that are left
+  run(0);  // all; or, where the caller's task was cancelled, the chunks that are left
   if (failure) std::rethrow_exception(failure);
 }
 

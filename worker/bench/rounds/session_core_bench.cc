@@ -1,8 +1,6 @@
 #include "worker/bench/rounds/session_core_bench.h"
 
-#include <tbb/blocked_range.h>
 #include <tbb/global_control.h>
-#include <tbb/parallel_for.h>
 
 #include <algorithm>
 #include <array>
@@ -16,6 +14,7 @@
 #include "kernels/base/check.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/random.h"
+#include "kernels/magnitude/value_chunks.h"
 #include "kernels/reduce/slice_kernels.h"
 #include "protocol/container/container.h"
 #include "worker/bench/kernels/measure.h"
@@ -184,13 +183,15 @@ double memory_pass_ms(const Stream& stream) {
   return std::max(ms_between(begin, monotonic_now_ns()), 1e-6);
 }
 
-/// Adds values to sums on all threads that oneTBB may use. Returns the time: no push of the values takes less.
+/// Adds values to sums, in the chunks and threads of a push that adds to a residual. Returns the time.
 double addition_ms(std::span<float> sums, std::span<const float> values) {
-  constexpr size_t kGrain = size_t{1} << 16;
   const TimeNs begin = monotonic_now_ns();
-  tbb::parallel_for(tbb::blocked_range<size_t>(0, sums.size(), kGrain), [&](const tbb::blocked_range<size_t>& range) {
-    add_scaled_dense(sums.subspan(range.begin(), range.size()), values.subspan(range.begin(), range.size()), 1);
-  });
+  const auto add_chunk = [&](size_t chunk) {
+    const size_t at = chunk * kValueChunk;
+    const size_t count = std::min(kValueChunk, sums.size() - at);
+    add_scaled_dense(sums.subspan(at, count), values.subspan(at, count), 1);
+  };
+  for_chunks((sums.size() + kValueChunk - 1) / kValueChunk, add_chunk, kMemoryPass);
   return ms_between(begin, monotonic_now_ns());
 }
 
