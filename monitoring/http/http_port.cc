@@ -91,13 +91,6 @@ HttpAnswer refusal_without_token(const HttpHandlers& /*handlers*/, const HttpReq
           .body = "this port asks for its token: send the header Authorization: Bearer TOKEN (--http-token-file)\n"};
 }
 
-/// The answer to a named token where the port knows no part that it may read.
-HttpAnswer refusal_of_named_token(const HttpHandlers& /*handlers*/, const HttpRequest& /*request*/) {
-  constexpr int kForbidden = 403;
-  return {.status = kForbidden,
-          .body = "a named token lacks the right to read this process: only shards and spares know named tokens\n"};
-}
-
 /// REQUIRES: handlers.answer_reader.
 HttpAnswer reader_answer(const HttpHandlers& handlers, const HttpRequest& request) {
   return handlers.answer_reader(request);
@@ -412,12 +405,11 @@ void HttpPort::Impl::begin_answer(uint64_t number, Connection& connection, HttpR
   std::optional<std::string> reader = std::string();
   if (protection_ && protection_->asks_for_token()) reader = protection_->reader_of(request.token);
   if (reader != std::string() && is_public(request)) return answer_now(public_answer);
-  if (!reader) {
+  if (!reader || (!reader->empty() && !handlers_.answer_reader)) {
     refused_tokens_.increment();
     return answer_now(refusal_without_token);
   }
   const bool is_reader = !reader->empty();
-  if (is_reader && !handlers_.answer_reader) return answer_now(refusal_of_named_token);
   const bool asks_reader = is_reader || (handlers_.answer_reader && request.path.starts_with(kJobsPath));
   if (!asks_reader && !takes_time(handlers_, request)) return answer_now(quick_answer);
   if (asks_reader) request.address = address_of(connection.socket);

@@ -33,7 +33,7 @@ struct HttpHandlers {
   std::function<Result<std::string>(std::string_view query)> trace_json = {};
   std::string title = "Millrace";  ///< of the page; any text
   /// Answers requests with a named token, but not those for health and the page at /. Answers paths below /jobs/ for
-  /// every client that may read the port, too. Empty: named tokens get 403, and nothing is below /jobs/.
+  /// every client that may read the port, too. Empty: the port has no named tokens, and nothing is below /jobs/.
   std::function<HttpAnswer(const HttpRequest&)> answer_reader = {};
   /// Further paths, each with the function that makes its JSON object.
   std::map<std::string, std::function<std::string()>, std::less<>> more_json = {};

@@ -66,8 +66,8 @@ std::optional<LogLine> ShardPage::reload() {
   caller_ = std::move(*caller);
   std::string said = "SIGHUP: the certificates and the token of HTTP are read again";
   const auto readers = protection_ ? protection_->reader_names() : std::vector<std::string>{};
-  if (!readers.empty()) said += fmt::format("; named tokens: {}", fmt::join(readers, ", "));
-  return LogLine{Severity::kInfo, std::move(said)};
+  if (!readers.empty()) said += fmt::format("; {} named tokens: {}", readers.size(), fmt::join(readers, ", "));
+  return LogLine{Severity::kInfo, plain_text_of(said, protocol::kSentenceBytesMax)};
 }
 
 std::shared_ptr<const monitoring::HttpCaller> ShardPage::caller_now() const {

@@ -13,7 +13,7 @@ namespace millrace::monitoring {
 /// The options --http-tls, --http-token-file, --http-ca and --http-insecure; empty texts: none.
 struct HttpSecurityOptions {
   std::string tls = {};         ///< "CERT,KEY": a certificate chain and its key (PEM)
-  std::string token_file = {};  ///< the token in its first line; of a port, named tokens in further ones
+  std::string token_file = {};  ///< the token in its first line; HttpTokens has the others
   std::string ca_file = {};     ///< of a client: certificates that it trusts (PEM)
   bool insecure = false;        ///< the port may be open to other machines without TLS or without a token
   bool operator==(const HttpSecurityOptions&) const = default;
