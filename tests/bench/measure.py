@@ -179,7 +179,7 @@ def environment_of(programs):
 def parsed(arguments):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help="a measurement of measurements.py")
-    parser.add_argument("--all", action="store_true", help="all measurements, except those that --list marks 'by hand' or 'by name'")
+    parser.add_argument("--all", action="store_true", help="runs all measurements; leaves out those that --list marks 'by hand' or 'by name'")
     parser.add_argument("--list", action="store_true", help="print names and commands, and measure nothing")
     parser.add_argument("--again", action="store_true", help="measure where a run of the present commit exists, too")
     parser.add_argument("--repetitions", type=int, metavar="N", help="of each command (default: the measurement's own)")

@@ -128,7 +128,7 @@ def compare(here, rows, learning):
         pieces, bounds = speeds(rows, rate)
         if pieces:
             here.compare(claim, f"speed over dense f32; {pieces}",
-                         f"communication of dense f32, and coding of the methods on two cores for six processes, in ms of a step; {bounds}")
+                         f"communication of dense f32, and coding of the methods, in ms of a step; {bounds}")
     ends = ", ".join(f"{name} {mean(result['rows'][-1]['loss'] for result in results):.3f}" for name, results in learning.items())
     steps = next(iter(learning.values()))[0]["rows"][-1]["step"]
     here.compare("the methods reach the quality of the baseline", f"held-out loss of the LSTM after {steps} steps: {ends}")

@@ -87,7 +87,7 @@ def furthest_from_sgd(rows, scheme):
 
 
 def largest_share(results, network, batch):
-    """Returns the most of a network's entries that the sparse steps of one training with RGC can have changed, in percent."""
+    """Returns the most of a compressed layer's entries that the sparse steps of one training with RGC can have changed, in percent."""
     of = results[network, batch]["RGC"]
     steps = of[0]["rows"][-1]["step"]
     return 100 * min(1.0, RANKS * DENSITY * (steps - max(1, round(WARM_UP * steps))))
@@ -123,7 +123,7 @@ def compare(here, results, rows):
         return
     shares = ", ".join(f"{largest_share(results, network, batch):.0f} % with batch {batch}" for network, batch in results if network == "resnet8")
     here.compare("RGC loses no accuracy with batches of 128 to 2,048", f"ResNet-8 after the same samples; {errors(large)}",
-                 f"a large batch leaves few steps: the sparse ones change at most these shares of the entries: {shares}")
+                 f"a large batch leaves few steps: the sparse ones change at most these shares of a compressed layer: {shares}")
 
 
 def main():
