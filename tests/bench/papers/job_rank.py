@@ -102,6 +102,7 @@ NETWORKS = {
     "resnet8": (lambda batch: Digits(ResNet8(), batch), sgd(0.2), None, 16),
     "lstm": (lambda batch: Characters(trace_models().CharLstm(SYMBOLS), batch, 32), sgd(1.0), 0.25, 4),
     "transformer": (lambda batch: Characters(CharTransformer(SYMBOLS, 64, 128, 5), batch, 64), lambda p, *_: torch.optim.Adam(p, 1e-3), 1.0, 4),
+    "transformer10m": (lambda batch: Characters(CharTransformer(SYMBOLS, 64, 320, 8), batch, 64), sgd(0.3), None, 1),
 }
 
 

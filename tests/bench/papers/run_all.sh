@@ -6,8 +6,8 @@ set -uo pipefail
 
 readonly SCRIPTS=(redsync_fig1 oktopk_fig4_6 gspar_fig1_3 gspar_fig4 deepreduce_fig6 deepreduce_fig8 deepreduce_fig10 deepreduce_table2
   history_bits sparcml_fig1_7 sparcml_fig3 sparcml_table2 oktopk_fig5 oktopk_fig7 oktopk_fig8_12 redsync_fig5
-  auto_grid cards oktopk_fig9_13 redsync_table1 deepreduce_fig11
-  kills_loss)
+  auto_grid cards oktopk_fig9 oktopk_fig11 oktopk_fig13 redsync_table1 deepreduce_fig11
+  time_to_loss kills_loss)
 readonly SKIPPED=77
 
 # One line for each script, all together at the end.

@@ -1,0 +1,133 @@
+"""Common parts of [OkTopk22, figures 9, 11 and 13]: quality against the time of training, a network each.
+
+Seven schemes of the paper, and dense in 16 bits, as real jobs of PyTorch: a rank is a process in a network namespace
+behind 100 Mbit/s. 4 and 8 ranks, three seeds. All schemes train the same number of steps on the same batches. Sparse
+schemes are millrace.State(path="peers"); dense ones are DDP over gloo. The runs of a network take some hour on two
+cores. Finished ones are kept in out/papers/jobs, and an interrupted script continues.
+"""
+
+from experiment import panels, table
+from jobs import AXES, Jobs, a_step, curve, mean, need_namespaces, seconds_to
+
+RATE, BITS_A_MS = "100mbit", 1e5
+STEPS, SEEDS = 200, 3
+DENSE = {"Dense": {"kind": "flat"}, "DenseOvlp": {"kind": "ddp"}, "Dense 16 bits": {"kind": "ddp16"}}
+SPARSE = {"TopkA": "topk_a", "TopkDSA": "dsar_split_allgather", "gTopk": "gtopk", "Gaussiank": "gaussian_k", "Ok-Topk": "oktopk"}
+ALONE, ALONE_STEPS = {"kind": "alone"}, 20  # training without an exchange: the computation in a step
+NEAR = 0.98  # of the quality that the dense run ends with: the quality that times are compared at
+
+
+def schemes(network, density):
+    """Returns {name: scheme of job_rank.py}. The LSTM's gradients are clipped: locally, where a residual keeps the rest."""
+    clip = {"clip": 0.25} if network == "lstm" else {}
+    sparse = {name: {"kind": "mill", "options": {"path": "peers", "insecure": True, "allreduce": allreduce, "select": f"topk:{density}", **clip}}
+              for name, allreduce in SPARSE.items()}
+    return DENSE | sparse
+
+
+def trainings(here, jobs, network, density, ranks):
+    """Returns {scheme: [result of each seed]}."""
+    results, steps = {}, 4 if here.quick else STEPS
+    for seed in range(here.seed, here.seed + (1 if here.quick else SEEDS)):
+        for name, scheme in schemes(network, density).items():
+            run = {"network": network, "scheme": scheme, "ranks": ranks, "shards": 0, "rate": RATE, "steps": steps,
+                   "report_every": max(1, steps // 20), "seed": seed}
+            result = jobs.run(f"oktopk-{network}-{ranks}-{seed}", run)
+            results.setdefault(name, []).append(result)
+            print(f"  {network}, {ranks} ranks, seed {seed}, {name}: {result['rows'][-1]['seconds']:.0f} s", flush=True)
+    return results
+
+
+def computation_ms(jobs, network, ranks):
+    """Returns the milliseconds of a step without an exchange."""
+    run = {"network": network, "scheme": ALONE, "ranks": ranks, "shards": 0, "rate": RATE, "steps": ALONE_STEPS, "report_every": ALONE_STEPS, "seed": 1}
+    return 1e3 * a_step(jobs.run(f"oktopk-{network}-{ranks}-alone", run), "seconds")
+
+
+def row_of(ranks, name, results, target, computation):
+    """Returns a row of one scheme: means over its seeds. link_ms: of a step's bytes at the link's rate."""
+    times = [seconds_to(result["rows"], target) for result in results]
+    kilobytes = mean(a_step(result, "bytes") for result in results) / 1e3 / ranks
+    qualities = [result["rows"][-1]["quality"] for result in results]
+    return {"ranks": ranks, "scheme": name, "step_ms": 1e3 * mean(a_step(result, "seconds") for result in results),
+            "computation_ms": computation, "link_ms": 8e3 * kilobytes / BITS_A_MS, "step_kb": kilobytes,
+            "loss": mean(result["rows"][-1]["loss"] for result in results), "quality": mean(qualities), "least": min(qualities), "most": max(qualities),
+            "seconds": None if None in times else mean(times), "parameters": results[0]["parameters"]}
+
+
+def rows_of(jobs, network, ranks, results):
+    target = NEAR * mean(result["rows"][-1]["quality"] for result in results["Dense"])
+    computation = computation_ms(jobs, network, ranks)
+    return [row_of(ranks, name, of, target, computation) for name, of in results.items()]
+
+
+def plot(network, all_results):
+    """Returns the figure: a line of panels for each of seconds and bytes, a column for each number of ranks."""
+    keys = ("seconds", "bytes")
+    figure, axes = panels(len(keys), len(all_results), width=5.0, height=3.4)
+    for line, key in zip(axes, keys):
+        for axis, (ranks, results) in zip(line, all_results.items()):
+            for name, of in results.items():
+                axis.plot(curve(of, key), curve(of, "quality"), lw=2.0 if name == "Ok-Topk" else 1.0, ls="--" if name in DENSE else "-", label=name)
+            axis.set(title=f"{network}, {ranks} ranks, {RATE}", xlabel=AXES[key], ylabel="held-out accuracy")
+            if key == "bytes":
+                axis.set_xscale("log")
+            axis.legend(fontsize=6)
+    return figure
+
+
+def by_ranks(rows):
+    """Returns {ranks: {scheme: row}}."""
+    return {ranks: {row["scheme"]: row for row in rows if row["ranks"] == ranks} for ranks in dict.fromkeys(row["ranks"] for row in rows)}
+
+
+def ratios(rows, key):
+    """Returns the text of each other scheme's value over Ok-Topk's, a piece for each number of ranks."""
+    pieces = []
+    for ranks, of in by_ranks(rows).items():
+        least = of["Ok-Topk"][key]
+        over = (f"{name} {row[key] / least:.2f}" if row[key] else f"{name} never" for name, row in of.items() if name != "Ok-Topk")
+        pieces.append(f"{ranks} ranks: " + (", ".join(over) if least else "Ok-Topk never"))
+    return "; ".join(pieces)
+
+
+def parts(rows):
+    """Returns the text of the parts of Ok-Topk's step, a piece for each number of ranks."""
+    of = [row for row in rows if row["scheme"] == "Ok-Topk"]
+    return "; ".join(f"{row['ranks']} ranks: {row['computation_ms']:.0f}, {row['link_ms']:.0f} and "
+                     f"{row['step_ms'] - row['computation_ms'] - row['link_ms']:.0f}" for row in of)
+
+
+def gaps(all_results):
+    """Returns the text of the points that Ok-Topk is behind dense SGD, a piece for each number of ranks."""
+    pieces = []
+    for ranks, results in all_results.items():
+        dense, sparse = curve(results["Dense"], "quality"), curve(results["Ok-Topk"], "quality")
+        half, end = (100 * (dense[at] - sparse[at]) for at in (len(dense) // 2, -1))
+        pieces.append(f"{ranks} ranks: {half:.1f} and {end:.1f}")
+    return "; ".join(pieces)
+
+
+def compare(here, rows, all_results, claim):
+    here.compare(claim, f"time to {NEAR:.0%} of the dense quality, over Ok-Topk's; {ratios(rows, 'seconds')}")
+    here.compare("a step of Ok-Topk takes the least time", f"a step's time over Ok-Topk's; {ratios(rows, 'step_ms')}",
+                 f"of a step of Ok-Topk are computation, its bytes at the link's rate, and the rest, in ms; {parts(rows)}")
+    ends = (f"{ranks} ranks: " + ", ".join(f"{name} {100 * row['quality']:.1f} % ({100 * row['least']:.1f} to {100 * row['most']:.1f})" for name, row in of.items())
+            for ranks, of in by_ranks(rows).items())
+    here.compare("the quality of Ok-Topk is close to that of dense SGD", "held-out accuracy after the same steps; " + "; ".join(ends),
+                 f"a residual delays a sparse scheme's steps: points that Ok-Topk is behind dense at half of the steps, and at their end; {gaps(all_results)}")
+
+
+def run_figure(here, network, density, claim):
+    """Runs one figure: its network of job_rank.py, the share of the entries that sparse schemes send, and the paper's claim on time."""
+    need_namespaces()
+    jobs = Jobs(here)
+    all_results = {ranks: trainings(here, jobs, network, density, ranks) for ranks in ([2] if here.quick else [4, 8])}
+    rows = [row for ranks, results in all_results.items() for row in rows_of(jobs, network, ranks, results)]
+    table(rows, [("ranks", "ranks", "d"), ("scheme", "scheme", "s"), ("step_ms", "ms a step", ".0f"), ("computation_ms", "computation", ".0f"),
+                 ("link_ms", "bytes", ".0f"), ("step_kb", "kB a rank and step", ".0f"), ("loss", "loss", ".3f"), ("quality", "accuracy", ".3f"),
+                 ("seconds", "s to target", ".1f")])
+    compare(here, rows, all_results, claim)
+    here.finish(plot(network, all_results), {"network": network, "density": density, "rate": RATE, "commits": sorted(jobs.commits), "rows": rows,
+                                             "curves": {f"{ranks} ranks, {name}": [result["rows"] for result in of]
+                                                        for ranks, results in all_results.items() for name, of in results.items()}})

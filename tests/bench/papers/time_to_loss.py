@@ -1,0 +1,110 @@
+#!/usr/bin/python3
+"""Time to the dense run's loss + 1 %: a transformer of 10 M parameters behind 100 Mbit/s.
+
+    tests/bench/papers/time_to_loss.py [--quick] [--out FOLDER] [--programs FOLDER] [--seed N]
+
+Real jobs of PyTorch: 4 ranks, and 4 shards for the sparse schemes, each a process in a network namespace. Dense is DDP
+over gloo in 16 bits: bf16, or fp16 where this torch's gloo lacks bf16. All schemes train the same steps on the same
+batches. The runs take an hour on two cores; finished ones are kept in out/papers/jobs.
+"""
+
+from experiment import Experiment, panels, table
+from jobs import AXES, Jobs, a_step, curve, mean, need_namespaces, seconds_to
+from peers import PROGRAM
+
+RANKS, SHARDS, RATE = 4, 4, "100mbit"
+NETWORK, MOMENTUM = "transformer10m", 0.9
+STEPS, ALONE_STEPS, SEEDS, REPORTS = 400, 20, 3, 40
+WITHIN = 1.01  # of the loss that the dense run ends with
+DENSE = "dense, 16 bits"
+
+
+def through_shards(select, **options):
+    return {"kind": "mill", "options": {"select": select, "codec_up": "gap+qsgd4", "codec_down": "gap+qsgd4", **options}}
+
+
+SCHEMES = {
+    DENSE: {"kind": "ddp16"},
+    "5 %": through_shards("topk:0.05"),
+    "3 %": through_shards("topk:0.03"),
+    "10 %, and of the sum": through_shards("topk:0.1", reselect="topk:0.1"),
+}
+
+
+def train(here, jobs, name, scheme, seed):
+    """Returns the result of one training."""
+    steps = 4 if here.quick else ALONE_STEPS if scheme["kind"] == "alone" else STEPS
+    run = {"network": NETWORK, "scheme": scheme, "ranks": RANKS, "shards": SHARDS if scheme["kind"] == "mill" else 0, "rate": RATE,
+           "steps": steps, "report_every": max(1, steps // REPORTS), "seed": seed, "momentum": MOMENTUM}
+    result = jobs.run(f"loss-{seed}", run)
+    end = result["rows"][-1]
+    print(f"  seed {seed}, {name}: loss {end['loss']:.3f}, {end['seconds']:.0f} s", flush=True)
+    return result
+
+
+def seconds_to_loss(rows, loss):
+    """Returns the time at which a training first has at most this loss, or None."""
+    return seconds_to([{**row, "quality": -row["loss"]} for row in rows], -loss)
+
+
+def targets(dense):
+    """Returns the loss that the schemes are compared at, of each seed."""
+    return [WITHIN * result["rows"][-1]["loss"] for result in dense]
+
+
+def times_to(results, losses):
+    return [seconds_to_loss(result["rows"], loss) for result, loss in zip(results, losses)]
+
+
+def row_of(name, results, dense):
+    """Returns a row of one scheme: means over its seeds. faster: the dense run's time to the same loss over its own; least: of the seeds."""
+    times, dense_times = times_to(results, targets(dense)), times_to(dense, targets(dense))
+    row = {"scheme": name, "step_ms": 1e3 * mean(a_step(result, "seconds") for result in results),
+           "step_kb": mean(a_step(result, "bytes") for result in results) / 1e3 / RANKS, "loss": mean(result["rows"][-1]["loss"] for result in results),
+           "seconds": None, "faster": None, "least": None}
+    if None not in times:
+        ratios = [of_dense / time for of_dense, time in zip(dense_times, times)]
+        row |= {"seconds": mean(times), "faster": mean(ratios), "least": min(ratios)}
+    return row
+
+
+def plot(all_results):
+    """Returns the figure: the loss of each scheme against each axis."""
+    figure, axes = panels(1, len(AXES))
+    for axis, (key, label) in zip(axes[0], AXES.items()):
+        for name, results in all_results.items():
+            axis.plot(curve(results, key), curve(results, "loss"), label=name, ls="--" if name == DENSE else "-")
+        axis.axhline(mean(targets(all_results[DENSE])), color="gray", lw=0.8)
+        axis.set(title=f"transformer, {RANKS} ranks, {RATE}", xlabel=label, ylabel="held-out loss")
+        if key == "bytes":
+            axis.set_xscale("log")
+        axis.legend(fontsize=7)
+    return figure
+
+
+def compare(here, rows, computation):
+    pieces = ", ".join(f"{row['scheme']} {row['faster']:.2f} (least of the seeds {row['least']:.2f})" if row["faster"] else f"{row['scheme']} never"
+                       for row in rows if row["scheme"] != DENSE)
+    parts = "; ".join(f"{row['scheme']}: {row['step_ms']:.0f}" for row in rows)
+    here.compare("no claim of a paper; the goal is 5 x faster to the loss that dense in 16 bits ends with + 1 %",
+                 f"speed over dense to that loss: {pieces}", f"a step's ms; {parts}; without an exchange: {computation:.0f}")
+
+
+def main():
+    here = Experiment("time_to_loss", "Time to the loss of dense training behind 100 Mbit/s", "No figure of a paper", PROGRAM)
+    need_namespaces()
+    jobs = Jobs(here)
+    seeds = range(here.seed, here.seed + (1 if here.quick else SEEDS))
+    all_results = {name: [train(here, jobs, name, scheme, seed) for seed in seeds] for name, scheme in SCHEMES.items()}
+    alone = train(here, jobs, "no exchange", {"kind": "alone"}, here.seed)
+    rows = [row_of(name, results, all_results[DENSE]) for name, results in all_results.items()]
+    table(rows, [("scheme", "scheme", "s"), ("step_ms", "ms a step", ".0f"), ("step_kb", "kB a rank and step", ".0f"), ("loss", "loss", ".3f"),
+                 ("seconds", "s to the loss", ".1f"), ("faster", "faster", ".2f"), ("least", "least", ".2f")])
+    compare(here, rows, 1e3 * a_step(alone, "seconds"))
+    here.finish(plot(all_results), {"ranks": RANKS, "shards": SHARDS, "rate": RATE, "parameters": alone["parameters"], "dense": all_results[DENSE][0]["note"],
+                                    "commits": sorted(jobs.commits), "rows": rows,
+                                    "curves": {name: [result["rows"] for result in results] for name, results in all_results.items()}})
+
+
+if __name__ == "__main__":
+    main()
