@@ -143,7 +143,8 @@ def rounds():
         "millrace-bench worker --dimension 16777216 --density 0.01 --json",
         (Figure("one thread, in passes over the gradient", row("dense_1_thread", "ratio_to_memory_pass")),
          Figure("one thread, ms", row("dense_1_thread", "round_ms")),
-         Figure("one thread over two", row("dense_1_thread", "round_ms"), Goal(AT_LEAST, 1.6), over=row("dense_2_threads", "round_ms"))))
+         Figure("one thread over two", row("dense_1_thread", "round_ms"), Goal(AT_LEAST, 1.6), over=row("dense_2_threads", "round_ms")),
+         Figure("the same of a plain addition of the gradient", row("dense_1_thread", "addition_ms"), over=row("dense_2_threads", "addition_ms"))))
     serve = "millrace-bench serve --workers 4 --shards 2 --dimension 16777216 --density 0.01 --rounds 50"
     ddp_schemes = (("f32", "gloo, f32"), ("16_bits", "gloo, 16 bits"), ("millrace", "Millrace"), ("millrace_reselect", "Millrace, 1 % returns"))
     yield Measurement(
