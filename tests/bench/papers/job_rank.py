@@ -8,6 +8,7 @@ the quality on held-out data, and the seconds of the steps so far, without the r
 """
 
 import json
+import os
 import sys
 import time
 
@@ -25,6 +26,7 @@ from char_transformer import CharTransformer, half_precision_hook, read_text, wi
 
 SYMBOLS = 65  # of Tiny Shakespeare
 HELD_OUT_WINDOWS = 64
+BUCKET_MB = 25  # of DDP: its default
 
 
 class Block(nn.Module):
@@ -115,16 +117,16 @@ class Exchange:
     mill   a State, with millrace.hook. Where its options clip, updates are not clipped.
     """
 
-    def __init__(self, model, scheme, servers, job):
+    def __init__(self, model, scheme, servers, bucket_mb):
         self.note, self.mill = "", None
         self.flat = scheme["kind"] == "flat"
-        self.model = model if scheme["kind"] in ("alone", "flat") else DistributedDataParallel(model)
+        self.model = model if scheme["kind"] in ("alone", "flat") else DistributedDataParallel(model, bucket_cap_mb=bucket_mb)
         if scheme["kind"] == "ddp16":
             self.note, chosen = half_precision_hook()
             self.model.register_comm_hook(None, chosen)
         if scheme["kind"] == "mill":
             import millrace
-            self.mill = millrace.State(servers, job=job, model=self.model, **scheme["options"])
+            self.mill = millrace.State(servers, job="papers", model=self.model, **scheme["options"])
             self.model.register_comm_hook(self.mill, millrace.hook)
 
     def backward(self, loss):
@@ -149,7 +151,7 @@ def train(run):
     torch.manual_seed(run["seed"])
     make, optimizer_of, norm, batch = NETWORKS[run["network"]]
     task = make(run.get("batch", batch))
-    exchange = Exchange(task.model, run["scheme"], run.get("servers"), "papers")
+    exchange = Exchange(task.model, run["scheme"], run.get("servers"), run.get("bucket_mb", BUCKET_MB))
     options = run["scheme"].get("options", {})
     norm = None if "clip" in options else norm
     optimizer = optimizer_of(task.model.parameters(), run.get("momentum", 0.0), "momentum" in options)
@@ -160,8 +162,10 @@ def train(run):
             dist.barrier()
             if rank == 0:
                 task.model.eval()
+                torch.set_num_threads(len(os.sched_getaffinity(0)))  # the other ranks wait
                 with torch.no_grad():
                     loss, quality = task.report(task.model)
+                torch.set_num_threads(1)
                 task.model.train()
                 say({"step": step, "loss": loss, "quality": quality, "seconds": seconds})
             dist.barrier()

@@ -4,7 +4,7 @@
     jobs.py RUN-FILE        runs one training within a lab (deploy/netlab.sh run); the scripts of figures call it
 
 A run is the object that job_rank.py takes, with "ranks", "shards" and "rate". Runs are kept in a folder, so that an
-interrupted script continues.
+interrupted script continues. With --out results/ they are committed: a script of hours is run in pieces.
 """
 
 import hashlib
@@ -63,13 +63,15 @@ def need_namespaces():
 
 
 class Jobs:
-    """Runs trainings with the programs of an Experiment, and keeps their results in out/papers/jobs/NAME-HASH.json.
+    """Runs trainings with the programs of an Experiment, and keeps their results in OUT/jobs/NAME-HASH.json.
 
     The package of Python is in the programs' ../python. commits: of the programs of all results so far.
     """
 
     def __init__(self, here):
-        self.here, self.folder, self.commits = here, ROOT / "out/papers/jobs", set()
+        self.here, self.commits = here, set()
+        self._trial = tempfile.TemporaryDirectory(prefix="millrace-jobs-") if here.quick else None  # a trial run reuses none
+        self.folder = Path(self._trial.name) if self._trial else here.out / "jobs"
         self.folder.mkdir(parents=True, exist_ok=True)
 
     def run(self, name, run):

@@ -7,7 +7,7 @@ A CNN, a ResNet-8 and an LSTM as real jobs of PyTorch: 4 ranks and 2 shards, eac
 behind 1 Gbit/s. Three seeds. CNNs train with Nesterov's momentum, the LSTM with clipping, as in the paper. SGD is DDP
 over gloo, in f32 and in 16 bits. The compressed schemes correct for the momentum, and their first steps are dense.
 Density 0.1 %; the output layer is not quantized. The runs take an hour on two cores. Finished ones are kept in
-out/papers/jobs.
+OUT/jobs.
 """
 
 from experiment import Experiment, panels, table
