@@ -1,12 +1,15 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include "kernels/base/check.h"
+#include "kernels/base/retained.h"
 #include "kernels/cuda/accumulator.h"
 #include "kernels/cuda/thresholds.h"
 #include "kernels/select/select.h"
@@ -35,6 +38,7 @@ class SumSelector {
     const std::optional<double> density = warm_up_density(spec_, dimension_, step);
     if (density == 1.0) return sum.select_at_least(std::numeric_limits<float>::denorm_min());
     if (density != density_) begin(density);
+    begun_ = true;
     switch (spec_.selection) {
       case SelectionId::kThreshold: return sum.select_at_least(threshold_in_f32(spec_.threshold));
       case SelectionId::kThresholdReuse: return reuse_.select(queue, sum.values(), dimension_);
@@ -49,7 +53,43 @@ class SumSelector {
     }
   }
 
+  /// Returns the state that Selector::retained() of the specification returns.
+  Retained retained() const {
+    if (spec_.warm_up == WarmUp::kNone) return retained_of_stage();
+    if (!begun_) return {};
+    Retained out{std::bit_cast<uint64_t>(density_.value_or(0))};
+    append_list(out, retained_of_stage());
+    return out;
+  }
+  /// Continues with it. Errors  invalid_argument. Nothing changes then.
+  Status restore_retained(std::span<const uint64_t> retained) {
+    if (spec_.warm_up == WarmUp::kNone) return restore_stage(retained);
+    SumSelector restored(spec_, dimension_);
+    if (!retained.empty()) {
+      RetainedReader reader(retained);
+      const double density = std::bit_cast<double>(reader.next(0, std::bit_cast<uint64_t>(1.0)));
+      const std::span<const uint64_t> of_stage = reader.list();
+      if (Status status = reader.end(); !status) return status;
+      if (density != 0) restored.begin(density);
+      restored.begun_ = true;
+      if (Status status = restored.restore_stage(of_stage); !status) return status;
+    }
+    *this = std::move(restored);
+    return {};
+  }
+
  private:
+  Retained retained_of_stage() const {
+    if (spec_.selection == SelectionId::kThresholdReuse) return reuse_.retained();
+    return spec_.selection == SelectionId::kSampled ? sampled_.retained() : Retained{};
+  }
+
+  Status restore_stage(std::span<const uint64_t> retained) {
+    if (spec_.selection == SelectionId::kThresholdReuse) return reuse_.restore_retained(retained);
+    if (spec_.selection == SelectionId::kSampled) return sampled_.restore_retained(retained);
+    return RetainedReader(retained).end();
+  }
+
   /// Another stage of the warm-up: the state of the one before is of another k.
   void begin(std::optional<double> density) {
     SelectionSpec spec = spec_;
@@ -67,6 +107,7 @@ class SumSelector {
   uint64_t dimension_;
   uint64_t k_;
   std::optional<double> density_;  ///< of k_; none: the specification's own
+  bool begun_ = false;             ///< a step has selected; dense steps do not
   ThresholdReuse<Queue> reuse_;
   Sampled<Queue> sampled_;
 };

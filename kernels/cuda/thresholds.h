@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <optional>
+#include <span>
 
+#include "kernels/base/retained.h"
 #include "kernels/cuda/k_to_2k.h"
 #include "kernels/cuda/tail_sums.h"
 #include "kernels/threshold/gaussian_search.h"
@@ -34,6 +36,9 @@ class ThresholdReuse {
     if (threshold_.accept(found->found, k)) return std::move(found->selected);
     return evaluate(queue, values, n, k);
   }
+
+  Retained retained() const { return threshold_.retained(); }
+  Status restore_retained(std::span<const uint64_t> retained) { return threshold_.restore_retained(retained); }
 
  private:
   Result<Positions<Queue>> evaluate(Queue& queue, const float* values, uint64_t n, uint64_t k) {
@@ -86,6 +91,9 @@ class Sampled {
     threshold_.keep(searched->key);
     return std::move(searched->selected);
   }
+
+  Retained retained() const { return threshold_.retained(); }
+  Status restore_retained(std::span<const uint64_t> retained) { return threshold_.restore_retained(retained); }
 
  private:
   uint64_t k_;

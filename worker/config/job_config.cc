@@ -251,8 +251,9 @@ Status check_worker(const JobConfig& job, const WorkerConfig& worker) {
   if (job.guarantees.reproducible && by_server && (worker.returns || !worker.load_path.empty())) {
     return fail(
         ErrorCode::kUnsupported,
-        fmt::format("{} in a reproducible job: the exponents of its grid are in no saved state and no snapshot; "
-                    "start the job again, from the weights of the last run",
+        fmt::format("{} in a reproducible job: the exponents of its grid are in no file of save() and no snapshot; "
+                    "start the job again, from the weights of the last run, and where the program saved them from "
+                    "residuals, velocities and retained() of all workers",
                     worker.returns ? "returns" : "load_path"));
   }
   if (by_server && !worker.rack.empty()) {

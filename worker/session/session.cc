@@ -120,6 +120,7 @@ void Session::check(const JobConfig& job, const WorkerConfig& me, const std::vec
 namespace {
 
 using std::chrono::milliseconds;
+using worker::IdleTensor;
 using worker::PushSlot;
 using worker::SessionShell;
 
@@ -251,9 +252,34 @@ uint64_t Session::steps_applied(size_t tensor) { return take(impl_->steps_applie
 SessionStatus Session::status() const { return impl_->status(); }
 
 SparseEntries Session::take_residual(size_t tensor) { return entries_of(take(impl_->take_residual(tensor))); }
-SparseEntries Session::take_velocity(size_t tensor) { return entries_of(take(impl_->take_velocity(tensor))); }
+SparseEntries Session::take_velocity(size_t tensor) {
+  Stream taken;
+  must(impl_->while_idle(tensor, [&](const IdleTensor& idle) -> Status {
+    taken = idle.take_velocity();
+    return {};
+  }));
+  return entries_of(taken);
+}
 void Session::restore(size_t tensor, const SparseEntries& residual, const SparseEntries& velocity) {
   must(impl_->restore(tensor, residual, velocity));
+}
+std::vector<uint64_t> Session::retained(size_t tensor) {
+  std::vector<uint64_t> numbers;
+  must(impl_->while_idle(tensor, [&](const IdleTensor& idle) -> Status {
+    numbers = idle.retained();
+    return {};
+  }));
+  return numbers;
+}
+bool Session::restore_retained(size_t tensor, std::span<const uint64_t> numbers) {
+  bool fits = false;
+  must(impl_->while_idle(tensor, [&](const IdleTensor& idle) -> Status {
+    const Result<bool> restored = idle.restore_retained(numbers);
+    if (!restored) return std::unexpected(restored.error());
+    fits = *restored;
+    return {};
+  }));
+  return fits;
 }
 
 PulledSteps Session::pull(size_t tensor, std::span<float> out, const PullOptions& options) {

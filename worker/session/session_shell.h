@@ -96,8 +96,11 @@ class SessionShell {
   SessionStatus status() const;
   /// Returns the error that the session has ended with.
   std::optional<Error> error() const;
+  /// Calls `body` on the session's thread while no caller fills a slot of the tensor's bucket.
+  ///
+  /// Errors  invalid_argument: a push has not reached the core yet, or a step is in flight. Those of `body`.
+  CallStatus while_idle(size_t tensor, const std::function<Status(const IdleTensor&)>& body);
   CallResult<Stream> take_residual(size_t tensor);
-  CallResult<Stream> take_velocity(size_t tensor);
   CallStatus restore(size_t tensor, const SparseEntries& residual, const SparseEntries& velocity);
   Stats stats();
   CallStatus save(const std::string& path);
@@ -123,10 +126,6 @@ class SessionShell {
   uint64_t dimension_of(size_t tensor) const { return core_.spec().tensors[tensor].dimension; }
 
  private:
-  /// Calls `body` on the session's thread while no caller fills a slot of the tensor's bucket.
-  /// Errors  invalid_argument: a push has not reached the core yet. Those of `body`.
-  CallStatus while_idle(size_t tensor, const std::function<Status(const IdleTensor&)>& body);
-
   /// Holds the state that a caller needs to push a tensor.
   struct Gate {
     uint32_t bucket = 0;

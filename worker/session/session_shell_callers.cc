@@ -382,16 +382,6 @@ CallResult<Stream> SessionShell::take_residual(size_t tensor) {
   return taken;
 }
 
-CallResult<Stream> SessionShell::take_velocity(size_t tensor) {
-  Stream taken;
-  const CallStatus done = while_idle(tensor, [&](const IdleTensor& idle) -> Status {
-    taken = idle.take_velocity();
-    return {};
-  });
-  if (!done) return std::unexpected(done.error());
-  return taken;
-}
-
 CallStatus SessionShell::restore(size_t tensor, const SparseEntries& residual, const SparseEntries& velocity) {
   if (auto valid = check_tensor(tensor); !valid) return std::unexpected(valid.error());
   if (!all_finite(residual.values) || !all_finite(velocity.values))

@@ -302,6 +302,13 @@ def saved_and_resumed_with_thresholds(ranks):
         saved_and_resumed(ranks, **more)
 
 
+def saved_and_resumed_over_shards(ranks):
+    """Over shards a saved state has the thresholds of selections, the steps of a warm-up, and the exponents of a grid."""
+    for more in ({"select": "threshold_reuse:0.01:5"}, {"select": "topk:0.01:warm_up=8"}, {"reproducible": True},
+                 {"select": "threshold_reuse:0.01:5", "reproducible": True, "momentum": "correction:0.9"}):
+        saved_and_resumed(ranks, **more)
+
+
 def saved_and_resumed_with_clip(ranks):
     """A saved residual is not clipped once more."""
     saved_and_resumed(ranks, clip=0.5)
@@ -571,7 +578,7 @@ def momentum_for_another_number_of_ranks(ranks):
 ALL = (lossless, bucket_views, static_graph, unused_parameters, tied_weights, double_precision, accumulation,
        frozen_parameters, groups_and_clipping, infinite_gradients, infinite_gradients_under_topk, topk_trains, names_by_hand,
        saved_and_resumed, error_in_the_hook)
-REAL = (clipping, saved_and_resumed_with_clip, saved_and_resumed_with_momentum, timeout_is_a_job_error, other_number_of_workers,
+REAL = (clipping, saved_and_resumed_over_shards, saved_and_resumed_with_clip, saved_and_resumed_with_momentum, timeout_is_a_job_error, other_number_of_workers,
         verdict_of_the_planner, copies_and_metrics, copies_are_counted, other_number_of_shards, same_bits_over_peers, forked_loaders, skipped_steps_of_a_reproducible_job, skipped_steps_with_momentum)
 OVER_PEERS = (lossless, bucket_views, static_graph, unused_parameters, tied_weights, frozen_parameters, groups_and_clipping, names_by_hand,
               accumulation, double_precision, infinite_gradients, infinite_gradients_under_topk, copies_are_counted, verdict_of_the_planner,

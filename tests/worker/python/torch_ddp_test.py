@@ -163,12 +163,14 @@ import os, signal, sys
 import torch_required
 import torch, torch.distributed as dist
 import millrace
-rank, kind, folder = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+rank, kind, folder, servers = int(sys.argv[1]), *sys.argv[2:]
+options = {"servers": servers, "job": kind, "select": "threshold_reuse:0.01:5", "reproducible": True}
+if servers == "peers":
+    options = {"path": "peers", "allreduce": "oktopk:thresholds_period=4:boundaries_period=5:boundaries=pooled"}
 dist.init_process_group("gloo", init_method=f"file://{folder}/store.{kind}", rank=rank, world_size=2)
 torch.manual_seed(1)
 ddp = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 200))
-mill = millrace.State(path="peers", select="topk:0.01", momentum="correction:0.9",
-                      allreduce="oktopk:thresholds_period=4:boundaries_period=5:boundaries=pooled")
+mill = millrace.State(momentum="correction:0.9", **options)
 ddp.register_comm_hook(mill, millrace.hook)
 optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
 path, first = f"{folder}/rank{rank}.pt", 0
@@ -230,15 +232,17 @@ class Programs(unittest.TestCase):
 
     def test_KilledAndResumed_HasTheBitsOfNoInterruption(self):
         ends = {"whole": 0, "killed": -signal.SIGKILL, "resumed": 0, "forgetful": 0}
-        for kind, code in ends.items():
-            ranks = [python(RESUMED, rank, kind, self.folder.name) for rank in range(2)]
-            for process in ranks:
-                text = process.communicate(timeout=TIMEOUT_S)[0]
-                self.assertEqual(process.returncode, code, f"{kind}: {text}")
-        for rank in range(2):
-            whole, resumed, forgetful = (torch.load(f"{self.folder.name}/{kind}{rank}.pt") for kind in ("whole", "resumed", "forgetful"))
-            self.assertTrue(all(map(torch.equal, whole, resumed)), f"rank {rank}: an interruption changed the parameters")
-            self.assertFalse(all(map(torch.equal, whole, forgetful)), "no threshold was reused: the test shows nothing")
+        for servers in ("peers", self.shards.servers):
+            with self.subTest(servers=servers), tempfile.TemporaryDirectory() as folder:
+                for kind, code in ends.items():
+                    ranks = [python(RESUMED, rank, kind, folder, servers) for rank in range(2)]
+                    for process in ranks:
+                        text = process.communicate(timeout=TIMEOUT_S)[0]
+                        self.assertEqual(process.returncode, code, f"{kind}: {text}")
+                for rank in range(2):
+                    whole, resumed, forgetful = (torch.load(f"{folder}/{kind}{rank}.pt") for kind in ("whole", "resumed", "forgetful"))
+                    self.assertTrue(all(map(torch.equal, whole, resumed)), f"rank {rank}: an interruption changed the parameters")
+                    self.assertFalse(all(map(torch.equal, whole, forgetful)), "no threshold was reused: the test shows nothing")
 
     def test_EndWithoutFinish_LeavesTheJobAsFinished(self):
         for process in self.start("ends"):

@@ -138,6 +138,8 @@ class FailsLater final : public worker::DeviceResidual {
   }
   Result<Stream> copy(const worker::DeviceGradient& gradient) const override { return works_->copy(gradient); }
   void forget() override { works_->forget(); }
+  Retained retained() const override { return works_->retained(); }
+  Status restore_retained(std::span<const uint64_t> numbers) override { return works_->restore_retained(numbers); }
   Status status() const override { return status_; }
 
  private:

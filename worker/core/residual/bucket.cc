@@ -100,9 +100,14 @@ bool Bucket::staged_alone() const {
          std::ranges::all_of(returned_, nothing);
 }
 
-Status Bucket::select(uint64_t step, float clip, uint64_t draws) {
+Status Bucket::select(uint64_t step_of_job, float clip, uint64_t draws) {
   MILLRACE_CHECK(parts_left_ == 0, parts_left_);
   MILLRACE_CHECK(std::ranges::all_of(slots_, [](const auto& slot) { return slot->filled_; }));
+  // A worker whose first step is a later one has joined a running job, and follows its numbers.
+  if (resumes_at_ && (steps_ > 0 || step_of_job == 0)) steps_before_ = *resumes_at_ - step_of_job;
+  resumes_at_.reset();
+  const uint64_t step = steps_before_ + step_of_job;
+  steps_ = step + 1;
   const Values values = staged_alone() ? Values::kKnownFinite : Values::kUnknown;
   if (enters_in_select()) {
     let_enter(clip);

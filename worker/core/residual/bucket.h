@@ -87,6 +87,7 @@ class Bucket {
   /// (protocol::step_sends()) sends everything and draws nothing.
   ///
   /// clip      factor for the slots' gradients before they enter; 1 where the job does not clip.
+  /// step      the job's. Draws, signs, warm-ups and masks add the steps of a restored state (IdleTensor).
   /// draws     names the random sequence of the selection. With equal sequences all workers would omit the same
   ///           entries.
   /// REQUIRES  every slot was filled for this step; the step before is coded whole.
@@ -210,6 +211,7 @@ class Bucket {
 
  private:
   friend class PushSlot;
+  friend struct IdleTensor;
   /// Holds a coded piece: the differences selected - sent return.
   struct Recoded {
     Stream selected;
@@ -317,8 +319,11 @@ class Bucket {
   std::optional<Velocity> velocity_;    ///< jobs with momentum
   /// Whether shards may leave entries out of an update.
   protocol::UpdateCarries update_ = protocol::UpdateCarries::kWholeSum;
-  bool uncompressed_ = false;       ///< the step that select() took out is sent uncompressed
-  std::optional<BucketGrid> grid_;  ///< reproducible jobs whose updates come from shards
+  uint64_t steps_ = 0;         ///< of the last selection, and one; with those of a restored state
+  uint64_t steps_before_ = 0;  ///< saved steps: added to the job's number of a step
+  std::optional<uint64_t> resumes_at_ = std::nullopt;  ///< restored number of the next step
+  bool uncompressed_ = false;                          ///< the step that select() took out is sent uncompressed
+  std::optional<BucketGrid> grid_;                     ///< reproducible jobs whose updates come from shards
 
   std::mutex fill_;  ///< held while a lone tensor's slot is filled into residual_
   std::unique_ptr<Quarantine> quarantine_;

@@ -34,6 +34,7 @@ Status Bucket::move_to_device(const MakeDeviceResidual& make) {
   auto made = make(select_spec_, dimension_);
   if (!made) return std::unexpected(made.error());
   if (auto there = (*made)->status(); !there) return there;
+  if (auto restored = (*made)->restore_retained(selector_->retained()); !restored) return restored;
   if (!residual_.is_empty()) {
     if (auto moved = (*made)->add(residual_.view(), 0); !moved) return moved;
   }
@@ -46,8 +47,9 @@ Status Bucket::leave_device() {
   auto all = device_->copy();
   if (!all) return std::unexpected(all.error());
   residual_.add(std::move(*all));
+  const Status restored = selector_->restore_retained(device_->retained());
   device_.reset();
-  return {};
+  return restored;
 }
 
 void Bucket::add_on_device(const StreamView& stream, uint64_t begin) {

@@ -38,6 +38,10 @@ void BucketGrid::observe(size_t at, const StreamView& sums) {
   grid_.end_step();
 }
 
+Status BucketGrid::restore_retained(std::span<const uint64_t> retained, uint64_t dimension) {
+  return grid_.restore_retained(retained, (dimension + grid_.block_indices() - 1) / grid_.block_indices());
+}
+
 Stream grid_returns(const BucketGrid::Rounded& rounded, const StreamView* carried, std::vector<size_t>& lost_again) {
   const Stream& selected = rounded.selected;
   Stream back = Stream::empty(selected.dimension);

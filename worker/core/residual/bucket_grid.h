@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/base/buffer.h"
+#include "kernels/base/retained.h"
 #include "kernels/grid/block_grid.h"
 #include "kernels/stream/stream.h"
 #include "protocol/job/job_spec.h"
@@ -42,6 +43,9 @@ class BucketGrid {
   /// Takes the step's update of part `at`: its sums, indices local to the part. The last part's update ends the step.
   void observe(size_t at, const StreamView& sums);
   const BlockGrid& grid() const { return grid_; }
+  /// Return and replace the exponents (BlockGrid). Between steps.
+  Retained retained() const { return grid_.retained(); }
+  Status restore_retained(std::span<const uint64_t> retained, uint64_t dimension);
 
  private:
   BlockGrid grid_;

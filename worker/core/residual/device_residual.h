@@ -3,8 +3,10 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 
 #include "kernels/base/result.h"
+#include "kernels/base/retained.h"
 #include "kernels/select/select.h"
 #include "kernels/stream/stream.h"
 #include "protocol/job/job_spec.h"
@@ -48,6 +50,10 @@ class DeviceResidual {
   virtual Result<Stream> copy(const DeviceGradient& gradient) const = 0;
   /// Takes all values out.
   virtual void forget() = 0;
+  /// Return and replace the state of the selection, as Selector does: numbers of the host's selector of the same
+  /// specification. They are in the host's memory, also after an error.
+  virtual Retained retained() const = 0;
+  virtual Status restore_retained(std::span<const uint64_t> retained) = 0;
   /// Returns the device's first error, without a wait. Of one that was just made: also that there was no memory for it.
   virtual Status status() const = 0;
 };

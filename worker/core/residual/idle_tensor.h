@@ -1,6 +1,10 @@
 #pragma once
 
+#include <cstdint>
+#include <span>
+
 #include "kernels/base/result.h"
+#include "kernels/base/retained.h"
 #include "kernels/stream/stream.h"
 #include "worker/core/residual/bucket.h"
 
@@ -20,6 +24,15 @@ struct IdleTensor {
   ///
   /// Errors   invalid_argument: a velocity in a job without momentum. Nothing is restored then.
   Status restore(Stream&& residual, const StreamView& velocity) const;
+
+  /// Returns the state of the tensor's bucket beside residual and velocity that later steps depend on. It is of steps,
+  /// selection and grid.
+  Retained retained() const;
+  /// Continues with that state of an earlier job. The next step has the number behind its steps in draws, signs,
+  /// warm-ups and masks. Returns false, and changes nothing, where that job had other settings.
+  ///
+  /// Errors   invalid_argument: it is no such state. Nothing changes then.
+  Result<bool> restore_retained(std::span<const uint64_t> retained) const;
 };
 
 }  // namespace millrace::worker

@@ -63,6 +63,9 @@ class QueueResidual final : public DeviceResidual {
     sum_.forget();
   }
 
+  Retained retained() const override { return selector_.retained(); }
+  Status restore_retained(std::span<const uint64_t> retained) override { return selector_.restore_retained(retained); }
+
   Status status() const override { return queue_->status(); }
 
  private:

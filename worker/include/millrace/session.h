@@ -225,6 +225,19 @@ class MILLRACE_API Session {
   /// Errors   those of take_residual(). non_finite. invalid_argument: an index behind the tensor; a velocity in a job
   ///          without momentum.
   void restore(size_t tensor, const SparseEntries& residual, const SparseEntries& velocity = {});
+  /// Returns the numbers that later steps of the tensor depend on beside residual and velocity. They are of its steps,
+  /// of its selection, and of a reproducible job's grid. Tensors that travel together have the same ones.
+  ///
+  /// Errors   those of take_residual().
+  std::vector<uint64_t> retained(size_t tensor);
+  /// Continues with the numbers of an earlier job. Residual and velocity are restored by restore(). If all workers of a
+  /// reproducible job restore both, it has the bits of a job without the interruption, for dense gradients. Exceptions:
+  /// with `reselect` the first update has the whole sum; over path switch exponents start from their first values.
+  ///
+  /// Returns  false, and changes nothing, where that job had other settings: workers, seed, path, grid, select or
+  ///          dimension.
+  /// Errors   those of take_residual(). invalid_argument: other numbers; nothing changes then.
+  bool restore_retained(size_t tensor, std::span<const uint64_t> numbers);
 
   /// Writes the weights that the shards hold, of a job with a store. pull writes the whole tensor, pull_range [begin,
   /// begin + out.size()), pull_indices those of a list of indices. pull_rows writes rows of a table (push_rows), and

@@ -185,6 +185,23 @@ class Session:
         """
         self._session.restore(self._place(tensor), (residual[0], residual[1]), (velocity[0], velocity[1]))
 
+    def retained(self, tensor: TensorKey) -> List[int]:
+        """Returns the numbers that later steps of the tensor depend on beside residual and velocity.
+
+        They are of its steps, of its selection, and of a reproducible job's grid.
+        Errors  those of take_residual().
+        """
+        return self._session.retained(self._place(tensor))
+
+    def restore_retained(self, tensor: TensorKey, numbers: Sequence[int]) -> bool:
+        """Continues with the numbers of an earlier job, so that with residual and velocity the same bits follow.
+
+        That holds in reproducible jobs without option reselect, if all workers restore. Returns False, and changes
+        nothing, where that job had other settings: workers, seed, path, grid, select or dimension.
+        Errors  those of take_residual(). invalid_argument: other numbers; nothing changes then.
+        """
+        return self._session.restore_retained(self._place(tensor), list(numbers))
+
     def pull(self, tensor: TensorKey, out: Any, at_least_step: int = 0,
              timeout: Optional[float] = DEFAULT_TIMEOUT_S) -> PulledSteps:
         """Writes the weights that the shards hold, of a job with a store.

@@ -207,6 +207,14 @@ void PythonSession::restore(size_t tensor, const py::tuple& residual, const py::
   call([&](Session& session) { session.restore(tensor, of_residual, of_velocity); });
 }
 
+std::vector<uint64_t> PythonSession::retained(size_t tensor) {
+  return call([&](Session& session) { return session.retained(tensor); });
+}
+
+bool PythonSession::restore_retained(size_t tensor, const std::vector<uint64_t>& numbers) {
+  return call([&](Session& session) { return session.restore_retained(tensor, numbers); });
+}
+
 py::object PythonSession::pull(size_t tensor, std::optional<uint64_t> begin, py::handle out, uint64_t at_least_step,
                                double timeout_s) {
   const Counted counted(calls_);
@@ -314,6 +322,8 @@ void bind_session(py::module_& module) {
       .def("take_residual", &PythonSession::take_residual, arg("tensor"))
       .def("take_velocity", &PythonSession::take_velocity, arg("tensor"))
       .def("restore", &PythonSession::restore, arg("tensor"), arg("residual"), arg("velocity"))
+      .def("retained", &PythonSession::retained, arg("tensor"))
+      .def("restore_retained", &PythonSession::restore_retained, arg("tensor"), arg("numbers"))
       .def("pull", &PythonSession::pull, arg("tensor"), arg("begin"), arg("out"), arg("at_least_step"), arg("timeout"))
       .def("pull_indices", &PythonSession::pull_indices, arg("tensor"), arg("indices"), arg("out"),
            arg("at_least_step"), arg("timeout"))

@@ -51,6 +51,8 @@ class PythonSession {
   pybind11::tuple take_velocity(size_t tensor);
   /// residual, velocity  (indices, values).
   void restore(size_t tensor, const pybind11::tuple& residual, const pybind11::tuple& velocity);
+  std::vector<uint64_t> retained(size_t tensor);
+  bool restore_retained(size_t tensor, const std::vector<uint64_t>& numbers);
 
   /// begin  None: the whole tensor.
   pybind11::object pull(size_t tensor, std::optional<uint64_t> begin, pybind11::handle out, uint64_t at_least_step,

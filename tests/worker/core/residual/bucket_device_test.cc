@@ -13,6 +13,7 @@
 #include "kernels/cuda/host_queue.h"
 #include "tests/support/oracles/select_oracle.h"
 #include "worker/core/residual/bucket.h"
+#include "worker/core/residual/idle_tensor.h"
 #include "worker/core/residual/queue_residual.h"
 
 /// A bucket whose gradients are in a device's memory sends and keeps the bits of one whose gradients are the host's.
@@ -70,6 +71,8 @@ class FailingResidual final : public DeviceResidual {
   }
   Result<Stream> copy(const DeviceGradient& gradient) const override { return works_->copy(gradient); }
   void forget() override { works_->forget(); }
+  Retained retained() const override { return works_->retained(); }
+  Status restore_retained(std::span<const uint64_t> numbers) override { return works_->restore_retained(numbers); }
   Status status() const override { return status_; }
 
  private:
@@ -223,6 +226,10 @@ class BucketPair {
     ASSERT_EQ(of_device.entries_sent, of_host.entries_sent);
     ASSERT_EQ(of_device.entries_returned, of_host.entries_returned);
     ASSERT_EQ(of_device.dropped_error, of_host.dropped_error);
+    const auto retained = [](const DeviceJob& job) {
+      return IdleTensor{job.bucket.get(), &job.bucket->slot(0)}.retained();
+    };
+    ASSERT_EQ(retained(device_), retained(host_));
     ASSERT_TRUE(device_.bucket->slot(0).device_status().has_value());
   }
 
@@ -320,7 +327,7 @@ TEST(BucketOnDevice, SumsThatOverflowAreAnErrorOfTheStep) {
 
 /// Whichever allocation fails: of the entries that return, or of the selection.
 TEST(BucketOnDevice, DeviceWithoutMemoryForTheSelectionSelectsOnTheHost) {
-  for (const std::string select : {"topk:0.03", "threshold:0.9"}) {
+  for (const std::string select : {"topk:0.03", "threshold:0.9", "threshold_reuse:0.02:5", "sampled:0.02:5:dense=1"}) {
     uint64_t allocations = 0;
     for (; allocations < 40; allocations += allocations < 6 ? 1 : 5) {
       SCOPED_TRACE(select + " " + std::to_string(allocations));

@@ -5,7 +5,7 @@ A saved state, of one worker:
     {"format": 2, "step": steps, "workers": W, "combine": "mean",
      "residual": {"RANK": {name: f32 tensor [entries]}}, "deferred": {name: f32 tensor [entries]},
      "velocity": as "residual", of a job with option momentum,
-     "retained": {"RANK": {name: [numbers]}}, of path="peers": thresholds and boundaries of the sums}
+     "retained": {"RANK": {name: [numbers]}}, of selections, sums and grids: thresholds, boundaries, exponents, steps}
 
 Format 1 has no "retained".
 """
@@ -73,8 +73,8 @@ def share_of(states, rank, workers):
     """Returns one worker's first residual and velocity, from the states of all workers of an earlier job.
 
     states   one state, of this rank in a job of as many workers; or one of each worker of the earlier job.
-    Returns  (step, residual, deferred, velocity, retained); velocity is empty without momentum. retained has the
-             numbers of the sums of peers: empty in format 1, and for another number of workers.
+    Returns  (step, residual, deferred, velocity, retained); velocity is empty without momentum. retained is
+             empty in format 1, and for another number of workers.
     Law      the sum of all workers' residuals, over the divisor of the job's mean, stays the same. With another number
              of workers each begins with the mean of the residuals (combine mean), or an equal share of their sum. So do
              velocities, which enter the residual in every step.

@@ -246,9 +246,7 @@ class State:
                 if withdrawn is not None:
                     values.sub_(withdrawn.to(values.device))
                 deferred[name] = self._loss_scale.deferred.get(name, torch.zeros_like(values)).to(values.device, copy=True)
-        retained = {}
-        if hasattr(self._session, "retained"):  # of peers alone
-            retained = {name: self._session.retained(tensor) for name, (tensor, _) in places.items()}
+        retained = {name: self._session.retained(tensor) for name, (tensor, _) in places.items()}
         by_rank = {"residual": residual, "velocity": velocity, "retained": retained}
         if self._mesh_place is not None:
             by_rank = {key: with_suffix(values, self._mesh_place.suffix) for key, values in by_rank.items()}
@@ -383,6 +381,11 @@ class State:
         if bool(velocity) != self._has_momentum():
             raise ValueError(f"the state has {'a' if velocity else 'no'} velocity, and this job has option momentum "
                              f"{self._job.get('momentum', 'none')}: give the State the momentum of the earlier job")
+        forgotten = [name for name, place in places.items()
+                     if name not in retained or not self._session.restore_retained(place.tensor, retained[name])]
+        if forgotten and self._on_grid:
+            _log.warning("job %s: the saved state has no thresholds and exponents for %s with these settings: the bits will not be those "
+                         "of the earlier job", self._job["name"], ", ".join(sorted(forgotten)))
         if velocity or self._clips():
             velocities.replace(self._session, {name: (place.tensor, place.entries) for name, place in places.items()},
                                residual, velocity)
@@ -390,9 +393,6 @@ class State:
             for place in places.values():
                 self._session.take_residual(place.tensor)
             self._residuals.replace(residual)
-        if hasattr(self._session, "restore_retained"):
-            for name in places.keys() & retained.keys():
-                self._session.restore_retained(places[name].tensor, retained[name])
         if self._loss_scale is not None:
             self._loss_scale.load(deferred)
         self._first_step = step - self._exchange.steps
