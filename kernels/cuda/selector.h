@@ -11,6 +11,7 @@
 #include "kernels/base/check.h"
 #include "kernels/base/retained.h"
 #include "kernels/cuda/accumulator.h"
+#include "kernels/cuda/bucket_top_k.h"
 #include "kernels/cuda/thresholds.h"
 #include "kernels/select/select.h"
 #include "kernels/select/top_k.h"
@@ -18,11 +19,20 @@
 
 namespace millrace::cuda {
 
+/// Says whether bucket_top_k() has the buckets of selection bucket_topk. An exponential warm-up has a larger k. A
+/// launch has a block for each bucket.
+inline bool selects_buckets(const SelectionSpec& spec, uint64_t dimension) {
+  constexpr uint64_t kBlocksMax = std::numeric_limits<int32_t>::max();
+  return spec.warm_up != WarmUp::kExponential && spec.bucket_size <= BucketTopK::kBucketMax &&
+         bucket_k_of(spec, dimension) <= BucketTopK::kListed && dimension / spec.bucket_size < kBlocksMax;
+}
+
 /// Selects by a specification from a sum in a queue's memory, and keeps the selection's state from step to step. The
 /// positions are those of Selector (kernels/select) for a dense view.
 ///
-/// Limits   topk, trimmed, radix, threshold, threshold_reuse, binary_search, sampled, gaussian. No alternating signs.
-///          Trimmed and radix are other ways to the positions of topk: here topk's own.
+/// Limits   topk, trimmed, radix, threshold, threshold_reuse, binary_search, sampled, gaussian; bucket_topk where
+///          selects_buckets(). No alternating signs. Trimmed and radix are other ways to the positions of topk: here
+///          topk's own.
 template <class Queue>
 class SumSelector {
  public:
@@ -46,6 +56,14 @@ class SumSelector {
       case SelectionId::kGaussian: return gaussian(queue, sum.values(), dimension_, k_);
       case SelectionId::kBinarySearch: {
         auto found = k_to_2k(queue, sum.values(), dimension_, k_);
+        if (!found) return std::unexpected(found.error());
+        return std::move(found->selected);
+      }
+      case SelectionId::kBucketTopK: {
+        auto found = bucket_top_k(queue, {.residual = sum.values(),
+                                          .n = dimension_,
+                                          .bucket_size = spec_.bucket_size,
+                                          .k = static_cast<uint32_t>(bucket_k_of(spec_, dimension_))});
         if (!found) return std::unexpected(found.error());
         return std::move(found->selected);
       }

@@ -138,6 +138,24 @@ class Sums(WithShards):
         self.refused("invalid_argument", "1000", session.restore, "w", (np.array([N]), np.ones(1, np.float32)))
         self.refused("invalid_argument", "no momentum", session.restore, "w", velocity=(indices, np.ones(2, np.float32)))
 
+    def test_RetainedNumbers_AreRestoredOrRefused(self):
+        options = {"select": "threshold_reuse:0.1:8"}
+        session, later, other = (self.connect([millrace.Tensor("w", N)], name=name, **options | more)[0]
+                                 for name, more in (("one", {}), ("later", {}), ("other", {"seed": 2})))
+        first = session.push("w", gradient_of(0, 0))
+        session.wait("w", first)
+        numbers = session.retained("w")
+        self.assertNotEqual(later.retained("w"), numbers)
+        self.assertTrue(later.restore_retained("w", numbers))
+        self.assertEqual(later.retained("w"), numbers)
+        self.assertFalse(other.restore_retained("w", numbers))
+        self.assertFalse(later.restore_retained("w", []))
+        for damaged in (numbers[:-1], [*numbers, 0], [*numbers[:1], 2**64 - 1, *numbers[2:]]):
+            self.refused("invalid_argument", "damaged", later.restore_retained, "w", damaged)
+        self.assertEqual(later.retained("w"), numbers)
+        with self.assertRaises(TypeError):
+            later.restore_retained("w", [-1])
+
     def test_AttachedWeights_FollowTheUpdates(self):
         weights = np.zeros(N, np.float32)
         session, = self.connect([millrace.Tensor("w", N, weights=weights, scale=-0.5)], select="none")

@@ -2,26 +2,49 @@
 #include <string>
 #include <utility>
 
+#include "kernels/cuda/selector.h"
 #include "kernels/reduce/reduce.h"
 #include "worker/core/residual/bucket.h"
 
 /// Residuals in a device's memory. The selected entries alone cross the bus in a step that selects; a step that sends
 /// everything, residual() and state() copy the whole array.
 namespace millrace::worker {
+namespace {
+
+std::string why_not_selected(const SelectionSpec& spec) {
+  const std::string name(selection_name(spec.selection));
+  if (spec.alternate_signs) return name + " with alternating signs";
+  return spec.selection == SelectionId::kBucketTopK ? name + " with a warm-up, or with such buckets" : name;
+}
+
+}  // namespace
+
+bool device_selects(const SelectionSpec& spec, uint64_t dimension) {
+  switch (spec.selection) {
+    case SelectionId::kTopK:
+    case SelectionId::kTrimmed:
+    case SelectionId::kRadix:
+    case SelectionId::kThreshold:
+    case SelectionId::kThresholdReuse:
+    case SelectionId::kBinarySearch:
+    case SelectionId::kSampled:
+    case SelectionId::kGaussian: return !spec.alternate_signs;
+    case SelectionId::kBucketTopK: return !spec.alternate_signs && cuda::selects_buckets(spec, dimension);
+    default: return false;
+  }
+}
 
 Status Bucket::may_be_on_device() const {
   const auto refuse = [](const std::string& why) {
     return fail(ErrorCode::kUnsupported,
                 "a gradient in a device's memory cannot be pushed here: " + why +
                     ". Tensors of their own (fuse_below) can be pushed so that select by topk, trimmed, radix, "
-                    "threshold, threshold_reuse, binary_search, sampled or gaussian, without alternating signs, "
+                    "threshold, threshold_reuse, binary_search, sampled, gaussian or bucket_topk (buckets of up to "
+                    "4,096 entries, 256 of them selected), without alternating signs, "
                     "momentum, clipping, unbiased, audit and Bloom filters");
   };
   if (slots_.size() != 1) return refuse("the tensor is fused with others");
-  if (!device_selects(select_spec_)) {
-    return refuse("selection " + std::string(selection_name(select_spec_.selection)) +
-                  (select_spec_.alternate_signs ? " with alternating signs" : ""));
-  }
+  if (!device_selects(select_spec_, dimension_)) return refuse("selection " + why_not_selected(select_spec_));
   if (enters_in_select()) return refuse(velocity_ ? "the job has momentum" : "the job clips gradients");
   if (spec_.unbiased) return refuse("the job is unbiased");
   if (spec_.audit) return refuse("the job audits");

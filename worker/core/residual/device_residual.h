@@ -58,22 +58,10 @@ class DeviceResidual {
   virtual Status status() const = 0;
 };
 
-/// Says whether a device can select by this specification.
-inline bool device_selects(const SelectionSpec& spec) {
-  switch (spec.selection) {
-    case SelectionId::kTopK:
-    case SelectionId::kTrimmed:
-    case SelectionId::kRadix:
-    case SelectionId::kThreshold:
-    case SelectionId::kThresholdReuse:
-    case SelectionId::kBinarySearch:
-    case SelectionId::kSampled:
-    case SelectionId::kGaussian: return !spec.alternate_signs;
-    default: return false;
-  }
-}
+/// Says whether a device can select by this specification from a tensor of `dimension`.
+bool device_selects(const SelectionSpec& spec, uint64_t dimension);
 
-/// Makes the sum of nothing on a device. REQUIRES: device_selects(spec).
+/// Makes the sum of nothing on a device. REQUIRES: device_selects(spec, dimension).
 using MakeDeviceResidual =
     std::function<Result<std::unique_ptr<DeviceResidual>>(const SelectionSpec& spec, uint64_t dimension)>;
 

@@ -139,8 +139,8 @@ class MILLRACE_API Session {
   ///           host. The residual crosses the bus then, and the next push moves it back.
   /// Cost      three reads and a write of the device's memory, and 4 bytes of it an index for the residual.
   /// Errors    also unsupported: this build has no CUDA. The tensor is fused with others. The selection is none of
-  ///           topk, trimmed, radix, threshold, threshold_reuse, binary_search, sampled, gaussian. The job has
-  ///           alternating signs, momentum, clipping, unbiased, audit or a Bloom filter.
+  ///           topk, trimmed, radix, threshold, threshold_reuse, binary_search, sampled, gaussian, bucket_topk
+  ///           (limits: worker/DEVICES.md). Alternating signs, momentum, clipping, unbiased, audit, Bloom filters.
   ///           unavailable: no driver, no such device. limit_exceeded: no memory there. invalid_argument: not of that
   ///           device. After another error of the device the session ends with it, and the residual is lost.
   uint64_t push(size_t tensor, const DeviceSpan& gradient, double weight = 1,

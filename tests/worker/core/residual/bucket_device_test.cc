@@ -266,7 +266,8 @@ TEST(BucketOnDevice, SendsAndKeepsTheBitsOfTheHost) {
 TEST(BucketOnDevice, SelectionsByThresholdsHaveThePositionsOfTheHost) {
   for (const std::string select :
        {"trimmed:0.02", "radix:0.02", "threshold_reuse:0.02:3", "threshold_reuse:0.01:9:warm_up=4",
-        "binary_search:0.02", "sampled:0.02:2", "sampled:0.02:dense=2", "gaussian:0.02", "by_size:0.02"}) {
+        "binary_search:0.02", "sampled:0.02:2", "sampled:0.02:dense=2", "gaussian:0.02", "by_size:0.02",
+        "bucket_topk:0.02:64", "bucket_topk:0.5", "bucket_topk:0.01:4096:dense=2"}) {
     SCOPED_TRACE(select);
     BucketPair pair(job_of(select, "gap+qsgd4"), 9);
     for (uint64_t step = 0; step < 6; ++step) {
@@ -279,8 +280,25 @@ TEST(BucketOnDevice, SelectionsByThresholdsHaveThePositionsOfTheHost) {
   }
 }
 
-TEST(BucketOnDevice, GradientsOfTheHostsMemoryJoinTheResidual) {
-  BucketPair pair(job_of("topk:0.02", "gap"), 3);
+/// Buckets with fewer entries than their k leave holes, which are closed.
+TEST(BucketOnDevice, BucketsOfFewEntriesHaveThePositionsOfTheHost) {
+  for (const std::string select :
+       {"bucket_topk:1:64", "bucket_topk:0.1:100", "bucket_topk:0.01:4096", "bucket_topk:50"}) {
+    SCOPED_TRACE(select);
+    BucketPair pair(job_of(select, "gap"), 4);
+    uint64_t step = 0;
+    for (const auto pattern : {testing::Pattern::kMostlyZero, testing::Pattern::kAllZero,
+                               testing::Pattern::kFewDistinct, testing::Pattern::kDenormal}) {
+      pair.push(testing::values_of(pattern, kDeviceDimension, step));
+      pair.step(step++);
+      if (::testing::Test::HasFatalFailure()) return;
+    }
+    pair.settle();
+  }
+}
+
+void join_residual_of(const std::string& select) {
+  BucketPair pair(job_of(select, "gap"), 3);
   Stream sparse = Stream::empty(kDeviceDimension);
   for (uint32_t index = 3; index < kDeviceDimension; index += 91) {
     sparse.indices.push_back(index);
@@ -296,6 +314,13 @@ TEST(BucketOnDevice, GradientsOfTheHostsMemoryJoinTheResidual) {
   pair.push_sparse(sparse);
   pair.step(3);
   pair.settle();
+}
+
+TEST(BucketOnDevice, GradientsOfTheHostsMemoryJoinTheResidual) {
+  for (const std::string select : {"topk:0.02", "bucket_topk:0.02:64"}) {
+    SCOPED_TRACE(select);
+    join_residual_of(select);
+  }
 }
 
 TEST(BucketOnDevice, ValuesThatAreNotFiniteAreRefusedOrDroppedAsOnTheHost) {
@@ -316,7 +341,7 @@ TEST(BucketOnDevice, ValuesThatAreNotFiniteAreRefusedOrDroppedAsOnTheHost) {
 }
 
 TEST(BucketOnDevice, SumsThatOverflowAreAnErrorOfTheStep) {
-  for (const std::string select : {"topk:0.03", "topk:50:dense=9"}) {
+  for (const std::string select : {"topk:0.03", "topk:50:dense=9", "bucket_topk:0.02:64"}) {
     DeviceJob job(job_of(select, "gap"));
     const std::vector<float> gradient(kDeviceDimension, std::numeric_limits<float>::max());
     const DeviceGradient there{gradient.data(), gradient.size(), 0, nullptr};
@@ -327,7 +352,8 @@ TEST(BucketOnDevice, SumsThatOverflowAreAnErrorOfTheStep) {
 
 /// Whichever allocation fails: of the entries that return, or of the selection.
 TEST(BucketOnDevice, DeviceWithoutMemoryForTheSelectionSelectsOnTheHost) {
-  for (const std::string select : {"topk:0.03", "threshold:0.9", "threshold_reuse:0.02:5", "sampled:0.02:5:dense=1"}) {
+  for (const std::string select : {"topk:0.03", "threshold:0.9", "threshold_reuse:0.02:5", "sampled:0.02:5:dense=1",
+                                   "bucket_topk:0.02:64", "bucket_topk:1:64"}) {
     uint64_t allocations = 0;
     for (; allocations < 40; allocations += allocations < 6 ? 1 : 5) {
       SCOPED_TRACE(select + " " + std::to_string(allocations));
@@ -430,7 +456,11 @@ TEST(BucketOnDevice, RulesThatNeedTheHostsMemoryAreNamed) {
   };
   EXPECT_EQ(why_not(job_of("topk:0.01", "gap")), "");
   EXPECT_NE(why_not(job_of("none", "gap")).find("selection none"), std::string::npos);
-  EXPECT_NE(why_not(job_of("bucket_topk:0.01", "gap")).find("selection bucket_topk"), std::string::npos);
+  for (const std::string buckets : {":4097", ":512:warm_up=3"}) {
+    EXPECT_NE(why_not(job_of("bucket_topk:0.01" + buckets, "gap")).find("selection bucket_topk"), std::string::npos);
+  }
+  EXPECT_NE(why_not(job_of("bucket_topk:0.51:512", "gap")).find("selection bucket_topk"), std::string::npos);
+  EXPECT_NE(why_not(job_of("random:0.01", "gap")).find("selection random"), std::string::npos);
   EXPECT_NE(why_not(job_of("topk:0.01:signs", "gap")).find("alternating signs"), std::string::npos);
   EXPECT_NE(why_not(job_of("topk:0.01", "bloom:0.01")).find("index code"), std::string::npos);
   protocol::JobSpec spec = job_of("topk:0.01", "gap");
