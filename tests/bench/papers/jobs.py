@@ -14,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from experiment import ROOT, SKIPPED, Failed, commit
+from experiment import ROOT, SKIPPED, Failed, commit, rounded
 from peers import why_no_namespaces
 
 sys.path.insert(0, str(ROOT / "worker/python/demo"))
@@ -98,7 +98,7 @@ class Jobs:
             raise Failed(f"{name}: {ended.stderr.strip()[-1000:]}")
         result = {**json.loads(ended.stdout.strip().split("\n")[-1]), "run": run, "commit": commit()}
         partial = kept.with_suffix(".part")
-        partial.write_text(json.dumps(result) + "\n", encoding="utf-8")
+        partial.write_text(json.dumps(rounded(result)) + "\n", encoding="utf-8")
         partial.rename(kept)
 
 
