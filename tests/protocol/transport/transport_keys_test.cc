@@ -8,12 +8,14 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "kernels/base/clock.h"
 #include "protocol/transport/key_gate.h"
 #include "protocol/transport/transport.h"
 #include "tests/protocol/transport/bare_zmtp.h"
+#include "tests/protocol/transport/recording_relay.h"
 
 /// CURVE on the message plane: the keys that get in, the reports to both sides, and the sender of a message.
 namespace millrace::protocol {
@@ -122,6 +124,44 @@ TEST_F(KeyedListener, AServerThatHasAnotherKeyLearnsNothing) {
   EXPECT_FALSE(serve(*connection));
   EXPECT_TRUE(asked_.empty());
   EXPECT_THAT(connection->key_trouble(), HasSubstr("another server's"));
+}
+
+/// A stranger that has recorded an allowed worker's bytes gets no session by them: the listener's part of a handshake
+/// is new each time.
+TEST_F(KeyedListener, ARecordedConnectionThatIsSentAgainGetsNothing) {
+  const uint16_t port = parse_tcp_address(listener_->address()).value().port;
+  testing::RecordingRelay relay(port);
+  TransportContext theirs(options_with(worker_, own_.public_key));
+  std::string recorded;
+  {
+    const auto connection = Connection::connect(theirs, "tcp://127.0.0.1:" + std::to_string(relay.port())).value();
+    ASSERT_EQ(connection->send(beat(7)), SendResult::kSent);
+    const auto received = serve(*connection);
+    ASSERT_TRUE(received && received->message);
+    recorded = relay.end();
+  }
+  ASSERT_EQ(asked_.size(), 1U);
+  const testing::LoopbackSocket again;
+  again.connect(port);
+  constexpr size_t kGreeting = 64;
+  ASSERT_GT(recorded.size(), 2 * kGreeting);
+  again.write(recorded.substr(0, kGreeting));
+  bool answered = false;
+  bool ended = false;
+  for (const TimeNs until = monotonic_now_ns() + kKeysWait; !ended && monotonic_now_ns() < until;) {
+    poller_.wait(5);
+    gate_->answer([this](const KeyGate::Caller& caller) {
+      asked_.push_back(caller);
+      return true;
+    });
+    EXPECT_FALSE(listener_->receive());
+    if (!again.readable(0)) continue;
+    ended = again.read().empty();
+    if (!ended && !std::exchange(answered, true)) again.write(recorded.substr(kGreeting));
+  }
+  EXPECT_TRUE(answered) << "the listener has not greeted the stranger";
+  EXPECT_TRUE(ended);
+  EXPECT_EQ(asked_.size(), 1U) << "the key of a replayed handshake was judged";
 }
 
 TEST_F(KeyedListener, WithoutItsGateNoKeyGetsIn) {

@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -118,6 +119,28 @@ TEST_F(KeyedServer, AnAllowedKeyJoinsAndTheAuditLogSaysSo) {
   const auto lines = audit_lines(audit_);
   EXPECT_EQ(lines.front()["event"], "start");
   EXPECT_EQ(lines.back()["event"], "stop");
+}
+
+TEST_F(KeyedServer, AWorkerThatGoesSilentIsEvictedInTheAuditLog) {
+  Program program(flags());
+  const std::string address = address_of(program);
+  protocol::TransportContext context(as("alice"));
+  HandWorker worker(context, address);
+  protocol::Hello hello = hello_with_key("j", 2);
+  hello.spec.heartbeat = std::chrono::milliseconds(100);
+  hello.spec.dead_after = std::chrono::milliseconds(600);
+  worker.send({{}, hello, {}});
+  ASSERT_TRUE(worker.next<protocol::Welcome>());
+  const auto evicted = audited("evict");
+  ASSERT_TRUE(evicted.is_object());
+  EXPECT_EQ(evicted["key"], "alice");
+  EXPECT_EQ(evicted["address"], "127.0.0.1");
+  EXPECT_EQ(evicted["job"], "j");
+  EXPECT_EQ(evicted["worker"], 0);
+  EXPECT_EQ(evicted["code"], "silent");
+  EXPECT_EQ(evicted["sentence"], "it has been silent for 600 ms");
+  program.signal(SIGTERM);
+  EXPECT_EQ(program.wait(), 0);
 }
 
 TEST_F(KeyedServer, AKeyThatIsNotAllowedGetsInOnlyAfterTheReload) {
