@@ -237,6 +237,19 @@ def topk_trains(ranks):
     assert names == ["third.bias", "third.weight", "second.weight", "first.weight", "second.bias", "first.bias"], names
 
 
+def buckets_are_pushed_during_the_backward_pass(ranks):
+    """The gradient of the first layer is the last one: buckets of others are pushed before it."""
+    events = []
+    with ranks.state() as state:
+        ddp = wrapped(Deep, state)
+        train(ranks, ddp, steps=2)
+        push = state.session.push
+        state.session.push = lambda *arguments, **more: events.append("push") or push(*arguments, **more)
+        ddp.module.first.weight.register_hook(lambda gradient: events.append("last gradient"))
+        train(ranks, ddp, steps=1)
+    assert "push" in events[:events.index("last gradient")] and events[-1] == "push", events
+
+
 def names_by_hand(ranks):
     """A State that knows the model connects at once, and its parameters have the model's names."""
     torch.manual_seed(5)
@@ -542,7 +555,7 @@ def momentum_for_another_number_of_ranks(ranks):
 
 ALL = (lossless, bucket_views, static_graph, unused_parameters, tied_weights, double_precision, accumulation,
        frozen_parameters, groups_and_clipping, infinite_gradients, infinite_gradients_under_topk, topk_trains, names_by_hand,
-       saved_and_resumed, error_in_the_hook)
+       saved_and_resumed, error_in_the_hook, buckets_are_pushed_during_the_backward_pass)
 REAL = (clipping, half_precision, nothing_is_lost_in_any_mode, saved_and_resumed_over_shards, saved_and_resumed_with_clip, saved_and_resumed_with_momentum, timeout_is_a_job_error, other_number_of_workers,
         verdict_of_the_planner, copies_and_metrics, copies_are_counted, other_number_of_shards, same_bits_over_peers, forked_loaders, skipped_steps_of_a_reproducible_job, skipped_steps_with_momentum)
 OVER_PEERS = (lossless, bucket_views, static_graph, unused_parameters, tied_weights, frozen_parameters, groups_and_clipping, names_by_hand,
@@ -551,4 +564,5 @@ OVER_PEERS = (lossless, bucket_views, static_graph, unused_parameters, tied_weig
               saved_and_resumed_with_momentum, error_in_the_hook, timeout_is_a_job_error, other_number_of_workers, forked_loaders, clipping,
               saved_and_resumed_with_clip, momentum_for_another_number_of_ranks,
               skipped_steps_of_a_reproducible_job,
-              skipped_steps_with_momentum, saved_and_resumed_with_thresholds, half_precision, nothing_is_lost_in_any_mode)
+              skipped_steps_with_momentum, saved_and_resumed_with_thresholds, half_precision, nothing_is_lost_in_any_mode,
+              buckets_are_pushed_during_the_backward_pass)

@@ -20,7 +20,7 @@ import torch
 
 from in_threads import in_threads
 from torch_examples_test import ENVIRONMENT, EXAMPLES, torchrun, write_digits
-from torch_shards import Shards
+from torch_shards import Shards, metrics_of
 
 if torch_required.BUILT:
     from millrace.torch import Replica
@@ -116,6 +116,13 @@ class Steps(WithShards):
             return torch.equal(before, model[2].weight)
 
         self.assertEqual(in_threads(body, WORKERS), [True, True])
+
+    def test_Http_HasTheMetricsOfTheWorker(self):
+        model = network()
+        with self.replica(model, 0, workers=1, http="127.0.0.1:0") as replica:
+            loss_of(model, 0, 0).backward()
+            replica.step()
+            self.assertIn("millrace_worker_steps_total{", metrics_of(replica.session))
 
     def test_UnusableParametersAndGradients_AreRefused(self):
         wrong = network().double()

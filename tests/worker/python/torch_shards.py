@@ -3,11 +3,18 @@
 import json
 import subprocess
 import tempfile
+import urllib.request
 from pathlib import Path
 
 import torch_required
 
 SHARDS = 2
+
+
+def metrics_of(session):
+    """Returns the text of a session's /metrics."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{session.http_port}/metrics", timeout=60) as page:
+        return page.read().decode()
 
 
 class Shards:

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from in_threads import in_threads
-from torch_shards import Shards
+from torch_shards import Shards, metrics_of
 
 if not torch_required.BUILT:
     print("skipped: the package millrace is not built", file=sys.stderr)
@@ -139,6 +139,13 @@ class Optimizers(WithShards):
                 wanted = reference(model, oracle, words)
                 train(model, self.optimizer(model, store, job=f"sparse {store}"), words)
                 self.assert_close(model, wanted)
+
+    def test_Http_HasTheMetricsOfTheParametersAndOfTablesAlone(self):
+        for name, model, inputs in (("parameters", network(), batch), ("tables", Words(millrace.torch.StoreEmbedding(50, 4)), words)):
+            with self.subTest(name):
+                optimizer = self.optimizer(model, "sgd:0.1", job=name, http="127.0.0.1:0")
+                train(model, optimizer, inputs)
+                self.assertIn("millrace_worker_steps_total{", metrics_of(optimizer.session or optimizer.table_session))
 
     def test_SparseGradients_CostBytesByTheirRows(self):
         model = Words(own_table(100_000))
