@@ -10,6 +10,7 @@ import urllib.request
 import torch
 import torch.distributed as dist
 
+from torch_shards import switch_of
 from torch_ddp_training import Branches, Deep, Tied, assert_near, assert_ranks_agree, batch, loss_of, plain_step, train, wrapped
 
 
@@ -469,24 +470,45 @@ def other_number_of_shards(ranks):
     assert_near([ranks.world_size * update + kept for update, kept in zip(updates, all_residuals)], all_entered, bound=1e-5)
 
 
+def parameters_of_steps(ranks, steps=12, **options):
+    """Returns the parameters after each step of a reproducible job."""
+    found = []
+
+    def step(ranks, ddp, optimizer, at):
+        plain_step(ranks, ddp, optimizer, at)
+        found.append([parameter.detach().clone() for parameter in ddp.module.parameters()])
+
+    with ranks.state(reproducible=True, **options) as state:
+        train(ranks, wrapped(Deep, state), step, steps=steps)
+        by_switch = getattr(state.session.stats(), "by_switch", None)  # peers have none
+        assert bool(by_switch and by_switch.at_switch) == (options.get("path") == "switch"), by_switch
+    return found
+
+
+def assert_same_steps(found, expected):
+    for at, (one, other) in enumerate(zip(found, expected)):
+        assert all(map(torch.equal, one, other)), f"the paths differ from step {at} on"
+
+
 def same_bits_over_peers(ranks):
     """A reproducible job has the same parameters over shards and over peers, after every step. Fused parameters would have a
     common grid and a common selection, so the job over shards fuses none."""
-    def parameters_of(servers, **options):
-        found = []
-
-        def step(ranks, ddp, optimizer, at):
-            plain_step(ranks, ddp, optimizer, at)
-            found.append([parameter.detach().clone() for parameter in ddp.module.parameters()])
-
-        with ranks.state(servers=servers, reproducible=True, **options) as state:
-            train(ranks, wrapped(Deep, state), step, steps=12)
-        return found
-
     for options in ({}, {"select": "topk:0.01"}, {"select": "topk:0.05", "dense_below": 0, "momentum": "correction:0.9"}):
-        over_shards, over_peers = parameters_of(ranks.servers, fuse_below=0, **options), parameters_of("peers", **options)
-        for at, (one, other) in enumerate(zip(over_shards, over_peers)):
-            assert all(map(torch.equal, one, other)), f"{options}: the paths differ from step {at} on"
+        assert_same_steps(parameters_of_steps(ranks, servers="peers", **options), parameters_of_steps(ranks, fuse_below=0, **options))
+
+
+def same_bits_over_a_switch(ranks):
+    """A reproducible job has the same parameters over shards and over a switch, after every step, skipped ones included."""
+    cases = ({}, {"select": "topk:0.01"}, {"select": "topk:0.05", "dense_below": 0, "momentum": "correction:0.9"})
+    with contextlib.ExitStack() as stack:
+        found = stack.enter_context(switch_of(range(1, 2 + len(cases)), ranks.world_size)) if ranks.rank == 0 else None
+        address, key = ranks.gather(found)[0]
+        path = {"path": "switch", "switch_address": address, "switch_key_file": key}
+        for number, options in enumerate(cases, 1):
+            assert_same_steps(parameters_of_steps(ranks, switch_job=number, **path, **options), parameters_of_steps(ranks, **options))
+        over_switch = skips_of(ranks, (1, 7), 9, reproducible=True, switch_job=1 + len(cases), **path)
+        assert_same_steps(over_switch, skips_of(ranks, (1, 7), 9, reproducible=True))
+        dist.barrier()
 
 
 def verdict_of_the_planner(ranks):
@@ -557,7 +579,7 @@ ALL = (lossless, bucket_views, static_graph, unused_parameters, tied_weights, do
        frozen_parameters, groups_and_clipping, infinite_gradients, infinite_gradients_under_topk, topk_trains, names_by_hand,
        saved_and_resumed, error_in_the_hook, buckets_are_pushed_during_the_backward_pass)
 REAL = (clipping, half_precision, nothing_is_lost_in_any_mode, saved_and_resumed_over_shards, saved_and_resumed_with_clip, saved_and_resumed_with_momentum, timeout_is_a_job_error, other_number_of_workers,
-        verdict_of_the_planner, copies_and_metrics, copies_are_counted, other_number_of_shards, same_bits_over_peers, forked_loaders, skipped_steps_of_a_reproducible_job, skipped_steps_with_momentum)
+        verdict_of_the_planner, copies_and_metrics, copies_are_counted, other_number_of_shards, same_bits_over_peers, same_bits_over_a_switch, forked_loaders, skipped_steps_of_a_reproducible_job, skipped_steps_with_momentum)
 OVER_PEERS = (lossless, bucket_views, static_graph, unused_parameters, tied_weights, frozen_parameters, groups_and_clipping, names_by_hand,
               accumulation, double_precision, infinite_gradients, infinite_gradients_under_topk, copies_are_counted, verdict_of_the_planner,
               infinite_gradients_without_dense_parameters, topk_trains, saved_and_resumed,

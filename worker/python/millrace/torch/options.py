@@ -72,10 +72,10 @@ def job_name(path, servers, job):
         if servers is not None:
             raise ValueError('path="peers" has no servers: leave them out, or take path="server"')
         return job or "peers"
-    if path != "server":
-        raise ValueError(f'no path "{path}": take "server" or "peers"')
+    if path not in ("server", "switch"):
+        raise ValueError(f'no path "{path}": take "server", "switch" or "peers"')
     if servers is None or job is None:
-        raise ValueError('path="server" needs the addresses of the shards and job=')
+        raise ValueError(f'path="{path}" needs the addresses of the shards and job=')
     return job
 
 

@@ -47,7 +47,8 @@ class State:
     servers           "tcp://a:7600,tcp://b:7600" or a list: the shards, the same list at all ranks. None with
                       path="peers".
     job               name of the job at the shards, or of the group of peers.
-    path              "server": shards sum. "peers": the ranks sum among themselves, over TCP, without shards.
+    path              "server": shards sum. "switch": a switch in front of them does, with options switch_address,
+                      switch_job and switch_key_file. "peers": the ranks sum among themselves, over TCP, without shards.
     select            entries that a rank sends of each parameter, "topk:0.01"; "none": all.
     codec             of contributions, "gap+qsgd4"; None: without loss. Updates return without loss (codec_down).
     rank, world_size  None: those of torch.distributed, or of the environment.
@@ -99,7 +100,7 @@ class State:
         if self._mesh_place is not None:
             check_sharded(model, named_parameters, rank, world_size, grad_scaler, options)
             rank, world_size, job = self._mesh_place.replica, self._mesh_place.replicas, self._mesh_place.job(job)
-            if path == "server":
+            if path != "peers":
                 options["fuse_below"] = 0  # a hook ends with the sums of its module: no neighbour in another one joins them
         self._library = library_of_path(path, library, job, timeout, options)
         self.rank, self.world_size = rank_and_world_size(rank, world_size)
@@ -112,6 +113,8 @@ class State:
         self._job = {"name": job, "workers": self.world_size, "combine": "mean", **of_job}
         http_rank = self.rank if self._mesh_place is None else self._mesh_place.rank
         self._worker = {"worker": self.rank, "http": http_of_rank(http, http_rank), **of_worker}
+        if path == "switch":
+            self._job["path"] = path
         if path == "peers":
             self._library.check_worker_options(of_worker)
             self._library.JobConfig(**self._job, **self._compression)
@@ -120,7 +123,7 @@ class State:
         check_clip(self._clips(), grad_scaler, self._mesh_place)
         self._fuses = path != "peers"
         check_scaler(grad_scaler, of_job)
-        self._on_grid = is_on(of_job, "reproducible")
+        self._on_grid = path == "switch" or is_on(of_job, "reproducible")
         self._loss_scale = None
         if grad_scaler is not None:
             self._loss_scale = LossScale(grad_scaler, RAISED_ON_GRID if self._on_grid else RAISED)
