@@ -10,8 +10,8 @@ import urllib.request
 import torch
 import torch.distributed as dist
 
-from torch_shards import switch_of
-from torch_ddp_training import Branches, Deep, Tied, assert_near, assert_ranks_agree, batch, loss_of, plain_step, train, wrapped
+from torch_ddp_training import (Branches, Deep, Half, Tied, Turns, assert_near, assert_ranks_agree, batch, frozen, loss_of, plain_step, train,
+                                wrapped)
 
 
 def compare(ranks, make=Deep, step=plain_step, **options):
@@ -62,14 +62,6 @@ def accumulation(ranks):
         optimizer.step()
 
     compare(ranks, step=step)
-
-
-def frozen():
-    """Returns a model whose middle layer does not train."""
-    model = Deep()
-    for parameter in model.second.parameters():
-        parameter.requires_grad = False
-    return model
 
 
 def frozen_parameters(ranks):
@@ -230,6 +222,28 @@ def stats_of_training(ranks, steps, **options):
     return stats
 
 
+def unused_parameters_lose_nothing(ranks):
+    """DDP ignores the update of a parameter that no rank used, and no residual is in it. Gradients are made up."""
+    with ranks.state(select="topk:0.05") as state:
+        ddp = wrapped(Turns, state, find_unused_parameters=True)
+        start = [layer.weight.detach().double().clone() for layer in ddp.module.layers]
+        optimizer = torch.optim.SGD(ddp.parameters(), lr=1.0)
+        entered = [torch.zeros(300, 64, dtype=torch.float64) for _ in start]
+        for at in range(7):
+            used = at % 3 % 2
+            direction = torch.randn(300, 64, generator=torch.Generator().manual_seed(10 * at + ranks.rank))
+            optimizer.zero_grad(set_to_none=True)
+            (ddp(used) * direction).sum().backward()
+            optimizer.step()
+            entered[used] += direction.double()
+        residual = state.state_dict()["residual"][str(ranks.rank)]
+    for number, layer in enumerate(ddp.module.layers):
+        own = residual[f"layers.{number}.weight"].view(300, 64).double()
+        sums = ranks.gather((own, entered[number]))
+        error = 2 * (start[number] - layer.weight.detach().double()) + sum(kept - given for kept, given in sums)
+        assert float(own.norm()) > 1 and float(error.abs().max()) < 1e-4, f"layer {number}: {float(error.abs().max())} lost"
+
+
 def topk_trains(ranks):
     stats = stats_of_training(ranks, 40, select="topk:0.01", rules={"third.*": {"select": "none"}}, summary_every=10)
     assert stats.steps == 40 and 0 < stats.ratio < 0.2, stats.ratio
@@ -366,17 +380,6 @@ def nothing_is_lost_in_any_mode(ranks):
         nothing_is_lost(ranks, select="topk:0.05", **case)
 
 
-class Half(torch.nn.Module):
-    """A layer with weights of 16 bits that computes in 32."""
-
-    def __init__(self):
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.randn(40, 64).half())
-
-    def forward(self, inputs):
-        return inputs @ self.weight.float().t()
-
-
 def half_precision(ranks):
     """Buckets of 16 bits return the mean of the ranks' gradients, rounded once."""
     with ranks.state() as state:
@@ -470,47 +473,6 @@ def other_number_of_shards(ranks):
     assert_near([ranks.world_size * update + kept for update, kept in zip(updates, all_residuals)], all_entered, bound=1e-5)
 
 
-def parameters_of_steps(ranks, steps=12, **options):
-    """Returns the parameters after each step of a reproducible job."""
-    found = []
-
-    def step(ranks, ddp, optimizer, at):
-        plain_step(ranks, ddp, optimizer, at)
-        found.append([parameter.detach().clone() for parameter in ddp.module.parameters()])
-
-    with ranks.state(reproducible=True, **options) as state:
-        train(ranks, wrapped(Deep, state), step, steps=steps)
-        by_switch = getattr(state.session.stats(), "by_switch", None)  # peers have none
-        assert bool(by_switch and by_switch.at_switch) == (options.get("path") == "switch"), by_switch
-    return found
-
-
-def assert_same_steps(found, expected):
-    for at, (one, other) in enumerate(zip(found, expected)):
-        assert all(map(torch.equal, one, other)), f"the paths differ from step {at} on"
-
-
-def same_bits_over_peers(ranks):
-    """A reproducible job has the same parameters over shards and over peers, after every step. Fused parameters would have a
-    common grid and a common selection, so the job over shards fuses none."""
-    for options in ({}, {"select": "topk:0.01"}, {"select": "topk:0.05", "dense_below": 0, "momentum": "correction:0.9"}):
-        assert_same_steps(parameters_of_steps(ranks, servers="peers", **options), parameters_of_steps(ranks, fuse_below=0, **options))
-
-
-def same_bits_over_a_switch(ranks):
-    """A reproducible job has the same parameters over shards and over a switch, after every step, skipped ones included."""
-    cases = ({}, {"select": "topk:0.01"}, {"select": "topk:0.05", "dense_below": 0, "momentum": "correction:0.9"})
-    with contextlib.ExitStack() as stack:
-        found = stack.enter_context(switch_of(range(1, 2 + len(cases)), ranks.world_size)) if ranks.rank == 0 else None
-        address, key = ranks.gather(found)[0]
-        path = {"path": "switch", "switch_address": address, "switch_key_file": key}
-        for number, options in enumerate(cases, 1):
-            assert_same_steps(parameters_of_steps(ranks, switch_job=number, **path, **options), parameters_of_steps(ranks, **options))
-        over_switch = skips_of(ranks, (1, 7), 9, reproducible=True, switch_job=1 + len(cases), **path)
-        assert_same_steps(over_switch, skips_of(ranks, (1, 7), 9, reproducible=True))
-        dist.barrier()
-
-
 def verdict_of_the_planner(ranks):
     """After the first steps the figures have the rate from which on dense gradients would be faster."""
     with ranks.state(select="topk:0.1", link_rate="1gbit") as state:
@@ -576,11 +538,11 @@ def momentum_for_another_number_of_ranks(ranks):
 
 
 ALL = (lossless, bucket_views, static_graph, unused_parameters, tied_weights, double_precision, accumulation,
-       frozen_parameters, groups_and_clipping, infinite_gradients, infinite_gradients_under_topk, topk_trains, names_by_hand,
+       frozen_parameters, groups_and_clipping, unused_parameters_lose_nothing, infinite_gradients, infinite_gradients_under_topk, topk_trains, names_by_hand,
        saved_and_resumed, error_in_the_hook, buckets_are_pushed_during_the_backward_pass)
 REAL = (clipping, half_precision, nothing_is_lost_in_any_mode, saved_and_resumed_over_shards, saved_and_resumed_with_clip, saved_and_resumed_with_momentum, timeout_is_a_job_error, other_number_of_workers,
-        verdict_of_the_planner, copies_and_metrics, copies_are_counted, other_number_of_shards, same_bits_over_peers, same_bits_over_a_switch, forked_loaders, skipped_steps_of_a_reproducible_job, skipped_steps_with_momentum)
-OVER_PEERS = (lossless, bucket_views, static_graph, unused_parameters, tied_weights, frozen_parameters, groups_and_clipping, names_by_hand,
+        verdict_of_the_planner, copies_and_metrics, copies_are_counted, other_number_of_shards, forked_loaders, skipped_steps_of_a_reproducible_job, skipped_steps_with_momentum)
+OVER_PEERS = (lossless, unused_parameters_lose_nothing, bucket_views, static_graph, unused_parameters, tied_weights, frozen_parameters, groups_and_clipping, names_by_hand,
               accumulation, double_precision, infinite_gradients, infinite_gradients_under_topk, copies_are_counted, verdict_of_the_planner,
               infinite_gradients_without_dense_parameters, topk_trains, saved_and_resumed,
               saved_and_resumed_with_momentum, error_in_the_hook, timeout_is_a_job_error, other_number_of_workers, forked_loaders, clipping,

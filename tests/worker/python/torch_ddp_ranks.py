@@ -19,6 +19,7 @@ import torch.distributed as dist
 import torch_ddp_cases
 import torch_ddp_training
 import torch_fakes
+import torch_path_cases
 import torch_peer_cases
 
 
@@ -35,7 +36,7 @@ def main():
         cases = torch_peer_cases.ALL
     else:
         import millrace as library  # built
-        cases = torch_ddp_cases.ALL + torch_ddp_cases.REAL
+        cases = torch_ddp_cases.ALL + torch_ddp_cases.REAL + torch_path_cases.ALL
     ranks = torch_ddp_training.Ranks(rank, world_size, library, servers, *sys.argv[5:])
     results = {}
     for case in cases:

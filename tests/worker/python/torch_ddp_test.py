@@ -20,6 +20,7 @@ import torch_required  # first: skips where PyTorch is absent
 import torch
 
 import torch_ddp_cases
+import torch_path_cases
 import torch_peer_cases
 from torch_shards import Shards
 
@@ -103,7 +104,7 @@ class OverPeers(Cases, unittest.TestCase):
 
 
 add_tests(OverGloo, torch_ddp_cases.ALL)
-add_tests(OverShards, torch_ddp_cases.ALL + torch_ddp_cases.REAL)
+add_tests(OverShards, torch_ddp_cases.ALL + torch_ddp_cases.REAL + torch_path_cases.ALL)
 
 add_tests(OverPeers, torch_peer_cases.ALL)
 

@@ -72,6 +72,36 @@ class Tied(torch.nn.Module):
         return self.output(self.embedding(inputs.abs().mul(10).long().clamp(max=63)).mean(1))[:, :10]
 
 
+class Turns(torch.nn.Module):
+    """Uses one of its two layers in each step, the same one at all ranks. Returns the layer's weights."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(64, 300, bias=False) for _ in range(2))
+
+    def forward(self, turn):
+        return self.layers[turn](torch.eye(64)).t()
+
+
+class Half(torch.nn.Module):
+    """A layer with weights of 16 bits that computes in 32."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(40, 64).half())
+
+    def forward(self, inputs):
+        return inputs @ self.weight.float().t()
+
+
+def frozen():
+    """Returns a model whose middle layer does not train."""
+    model = Deep()
+    for parameter in model.second.parameters():
+        parameter.requires_grad = False
+    return model
+
+
 def batch(rank, at):
     """Returns the inputs and labels of one step of one rank."""
     draw = torch.Generator().manual_seed(1_000 * at + rank)

@@ -193,6 +193,11 @@ class Session:
     def take_velocity(self, tensor):
         return array.array("I"), array.array("f")
 
+    def restore(self, tensor, residual, velocity):
+        assert not len(velocity[0])
+        at, values = (torch.tensor(list(part)) for part in residual)
+        self._residuals[tensor][at.long()] += values.float()
+
     def retained(self, tensor):
         return [self._steps[tensor]]
 

@@ -135,6 +135,8 @@ class Exchange:
 
     places         {name: Place}, FLAG among them with a loss scale.
     residuals      values that the next push of a parameter adds.
+    finds_unused   a step may leave parameters out at all ranks. DDP ignores the update of such a parameter, so a rank
+                   holds the residual of a parameter back while its gradient is 0 alone.
     loss_scale     LossScale or None.
     report         notified of every step.
     flag_has_rest  the session may keep a part of a raised FLAG for later steps.
@@ -150,6 +152,8 @@ class Exchange:
     def __init__(self, session, places, residuals, loss_scale, report, timeout=600.0, flag_has_rest=False,
                  count_copied=not_counted, clock=time.monotonic):
         self._flag_has_rest, self._count_copied, self._clock = flag_has_rest, count_copied, clock
+        self.finds_unused = False
+        self._held_back = {}  # {name: (residual, velocity)} of parameters that the step before did not use
         self._session, self._places, self._residuals = session, places, residuals
         self._loss_scale, self._report, self._timeout = loss_scale, report, timeout
         self.steps = 0  # whose last bucket is sent; the caller's thread counts
@@ -201,6 +205,17 @@ class Exchange:
         step.finished.wait()
         if step.error is not None:
             raise step.error
+
+    def give_back(self, name):
+        """Returns the values of a parameter that were held back to the session. REQUIRES: no step of it is under way."""
+        if name in self._held_back:
+            residual, velocity = self._held_back.pop(name)
+            self._session.restore(self._places[name].tensor, residual, velocity)
+
+    def give_all_back(self):
+        """Does the same for all parameters."""
+        for name in list(self._held_back):
+            self.give_back(name)
 
     def raise_error(self):
         """Raises the error that ended the exchange, if there is one."""
@@ -310,6 +325,11 @@ class Exchange:
 
     def _push_with_residual(self, place, name, values, bucket, at, streams):
         """Returns the step's number; and of a device's gradient that was copied to the host, the memory for the update."""
+        self.give_back(name)
+        # A tensor that travels with its neighbours is under way when the first of them is pushed.
+        if self.finds_unused and streams is None and not place.late and not bool(bucket.slices[at][1].any()):
+            self._held_back[name] = self._session.take_residual(place.tensor), self._session.take_velocity(place.tensor)
+            return self._push_in_time(place, values, None), None
         returning = self._residuals.returning(name)
         if returning is not None:
             values = bucket.slices[at][1]

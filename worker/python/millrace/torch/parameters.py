@@ -38,6 +38,14 @@ def named_mapping(named_parameters):
     return found
 
 
+def finds_unused(parameters):
+    """Says whether the DistributedDataParallel of these parameters may leave some of them out of a step."""
+    try:
+        return bool(find_owner(parameters).find_unused_parameters)
+    except LookupError:
+        return False
+
+
 def find_owner(parameters):
     """Returns the DistributedDataParallel that has all these parameters, among the live objects of the process.
 

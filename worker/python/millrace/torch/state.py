@@ -19,7 +19,7 @@ from .fsdp import MeshPlace, ShardedExchange, ShardedHook, ShardedModel, states_
 from .loss_scale import FLAG, RAISED, RAISED_ON_GRID, LossScale
 from .options import (check_clip, check_scaler, check_sharded, http_of_rank, is_on, job_name, library_of_path, rank_and_world_size,
                       shard_list, split_options)
-from .parameters import find_owner, named_mapping, names_of, trained_names
+from .parameters import find_owner, finds_unused, named_mapping, names_of, trained_names
 from .plan import COMPRESSION, DENSE_BELOW, check_rules, plan_tensors
 from .report import Report, Stats
 from .residuals import FORMAT, Residuals, share_of
@@ -132,6 +132,7 @@ class State:
         self._first_step = 0  # of a loaded state
         self._loaded = None
         self._names = None  # {parameter: name}
+        self._finds_unused = None  # of the DistributedDataParallel; None: not looked up
         self._places: Dict[str, Place] = {}
         self._layouts: Dict[int, Layout] = {}  # {identity of a bucket's first parameter: Layout}
         self._session: Any = None
@@ -190,6 +191,7 @@ class State:
                 self._begin()
         if self._exchange is not None:
             collected, self._collected = self._collected, []
+            self._exchange.finds_unused = bool(self._finds_unused)
             for waiting in collected:
                 step = self._exchange.send(waiting)
                 if step is not None:
@@ -233,6 +235,7 @@ class State:
         """
         self._require_session()
         places = {name: (place.tensor, place.entries) for name, place in self._places.items() if name != FLAG}
+        self._exchange.give_all_back()
         velocity = {}
         if self._has_momentum() or self._clips():
             if self._loss_scale is not None and any(self._loss_scale.withdrawn(name) is not None for name in places):
@@ -273,6 +276,7 @@ class State:
     def save(self, path: Union[str, "os.PathLike[str]"]) -> None:
         """Writes the session's state to a file, for option load_path of a job of as many workers (Session.save())."""
         self._require_session()
+        self._exchange.give_all_back()
         if self._residuals.names():
             raise RuntimeError("save() comes too early: the next step returns a residual that state_dict() or "
                                "load_state_dict() holds. Call save() after that step")
@@ -315,6 +319,8 @@ class State:
 
         Raises  LookupError: no model has them, or the given one lacks them.
         """
+        if self._finds_unused is None:
+            self._finds_unused = finds_unused(parameters)
         if self._names is None:
             self._names = names_of(find_owner(parameters))
         unknown = [parameter for parameter in parameters if parameter not in self._names]
@@ -384,6 +390,7 @@ class State:
         if bool(velocity) != self._has_momentum():
             raise ValueError(f"the state has {'a' if velocity else 'no'} velocity, and this job has option momentum "
                              f"{self._job.get('momentum', 'none')}: give the State the momentum of the earlier job")
+        self._exchange.give_all_back()
         forgotten = [name for name, place in places.items()
                      if name not in retained or not self._session.restore_retained(place.tensor, retained[name])]
         if forgotten and self._on_grid:

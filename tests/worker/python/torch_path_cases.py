@@ -1,0 +1,54 @@
+"""Cases of torch_ddp_test.py with real shards, about the bits of reproducible jobs over other paths."""
+
+import contextlib
+
+import torch
+import torch.distributed as dist
+
+from torch_ddp_cases import skips_of
+from torch_ddp_training import Deep, plain_step, train, wrapped
+from torch_shards import switch_of
+
+
+def parameters_of_steps(ranks, steps=12, **options):
+    """Returns the parameters after each step of a reproducible job."""
+    found = []
+
+    def step(ranks, ddp, optimizer, at):
+        plain_step(ranks, ddp, optimizer, at)
+        found.append([parameter.detach().clone() for parameter in ddp.module.parameters()])
+
+    with ranks.state(reproducible=True, **options) as state:
+        train(ranks, wrapped(Deep, state), step, steps=steps)
+        by_switch = getattr(state.session.stats(), "by_switch", None)  # peers have none
+        assert bool(by_switch and by_switch.at_switch) == (options.get("path") == "switch"), by_switch
+    return found
+
+
+def assert_same_steps(found, expected):
+    for at, (one, other) in enumerate(zip(found, expected)):
+        assert all(map(torch.equal, one, other)), f"the paths differ from step {at} on"
+
+
+def same_bits_over_peers(ranks):
+    """A reproducible job has the same parameters over shards and over peers, after every step. Fused parameters would have a
+    common grid and a common selection, so the job over shards fuses none."""
+    for options in ({}, {"select": "topk:0.01"}, {"select": "topk:0.05", "dense_below": 0, "momentum": "correction:0.9"}):
+        assert_same_steps(parameters_of_steps(ranks, servers="peers", **options), parameters_of_steps(ranks, fuse_below=0, **options))
+
+
+def same_bits_over_a_switch(ranks):
+    """A reproducible job has the same parameters over shards and over a switch, after every step, skipped ones included."""
+    cases = ({}, {"select": "topk:0.01"}, {"select": "topk:0.05", "dense_below": 0, "momentum": "correction:0.9"})
+    with contextlib.ExitStack() as stack:
+        found = stack.enter_context(switch_of(range(1, 2 + len(cases)), ranks.world_size)) if ranks.rank == 0 else None
+        address, key = ranks.gather(found)[0]
+        path = {"path": "switch", "switch_address": address, "switch_key_file": key}
+        for number, options in enumerate(cases, 1):
+            assert_same_steps(parameters_of_steps(ranks, switch_job=number, **path, **options), parameters_of_steps(ranks, **options))
+        over_switch = skips_of(ranks, (1, 7), 9, reproducible=True, switch_job=1 + len(cases), **path)
+        assert_same_steps(over_switch, skips_of(ranks, (1, 7), 9, reproducible=True))
+        dist.barrier()
+
+
+ALL = (same_bits_over_peers, same_bits_over_a_switch)
