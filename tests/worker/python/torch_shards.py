@@ -29,7 +29,7 @@ def switch_of(jobs, workers):
         file.write_text(json.dumps({"jobs": [{"name": f"job{job}", "job": job, "key_file": str(key), "workers": workers,
                                               "window_indices": GRID_BLOCK, "slots": 16} for job in jobs]}), encoding="utf-8")
         process = subprocess.Popen([torch_required.PROGRAMS / "millrace-switch", "run", "--listen", "127.0.0.1:0", "--jobs", file, "--json"],
-                                   stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+                                   stdout=subprocess.PIPE, text=True)
         try:
             yield json.loads(process.stdout.readline())["addresses"][0], str(key)
         finally:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Optional
 import torch
 
 from . import device
+from ..updates import NO_ENTRIES
 from .deadline import Deadline
 from .loss_scale import FLAG
 from .report import seconds_beside
@@ -136,7 +137,7 @@ class Exchange:
     places         {name: Place}, FLAG among them with a loss scale.
     residuals      values that the next push of a parameter adds.
     finds_unused   a step may leave parameters out at all ranks. DDP ignores the update of such a parameter, so a rank
-                   holds the residual of a parameter back while its gradient is 0 alone.
+                   holds the residual of a parameter back while its gradient is all zeros.
     loss_scale     LossScale or None.
     report         notified of every step.
     flag_has_rest  the session may keep a part of a raised FLAG for later steps.
@@ -209,8 +210,8 @@ class Exchange:
     def give_back(self, name):
         """Returns the values of a parameter that were held back to the session. REQUIRES: no step of it is under way."""
         if name in self._held_back:
-            residual, velocity = self._held_back.pop(name)
-            self._session.restore(self._places[name].tensor, residual, velocity)
+            self._session.restore(self._places[name].tensor, *self._held_back[name])
+            del self._held_back[name]
 
     def give_all_back(self):
         """Does the same for all parameters."""
@@ -325,10 +326,7 @@ class Exchange:
 
     def _push_with_residual(self, place, name, values, bucket, at, streams):
         """Returns the step's number; and of a device's gradient that was copied to the host, the memory for the update."""
-        self.give_back(name)
-        # A tensor that travels with its neighbours is under way when the first of them is pushed.
-        if self.finds_unused and streams is None and not place.late and not bool(bucket.slices[at][1].any()):
-            self._held_back[name] = self._session.take_residual(place.tensor), self._session.take_velocity(place.tensor)
+        if self.finds_unused and streams is None and not place.late and self._holds_back(place, name, bucket.slices[at][1]):
             return self._push_in_time(place, values, None), None
         returning = self._residuals.returning(name)
         if returning is not None:
@@ -347,6 +345,23 @@ class Exchange:
         if returning is not None:
             self._residuals.returned(name)
         return number, host
+
+    def _holds_back(self, place, name, gradient):
+        """Gives back the values that the step before has held back, and holds them back where this one has no gradient.
+
+        A tensor that travels with its neighbours is under way when the first of them is pushed: not for such.
+        """
+        try:
+            self.give_back(name)
+            if bool(gradient.any()):
+                return False
+            self._held_back[name] = self._session.take_residual(place.tensor), NO_ENTRIES
+            self._held_back[name] = self._held_back[name][0], self._session.take_velocity(place.tensor)
+        except Exception as error:
+            if getattr(error, "code", "") != "invalid_argument":
+                raise
+            return False  # the session rejoins: it neither hands out a residual nor takes one
+        return True
 
     def _push_there(self, place, name, values, streams):
         """Pushes from the device's memory. Returns None where the session does not take this parameter from there."""

@@ -98,6 +98,8 @@ class State:
         job = job_name(path, servers, job)
         self._mesh_place = None if mesh is None else MeshPlace.of_mesh(mesh)
         if self._mesh_place is not None:
+            if path == "switch":
+                raise ValueError('mesh= makes a job of each shard, and a switch knows one: take path="server" or "peers"')
             check_sharded(model, named_parameters, rank, world_size, grad_scaler, options)
             rank, world_size, job = self._mesh_place.replica, self._mesh_place.replicas, self._mesh_place.job(job)
             if path != "peers":
