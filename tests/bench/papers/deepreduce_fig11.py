@@ -7,7 +7,7 @@ The LSTM and the CNN of the traces as real jobs of PyTorch: 4 ranks and 2 shards
 as in the paper. A step has three parts. Computation is a step without an exchange. Coding is the further time of a step
 where links have no limit: the processes' work to send and to add is part of it. Communication is the further time that
 a limited link costs. Of three seeds, a step's time is the mean. The LSTM behind 100 Mbit/s trains on for its loss. The
-runs take an hour on two cores; finished ones are kept in OUT/jobs.
+first 98 of the 198 runs took about an hour on two cores; finished ones are kept in OUT/jobs.
 """
 
 from experiment import Experiment, panels, table

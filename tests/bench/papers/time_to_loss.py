@@ -5,7 +5,7 @@
 
 Real jobs of PyTorch: 4 ranks, and 4 shards for the sparse schemes, each a process in a network namespace. Dense is DDP
 over gloo in 16 bits: bf16, or fp16 where this torch's gloo lacks bf16. All schemes train the same steps on the same
-batches. The runs take an hour on two cores; finished ones are kept in OUT/jobs.
+batches. No full run was made yet. Finished runs are kept in OUT/jobs.
 """
 
 from experiment import Experiment, panels, table

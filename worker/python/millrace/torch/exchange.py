@@ -136,8 +136,6 @@ class Exchange:
 
     places         {name: Place}, FLAG among them with a loss scale.
     residuals      values that the next push of a parameter adds.
-    finds_unused   a step may leave parameters out at all ranks. DDP ignores the update of such a parameter, so a rank
-                   holds the residual of a parameter back while its gradient is all zeros.
     loss_scale     LossScale or None.
     report         notified of every step.
     flag_has_rest  the session may keep a part of a raised FLAG for later steps.
@@ -153,8 +151,10 @@ class Exchange:
     def __init__(self, session, places, residuals, loss_scale, report, timeout=600.0, flag_has_rest=False,
                  count_copied=not_counted, clock=time.monotonic):
         self._flag_has_rest, self._count_copied, self._clock = flag_has_rest, count_copied, clock
+        # A step may leave parameters out at all ranks: DDP ignores the update of such a parameter. So a rank holds the residual of a
+        # parameter back while its gradient is all zeros.
         self.finds_unused = False
-        self._held_back = {}  # {name: (residual, velocity)} of parameters that the step before did not use
+        self._held_back = {}  # {name: (residual, velocity)}
         self._session, self._places, self._residuals = session, places, residuals
         self._loss_scale, self._report, self._timeout = loss_scale, report, timeout
         self.steps = 0  # whose last bucket is sent; the caller's thread counts

@@ -263,7 +263,10 @@ class State:
                 **{key: {str(self.rank): values} for key, values in by_rank.items() if values or key == "residual"}}
 
     def load_state_dict(self, state: Union[Dict[str, Any], Sequence[Dict[str, Any]]]) -> None:
-        """Begins with a saved residual in the place of the present one.
+        """Begins with a saved residual in the place of the present one, and with its thresholds, exponents and steps.
+
+        The bits are those of a job without the interruption where the job is reproducible, has no reselect, is not over
+        a switch, and all ranks load their states.
 
         state   the state_dict() of this rank, in a job of as many workers. Or a list with the state of every worker of
                 the earlier job, for any number of workers: the residuals are shared out, and nothing is lost.
