@@ -7,11 +7,11 @@ The LSTM and the CNN of the traces as real jobs of PyTorch: 4 ranks and 2 shards
 as in the paper. A step has three parts. Computation is a step without an exchange. Coding is the further time of a step
 where links have no limit: the processes' work to send and to add is part of it. Communication is the further time that
 a limited link costs. Of three seeds, a step's time is the mean. The LSTM behind 100 Mbit/s trains on for its loss. The
-first 98 of the 198 runs took about an hour on two cores; finished ones are kept in OUT/jobs.
+198 runs took about 85 minutes on two cores; finished ones are kept in OUT/jobs until the figure is drawn.
 """
 
 from experiment import Experiment, panels, table
-from jobs import AXES, Jobs, a_step, curve, mean, need_namespaces
+from jobs import AXES, Jobs, a_step, curve, draw_curves, mean, need_namespaces
 from peers import PROGRAM
 
 RANKS, SHARDS, SEEDS = 4, 2, 3
@@ -27,12 +27,12 @@ def through_shards(codec, select="topk:0.1"):
 SCHEMES = {
     "dense f32": {"kind": "ddp"},
     "dense 16 bits": {"kind": "ddp16"},
-    "top-r, raw pairs": through_shards("raw+raw"),
+    "top-r pairs": through_shards("raw+raw"),
     "BF-P0": through_shards("bloom_p0:0.001+raw"),
     "BF-P2 + Fit-Poly": through_shards("bloom_p2:0.001+fit_poly"),
-    "BF-P0 + QSGD 8": through_shards("bloom_p0:0.001+qsgd8"),
-    "adaptive + QSGD 4": through_shards("adaptive+qsgd4"),
-    "top 1 %, adaptive + QSGD 4": through_shards("adaptive+qsgd4", "topk:0.01"),
+    "BF-P0 + QSGD-8": through_shards("bloom_p0:0.001+qsgd8"),
+    "adaptive + QSGD-4": through_shards("adaptive+qsgd4"),
+    "top 1 %, QSGD-4": through_shards("adaptive+qsgd4", "topk:0.01"),
 }
 
 
@@ -83,17 +83,15 @@ def plot_step(axis, of):
         axis.bar([row["scheme"] for row in of], [row[part] for row in of], bottom=below, color=colour, label=part)
         below = [low + row[part] for low, row in zip(below, of)]
     axis.set(title=f"{NETWORKS[of[0]['network']]}, {of[0]['rate']}", ylabel="ms a step")
+    axis.set_ylim(0, 1.35 * max(below))  # room for the legend
     axis.tick_params(axis="x", rotation=70, labelsize=6)
-    axis.legend(fontsize=6)
+    axis.legend(fontsize=6, ncol=3, loc="upper center")
 
 
 def plot_loss(axis, learning, key):
     """Draws the loss of each scheme against a key of the rows."""
-    for name, results in learning.items():
-        axis.plot(curve(results, key), curve(results, "loss"), label=name, ls="--" if name.startswith("dense") else "-")
-    axis.set(title=f"{NETWORKS[LEARNS[0]]}, {LEARNS[1]}", xlabel=AXES[key], ylabel="held-out loss")
-    if key == "bytes":
-        axis.set_xscale("log")
+    draw_curves(axis, learning, key, lambda results: curve(results, "loss"), lambda name: name.startswith("dense"))
+    axis.set(title=f"{NETWORKS[LEARNS[0]]}, {LEARNS[1]}", ylabel="held-out loss")
     axis.legend(fontsize=6)
 
 
@@ -110,16 +108,17 @@ def plot(rows, learning):
 
 
 def speeds(rows, rate):
-    """Returns the text of the speeds over dense f32, a piece for each network, and of what bounds them."""
-    pieces, bounds = [], []
-    for network in dict.fromkeys(row["network"] for row in rows):
-        of = {row["scheme"]: row for row in rows if (row["network"], row["rate"]) == (network, rate)}
-        if not of:
-            continue
-        pieces.append(f"{NETWORKS[network]}: " + ", ".join(f"{name} {row['speed_up']:.2f}" for name, row in of.items() if name != "dense f32"))
-        codings = [row["coding"] for name, row in of.items() if not name.startswith("dense")]
-        bounds.append(f"{NETWORKS[network]}: {of['dense f32']['communication']:.0f}, and {min(codings):.0f} to {max(codings):.0f}")
-    return "; ".join(pieces), "; ".join(bounds)
+    """Returns the text of the speeds over dense f32, a piece for each method, and of what bounds them, one for each network."""
+    of = {(row["network"], row["scheme"]): row for row in rows if row["rate"] == rate}
+    networks = list(dict.fromkeys(network for network, _ in of))
+    schemes = list(dict.fromkeys(scheme for _, scheme in of))
+    pieces = [f"{scheme}: " + ", ".join(f"{NETWORKS[network]} {of[network, scheme]['speed_up']:.2f}" for network in networks)
+              for scheme in schemes if scheme != "dense f32"]
+    bounds = []
+    for network in networks:
+        codings = [of[network, scheme]["coding"] for scheme in schemes if not scheme.startswith("dense")]
+        bounds.append(f"{NETWORKS[network]}: {of[network, 'dense f32']['communication']:.0f}, and {min(codings):.0f} to {max(codings):.0f}")
+    return "; ".join(pieces), ". ".join(bounds)
 
 
 def compare(here, rows, learning):
@@ -128,10 +127,10 @@ def compare(here, rows, learning):
         pieces, bounds = speeds(rows, rate)
         if pieces:
             here.compare(claim, f"speed over dense f32; {pieces}",
-                         f"communication of dense f32, and coding of the methods, in ms of a step; {bounds}")
-    ends = ", ".join(f"{name} {mean(result['rows'][-1]['loss'] for result in results):.3f}" for name, results in learning.items())
+                         f"communication of dense f32 and coding of the methods, in ms of a step. {bounds}")
+    ends = "; ".join(f"{name} {mean(result['rows'][-1]['loss'] for result in results):.3f}" for name, results in learning.items())
     steps = next(iter(learning.values()))[0]["rows"][-1]["step"]
-    here.compare("the methods reach the quality of the baseline", f"held-out loss of the LSTM after {steps} steps: {ends}")
+    here.compare("the methods reach the quality of the baseline", f"held-out loss of the LSTM after {steps} steps; {ends}")
 
 
 def main():

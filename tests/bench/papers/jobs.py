@@ -49,6 +49,21 @@ def curve(results, key):
     return [mean(result["rows"][at][key] for result in results) for at in range(len(results[0]["rows"]))]
 
 
+def draw_curves(axis, results_of, key, value_of, dashed):
+    """Draws a line for each name against a key of AXES. Bytes have a log axis, on which the first report has no place.
+
+    results_of  {name: trainings}.
+    value_of    returns a name's values, one for each report, of its trainings.
+    dashed      says which names have a dashed line.
+    """
+    begin = 1 if key == "bytes" else 0
+    for name, results in results_of.items():
+        axis.plot(curve(results, key)[begin:], value_of(results)[begin:], label=name, ls="--" if dashed(name) else "-")
+    axis.set_xlabel(AXES[key])
+    if key == "bytes":
+        axis.set_xscale("log")
+
+
 def a_step(result, what):
     """Returns the mean of "seconds" or "bytes" over all steps of a training."""
     rows = result["rows"]

@@ -7,7 +7,7 @@ Finished runs are kept in OUT/jobs, and an interrupted script continues.
 """
 
 from experiment import panels, table
-from jobs import AXES, Jobs, a_step, curve, mean, need_namespaces, seconds_to
+from jobs import Jobs, a_step, curve, draw_curves, mean, need_namespaces, seconds_to
 
 RATE, BITS_A_MS = "100mbit", 1e5
 STEPS, SEEDS = 200, 3
@@ -67,11 +67,8 @@ def plot(network, all_results):
     figure, axes = panels(len(keys), len(all_results), width=5.0, height=3.4)
     for line, key in zip(axes, keys):
         for axis, (ranks, results) in zip(line, all_results.items()):
-            for name, of in results.items():
-                axis.plot(curve(of, key), curve(of, "quality"), lw=2.0 if name == "Ok-Topk" else 1.0, ls="--" if name in DENSE else "-", label=name)
-            axis.set(title=f"{network}, {ranks} ranks, {RATE}", xlabel=AXES[key], ylabel="held-out accuracy")
-            if key == "bytes":
-                axis.set_xscale("log")
+            draw_curves(axis, results, key, lambda of: curve(of, "quality"), lambda name: name in DENSE)
+            axis.set(title=f"{network}, {ranks} ranks, {RATE}", ylabel="held-out accuracy")
             axis.legend(fontsize=6)
     return figure
 

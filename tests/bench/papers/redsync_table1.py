@@ -11,7 +11,7 @@ Finished ones are kept in OUT/jobs.
 """
 
 from experiment import Experiment, panels, table
-from jobs import AXES, Jobs, curve, mean, need_namespaces
+from jobs import AXES, Jobs, curve, draw_curves, mean, need_namespaces
 from peers import PROGRAM
 
 RANKS, SHARDS, RATE, SEEDS = 4, 2, "1gbit", 3
@@ -96,15 +96,11 @@ def largest_share(results, network, batch):
 def plot(results):
     """Returns the figure: a column for each network and batch, a line of panels for each axis."""
     figure, axes = panels(len(AXES), len(results), width=4.4, height=3.4)
-    for line, (key, label) in zip(axes, AXES.items()):
+    for line, key in zip(axes, AXES):
         for axis, ((network, batch), of) in zip(line, results.items()):
-            for name, runs in of.items():
-                axis.plot(curve(runs, key), [100 * (1 - quality) for quality in curve(runs, "quality")], label=name,
-                          ls="--" if name in DENSE else "-")
-            axis.set(title=f"{NAMES[network]}, batch {batch}", xlabel=label, ylabel="held-out error, %")
+            draw_curves(axis, of, key, lambda runs: [100 * (1 - quality) for quality in curve(runs, "quality")], lambda name: name in DENSE)
+            axis.set(title=f"{NAMES[network]}, batch {batch}", ylabel="held-out error, %")
             axis.set_yscale("log")
-            if key == "bytes":
-                axis.set_xscale("log")
             axis.legend(fontsize=7)
     return figure
 
