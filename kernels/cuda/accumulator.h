@@ -6,6 +6,7 @@
 #include <span>
 #include <utility>
 
+#include "kernels/base/buffer.h"
 #include "kernels/base/check.h"
 #include "kernels/cuda/arrays.h"
 #include "kernels/cuda/tail_sums.h"
@@ -157,6 +158,21 @@ class Accumulator {
     queue_->download(std::span<float>(range.values), values() + begin);
     if (auto done = queue_->finish(); !done) return std::unexpected(done.error());
     return range;
+  }
+
+  /// Copies the values at the indices, in any order.
+  ///
+  /// Cost     8 bytes an index over the bus. Waits for the queue.
+  Result<Buffer<float>> read_at(IndexSpan indices) const {
+    Buffer<float> read(indices.size());
+    if (indices.empty()) return read;
+    auto positions = queue_->template allocate<uint32_t>(indices.size());
+    auto values = queue_->template allocate<float>(indices.size());
+    queue_->upload(positions.data(), indices);
+    gather(*queue_, sum_.data(), positions.data(), indices.size(), values.data());
+    queue_->download(std::span<float>(read), static_cast<const float*>(values.data()));
+    if (auto done = queue_->finish(); !done) return std::unexpected(done.error());
+    return read;
   }
 
   /// Replaces the values from `begin` on.

@@ -37,6 +37,13 @@ void take(Queue& queue, float* array, const uint32_t* positions, uint64_t count,
                (count + TakeEntries::kThreads - 1) / TakeEntries::kThreads);
 }
 
+/// Enqueues values[i] = array[positions[i]].
+template <class Queue>
+void gather(Queue& queue, float* array, const uint32_t* positions, uint64_t count, float* values) {
+  queue.launch(TakeEntries{array, positions, count, 0, values},
+               (count + TakeEntries::kThreads - 1) / TakeEntries::kThreads);
+}
+
 /// Enqueues array[positions[i]] += factor * values[i], the product rounded first: gives entries back, or applies an
 /// update. Positions differ.
 template <class Queue>

@@ -40,6 +40,8 @@ class HostMemory {
 class HostQueue {
  public:
   HostQueue() = default;
+  /// Takes the place of this device.
+  explicit HostQueue(int device) : device_(device) {}
   HostQueue(HostOrder threads, HostOrder blocks) : threads_(threads), blocks_(blocks) {}
 
   /// A stream that every HostQueue refuses.
@@ -93,7 +95,7 @@ class HostQueue {
     return fail(ErrorCode::kInvalidArgument, "host queue: no stream");
   }
   Status status() const { return shortage_; }
-  int device() const { return 0; }
+  int device() const { return device_; }
   int on_its_device() const { return 0; }
   Status finish() {
     if (!race_.empty()) return fail(ErrorCode::kInternal, race_);
@@ -109,6 +111,7 @@ class HostQueue {
  private:
   static inline char refused_ = 0;
 
+  int device_ = 0;
   HostOrder threads_;
   HostOrder blocks_;
   std::string race_;

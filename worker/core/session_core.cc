@@ -304,9 +304,6 @@ std::vector<DeliveredUpdate> SessionCore::awaiting_acks(uint32_t part) const {
   return held;
 }
 const CoreCounters& SessionCore::counters() const { return impl_->counters; }
-const CodecChoice* SessionCore::codec_choice(uint32_t bucket) const {
-  return impl_->buckets[bucket].bucket->chooser().choice();
-}
 BucketCounters SessionCore::bucket_counters(uint32_t bucket) const {
   impl_->resolve_switch_step();
   return impl_->buckets[bucket].bucket->counters();
@@ -319,6 +316,11 @@ std::optional<SwitchPathStatus> SessionCore::switch_status() const {
 Stream SessionCore::residual(uint32_t bucket) const {
   impl_->resolve_switch_step();
   return impl_->buckets[bucket].bucket->residual();
+}
+
+double SessionCore::residual_norm(uint32_t bucket) const {
+  impl_->resolve_switch_step();
+  return impl_->buckets[bucket].bucket->residual_norm();
 }
 
 std::vector<OutstandingView> SessionCore::outstanding(uint32_t bucket) const {

@@ -241,9 +241,6 @@ class SessionCore {
   bool is_waited_for() const;
   const CoreCounters& counters() const;
   BucketCounters bucket_counters(uint32_t bucket) const;
-  /// Returns the choice of the bucket's codecs for contributions. nullptr: the job names its codecs, or nothing was
-  /// sent yet.
-  const CodecChoice* codec_choice(uint32_t bucket) const;
 
   /// Returns the state of path switch; empty: another path.
   std::optional<SwitchPathStatus> switch_status() const;
@@ -251,6 +248,8 @@ class SessionCore {
   /// Returns R: the residual with everything filled and not sent yet, and everything returned. Copies.
   /// REQUIRES: no slot of the bucket is being filled.
   Stream residual(uint32_t bucket) const;
+  /// Returns the L2 norm of R, without a copy of a dense R.
+  double residual_norm(uint32_t bucket) const;
   /// Returns O, in order of part and step.
   std::vector<OutstandingView> outstanding(uint32_t bucket) const;
   /// Reports the losses of a bucket that postponed work will book (Bucket::report_postponed()).

@@ -122,10 +122,9 @@ void SessionCore::Impl::choose_codecs(uint32_t bucket, Actions& actions) {
   ChoiceInput input;
   input.speeds = &config.codec_speeds();
   input.link_bits_per_s = link_rate.bits_per_s();
-  Bucket& coder = *buckets[bucket].bucket;
-  if (!coder.choose_codecs(input)) return;
-  log(actions, Severity::kInfo,
-      protocol::bucket_text(config.spec, planned) + " goes up as " + coder.chooser().choice()->text());
+  const CodecChoice* const changed = buckets[bucket].bucket->choose_codecs(input);
+  if (changed == nullptr) return;
+  log(actions, Severity::kInfo, protocol::bucket_text(config.spec, planned) + " goes up as " + changed->text());
 }
 
 void SessionCore::Impl::code_next(uint32_t bucket, TimeNs now, Actions& actions) {

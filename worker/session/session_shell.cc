@@ -93,12 +93,6 @@ SwitchStats switch_stats(const SessionCore& core, const SwitchUdpPort* port) {
   return stats;
 }
 
-double l2_norm(std::span<const float> values) {
-  double sum = 0;
-  for (const float value : values) sum += static_cast<double>(value) * static_cast<double>(value);
-  return std::sqrt(sum);
-}
-
 void put_counters(const CoreCounters& counters, Stats& stats) {
   stats.payload_bytes_up = counters.payload_bytes_up;
   stats.payload_bytes_down = counters.payload_bytes_down;
@@ -248,7 +242,7 @@ Stats SessionShell::collect_stats() {
     stats.bytes_up += datagrams_->counters().bytes_out;
     stats.bytes_down += datagrams_->counters().bytes_in;
   }
-  // Before the residuals' norms, which copy residuals of devices.
+  // Before the residuals' norms, which read values of devices.
   const DeviceUse devices = devices_.use();
   stats.bytes_to_devices = devices.bytes_up;
   stats.bytes_from_devices = devices.bytes_down;
@@ -274,7 +268,7 @@ Stats SessionShell::collect_stats() {
   for (const protocol::BucketLayout& bucket : core_.layout().buckets) {
     TensorStats& first = stats.tensors[bucket.members.front().tensor];
     const BucketCounters counted = core_.bucket_counters(bucket.bucket);
-    if (const CodecChoice* choice = core_.codec_choice(bucket.bucket)) first.codec_choice = choice->text();
+    if (counted.codec_choice != nullptr) first.codec_choice = counted.codec_choice->text();
     first.entries_sent = counted.entries_sent;
     first.entries_sent_last = counted.entries_sent_last;
     first.entries_received = counted.entries_received;
@@ -284,7 +278,7 @@ Stats SessionShell::collect_stats() {
     first.dropped_magnitude = counted.dropped_magnitude;
     first.entries_discarded = counted.entries_discarded;
     first.discarded = counted.discarded;
-    first.residual_norm = l2_norm(core_.residual(bucket.bucket).values);
+    first.residual_norm = core_.residual_norm(bucket.bucket);
   }
   (void)fail_by_devices();  // the next call has the error
   return stats;

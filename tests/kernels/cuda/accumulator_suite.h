@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <string>
@@ -117,6 +118,12 @@ class AccumulatorPair {
     const uint64_t middle = host_.dimension() / 2;
     const auto part = under_test_.read(middle, host_.dimension());
     ASSERT_EQ(bits_of_values(part->values), bits_of_values(std::span<const float>(found->values).subspan(middle)));
+    const IndexBuffer some = {static_cast<uint32_t>(host_.dimension() - 1), 0, static_cast<uint32_t>(middle)};
+    const auto at = under_test_.read_at(some);
+    ASSERT_TRUE(at.has_value()) << at.error().message;
+    for (size_t i = 0; i < some.size(); ++i) {
+      ASSERT_EQ(std::bit_cast<uint32_t>((*at)[i]), std::bit_cast<uint32_t>(found->values[some[i]]));
+    }
     const TailSums sums = millrace::tail_sums(expected.values, kInfinityKey);
     const auto norm = under_test_.norm();
     ASSERT_EQ(norm.has_value(), sums.above == 0);

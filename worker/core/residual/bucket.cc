@@ -35,13 +35,8 @@ Bucket::Bucket(const protocol::JobSpec& spec, const protocol::BucketLayout& layo
       parts_(parts.begin(), parts.end()),
       update_(layout.reselect.reselect == protocol::Reselect::kNone ? protocol::UpdateCarries::kWholeSum
                                                                     : protocol::UpdateCarries::kReselected),
-      residual_(layout.dimension),
+      residual_(layout.select, layout.dimension),
       ledger_(spec, parts, observer) {
-  if (select_spec_.selection != SelectionId::kNone) {
-    auto selector = make_selector(select_spec_, dimension_);
-    MILLRACE_CHECK(selector.has_value(), selector.error().message);
-    selector_ = std::move(*selector);
-  }
   if (spec_.momentum.momentum != protocol::Momentum::kNone) velocity_.emplace(spec_.momentum, dimension_);
   if (spec_.reproducible && spec_.path == protocol::Path::kServer) grid_.emplace(spec_, parts_);
   selected_ = Stream::empty(dimension_);
@@ -55,15 +50,8 @@ Bucket::Bucket(const protocol::JobSpec& spec, const protocol::BucketLayout& layo
 Bucket::~Bucket() = default;
 
 void Bucket::add_to_residual(Stream&& stream) {
-  if (device_) return add_on_device(stream.view(), 0);
-  if (!spec_.audit || residual_.is_empty()) return residual_.add(std::move(stream));
-  if (residual_.is_dense()) return add_all_in_f32(residual_.values(), stream.view());
-  if (!stream.dense) {
-    book_rounding(residual_.view(), stream.view());
-    return residual_.add(std::move(stream));
-  }
-  const Stream before = residual_.take_all();
-  add_all_in_f32(stream.values, before.view());
+  if (spec_.audit && stream.dense && residual_.on_host().is_dense()) return add_audited(stream.view());
+  if (spec_.audit) book_rounding(stream.view());
   residual_.add(std::move(stream));
 }
 
@@ -96,8 +84,8 @@ bool Bucket::staged_alone() const {
   const auto nothing = [](const ReturnedPiece& piece) {
     return !piece.is_deferred() && std::get<Stream>(piece.what).count() == 0;
   };
-  return enters_in_slot() && slots_[0]->staged_.dimension != 0 && slots_[0]->weight_ == 1 && residual_.is_empty() &&
-         std::ranges::all_of(returned_, nothing);
+  return enters_in_slot() && slots_[0]->staged_.dimension != 0 && slots_[0]->weight_ == 1 &&
+         residual_.on_host().is_empty() && std::ranges::all_of(returned_, nothing);
 }
 
 Status Bucket::select(uint64_t step_of_job, float clip, uint64_t draws) {
@@ -108,7 +96,7 @@ Status Bucket::select(uint64_t step_of_job, float clip, uint64_t draws) {
   resumes_at_.reset();
   const uint64_t step = steps_before_ + step_of_job;
   steps_ = step + 1;
-  const Values values = staged_alone() ? Values::kKnownFinite : Values::kUnknown;
+  const auto values = staged_alone() ? ResidualSum::Values::kKnownFinite : ResidualSum::Values::kUnknown;
   if (enters_in_select()) {
     let_enter(clip);
   } else {
@@ -116,13 +104,9 @@ Status Bucket::select(uint64_t step_of_job, float clip, uint64_t draws) {
   }
   take_returned();
   // Entries that a Bloom filter took along cancel out exactly; they must not stay stored.
-  if (!find_index_codec(codec_.index)->lossless()) residual_.drop_zeros();
+  if (!find_index_codec(codec_.index)->lossless()) residual_.on_host().drop_zeros();
   uncompressed_ = protocol::step_sends(select_spec_, dimension_, step) == protocol::StepSends::kUncompressed;
-  const Result<bool> there = device_ ? select_on_device(step) : Result<bool>(false);
-  if (!there) return std::unexpected(there.error());
-  if (!*there) {
-    if (auto done = select_on_host(step, draws, values); !done) return done;
-  }
+  if (auto done = take_selection(step, draws, values); !done) return done;
   round_to_grid();
   for (auto& slot : slots_) slot->filled_ = false;
   coded_.assign(parts_.size(), 0);
@@ -131,36 +115,20 @@ Status Bucket::select(uint64_t step_of_job, float clip, uint64_t draws) {
   return {};
 }
 
-Status Bucket::select_on_host(uint64_t step, uint64_t draws, Values values) {
-  if (selector_ == nullptr || uncompressed_) {
-    if (values == Values::kUnknown && !all_finite(residual_.view().values)) {
-      return fail(ErrorCode::kNonFinite, "the gradients pushed so far add up to infinity");
-    }
-    selected_ = residual_.take_all();
-    return {};
-  }
+Status Bucket::take_selection(uint64_t step, uint64_t draws, ResidualSum::Values values) {
   const uint64_t bucket = parts_.empty() ? 0 : parts_[0].bucket;
-  return take_selection({step, random_key(spec_.seed, bucket, step, draws ^ kDrawsOfSelection), residual_.largest()});
-}
-
-Status Bucket::take_selection(const SelectContext& context) {
-  if (spec_.unbiased) return draw(context);
-  IndexBuffer positions;
-  if (!residual_.is_empty()) {
-    if (auto done = selector_->select(residual_.view(), context, positions); !done) return done;
-  }
-  selected_ = residual_.take_at(positions);
+  const SelectContext context{step, random_key(spec_.seed, bucket, step, draws ^ kDrawsOfSelection)};
+  const bool takes_all = residual_.selector() == nullptr || uncompressed_;
+  if (spec_.unbiased && !takes_all) return draw(context);
+  auto taken = takes_all ? residual_.take_finite(values) : residual_.take_selected(context, spare_);
+  if (!taken) return std::unexpected(taken.error());
+  selected_ = std::move(*taken);
   return {};
 }
 
 Stream Bucket::take_residual(uint64_t begin, uint64_t end) {
   MILLRACE_CHECK(parts_left_ == 0, parts_left_);
   take_returned();
-  residual_.drop_zeros();
-  if (std::optional<Stream> all = on_device()) {
-    residual_.add(std::move(*all));
-    device_->forget();  // now that the host has its values
-  }
   Stream taken = residual_.take_range(begin, end);
   for (auto& slot : slots_) {
     if (slot->offset_ == begin) slot->uncount_entered(taken.view());

@@ -8,7 +8,6 @@
 #include <variant>
 #include <vector>
 
-#include "kernels/accumulate/accumulator.h"
 #include "kernels/base/buffer.h"
 #include "kernels/base/result.h"
 #include "kernels/codec/automatic/codec_choice.h"
@@ -21,10 +20,10 @@
 #include "protocol/job/step_sends.h"
 #include "worker/core/residual/audit_account.h"
 #include "worker/core/residual/bucket_grid.h"
-#include "worker/core/residual/device_residual.h"
 #include "worker/core/residual/ledger.h"
 #include "worker/core/residual/momentum.h"
 #include "worker/core/residual/push_slot.h"
+#include "worker/core/residual/residual_sum.h"
 
 namespace millrace::worker {
 
@@ -35,6 +34,8 @@ struct BucketCounters : Losses {
   /// Sent, and omitted by the update or not counted: returned to the residual.
   uint64_t entries_returned = 0;
   uint64_t false_positives = 0;
+  /// The choice of codecs for contributions; null: the job names its codecs, or nothing was sent yet.
+  const CodecChoice* codec_choice = nullptr;
 };
 
 /// Returns the stream with its indices moved up by `base`, in a bucket of `dimension`; sparse.
@@ -103,11 +104,10 @@ class Bucket {
   /// Errors  as the codecs' and the container's.
   Result<CodedPart> code(size_t at, const EncodeOptions& options);
 
-  /// Chooses, for codec auto, the codecs of the entries that select() took out, the same for all parts. Returns true
-  /// where the choice has changed; false in an uncompressed step, which takes no choice.
+  /// Chooses, for codec auto, the codecs of the entries that select() took out, the same for all parts. Returns the
+  /// choice where it has changed; null in an uncompressed step, which takes no choice.
   /// REQUIRES  before the step's first code(); input.spec and input.pieces are set here.
-  bool choose_codecs(ChoiceInput input);
-  const CodecChooser& chooser() const { return chooser_; }
+  const CodecChoice* choose_codecs(ChoiceInput input);
 
   /// Returns, on path switch and in place of code() for every part, all entries that select() took out, sparse, indices
   /// of the bucket. resolve_offer() later reports their outcome.
@@ -188,6 +188,8 @@ class Bucket {
   /// Returns the residual with everything given back and everything filled or selected and not coded yet. With momentum
   /// or clipping, filled values enter in select() and are not included before.
   Stream residual() const;
+  /// Returns its L2 norm, without a copy of a dense sum (ResidualSum::norm()).
+  double residual_norm() const;
 
   /// clip  as for select(), as far as it is known.
   BucketState state(float clip) const;
@@ -249,11 +251,10 @@ class Bucket {
 
   // bucket_audit.cc. Accounts of jobs with `audit`.
   Account residual_account(size_t at) const;
-  /// Adds the stream to the target, of part `at` or of all, and accounts the rounding errors.
-  void add_in_f32(std::span<float> target, const StreamView& stream, size_t at);
-  void add_all_in_f32(std::span<float> target, const StreamView& stream);
-  /// Accounts the rounding errors of adding the two streams, or of adding the piece to the residual.
-  void book_rounding(const StreamView& a, const StreamView& b);
+  /// Adds a dense stream to a dense residual, and accounts the rounding errors, in one pass.
+  void add_audited(const StreamView& stream);
+  /// Accounts the rounding errors of adding the stream to the residual, or the piece of part `at`.
+  void book_rounding(const StreamView& stream);
   void book_rounding(size_t at, const StreamView& piece);
 
   /// Joins the streams of fused tensors' slots.
@@ -263,35 +264,25 @@ class Bucket {
   /// Says whether gradients enter in select(), not in their slots.
   bool enters_in_select() const { return velocity_.has_value() || spec_.clip != 0; }
   /// Says whether a slot adds to the residual itself.
-  bool enters_in_slot() const { return slots_.size() == 1 && !enters_in_select() && !device_; }
+  bool enters_in_slot() const { return slots_.size() == 1 && !enters_in_select() && residual_.is_on_host(); }
   /// How many entries a push collects. 0 where entries returned to the last step: they change the sum after the push.
-  uint64_t largest_wanted() const { return selector_ && !had_returned_ ? selector_->largest_wanted() : 0; }
-  // bucket_device.cc: gradients in a device's memory. The residual is there from the first of them on.
-  /// Errors  unsupported: a rule of the job that needs the values in the host's memory.
+  uint64_t largest_wanted() const {
+    return residual_.selector() != nullptr && !had_returned_ ? residual_.selector()->largest_wanted() : 0;
+  }
+  /// Says whether gradients in a device's memory can be pushed here.
+  ///
+  /// Errors  unsupported: a rule of the job needs the values in the host's memory.
   Status may_be_on_device() const;
-  /// Moves the residual to a device, if it is not there. REQUIRES: may_be_on_device().
-  Status move_to_device(const MakeDeviceResidual& make);
-  /// Returns all values on the device; nothing where there is none, or after its error.
-  std::optional<Stream> on_device() const;
-  Result<Stream> take_all_of_device();
-  /// Moves the residual to the host. Errors  of the device: the values are lost.
-  Status leave_device();
-  /// Adds a stream of the bucket's indices from `begin` on. The residual leaves a device that has no memory for that.
-  void add_on_device(const StreamView& stream, uint64_t begin);
-  void add_on_host(const StreamView& stream, uint64_t begin);
-  /// Takes out the step's selection. Returns false where the device has no memory to select: the residual is the host's
-  /// then, until the next gradient of a device.
-  Result<bool> select_on_device(uint64_t step);
-  enum class Values : uint8_t { kKnownFinite, kUnknown };
-  Status select_on_host(uint64_t step, uint64_t draws, Values values);
+  /// Returns the entries of residual() that are not in the sum; indices of the bucket.
+  std::vector<Stream> beside_sum() const;
+  Status take_selection(uint64_t step, uint64_t draws, ResidualSum::Values values);
   void take_returned();
   bool staged_alone() const;
   void add_to_residual(Stream&& stream);
-  Status take_selection(const SelectContext& context);
   void round_to_grid();
   Stream remainder_in_flight(size_t at) const;
   Status draw(const SelectContext& context);
-  bool draws() const { return spec_.unbiased && selector_ != nullptr; }
+  bool draws() const { return spec_.unbiased && residual_.selector() != nullptr; }
   Stream take_part(size_t at);
   EncodeOptions options_of_step(EncodeOptions options) const;
   bool goes_plain(const CodecSpec& codec) const;
@@ -315,8 +306,7 @@ class Bucket {
   CodecChooser chooser_;  ///< of an automatic codec
   std::vector<protocol::PartLayout> parts_;
   std::vector<std::unique_ptr<PushSlot>> slots_;
-  std::unique_ptr<Selector> selector_;  ///< none for SelectionId::kNone
-  std::optional<Velocity> velocity_;    ///< jobs with momentum
+  std::optional<Velocity> velocity_;  ///< jobs with momentum
   /// Whether shards may leave entries out of an update.
   protocol::UpdateCarries update_ = protocol::UpdateCarries::kWholeSum;
   uint64_t steps_ = 0;         ///< of the last selection, and one; with those of a restored state
@@ -327,15 +317,14 @@ class Bucket {
 
   std::mutex fill_;  ///< held while a lone tensor's slot is filled into residual_
   std::unique_ptr<Quarantine> quarantine_;
-  Accumulator residual_;                    ///< sparse; dense from the first dense push of a lone tensor on
-  std::unique_ptr<DeviceResidual> device_;  ///< in place of residual_, which is empty; or null
-  Stream spare_;                            ///< arrays of the step before, for reuse
-  std::vector<ReturnedPiece> returned_;     ///< since the last select(), in the order of their events
-  size_t deferred_ = 0;                     ///< number of them that are not computed
-  size_t resolved_to_ = 0;                  ///< those before this one are computed
-  bool had_returned_ = false;               ///< the last select() added some
-  Stream selected_;                         ///< taken out by select(), indices of the bucket
-  std::vector<uint8_t> coded_;              ///< by part: its share of selected_ is taken out
+  ResidualSum residual_;
+  Stream spare_;                         ///< arrays of the step before, for reuse
+  std::vector<ReturnedPiece> returned_;  ///< since the last select(), in the order of their events
+  size_t deferred_ = 0;                  ///< number of them that are not computed
+  size_t resolved_to_ = 0;               ///< those before this one are computed
+  bool had_returned_ = false;            ///< the last select() added some
+  Stream selected_;                      ///< taken out by select(), indices of the bucket
+  std::vector<uint8_t> coded_;           ///< by part: its share of selected_ is taken out
   size_t parts_left_ = 0;
   uint64_t entries_in_step_ = 0;
 

@@ -67,13 +67,14 @@ PartAccounts Bucket::audit(size_t at) {
 
 uint64_t Bucket::residual_entries(size_t at) const {
   const protocol::PartLayout& part = parts_[at];
-  return count_within(residual_.view(), part.begin, part.end) + count_within(selected_.view(), part.begin, part.end);
+  return count_within(residual_.on_host().view(), part.begin, part.end) +
+         count_within(selected_.view(), part.begin, part.end);
 }
 
 Account Bucket::residual_account(size_t at) const {
   const protocol::PartLayout& part = parts_[at];
   Account held;
-  held.add(mass_within(residual_.view(), part.begin, part.end));
+  held.add(mass_within(residual_.on_host().view(), part.begin, part.end));
   if (parts_left_ > 0 && coded_[at] == 0) held.add(mass_within(selected_.view(), part.begin, part.end));
   for (const auto& slot : slots_) {
     if (slot->staged_.dimension == 0 || enters_in_select()) continue;
@@ -94,28 +95,24 @@ Account Bucket::residual_account(size_t at) const {
   return held;
 }
 
-void Bucket::add_in_f32(std::span<float> target, const StreamView& stream, size_t at) {
-  ledger_.round_off(at, accumulate(target, stream, 1).rounded);
-}
-
-void Bucket::add_all_in_f32(std::span<float> target, const StreamView& stream) {
+void Bucket::add_audited(const StreamView& stream) {
+  const std::span<float> sum = residual_.on_host().values();
   for (size_t at = 0; at < parts_.size(); ++at) {
-    const protocol::PartLayout& part = parts_[at];
-    const AuditPiece piece(stream, part.begin, part.end);
-    add_in_f32(target.subspan(part.begin, part.end - part.begin), piece.view(), at);
+    const auto [begin, count] = std::pair(parts_[at].begin, parts_[at].end - parts_[at].begin);
+    const StreamView piece{count, true, {}, stream.values.subspan(begin, count)};
+    ledger_.round_off(at, accumulate(sum.subspan(begin, count), piece, 1).rounded);
   }
 }
 
-void Bucket::book_rounding(const StreamView& a, const StreamView& b) {
+void Bucket::book_rounding(const StreamView& stream) {
   for (size_t at = 0; at < parts_.size(); ++at) {
-    const AuditPiece left(a, parts_[at].begin, parts_[at].end);
-    const AuditPiece right(b, parts_[at].begin, parts_[at].end);
-    ledger_.round_off(at, rounded_off(left.view(), right.view()));
+    book_rounding(at, AuditPiece(stream, parts_[at].begin, parts_[at].end).view());
   }
 }
 
 void Bucket::book_rounding(size_t at, const StreamView& piece) {
-  const AuditPiece here(residual_.view(), parts_[at].begin, parts_[at].end);
+  if (residual_.on_host().is_empty()) return;
+  const AuditPiece here(residual_.on_host().view(), parts_[at].begin, parts_[at].end);
   ledger_.round_off(at, rounded_off(here.view(), piece));
 }
 

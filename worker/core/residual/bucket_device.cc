@@ -3,11 +3,9 @@
 #include <utility>
 
 #include "kernels/cuda/selector.h"
-#include "kernels/reduce/reduce.h"
 #include "worker/core/residual/bucket.h"
 
-/// Residuals in a device's memory. The selected entries alone cross the bus in a step that selects; a step that sends
-/// everything, residual() and state() copy the whole array.
+/// Decides which jobs take gradients in a device's memory, and pushes them.
 namespace millrace::worker {
 namespace {
 
@@ -52,70 +50,9 @@ Status Bucket::may_be_on_device() const {
   return {};
 }
 
-Status Bucket::move_to_device(const MakeDeviceResidual& make) {
-  if (device_) return {};
-  auto made = make(select_spec_, dimension_);
-  if (!made) return std::unexpected(made.error());
-  if (auto there = (*made)->status(); !there) return there;
-  if (auto restored = (*made)->restore_retained(selector_->retained()); !restored) return restored;
-  if (!residual_.is_empty()) {
-    if (auto moved = (*made)->add(residual_.view(), 0); !moved) return moved;
-  }
-  residual_.take_all();
-  device_ = std::move(*made);
-  return {};
-}
-
-Status Bucket::leave_device() {
-  auto all = device_->copy();
-  if (!all) return std::unexpected(all.error());
-  residual_.add(std::move(*all));
-  const Status restored = selector_->restore_retained(device_->retained());
-  device_.reset();
-  return restored;
-}
-
-void Bucket::add_on_device(const StreamView& stream, uint64_t begin) {
-  if (device_->add(stream, begin)) return;
-  // No memory there: the host has some. After an error of the device the values are lost with the others there, and
-  // device_status() reports it.
-  if (leave_device()) add_on_host(stream, begin);
-}
-
-void Bucket::add_on_host(const StreamView& stream, uint64_t begin) {
-  residual_.make_dense();
-  add_scaled(residual_.values().subspan(begin, stream.dimension), stream, 1);
-}
-
-Result<bool> Bucket::select_on_device(uint64_t step) {
-  auto taken = uncompressed_ ? take_all_of_device() : device_->take_selected(step, std::exchange(spare_, {}));
-  if (taken) {
-    selected_ = std::move(*taken);
-    return true;
-  }
-  if (taken.error().code != ErrorCode::kLimitExceeded || !device_->status()) return std::unexpected(taken.error());
-  if (auto left = leave_device(); !left) return std::unexpected(left.error());
-  return false;
-}
-
-std::optional<Stream> Bucket::on_device() const {
-  if (!device_) return std::nullopt;
-  auto copied = device_->copy();
-  if (!copied) return std::nullopt;
-  return std::move(*copied);
-}
-
-Result<Stream> Bucket::take_all_of_device() {
-  auto all = device_->copy();
-  if (!all) return all;
-  if (!all_finite(all->values)) return fail(ErrorCode::kNonFinite, "the gradients pushed so far add up to infinity");
-  device_->forget();
-  return all;
-}
-
 Status PushSlot::takes_device() const { return bucket_.may_be_on_device(); }
 
-Status PushSlot::device_status() const { return bucket_.device_ ? bucket_.device_->status() : Status(); }
+Status PushSlot::device_status() const { return bucket_.residual_.status(); }
 
 Status PushSlot::add_device(const DeviceGradient& gradient, float weight, const MakeDeviceResidual& make) {
   if (auto valid = check(weight); !valid) return valid;
@@ -125,12 +62,12 @@ Status PushSlot::add_device(const DeviceGradient& gradient, float weight, const 
                                                  " values for a tensor of dimension " + std::to_string(dimension_));
   }
   const std::lock_guard fill(bucket_.fill_);
-  if (auto moved = bucket_.move_to_device(make); !moved) return moved;
+  if (auto moved = bucket_.residual_.move_to_device(make); !moved) return moved;
   // For the observer of a test: no program has one.
   Result<Stream> seen = Stream{};
-  if (bucket_.ledger_.is_observed()) seen = bucket_.device_->copy(gradient);
+  if (bucket_.ledger_.is_observed()) seen = bucket_.residual_.copy(gradient);
   if (!seen) return std::unexpected(seen.error());
-  const auto left_out = bucket_.device_->add(gradient, weight, bucket_.spec_.non_finite);
+  const auto left_out = bucket_.residual_.add(gradient, weight, bucket_.spec_.non_finite);
   if (!left_out) return std::unexpected(left_out.error());
   if (bucket_.ledger_.is_observed()) {
     for (float& value : seen->values) value = std::isfinite(value) ? value : 0;

@@ -52,12 +52,12 @@ Stream Bucket::take_part(size_t at) {
   return local;
 }
 
-bool Bucket::choose_codecs(ChoiceInput input) {
+const CodecChoice* Bucket::choose_codecs(ChoiceInput input) {
   MILLRACE_CHECK(codec_.automatic);
-  if (uncompressed_) return false;
+  if (uncompressed_) return nullptr;
   input.spec = codec_;
   input.pieces = static_cast<uint32_t>(parts_.size());
-  return chooser_.choose(selected_.view(), input);
+  return chooser_.choose(selected_.view(), input) ? chooser_.choice() : nullptr;
 }
 
 Result<CodedPart> Bucket::code(size_t at, const EncodeOptions& options) {
@@ -74,7 +74,7 @@ Result<CodedPart> Bucket::code(size_t at, const EncodeOptions& options) {
   // The entries that were not selected: a codec that sends additional entries takes their values from here.
   Stream rest;
   const bool exact_indices = find_index_codec(chosen.spec.index)->lossless();
-  if (!exact_indices && !local.dense) rest = slice_of(residual_.view(), part.begin, part.end);
+  if (!exact_indices && !local.dense) rest = slice_of(residual_.on_host().view(), part.begin, part.end);
   auto container = encode_container(local.view(), rest.view(), chosen);
   if (!container) return std::unexpected(container.error());
   if (container->exact) {

@@ -126,29 +126,8 @@ void Bucket::take_returned() {
   resolved_to_ = 0;
   had_returned_ = !returned.empty();
   if (returned.empty()) return;
-  if (device_) {
-    for (const Returned& piece : returned) {
-      const uint64_t begin = parts_[piece.at].begin;
-      device_ ? add_on_device(piece.stream.view(), begin) : add_on_host(piece.stream.view(), begin);
-    }
-    return;
-  }
-  const bool any_dense = std::ranges::any_of(returned, [](const Returned& piece) { return piece.stream.dense; });
-  if (any_dense) residual_.make_dense();
-  if (residual_.is_dense()) {
-    for (const Returned& piece : returned) {
-      const protocol::PartLayout& part = parts_[piece.at];
-      const auto there = residual_.values().subspan(part.begin, part.end - part.begin);
-      if (spec_.audit) {
-        add_in_f32(there, piece.stream.view(), piece.at);
-      } else {
-        add_scaled(there, piece.stream.view(), 1);
-      }
-    }
-    return;
-  }
-  // Pieces of different parts are disjoint: all of them are merged in one pass. A part has two where its code changed
-  // values and its update came since, and where steps ran ahead.
+  // Pieces of different parts are disjoint: all of them are added at once. A part has two where its code changed values
+  // and its update came since, and where steps ran ahead.
   std::ranges::stable_sort(returned, {}, &Returned::at);
   while (!returned.empty()) {
     std::vector<PlacedStream> pieces;
@@ -160,15 +139,14 @@ void Bucket::take_returned() {
     }
     for (const Returned& piece : now) {
       if (spec_.audit) book_rounding(piece.at, piece.stream.view());
+      pieces.push_back({parts_[piece.at].begin, piece.stream.view()});
     }
-    for (const Returned& piece : now) pieces.push_back({parts_[piece.at].begin, piece.stream.view()});
-    residual_.merge(pieces);
+    residual_.add(pieces);
     returned = std::move(later);
   }
-  residual_.make_dense_where_smaller();
 }
 
-Stream Bucket::residual() const {
+std::vector<Stream> Bucket::beside_sum() const {
   std::vector<Stream> more;
   for (const auto& slot : slots_) {
     if (slot->staged_.dimension != 0 && !enters_in_select())
@@ -188,12 +166,27 @@ Stream Bucket::residual() const {
     more.push_back(
         rebased(slice_of(selected_.view(), parts_[at].begin, parts_[at].end).view(), parts_[at].begin, dimension_));
   }
-  const std::optional<Stream> there = on_device();
-  std::vector<StreamView> views{there ? there->view() : residual_.view()};
+  return more;
+}
+
+Stream Bucket::residual() const {
+  const std::vector<Stream> more = beside_sum();
+  Stream copied;
+  std::vector<StreamView> views{residual_.view(copied)};
   for (const Stream& stream : more) views.push_back(stream.view());
   auto sum = sum_many(views);
   MILLRACE_CHECK(sum.has_value(), dimension_);
   return std::move(*sum);
+}
+
+double Bucket::residual_norm() const {
+  const std::vector<Stream> more = beside_sum();
+  std::vector<StreamView> views;
+  for (const Stream& stream : more) views.push_back(stream.view());
+  if (views.empty()) return residual_.norm({dimension_, false, {}, {}});
+  const auto together = sum_many(views);
+  MILLRACE_CHECK(together.has_value(), dimension_);
+  return residual_.norm(together->view());
 }
 
 Ledger Bucket::with_postponed(BucketCounters& counters, LedgerObserver* observer) const {
@@ -206,6 +199,7 @@ Ledger Bucket::with_postponed(BucketCounters& counters, LedgerObserver* observer
 
 BucketCounters Bucket::counters() const {
   BucketCounters all = counters_;
+  all.codec_choice = chooser_.choice();
   const Losses losses = deferred_ == 0 ? ledger_.losses() : with_postponed(all, nullptr).losses();
   static_cast<Losses&>(all) = losses;
   return all;

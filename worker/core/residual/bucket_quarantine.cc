@@ -17,12 +17,7 @@ bool Bucket::quarantine_residual() {
   }
   auto quarantine = std::make_unique<Quarantine>();
   quarantine->shares.assign(parts_.size(), ShareState::kInBooks);
-  if (std::optional<Stream> all = on_device()) {
-    quarantine->residual = to_sparse(all->view());
-    device_->forget();  // now that the host has its values
-  } else {
-    quarantine->residual = residual_.take_all();
-  }
+  quarantine->residual = residual_.take_all();
   quarantine_ = std::move(quarantine);
   for (ReturnedPiece& piece : returned_) {
     quarantine_->returned.push_back({piece.at, std::move(std::get<Stream>(piece.what))});

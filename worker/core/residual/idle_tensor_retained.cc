@@ -21,22 +21,12 @@ uint64_t digest_of(const protocol::JobSpec& spec, const SelectionSpec& select, u
   return hash64(ByteSpan(protocol::encode_job_spec(settings)));
 }
 
-Retained retained_of(const Selector* host, const DeviceResidual* device) {
-  if (device != nullptr) return device->retained();
-  return host != nullptr ? host->retained() : Retained{};
-}
-
-Status restore_selection(std::span<const uint64_t> retained, Selector* host, DeviceResidual* device) {
-  if (device != nullptr) return device->restore_retained(retained);
-  return host != nullptr ? host->restore_retained(retained) : RetainedReader(retained).end();
-}
-
 }  // namespace
 
 Retained IdleTensor::retained() const {
   Retained out{digest_of(bucket->spec_, bucket->select_spec_, bucket->dimension_),
                bucket->resumes_at_.value_or(bucket->steps_)};
-  append_list(out, retained_of(bucket->selector_.get(), bucket->device_.get()));
+  append_list(out, bucket->residual_.retained());
   append_list(out, bucket->grid_ ? bucket->grid_->retained() : Retained{});
   return out;
 }
@@ -49,14 +39,14 @@ Result<bool> IdleTensor::restore_retained(std::span<const uint64_t> retained) co
   const std::span<const uint64_t> of_selection = reader.list();
   const std::span<const uint64_t> of_grid = reader.list();
   if (Status status = reader.end(); !status) return std::unexpected(status.error());
-  const Retained before = retained_of(to.selector_.get(), to.device_.get());
-  if (Status status = restore_selection(of_selection, to.selector_.get(), to.device_.get()); !status) {
+  const Retained before = to.residual_.retained();
+  if (Status status = to.residual_.restore_retained(of_selection); !status) {
     return std::unexpected(status.error());
   }
   const Status done = to.grid_ ? to.grid_->restore_retained(of_grid, to.dimension_) : RetainedReader(of_grid).end();
   if (!done) {
     // It cannot fail: these numbers are its own.
-    static_cast<void>(restore_selection(before, to.selector_.get(), to.device_.get()));
+    static_cast<void>(to.residual_.restore_retained(before));
     return std::unexpected(done.error());
   }
   to.resumes_at_ = steps;

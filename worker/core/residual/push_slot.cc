@@ -84,7 +84,7 @@ Status PushSlot::add_dense(std::span<const float> gradient, float weight) {
 
 void PushSlot::add_whole(std::span<const float> gradient, float weight) {
   const bool lone = bucket_.enters_in_slot();
-  Accumulator& residual = bucket_.residual_;
+  Accumulator& residual = bucket_.residual_.on_host();
   if (lone && !residual.is_empty()) {
     residual.make_dense();
     if (!books_.empty()) return add_to_dense(residual.values(), {dimension_, true, {}, gradient}, weight);
@@ -185,8 +185,8 @@ void PushSlot::enter(Stream&& stream, float weight) {
   const bool lone = bucket_.slots_.size() == 1;
   std::unique_lock<std::mutex> fill(bucket_.fill_, std::defer_lock);
   if (lone) fill.lock();
-  const bool joins_residual = bucket_.enters_in_slot() && bucket_.residual_.is_dense();
-  if (joins_residual) add_to_dense(bucket_.residual_.values(), stream.view(), 1);
+  const bool joins_residual = bucket_.enters_in_slot() && bucket_.residual_.on_host().is_dense();
+  if (joins_residual) add_to_dense(bucket_.residual_.on_host().values(), stream.view(), 1);
   // Allocates nothing from here on, as in add_dense().
   if (!bucket_.enters_in_select()) {
     bucket_.ledger_.enter(offset_, stream.view(), 1);

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
 #include <deque>
 #include <limits>
@@ -14,6 +15,7 @@
 #include "tests/support/oracles/select_oracle.h"
 #include "worker/core/residual/bucket.h"
 #include "worker/core/residual/idle_tensor.h"
+#include "worker/core/residual/local_clip.h"
 #include "worker/core/residual/queue_residual.h"
 
 /// A bucket whose gradients are in a device's memory sends and keeps the bits of one whose gradients are the host's.
@@ -69,6 +71,7 @@ class FailingResidual final : public DeviceResidual {
     if (!status_) return std::unexpected(status_.error());
     return works_->copy();
   }
+  Result<double> squared_norm(const StreamView& more) const override { return works_->squared_norm(more); }
   Result<Stream> copy(const DeviceGradient& gradient) const override { return works_->copy(gradient); }
   void forget() override { works_->forget(); }
   Retained retained() const override { return works_->retained(); }
@@ -221,6 +224,8 @@ class BucketPair {
     const Stream wanted = to_dense(host_.bucket->state(1).residual.view());
     const Stream found = to_dense(device_.bucket->state(1).residual.view());
     ASSERT_EQ(residual_bits_of(found.values), residual_bits_of(wanted.values));
+    const double norm = std::sqrt(squared_norm_of(host_.bucket->residual().values));
+    for (const DeviceJob* job : {&host_, &device_}) ASSERT_NEAR(job->bucket->residual_norm(), norm, 1e-5);
     const BucketCounters of_host = host_.bucket->counters();
     const BucketCounters of_device = device_.bucket->counters();
     ASSERT_EQ(of_device.entries_sent, of_host.entries_sent);

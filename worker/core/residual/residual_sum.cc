@@ -1,0 +1,166 @@
+#include "worker/core/residual/residual_sum.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "kernels/base/check.h"
+#include "kernels/reduce/reduce.h"
+#include "worker/core/residual/local_clip.h"
+
+namespace millrace::worker {
+namespace {
+
+constexpr const char* kOverflow = "the gradients pushed so far add up to infinity";
+
+/// Returns the root of a sum that rounding may leave a little below 0, where entries cancel out.
+double root_of(double squares) { return std::sqrt(squares < 0 ? 0 : squares); }
+
+}  // namespace
+
+ResidualSum::ResidualSum(const SelectionSpec& spec, uint64_t dimension) : spec_(spec), on_host_(dimension) {
+  if (spec.selection == SelectionId::kNone) return;
+  auto selector = make_selector(spec, dimension);
+  MILLRACE_CHECK(selector.has_value(), selector.error().message);
+  selector_ = std::move(*selector);
+}
+
+void ResidualSum::add(Stream&& stream) {
+  if (device_) return add_at({0, stream.view()});
+  on_host_.add(std::move(stream));
+}
+
+void ResidualSum::add(const std::vector<PlacedStream>& pieces) {
+  const bool any_dense = std::ranges::any_of(pieces, [](const PlacedStream& piece) { return piece.stream.dense; });
+  if (any_dense && !device_) on_host_.make_dense();
+  if (device_ || on_host_.is_dense()) {
+    for (const PlacedStream& piece : pieces) add_at(piece);
+    return;
+  }
+  on_host_.merge(pieces);
+  on_host_.make_dense_where_smaller();
+}
+
+void ResidualSum::add_at(const PlacedStream& piece) {
+  // No memory there: the host has some. After an error of the device the values are lost with the others there.
+  if (device_ && (device_->add(piece.stream, piece.begin) || !leave_device())) return;
+  on_host_.make_dense();
+  add_scaled(on_host_.values().subspan(piece.begin, piece.stream.dimension), piece.stream, 1);
+}
+
+Result<Stream> ResidualSum::take_selected(SelectContext context, Stream& spare) {
+  if (device_) {
+    auto taken = device_->take_selected(context.step, std::exchange(spare, {}));
+    if (taken || taken.error().code != ErrorCode::kLimitExceeded || !device_->status()) return taken;
+    // No memory to select there: the sum is the host's until the next gradient of a device.
+    if (auto left = leave_device(); !left) return std::unexpected(left.error());
+  }
+  IndexBuffer positions;
+  if (!on_host_.is_empty()) {
+    context.largest = on_host_.largest();
+    if (auto done = selector_->select(on_host_.view(), context, positions); !done) return std::unexpected(done.error());
+  }
+  return on_host_.take_at(positions);
+}
+
+Result<Stream> ResidualSum::take_finite(Values values) {
+  if (!device_) {
+    if (values == Values::kUnknown && !all_finite(on_host_.view().values)) {
+      return fail(ErrorCode::kNonFinite, kOverflow);
+    }
+    return on_host_.take_all();
+  }
+  auto all = device_->copy();
+  if (!all) return all;
+  if (!all_finite(all->values)) return fail(ErrorCode::kNonFinite, kOverflow);
+  device_->forget();
+  return all;
+}
+
+Stream ResidualSum::take_all() {
+  if (!device_) return on_host_.take_all();
+  bring_values();
+  const Stream all = on_host_.take_all();
+  return to_sparse(all.view());
+}
+
+Stream ResidualSum::take_range(uint64_t begin, uint64_t end) {
+  on_host_.drop_zeros();
+  bring_values();
+  return on_host_.take_range(begin, end);
+}
+
+void ResidualSum::bring_values() {
+  if (!device_) return;
+  auto all = device_->copy();
+  if (!all) return;
+  on_host_.add(std::move(*all));
+  device_->forget();  // now that the host has its values
+}
+
+StreamView ResidualSum::view(Stream& copied) const {
+  if (device_) {
+    if (auto all = device_->copy()) {
+      copied = std::move(*all);
+      return copied.view();
+    }
+  }
+  return on_host_.view();
+}
+
+double ResidualSum::norm(const StreamView& more) const {
+  if (device_ && !more.dense) {
+    if (const auto squares = device_->squared_norm(more)) return root_of(*squares);
+  }
+  Stream copied;
+  const StreamView sum = view(copied);
+  if (sum.dense && !more.dense) {
+    Buffer<float> held(more.indices.size());
+    for (size_t i = 0; i < held.size(); ++i) held[i] = sum.values[more.indices[i]];
+    return root_of(squared_norm_of(sum.values) + change_of_squares(held, more.values));
+  }
+  const auto together = sum_two(sum, more);
+  MILLRACE_CHECK(together.has_value(), sum.dimension);
+  return std::sqrt(squared_norm_of(together->values));
+}
+
+Retained ResidualSum::retained() const {
+  if (device_) return device_->retained();
+  return selector_ ? selector_->retained() : Retained{};
+}
+
+Status ResidualSum::restore_retained(std::span<const uint64_t> retained) {
+  if (device_) return device_->restore_retained(retained);
+  return selector_ ? selector_->restore_retained(retained) : RetainedReader(retained).end();
+}
+
+Status ResidualSum::move_to_device(const MakeDeviceResidual& make) {
+  if (device_) return {};
+  auto made = make(spec_, on_host_.dimension());
+  if (!made) return std::unexpected(made.error());
+  if (auto there = (*made)->status(); !there) return there;
+  if (auto restored = (*made)->restore_retained(selector_->retained()); !restored) return restored;
+  if (!on_host_.is_empty()) {
+    if (auto moved = (*made)->add(on_host_.view(), 0); !moved) return moved;
+  }
+  on_host_.take_all();
+  device_ = std::move(*made);
+  return {};
+}
+
+Result<uint64_t> ResidualSum::add(const DeviceGradient& gradient, float weight, protocol::NonFinite rule) {
+  return device_->add(gradient, weight, rule);
+}
+
+Result<Stream> ResidualSum::copy(const DeviceGradient& gradient) const { return device_->copy(gradient); }
+
+Status ResidualSum::leave_device() {
+  auto all = device_->copy();
+  if (!all) return std::unexpected(all.error());
+  on_host_.add(std::move(*all));
+  const Status restored = selector_->restore_retained(device_->retained());
+  device_.reset();
+  return restored;
+}
+
+}  // namespace millrace::worker

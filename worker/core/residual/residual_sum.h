@@ -1,0 +1,96 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "kernels/accumulate/accumulator.h"
+#include "kernels/base/result.h"
+#include "kernels/base/retained.h"
+#include "kernels/select/select.h"
+#include "kernels/stream/stream.h"
+#include "protocol/job/job_spec.h"
+#include "worker/core/residual/device_residual.h"
+
+namespace millrace::worker {
+
+/// Holds the sum of a bucket that waits to be sent, and selects from it. The sum is in the host's memory. From a
+/// device's first gradient on it is in that device's memory, until there is no room for a step. It has the same bits in
+/// both. Bucket has the rules and the accounts.
+///
+/// Errors   after an error of the device the values there are lost; status() has the error.
+/// Threads  one at a time; its owner is that of the bucket's residual.
+class ResidualSum {
+ public:
+  /// Says whether values may be NaN or infinite.
+  enum class Values : uint8_t { kKnownFinite, kUnknown };
+
+  ResidualSum(const SelectionSpec& spec, uint64_t dimension);
+
+  /// Returns the sum in the host's memory: empty while the values are on a device.
+  Accumulator& on_host() { return on_host_; }
+  const Accumulator& on_host() const { return on_host_; }
+  bool is_on_host() const { return device_ == nullptr; }
+  /// Returns the selection from the host's sum; null for SelectionId::kNone.
+  Selector* selector() { return selector_.get(); }
+  const Selector* selector() const { return selector_.get(); }
+
+  /// Adds a stream of the sum's dimension.
+  void add(Stream&& stream);
+  /// Adds streams of disjoint ranges, ascending.
+  ///
+  /// Cost  a sparse sum: one pass over it. Else the entries of the streams.
+  void add(const std::vector<PlacedStream>& pieces);
+
+  /// Selects, and takes the selected entries out; sparse.
+  ///
+  /// context   without `largest`.
+  /// spare     its memory may become the result's.
+  /// REQUIRES  there is a selector.
+  /// Errors    non_finite: nothing is taken. Those of the device.
+  Result<Stream> take_selected(SelectContext context, Stream& spare);
+  /// Takes all values out, in their present form. Errors: as take_selected().
+  Result<Stream> take_finite(Values values);
+  /// Takes all entries out, finite or not; sparse where they were on a device.
+  Stream take_all();
+  /// Takes the entries of [begin, end) out, without zeros; sparse, indices local to begin.
+  Stream take_range(uint64_t begin, uint64_t end);
+  /// Returns all values. copied: has those of a device.
+  StreamView view(Stream& copied) const;
+
+  /// Returns the L2 norm of the sum and the entries of `more` together.
+  ///
+  /// Rounding  to about 2^-26 of the norm of either, where their entries cancel out.
+  /// Cost      sparse `more`: a read pass over a dense sum, which is not copied, nor over the bus. Else a sum of both.
+  double norm(const StreamView& more) const;
+
+  /// Return and replace the state of the selection, as Selector does.
+  Retained retained() const;
+  Status restore_retained(std::span<const uint64_t> retained);
+
+  // --- gradients in a device's memory
+
+  /// Moves the sum to a device, if it is on the host. REQUIRES: device_selects().
+  Status move_to_device(const MakeDeviceResidual& make);
+  /// Add a gradient and copy it to the host, as DeviceResidual does. REQUIRES: !is_on_host().
+  Result<uint64_t> add(const DeviceGradient& gradient, float weight, protocol::NonFinite rule);
+  Result<Stream> copy(const DeviceGradient& gradient) const;
+  /// Returns the device's first error.
+  Status status() const { return device_ ? device_->status() : Status(); }
+
+ private:
+  /// Adds to a dense form of the sum. The sum leaves a device that has no memory for that.
+  void add_at(const PlacedStream& piece);
+  /// Moves the values to the host, and leaves zeros on the device. After an error of the device: does nothing.
+  void bring_values();
+  /// Moves the sum to the host. Errors  of the device: the values are lost.
+  Status leave_device();
+
+  SelectionSpec spec_;
+  std::unique_ptr<Selector> selector_;      ///< none for SelectionId::kNone
+  Accumulator on_host_;                     ///< sparse; dense from the first dense push of a lone tensor on
+  std::unique_ptr<DeviceResidual> device_;  ///< in place of on_host_, which is empty; or null
+};
+
+}  // namespace millrace::worker
