@@ -132,6 +132,7 @@ struct ShardMetrics {
   CounterFamily table_errors;            ///< [code] of the membership table
   CounterFamily keys_refused;            ///< none; connections whose key is not allowed
   GaugeFamily key_files_skipped;         ///< none; of the folder of allowed keys
+  GaugeFamily key_end_time;              ///< none; of the first key that ends
   GaugeFamily certificate_end_time;      ///< [certificate] of other ports and of the table: the earliest end
   GaugeFamily live_workers;              ///< [job]
   GaugeFamily epoch;                     ///< [job]

@@ -6,7 +6,7 @@
 namespace millrace::monitoring {
 namespace {
 
-constexpr std::array<MetricInfo, 56> kShardMetrics = {{
+constexpr std::array<MetricInfo, 57> kShardMetrics = {{
     {.name = "millrace_shard_messages_total",
      .kind = MetricKind::kCounter,
      .labels = kMessage,
@@ -189,6 +189,10 @@ constexpr std::array<MetricInfo, 56> kShardMetrics = {{
      .kind = MetricKind::kGauge,
      .help = "Files of the folder of allowed keys that have no usable key",
      .shown = Shown::kDetail},
+    {.name = "millrace_shard_key_end_time_seconds",
+     .kind = MetricKind::kGauge,
+     .help = "Unix time at which the first allowed key ends, or the cluster's own; 0: none has an end",
+     .shown = Shown::kDetail},
     {.name = "millrace_shard_certificate_end_time_seconds",
      .kind = MetricKind::kGauge,
      .labels = kShardCertificate,
@@ -283,6 +287,7 @@ ShardMetrics::ShardMetrics(Metrics& metrics)
       table_errors(metrics, kShardMetrics[index_of(kShardMetrics, "millrace_shard_table_errors_total")]),
       keys_refused(metrics, kShardMetrics[index_of(kShardMetrics, "millrace_shard_keys_refused_total")]),
       key_files_skipped(metrics, kShardMetrics[index_of(kShardMetrics, "millrace_shard_key_files_skipped")]),
+      key_end_time(metrics, kShardMetrics[index_of(kShardMetrics, "millrace_shard_key_end_time_seconds")]),
       certificate_end_time(metrics,
                            kShardMetrics[index_of(kShardMetrics, "millrace_shard_certificate_end_time_seconds")]),
       live_workers(metrics, kShardMetrics[index_of(kShardMetrics, "millrace_shard_live_workers")]),

@@ -216,6 +216,7 @@ struct TableFailuresStatus {
 struct KeysStatus {
   uint64_t allowed = 0;
   uint64_t skipped_files = 0;  ///< of the folder: they have no key, and the log says why
+  int64_t first_end_s = 0;     ///< Unix time at which the first key ends; 0: none has an end
 };
 
 struct StatusReport {

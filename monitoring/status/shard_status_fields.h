@@ -199,6 +199,7 @@ void visit_fields(auto& v, Is<TableFailuresStatus> auto& failures) {
 void visit_fields(auto& v, Is<KeysStatus> auto& keys) {
   v.field("allowed", keys.allowed);
   v.field("skipped_files", keys.skipped_files);
+  v.field("first_end_s", keys.first_end_s);
 }
 
 void visit_fields(auto& v, Is<StatusReport> auto& report) {

@@ -78,11 +78,14 @@ Result<AllowedKeys> AllowedKeys::read_folder(const std::string& path, const Publ
   if (!names) return std::unexpected(names.error());
   for (const std::string& name : *names) {
     const std::string file = name + std::string(kPublicSuffix);
-    const Result<PublicKey> key = read_public_key_in(fd, file, fmt::format("{}/{}", path, file));
-    if (key && *key == own) continue;
+    const Result<DatedKey> key = read_public_key_in(fd, file, fmt::format("{}/{}", path, file));
+    if (key && key->key == own) {
+      keys.own_end_ = key->end;
+      continue;
+    }
     // A passing error of the disk must take no key away.
     if (!key && key.error().code == ErrorCode::kIo && !is_gone(fd, file)) return std::unexpected(key.error());
-    const Status added = key ? keys.add(name, *key) : std::unexpected(key.error());
+    const Status added = key ? keys.add(name, key->key, key->end) : std::unexpected(key.error());
     if (added) continue;
     if (added.error().code == ErrorCode::kLimitExceeded) return in_key_list(what, added.error());
     keys.problems_.push_back(key ? fmt::format("key file {}/{}: {}", path, file, added.error().message)
@@ -91,15 +94,38 @@ Result<AllowedKeys> AllowedKeys::read_folder(const std::string& path, const Publ
   return keys;
 }
 
+void AllowedKeys::remove(const std::string& name) {
+  const auto at = keys_.find(name);
+  if (at == keys_.end()) return;
+  names_.erase(at->second);
+  keys_.erase(at);
+  ends_.erase(name);
+}
+
 void AllowedKeys::skip(const std::string& name, std::string problem) {
-  if (const auto at = keys_.find(name); at != keys_.end()) {
-    names_.erase(at->second);
-    keys_.erase(at);
-  }
+  remove(name);
   problems_.push_back(std::move(problem));
 }
 
-Status AllowedKeys::add(const std::string& name, const PublicKey& key) {
+std::vector<std::string> AllowedKeys::end_keys(std::chrono::sys_days today) {
+  std::vector<std::string> ended;
+  std::vector<std::string> sentences;  // whole before the first key goes: memory may run out
+  for (const auto& [name, end] : ends_) {
+    if (end > today) continue;
+    ended.push_back(name);
+    sentences.push_back(fmt::format("key '{}' was allowed until {}", name, key_end_text(end)));
+  }
+  for (const std::string& name : ended) remove(name);
+  return sentences;
+}
+
+KeyEnd AllowedKeys::first_end() const {
+  KeyEnd first = own_end_;
+  for (const auto& [name, end] : ends_) first = first ? std::min(*first, end) : end;
+  return first;
+}
+
+Status AllowedKeys::add(const std::string& name, const PublicKey& key, KeyEnd end) {
   if (const std::string refusal = refuse_key_name(name); !refusal.empty())
     return fail(ErrorCode::kInvalidArgument, "'" + name + "': " + refusal);
   if (names_.size() >= kMax)
@@ -109,6 +135,7 @@ Status AllowedKeys::add(const std::string& name, const PublicKey& key) {
   if (!keys_.try_emplace(name, key).second)
     return fail(ErrorCode::kInvalidArgument, "the name " + name + " has two keys");
   names_.emplace(key, name);
+  if (end) ends_.emplace(name, *end);
   return {};
 }
 
@@ -132,13 +159,14 @@ Result<AllowedKeys> AllowedKeys::of_list(std::string_view text, const std::strin
     if (line.empty() || line.starts_with('#')) continue;
     const std::string where = what + ", line " + std::to_string(number);
     const size_t space = line.find(' ');
-    const auto key = space == std::string_view::npos ? std::nullopt : key_of_digits(line.substr(space + 1));
-    if (!key || key->is_none()) {
-      return fail(ErrorCode::kInvalidArgument, where +
-                                                   ": give a name, a space, and the 64 hexadecimal digits of its "
-                                                   "public key");
+    const auto key = space == std::string_view::npos ? std::nullopt : dated_key_of_digits(line.substr(space + 1));
+    if (!key) {
+      return fail(ErrorCode::kInvalidArgument,
+                  where +
+                      ": give a name, a space, and the 64 hexadecimal digits of its public key; after them "
+                      "\" until YYYY-MM-DD\" where the key has an end");
     }
-    if (const Status added = keys.add(std::string(line.substr(0, space)), *key); !added)
+    if (const Status added = keys.add(std::string(line.substr(0, space)), key->key, key->end); !added)
       return in_key_list(where, added.error());
   }
   return keys;
@@ -151,7 +179,12 @@ Result<AllowedKeys> AllowedKeys::read(const std::string& path, const PublicKey& 
   const Result<std::string> text = read_rights_file(what, path, kListBytesMax + 1);
   if (!text) return std::unexpected(text.error());
   if (text->size() > kListBytesMax) return fail(ErrorCode::kLimitExceeded, what + ": it is longer than 16 MiB");
-  return of_list(*text, what);
+  Result<AllowedKeys> keys = of_list(*text, what);
+  if (!keys) return keys;
+  if (const std::string* name = keys->name_of(own)) {
+    if (const auto end = keys->ends_.find(*name); end != keys->ends_.end()) keys->own_end_ = end->second;
+  }
+  return keys;
 }
 
 }  // namespace millrace::protocol

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <compare>
 #include <cstddef>
 #include <cstdint>
@@ -51,15 +52,33 @@ std::string key_digits(const PublicKey& key);
 /// Reads 64 hexadecimal digits. Empty: they are not.
 std::optional<PublicKey> key_of_digits(std::string_view digits);
 
+/// Says from which day on, 00:00 UTC, shards refuse a key; empty: it has no end.
+using KeyEnd = std::optional<std::chrono::sys_days>;
+
+struct DatedKey {
+  PublicKey key;
+  KeyEnd end;
+};
+
+/// Returns the present day, UTC.
+std::chrono::sys_days present_day();
+/// Returns "2027-11-29", and reads it back. Empty: no day from 2000-01-01 to 9999-12-31.
+std::string key_end_text(std::chrono::sys_days day);
+KeyEnd key_end_of_text(std::string_view text);
+
+/// Reads 64 hexadecimal digits [" until " day]. Empty: they are not, or no key.
+std::optional<DatedKey> dated_key_of_digits(std::string_view text);
+
 /// Returns the text of a key file, and reads it back. Both kinds have a word of their own, so that neither file is
 /// taken for the other:
 ///
-///     file = ("millrace-public-key" | "millrace-secret-key") " " 64 hexadecimal digits "\n"
+///     public = "millrace-public-key " 64 hexadecimal digits [" until " day] "\n"
+///     secret = "millrace-secret-key " 64 hexadecimal digits "\n"
 ///
 /// The newline may be missing. Empty: another text.
-std::string public_key_text(const PublicKey& key);
+std::string public_key_text(const PublicKey& key, KeyEnd end = {});
 std::string secret_key_text(const SecretKey& key);
-std::optional<PublicKey> public_key_of_text(std::string_view text);
+std::optional<DatedKey> public_key_of_text(std::string_view text);
 std::optional<SecretKey> secret_key_of_text(std::string_view text);
 
 /// Returns why the text cannot name a key; empty: it can. A name has 1 to 64 of the characters a-z A-Z 0-9 . _ - and

@@ -92,9 +92,12 @@ Result<KeyPair> read_secret_key(const std::string& path) {
                                                     : ": it has no secret key; make one by millrace keys new"));
 }
 
-Result<PublicKey> read_public_key(const std::string& path) { return read_public_key_in(AT_FDCWD, path, path); }
+Result<PublicKey> read_public_key(const std::string& path) {
+  const Result<DatedKey> dated = read_public_key_in(AT_FDCWD, path, path);
+  return dated ? Result<PublicKey>(dated->key) : std::unexpected(dated.error());
+}
 
-Result<PublicKey> read_public_key_in(int folder, const std::string& name, const std::string& path) {
+Result<DatedKey> read_public_key_in(int folder, const std::string& name, const std::string& path) {
   const KeyFile file(open_key_file(folder, name));
   if (file.fd < 0) return key_file_error(path, "open");
   if (const Status fits = check_key_mode(file, path, KeyKind::kPublic); !fits) return std::unexpected(fits.error());
@@ -107,14 +110,14 @@ Result<PublicKey> read_public_key_in(int folder, const std::string& name, const 
                                                     : ": it has no public key; make one by millrace keys new"));
 }
 
-Result<KeyFiles> write_new_keys(const std::string& folder, const std::string& name) {
+Result<KeyFiles> write_new_keys(const std::string& folder, const std::string& name, KeyEnd end) {
   if (const std::string refusal = refuse_key_name(name); !refusal.empty())
     return fail(ErrorCode::kInvalidArgument, "'" + name + "': " + refusal);
   if (const Status made = make_secret_folder(folder); !made) return std::unexpected(made.error());
   KeyFiles files{folder + "/" + name + ".key", folder + "/" + name + ".pub"};
   const KeyPair pair = draw_key_pair();
   // The public file first: where it exists, no secret has been written.
-  if (const Status made = make_new_file(files.public_path, "key", 0644, public_key_text(pair.public_key)); !made)
+  if (const Status made = make_new_file(files.public_path, "key", 0644, public_key_text(pair.public_key, end)); !made)
     return std::unexpected(made.error());
   std::string secret = secret_key_text(pair.secret);
   const Status made = make_new_file(files.secret_path, "key", 0600, secret);

@@ -34,6 +34,7 @@ Result<std::unique_ptr<Access>> Access::open(const AccessFiles& files) {
     Result<AccessRules> rules = read_rules(access->own_->public_key, files);
     if (!rules) return std::unexpected(rules.error());
     access->rules_ = std::move(*rules);
+    access->ended_ = access->rules_.end_keys(protocol::present_day());
   }
   if (!files.policy.empty()) {
     Result<Policy> policy = Policy::read(files.policy);
@@ -67,6 +68,7 @@ void Access::begin(uint32_t shard, TimeNs now) {
 
 void Access::say_problems() const {
   for (const std::string& problem : rules_.allowed().problems()) say(Severity::kError, "skipped: " + problem);
+  for (const std::string& sentence : ended_) say(Severity::kWarning, sentence);
 }
 
 void Access::end(TimeNs now) {
@@ -251,10 +253,22 @@ Status Access::reload(TimeNs now) {
   return keys ? policy : keys;
 }
 
+bool Access::end_keys(std::chrono::sys_days today, TimeNs now) {
+  const std::vector<std::string> ended = rules_.end_keys(today);
+  for (const std::string& sentence : ended) {
+    say(Severity::kWarning, sentence);
+    record({.what = AuditEvent::What::kKeyEnd, .sentence = sentence}, now);
+  }
+  return !ended.empty();
+}
+
 Status Access::reload_keys(TimeNs now) {
+  const std::chrono::sys_days today = protocol::present_day();
+  end_keys(today, now);
   Result<AccessRules> rules = read_rules(own_->public_key, files_);
   AuditEvent event{.what = AuditEvent::What::kReload};
   if (rules) {
+    ended_ = rules->end_keys(today);
     event.sentence = changes_to(*rules);
     rules_ = std::move(*rules);
     say(Severity::kInfo, "reload: " + event.sentence);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -80,6 +81,9 @@ class Access {
   ///
   /// Errors  of the keys or the policy: those from before hold.
   Status reload(TimeNs now);
+  /// Takes away the allowed keys that have ended by this day, UTC; the log and the audit log have each. Returns whether
+  /// there were any.
+  bool end_keys(std::chrono::sys_days today, TimeNs now);
   void end(TimeNs now);
   /// Returns the keys that may connect; nullptr: there are no keys.
   const protocol::AllowedKeys* allowed_keys() const { return own_ ? &rules_.allowed() : nullptr; }
@@ -100,7 +104,8 @@ class Access {
   AccessFiles files_;
   std::optional<protocol::KeyPair> own_;
   AccessRules rules_;
-  std::mutex readers_mutex_;  ///< guards changes of the policy, waiting_ and refusals_left_out_
+  std::vector<std::string> ended_;  ///< a sentence for each key whose file was read after its end
+  std::mutex readers_mutex_;        ///< guards changes of the policy, waiting_ and refusals_left_out_
   Policy policy_;
   std::vector<AuditEvent> waiting_;
   uint64_t refusals_left_out_ = 0;

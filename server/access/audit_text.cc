@@ -22,6 +22,7 @@ std::string_view audit_word(AuditEvent::What what) {
     case kReload: return "reload";
     case kClose: return "close";
     case kOrder: return "order";
+    case kKeyEnd: return "key_end";
   }
   return "unknown";
 }

@@ -169,7 +169,7 @@ struct Actions {
   std::vector<DatagramChange> datagrams;
   std::vector<LogLine> log;
   std::vector<MetricEvent> metrics;
-  std::vector<AuditEvent> audit;  ///< as they happened; the driver adds kStart, kStop, kReload, and its own kRefuse
+  std::vector<AuditEvent> audit;  ///< as they happened; the driver adds those of files and keys, and its own kRefuse
 
   void clear() {
     to_peers.clear();

@@ -12,16 +12,17 @@ namespace millrace::server {
 /// One line of the audit log: an act of a peer, or of this shard.
 struct AuditEvent {
   enum class What : uint8_t {
-    kStart = 1,   ///< this shard has started
-    kStop = 2,    ///< this shard stops
-    kJoin = 3,    ///< a connection speaks for a worker from now on
-    kLeave = 4,   ///< a worker has said Goodbye
-    kEnd = 5,     ///< a job is over at this shard
-    kRefuse = 6,  ///< a connection, a Hello or a ShardHello is refused
-    kEvict = 7,   ///< this shard has removed a worker from its job
-    kReload = 8,  ///< keys and rights were read again, or could not be
-    kClose = 9,   ///< this shard has ended a connection
-    kOrder = 10,  ///< a named token of the HTTP port orders the end of a job
+    kStart = 1,    ///< this shard has started
+    kStop = 2,     ///< this shard stops
+    kJoin = 3,     ///< a connection speaks for a worker from now on
+    kLeave = 4,    ///< a worker has said Goodbye
+    kEnd = 5,      ///< a job is over at this shard
+    kRefuse = 6,   ///< a connection, a Hello or a ShardHello is refused
+    kEvict = 7,    ///< this shard has removed a worker from its job
+    kReload = 8,   ///< keys and rights were read again, or could not be
+    kClose = 9,    ///< this shard has ended a connection
+    kOrder = 10,   ///< a named token of the HTTP port orders the end of a job
+    kKeyEnd = 11,  ///< an allowed key has ended by its date
   };
   What what = What::kStart;
   protocol::PeerId by = {};  ///< key and address; empty: no peer is involved

@@ -193,6 +193,7 @@ void MetricsExport::update_gauges(const StatusReport& status, TimeNs now) {
   shard_.memory_bytes.with({}).set(static_cast<double>(status.memory_bytes));
   shard_.memory_limit_bytes.with({}).set(static_cast<double>(status.memory_bytes_max));
   shard_.key_files_skipped.with({}).set(status.keys ? static_cast<double>(status.keys->skipped_files) : 0);
+  shard_.key_end_time.with({}).set(status.keys ? static_cast<double>(status.keys->first_end_s) : 0);
 }
 
 void MetricsExport::count_network(uint64_t in_bytes, uint64_t out_bytes) {

@@ -7,7 +7,6 @@
 #include <chrono>
 #include <new>
 #include <optional>
-#include <stdexcept>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -26,6 +25,7 @@
 #include "server/connections/connection_watch.h"
 #include "server/page/shard_page.h"
 #include "server/process/aggregator_thread.h"
+#include "server/process/keys_status.h"
 #include "server/process/metrics_export.h"
 #include "server/process/port_guard.h"
 #include "server/process/process_log.h"
@@ -349,6 +349,7 @@ void ShardProcess::Loop::watch(TimeNs now) {
     page_.add(report, now);
     guard_->report_surplus(now);
     access_->record_waiting(now);
+    if (access_->end_keys(protocol::present_day(), now)) end_revoked(now);
   }
   supervision_.keep_alive(now);
   if (board_.wanted()) board_.publish(monitoring::status_json(status(now)));
@@ -357,8 +358,7 @@ void ShardProcess::Loop::watch(TimeNs now) {
 StatusReport ShardProcess::Loop::status(TimeNs now) const {
   StatusReport status = core_->status(now);
   status.table = options_.table.location;
-  if (const protocol::AllowedKeys* allowed = access_->allowed_keys())
-    status.keys = KeysStatus{.allowed = allowed->count(), .skipped_files = allowed->problems().size()};
+  if (const protocol::AllowedKeys* allowed = access_->allowed_keys()) status.keys = keys_status_of(*allowed);
   for (JobStatus& job : status.jobs) {
     if (job.switch_path && datagrams_) job.switch_path->aggregator = datagrams_->report(job.job);
   }

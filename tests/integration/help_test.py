@@ -33,6 +33,7 @@ WRONG = [(re.compile(form), value, words) for form, value, words in (
     (r"NUMBER", "many", "it takes a "),
     (r"\w+:\{", "nothing", "is not one of "),
     (r"\w+\|", "nothing", "known are "),
+    (r"DAY", "2027-02-30", "is no day: write it as "),
     (r"DURATION", "10", "is not a duration: give a number with "),
     (r"RATE", "many", "is not a rate: "),
     (r"SIZE", "many", "is not a size: give a whole number of bytes"),

@@ -91,6 +91,19 @@ class Keys(WithServers):
         self.assertIn("exists", again.stderr)
         self.assertEqual(run("keys", "new", "../x", "--folder", self.keys).returncode, 2)
 
+    def test_NewKeysHaveTheirEndInThePublicFile(self):
+        folder = self.keys.parent / "ends"
+        made = run("keys", "new", "guest", "--until", "2999-12-31", "--folder", folder, "--json")
+        self.assertEqual(made.returncode, 0, made.stderr)
+        row, = json.loads(made.stdout)["keys"]
+        self.assertEqual(row["until"], "2999-12-31")
+        self.assertEqual(Path(row["public"]).read_text(encoding="utf-8"), f"millrace-public-key {row['key']} until 2999-12-31\n")
+        for day, words in (("2020-01-01", "not after the present day"), ("2999-02-30", "is no day"), ("soon", "is no day")):
+            refused = run("keys", "new", "other", "--until", day, "--folder", folder)
+            self.assertEqual(refused.returncode, 2)
+            self.assertIn(words, refused.stderr)
+        self.assertEqual(sorted(path.name for path in folder.iterdir()), ["guest.key", "guest.pub"])
+
     def test_KeysOfJobsFitTheDoctorAndReplaceNothing(self):
         folder = self.keys.parent / "jobs"
         made = run("keys", "job", 7, 8, "--folder", folder, "--json")

@@ -25,13 +25,17 @@ namespace {
 struct NewKeysFlags {
   std::vector<std::string> names;
   std::string folder = "keys";
+  std::string until;
   bool json = false;
 };
 
 Outcome run_new_keys(const NewKeysFlags& flags) {
+  const protocol::KeyEnd end = protocol::key_end_of_text(flags.until);
+  if (end && *end <= protocol::present_day())
+    return fail_with({ErrorCode::kInvalidArgument, "--until " + flags.until + " is not after the present day, UTC"});
   nlohmann::json rows = nlohmann::json::array();
   for (const std::string& name : flags.names) {
-    const auto files = protocol::write_new_keys(flags.folder, name);
+    const auto files = protocol::write_new_keys(flags.folder, name, end);
     if (!files) return fail_with(files.error());
     const auto key = protocol::read_public_key(files->public_path);
     if (!key) return fail_with(key.error());
@@ -39,6 +43,7 @@ Outcome run_new_keys(const NewKeysFlags& flags) {
                     {"secret", files->secret_path},
                     {"public", files->public_path},
                     {"key", protocol::key_digits(*key)}});
+    if (end) rows.back()["until"] = flags.until;
     if (!flags.json) fmt::print("{}: secret {}, public {}\n", name, files->secret_path, files->public_path);
   }
   if (flags.json) fmt::print("{}\n", program::json_text(nlohmann::json{{"keys", rows}}));
@@ -69,12 +74,19 @@ program::Command add_new_keys(CLI::App& keys) {
   CLI::App* app = program::add_command(keys, "new", "draws key pairs and writes each into two files");
   app->add_option("names", flags->names, "of the pairs: letters, digits, dots, dashes and underscores")->required();
   add_folder(*app, flags->folder);
+  app->add_option("--until", flags->until,
+                  "first day, as 2027-11-29 UTC, on which shards refuse the keys; default: no end")
+      ->type_name("DAY")
+      ->check([](const std::string& text) {
+        return protocol::key_end_of_text(text) ? std::string() : "'" + text + "' is no day: write it as 2027-11-29";
+      });
   app->add_flag("--json", flags->json, "the files and the public keys as one JSON object");
   app->footer(
       "FOLDER/NAME.key has the secret, for its owner alone (mode 0600): only the process of that name needs it.\n"
-      "FOLDER/NAME.pub has the public key. Existing files are never replaced.\n\n"
+      "FOLDER/NAME.pub has the public key, and its end. Existing files are never replaced.\n\n"
       "Examples:\n"
       "  millrace keys new cluster worker-0 worker-1\n"
+      "  millrace keys new --until 2027-11-29 guest\n"
       "  millrace-server --key keys/cluster.key --allowed-keys keys --listen node1:7600 --table t.db\n"
       "  millrace train --key keys/worker-0.key --server-key keys/cluster.pub --servers node1:7600 ...");
   return {app, [flags] { return run_new_keys(*flags); }};
@@ -90,7 +102,7 @@ program::Command add_show_key(CLI::App& keys) {
   app->add_option("file", flags->path, "of the secret key")->required()->type_name("FILE");
   app->add_flag("--json", flags->json, "as one JSON object");
   app->footer(
-      "The output is the text of a NAME.pub file.\n\n"
+      "The output is the text of a NAME.pub file, without the end that keys new --until has written.\n\n"
       "Examples:\n"
       "  millrace keys public keys/worker-0.key > worker-0.pub\n"
       "  millrace keys public --json keys/worker-0.key");

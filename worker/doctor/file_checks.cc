@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <system_error>
 #include <utility>
@@ -19,6 +20,7 @@ namespace {
 
 constexpr const char* kKeys = "keys";
 constexpr size_t kJobKeysMax = 4'096;
+constexpr std::chrono::days kKeyEndSoon{14};  // as the alert MillraceKeyExpires
 
 Check check_job_key(const std::filesystem::path& path) {
   Check check{kKeys, path.string(), Verdict::kOk, "a job's key that other users cannot read"};
@@ -86,12 +88,15 @@ std::vector<Check> check_key_files(const std::string& secret, const std::string&
 }
 
 std::vector<Check> check_allowed_keys(const std::string& path) {
-  const auto allowed = protocol::AllowedKeys::read(path);
+  auto allowed = protocol::AllowedKeys::read(path);
   if (!allowed) {
     return {problem(kKeys, path, allowed.error().message,
                     "give a folder of NAME.pub files that root or the server's user owns; chmod 750 it")};
   }
   std::vector<Check> checks;
+  for (const std::string& sentence : allowed->end_keys(protocol::present_day())) {
+    checks.push_back({kKeys, path, Verdict::kWarning, sentence, "remove its file, or put a new key there"});
+  }
   for (const std::string& sentence : allowed->problems()) {
     checks.push_back({kKeys, path, Verdict::kWarning, sentence,
                       "replace this file by renaming a whole one into its place: until then its key is not allowed"});
@@ -100,7 +105,13 @@ std::vector<Check> check_allowed_keys(const std::string& path) {
     checks.push_back(
         problem(kKeys, path, "it allows no key", "put each worker's NAME.pub there, and send the servers SIGHUP"));
   } else {
-    checks.push_back({kKeys, path, Verdict::kOk, fmt::format("it allows {} keys", allowed->count())});
+    const protocol::KeyEnd end = allowed->first_end();
+    const bool ends_soon = end && *end - protocol::present_day() < kKeyEndSoon;
+    const std::string ends = end ? "; the first ends on " + protocol::key_end_text(*end) : "";
+    checks.push_back(
+        {kKeys, path, ends_soon ? Verdict::kWarning : Verdict::kOk,
+         fmt::format("it allows {} keys{}", allowed->count(), ends),
+         ends_soon ? "allow a new key beside that one (millrace keys new), then send the servers SIGHUP" : ""});
   }
   return checks;
 }

@@ -146,7 +146,7 @@ StatusReport report_of_distinct_values() {
   report.datagrams_dropped = {{"no_job", 178}, {"short", 179}};
   report.table_error = "the table does not answer";
   report.table_failures = TableFailuresStatus{.code = "timeout", .count = 175, .first_ms = 176, .last_ms = 177};
-  report.keys = KeysStatus{.allowed = 193, .skipped_files = 194};
+  report.keys = KeysStatus{.allowed = 193, .skipped_files = 194, .first_end_s = 195};
   return report;
 }
 
@@ -154,7 +154,7 @@ constexpr std::string_view kText =
     R"({"shard":1,"shard_count":3,"incarnation":172,"address":"tcp://192.0.2.1:7600","software":"millrace 1",
 "table":"/var/lib/millrace/table","shutting_down":true,"memory_bytes":173,"memory_bytes_max":174,
 "table_error":"the table does not answer","table_failures":{"code":"timeout","count":175,"first_ms":176,"last_ms":177},
-"keys":{"allowed":193,"skipped_files":194},
+"keys":{"allowed":193,"skipped_files":194,"first_end_s":195},
 "datagrams_dropped":{"no_job":178,"short":179},"jobs":[{"name":"linear","job":131,"epoch":132,"started":true,
 "recovering":false,"log_branch":133,"mode":"partial","workers":134,"waiting_because":"worker 2 has sent nothing",
 "waiting_for":"contributions","blocked_on":[135,136],"waiting_shards":[137],"waiting_ms":138,"decided_in_ms":139,

@@ -48,7 +48,8 @@ class KeyFolder : public ::testing::Test {
 
 TEST(KeyText, EachKindReadsBackItsOwnTextAndNotTheOther) {
   const KeyPair pair = draw_key_pair();
-  EXPECT_EQ(public_key_of_text(public_key_text(pair.public_key)), pair.public_key);
+  EXPECT_EQ(public_key_of_text(public_key_text(pair.public_key))->key, pair.public_key);
+  EXPECT_FALSE(public_key_of_text(public_key_text(pair.public_key))->end);
   EXPECT_EQ(secret_key_of_text(secret_key_text(pair.secret))->bytes(), pair.secret.bytes());
   EXPECT_EQ(key_pair_of(pair.secret).public_key, pair.public_key);
   EXPECT_FALSE(public_key_of_text(secret_key_text(pair.secret)));
@@ -56,16 +57,42 @@ TEST(KeyText, EachKindReadsBackItsOwnTextAndNotTheOther) {
   EXPECT_EQ(key_of_digits(key_digits(pair.public_key)), pair.public_key);
 }
 
-TEST(KeyText, EveryOtherTextIsRefused) {
-  const std::string text = public_key_text(draw_key_pair().public_key);
-  for (size_t length = 0; length + 1 < text.size(); ++length) EXPECT_FALSE(public_key_of_text(text.substr(0, length)));
-  for (size_t at = 0; at < text.size(); ++at) {
-    std::string changed = text;
-    changed[at] = 'z';
-    EXPECT_FALSE(public_key_of_text(changed)) << at;
+TEST(KeyText, TheEndOfAKeyIsADay) {
+  const PublicKey key = draw_key_pair().public_key;
+  for (const char* day : {"2000-01-01", "2027-11-29", "2028-02-29", "9999-12-31"}) {
+    const KeyEnd end = key_end_of_text(day);
+    ASSERT_TRUE(end) << day;
+    EXPECT_EQ(key_end_text(*end), day);
+    const auto dated = public_key_of_text(public_key_text(key, end));
+    ASSERT_TRUE(dated) << day;
+    EXPECT_EQ(dated->key, key);
+    EXPECT_EQ(dated->end, end);
   }
-  EXPECT_FALSE(public_key_of_text(text + "\n"));
-  EXPECT_FALSE(public_key_of_text(" " + text));
+  EXPECT_EQ(std::chrono::sys_seconds(*key_end_of_text("2027-11-29")).time_since_epoch().count(), 1'827'446'400);
+  for (const char* wrong : {"", "2027-11-31", "2027-02-29", "2027-13-01", "2027-00-10", "1999-12-31", "10000-01-01",
+                            "2027-1-1", "2027/11/29", "2027-11-29 ", "+027-11-29", "2027--1-29", "tomorrow  "}) {
+    EXPECT_FALSE(key_end_of_text(wrong)) << wrong;
+    EXPECT_FALSE(dated_key_of_digits(key_digits(key) + " until " + wrong)) << wrong;
+  }
+}
+
+TEST(KeyText, EveryOtherTextIsRefused) {
+  const std::string without_end = public_key_text(draw_key_pair().public_key);
+  const std::string with_end = public_key_text(draw_key_pair().public_key, key_end_of_text("2027-11-29"));
+  for (const std::string& text : {without_end, with_end}) {
+    const size_t digits_end = without_end.size() - 1;
+    for (size_t length = 0; length + 1 < text.size(); ++length) {
+      if (length == digits_end) continue;  // the text of a key without an end
+      EXPECT_FALSE(public_key_of_text(text.substr(0, length))) << length;
+    }
+    for (size_t at = 0; at < text.size(); ++at) {
+      std::string changed = text;
+      changed[at] = 'z';
+      EXPECT_FALSE(public_key_of_text(changed)) << at;
+    }
+    EXPECT_FALSE(public_key_of_text(text + "\n"));
+    EXPECT_FALSE(public_key_of_text(" " + text));
+  }
   EXPECT_FALSE(public_key_of_text("millrace-public-key " + std::string(64, '0') + "\n")) << "no key at all";
   EXPECT_FALSE(secret_key_of_text("millrace-secret-key " + std::string(64, '0') + "\n"));
 }
@@ -185,6 +212,34 @@ TEST_F(KeyFolder, AFolderAllowsItsPublicKeysByTheirNames) {
   EXPECT_EQ(AllowedKeys::read(path_ + "/no").error().code, ErrorCode::kIo);
 }
 
+TEST_F(KeyFolder, AKeyThatHasEndedIsTakenAway) {
+  const KeyEnd end = key_end_of_text("2027-11-29");
+  ASSERT_TRUE(write_new_keys(path_, "guest", end));
+  ASSERT_TRUE(write_new_keys(path_, "later", key_end_of_text("2027-12-24")));
+  ASSERT_TRUE(write_new_keys(path_, "own", key_end_of_text("2027-01-01")));
+  ASSERT_TRUE(write_new_keys(path_, "worker"));
+  const PublicKey own = read_public_key(path_ + "/own.pub").value();
+  auto allowed = AllowedKeys::read(path_, own);
+  ASSERT_TRUE(allowed);
+  EXPECT_EQ(allowed->first_end(), key_end_of_text("2027-01-01")) << "that of the reader's own key counts";
+  EXPECT_THAT(allowed->end_keys(*end - std::chrono::days(1)), ElementsAre());
+  EXPECT_EQ(allowed->count(), 3U);
+  EXPECT_THAT(allowed->end_keys(*end), ElementsAre("key 'guest' was allowed until 2027-11-29"));
+  EXPECT_THAT(allowed->end_keys(*end), ElementsAre()) << "once";
+  EXPECT_EQ(allowed->key_of("guest"), nullptr);
+  EXPECT_EQ(allowed->count(), 2U);
+  EXPECT_THAT(allowed->problems(), ElementsAre()) << "its file is not wrong";
+
+  const PublicKey two = draw_key_pair().public_key;
+  const std::string lines = "one " + key_digits(own) + "\ntwo " + key_digits(two) + " until 2027-11-29\n";
+  auto list = AllowedKeys::read(file("list", lines, 0644), two);
+  ASSERT_TRUE(list) << list.error().message;
+  EXPECT_EQ(list->first_end(), end);
+  EXPECT_EQ(list->end_keys(*end + std::chrono::days(400)).size(), 1U);
+  EXPECT_EQ(list->name_of(two), nullptr);
+  EXPECT_EQ(list->first_end(), end) << "that of the reader's own key";
+}
+
 TEST_F(KeyFolder, AnErrorThatMayPassTakesNoKeyAway) {
   ASSERT_TRUE(write_new_keys(path_, "one"));
   std::filesystem::create_symlink("nothing.pub", path_ + "/gone.pub");
@@ -206,7 +261,8 @@ TEST_F(KeyFolder, AListAllowsItsLines) {
   for (const std::string& wrong :
        {std::string("one"), std::string("one "), std::string("one 12"), "one  " + key_digits(one), key_digits(one),
         "a/b " + key_digits(one), "one " + key_digits(one) + "\nuno " + key_digits(one),
-        "one " + key_digits(one) + "\none " + key_digits(two), "one " + std::string(64, '0')}) {
+        "one " + key_digits(one) + "\none " + key_digits(two), "one " + std::string(64, '0'),
+        "one " + key_digits(one) + " until", "one " + key_digits(one) + " until 2027-02-30"}) {
     const auto refused = AllowedKeys::of_list(wrong, "list");
     ASSERT_FALSE(refused) << wrong;
     EXPECT_THAT(refused.error().message, HasSubstr("line ")) << wrong;

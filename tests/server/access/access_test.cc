@@ -161,6 +161,37 @@ TEST_F(AccessOfFiles, AFolderWithoutAKeyOfAWorkerAllowsNobody) {
   EXPECT_FALSE(access->may_speak(alice_before_));
 }
 
+TEST_F(AccessOfFiles, AKeyEndsOnItsDayAndStaysAwayAfterAReload) {
+  policy(R"({"keys": ["*"], "jobs": ["*"], "may": ["create"]})");
+  const std::chrono::sys_days today = protocol::present_day();
+  const auto end = today + std::chrono::days(3);
+  ASSERT_TRUE(protocol::write_new_keys(path_ + "/keys", "guest", end));
+  ASSERT_TRUE(protocol::write_new_keys(path_ + "/keys", "gone", today));
+  const protocol::PeerId guest{"g", protocol::read_public_key(path_ + "/keys/guest.pub").value(), "192.0.2.3"};
+  const protocol::PeerId gone{"h", protocol::read_public_key(path_ + "/keys/gone.pub").value(), "192.0.2.4"};
+  const auto access =
+      Access::open({path_ + "/keys/cluster.key", path_ + "/keys", path_ + "/policy", path_ + "/audit"}).value();
+  access->begin(0, 0);
+  EXPECT_TRUE(access->may_speak(guest));
+  EXPECT_FALSE(access->may_speak(gone)) << "it had ended before the start";
+  EXPECT_FALSE(access->end_keys(today + std::chrono::days(2), 0));
+  EXPECT_TRUE(access->end_keys(end, 0));
+  EXPECT_FALSE(access->may_speak(guest));
+  EXPECT_TRUE(access->may_speak(alice()));
+  EXPECT_FALSE(access->end_keys(end, 0));
+  ASSERT_TRUE(access->reload(0));
+  EXPECT_FALSE(access->may_speak(gone)) << "a reload reads its file again";
+  std::ifstream lines(path_ + "/audit");
+  size_t ends = 0;
+  for (std::string line; std::getline(lines, line);) {
+    const auto event = nlohmann::json::parse(line);
+    if (event["event"] != "key_end") continue;
+    ++ends;
+    EXPECT_EQ(event["sentence"], "key 'guest' was allowed until " + protocol::key_end_text(end));
+  }
+  EXPECT_EQ(ends, 1U);
+}
+
 TEST_F(AccessOfFiles, TheClustersOwnKeyInAFolderIsNoWorkers) {
   policy(R"({"keys": ["*"], "jobs": ["*"], "may": ["create"], "rate": "80kbit"})");
   const auto access = open();

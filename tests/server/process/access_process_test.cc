@@ -188,7 +188,7 @@ TEST_F(KeyedServer, AKeyThatIsTakenAwayIsToldAndReadsNoMore) {
   const std::string reload = audited("reload")["sentence"];
   EXPECT_THAT(reload, HasSubstr("not any more: alice")) << "in the new file";
   EXPECT_THAT(reload, HasSubstr("1 files are wrong and were skipped")) << "and it kept no key allowed";
-  EXPECT_TRUE(shows("/status", R"("keys":{"allowed":0,"skipped_files":1})"));
+  EXPECT_TRUE(shows("/status", R"("keys":{"allowed":0,"skipped_files":1,"first_end_s":0})"));
   const auto refusal = worker.next<protocol::Refuse>();
   ASSERT_TRUE(refusal) << "without a message of its own";
   EXPECT_EQ(std::get<protocol::Refuse>(refusal->body).code, ErrorCode::kUnauthenticated);

@@ -167,7 +167,7 @@ TEST_F(MetricsExportTest, EveryMetricOfTheCatalogIsSetBySomething) {
   job.switch_path.emplace().aggregator = AggregatorStatus{};
   job.switch_path->aggregator->events = {{"bad_mac", 3}};
   status_.datagrams_dropped = {{"send_full", 2}};
-  status_.keys = KeysStatus{.allowed = 3, .skipped_files = 1};
+  status_.keys = KeysStatus{.allowed = 3, .skipped_files = 1, .first_end_s = 1'827'446'400};
   export_.count_network(1, 1);
   export_.update_gauges(status_, now_);
   const std::string exported = text();

@@ -1,12 +1,16 @@
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "protocol/keys/key_files.h"
 #include "worker/doctor/check.h"
 #include "worker/doctor/cluster_checks.h"
 #include "worker/doctor/cluster_places.h"
@@ -503,6 +507,26 @@ TEST(FileChecks, PathsThatAreNotThereAreProblems) {
     expect_sentences(one);
   }
   EXPECT_TRUE(check_key_files("", "", keys).empty());
+}
+
+TEST(FileChecks, KeysThatEndSoonAreAWarning) {
+  std::string pattern = (std::filesystem::temp_directory_path() / "millrace-doctor-XXXXXX").string();
+  const std::string folder = ::mkdtemp(pattern.data());
+  const std::chrono::sys_days today = protocol::present_day();
+  ASSERT_TRUE(protocol::write_new_keys(folder, "later", today + std::chrono::days(20)));
+  const std::vector<Check> late = check_allowed_keys(folder);
+  EXPECT_EQ(worst_of(late), Verdict::kOk);
+  EXPECT_THAT(late.back().found, ::testing::HasSubstr(protocol::key_end_text(today + std::chrono::days(20))));
+  ASSERT_TRUE(protocol::write_new_keys(folder, "soon", today + std::chrono::days(13)));
+  EXPECT_EQ(worst_of(check_allowed_keys(folder)), Verdict::kWarning);
+  std::filesystem::remove(folder + "/soon.pub");
+  ASSERT_TRUE(protocol::write_new_keys(folder, "gone", today));
+  const std::vector<Check> ended = check_allowed_keys(folder);
+  EXPECT_EQ(worst_of(ended), Verdict::kWarning);
+  EXPECT_THAT(ended.front().found, ::testing::HasSubstr("'gone' was allowed until"));
+  EXPECT_THAT(ended.back().found, ::testing::HasSubstr("it allows 1 keys"));
+  for (const auto& checks : {late, ended}) expect_sentences(checks);
+  std::filesystem::remove_all(folder);
 }
 
 TEST(Report, HostileTextStaysOneLineAndValidJson) {
