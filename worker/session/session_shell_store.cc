@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -14,6 +15,9 @@
 /// caller's array.
 namespace millrace::worker {
 namespace {
+
+/// Between two calls of give_up while a caller waits.
+constexpr std::chrono::milliseconds kAskEvery(100);
 
 struct Place {
   protocol::PartLayout part;
@@ -235,13 +239,24 @@ CallResult<std::optional<PulledSteps>> SessionShell::carry_out_pull(std::vector<
   standing.ask(pieces, options.at_least_step);
   std::unique_lock lock(mutex_);
   const auto over = [&] { return phase_ == Phase::kFinished || error_; };
-  changed_.wait_until(lock, deadline, [&] { return call.left == 0 || call.error || over(); });
+  const auto ended = [&] { return call.left == 0 || call.error || over(); };
+  bool given_up = false;
+  const auto next_look = [&] {
+    return options_.give_up ? std::min(deadline, Moment::clock::now() + kAskEvery) : deadline;
+  };
+  while (!given_up && !changed_.wait_until(lock, next_look(), ended) && Moment::clock::now() < deadline) {
+    lock.unlock();
+    given_up = options_.give_up && options_.give_up();
+    lock.lock();
+  }
   if (call.left == 0) standing.note_answered();
   std::optional<CallError> why;
   if (error_) {
     why = error_;
   } else if (phase_ == Phase::kFinished) {
     why = Error{ErrorCode::kInvalidArgument, "the session is finished: nothing can be pulled"};
+  } else if (given_up) {
+    why = CallError({ErrorCode::kTimeout, "given up while waiting for the weights"}, JobErrorOrigin::kJob);
   }
   lock.unlock();
   // Nothing is written to the caller's array any more after this.

@@ -20,11 +20,11 @@ def connect(workers, worker=0, **options):
     job = millrace.JobConfig(name=name, workers=workers, select="none", **options)
     me = millrace.WorkerConfig(worker=worker, shards=addresses)
     return millrace.Session(job, me, [millrace.Tensor("w", 64)])
-def connect_two():
+def connect_two(**options):
     second = []
-    thread = threading.Thread(target=lambda: second.append(connect(2, 1)))
+    thread = threading.Thread(target=lambda: second.append(connect(2, 1, **options)))
     thread.start()
-    first = connect(2, 0)
+    first = connect(2, 0, **options)
     thread.join()
     return first, second[0]
 ones = np.ones(64, np.float32)
@@ -67,6 +67,42 @@ class Processes(WithShards):
         for call in ('first.wait("w", 0)', 'first.push("w", ones)', 'first.wait_into("w", 0, ones, timeout=None)', "first.finish()"):
             with self.subTest(call=call):
                 self.interrupted(f'first, second = connect_two()\nfirst.push("w", ones)\nsay("ready")\n{call}')
+
+    def test_CtrlC_EndsPull(self):
+        """The weights of steps that nothing pushes; and first weights, which wait for the worker with the least number."""
+        self.interrupted('first, second = connect_two(store="sgd:0.5", store_begin="worker")\nsay("ready")\n'
+                         "second.place_weights([ones], timeout=None)")
+        for call in ('session.pull_rows("w", 4, np.array([2]), ones[:4], at_least_step=9, timeout=None)',
+                     'session.pull("w", ones, at_least_step=9, timeout=None)', 'session.pull_indices("w", np.array([3]), ones[:1], at_least_step=9, timeout=None)'):
+            with self.subTest(call=call):
+                self.interrupted(f'session = connect(1, store="sgd:0.5")\nsay("ready")\n{call}')
+
+    def test_Close_EndsThePullOfAnotherThread(self):
+        lines, _ = self.output("""
+session = connect(1, store="sgd:0.5")
+def pull():
+    say("pulls")
+    try:
+        session.pull("w", ones, at_least_step=9, timeout=None)
+    except millrace.JobError as error:
+        say(error)
+thread = threading.Thread(target=pull)
+thread.start()
+session.close()
+thread.join()
+""")
+        self.assertEqual(lines[0], "pulls")
+        self.assertRegex(lines[1], "the session is closed")
+
+    def test_EndOfTheProgram_WithAPullOfAnotherThread(self):
+        """No thread of the library may ask for the interpreter's lock at its end."""
+        lines, error = self.output("""
+session = connect(1, store="sgd:0.5")
+threading.Thread(target=lambda: session.pull("w", ones, at_least_step=9, timeout=None), daemon=True).start()
+say("ends")
+""")
+        self.assertEqual(lines, ["ends"])
+        self.assertNotIn("FATAL", error)
 
     def test_ForkedChild_MayNotUseTheSession(self):
         out, _ = self.output('''

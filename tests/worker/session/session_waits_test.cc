@@ -125,6 +125,35 @@ TEST_F(SessionWaits, APullThatRunsOutOfTimeIsEmpty) {
   EXPECT_EQ(out, std::vector<float>(100, 0.0f));
 }
 
+/// Without give_up these calls would never return.
+TEST_F(SessionWaits, GivenUpPullsAndFirstWeightsEndWithAnError) {
+  SessionOptions job = session_job_of(1);
+  job.store = Store{optimizer::Sgd{0.5}};
+  job.store->begin = StoreBegin::kWorker;
+  bool gives_up = false;
+  std::thread::id asked_in;
+  job.give_up = [&] {
+    asked_in = std::this_thread::get_id();
+    return gives_up;
+  };
+  start(job);
+  gives_up = true;
+  std::vector<float> out(100, 0.0f);
+  const std::vector<float> large(20'000, 1.0f);
+  const std::vector<std::span<const float>> first = {large, gradient_};
+  const PullOptions options{.timeout = milliseconds::max()};
+  const std::vector<std::function<void()>> calls = {
+      [&] { (void)session_->try_pull(1, out, options); },
+      [&] { (void)session_->try_pull_indices(1, index_, std::span(out).first(1), options); },
+      [&] { (void)session_->pull(1, out, options); },
+      [&] { (void)session_->try_place_weights(first, milliseconds::max()); }};
+  for (const auto& call : calls) {
+    asked_in = {};
+    EXPECT_EQ(session_sentence_of(JobErrorCode::kTimeout, call), "given up while waiting for the weights");
+    EXPECT_EQ(asked_in, std::this_thread::get_id());
+  }
+}
+
 TEST_F(SessionWaits, FirstWeightsThatTheStoreDoesNotTakeInTimeAreAResult) {
   SessionOptions job = session_job_of(1);
   job.store = Store{optimizer::Sgd{0.5}};

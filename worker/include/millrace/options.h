@@ -367,7 +367,9 @@ struct WorkerConfig {
   /// That port may lack TLS or a token on any address: every process that reaches it may read.
   bool http_insecure = false;
   LogCallback log = {};  ///< empty: silent
-  /// connect() calls it at intervals while it waits. True ends connect() with the error timeout.
+  /// connect(), pulls and place_weights() call it at intervals while they wait, in their caller's thread. Several
+  /// threads may call it at once, until the session ends. True ends the call with the error timeout, a call with try_
+  /// too.
   std::function<bool()> give_up = {};
 };
 

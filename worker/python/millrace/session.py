@@ -39,7 +39,7 @@ class Session:
     tensor    a tensor's name, or its place in the list.
     timeout   in seconds; None: no limit; 0: no wait. A call that timed out has taken nothing and may be repeated.
     Errors    JobError. TypeError and ValueError for arrays that cannot be used.
-    Signals   Ctrl-C ends every wait within about 0.1 s. A pull looks for it each time that its duration has doubled.
+    Signals   Ctrl-C ends every wait of the main thread within about 0.1 s.
     Threads   any; one tensor is pushed by one thread at a time. Calls release the interpreter's lock.
     fork()    a session belongs to its process: in a child every call raises JobError.
     The block's end calls finish(), or leaves the job at once where the block raised.

@@ -151,9 +151,7 @@ std::unique_ptr<PythonGroup> PythonGroup::over_tcp(peers::TcpOptions options, co
     options.exchange = [&](const std::string& own) { return exchanged(exchange, own, raised); };
   }
   options.give_up = [&raised] {
-    const PyGILState_STATE state = PyGILState_Ensure();
-    raised = raised || PyErr_CheckSignals() != 0;
-    PyGILState_Release(state);
+    raised = raised || signal_has_raised();
     return raised;
   };
   try {
@@ -175,7 +173,7 @@ std::vector<std::unique_ptr<PythonGroup>> PythonGroup::in_process(uint32_t size)
 
 bool PythonGroup::barrier(double timeout_s) {
   const std::shared_ptr<peers::Group> group = held();
-  return wait_in_slices(timeout_s, WaitSlices::kEven,
+  return wait_in_slices(timeout_s,
                         [&](milliseconds slice) { return without_lock([&] { return group->try_barrier(slice); }); });
 }
 
@@ -189,9 +187,8 @@ bool PythonPendingGather::ready() { return pending_.held("the gather")->ready();
 
 py::object PythonPendingGather::wait(double timeout_s) {
   const std::shared_ptr<peers::PendingGather> pending = pending_.held("the gather");
-  const std::optional<peers::Gathered> all = wait_in_slices(timeout_s, WaitSlices::kEven, [&](milliseconds slice) {
-    return without_lock([&] { return pending->try_wait(slice); });
-  });
+  const std::optional<peers::Gathered> all = wait_in_slices(
+      timeout_s, [&](milliseconds slice) { return without_lock([&] { return pending->try_wait(slice); }); });
   if (!all) return py::none();
   py::list by_rank;
   for (const std::span<const std::byte> one : all->of_rank) {
@@ -222,7 +219,7 @@ bool PythonPending::ready() {
 
 std::optional<peers::Reduced> PythonPending::try_wait(double timeout_s) {
   const std::shared_ptr<peers::Pending> pending = pending_.held("the sum");
-  return wait_in_slices(timeout_s, WaitSlices::kEven,
+  return wait_in_slices(timeout_s,
                         [&](milliseconds slice) { return without_lock([&] { return pending->try_wait(slice); }); });
 }
 
@@ -392,7 +389,7 @@ uint64_t PythonGradientSum::start(float factor) {
 std::optional<uint64_t> PythonGradientSum::wait_into(uint64_t step, py::handle out, double timeout_s, double scale) {
   FloatOutput output(out, "out");
   check_output(output.count(), dimension_, scale);
-  return wait_in_slices(timeout_s, WaitSlices::kEven, [&](milliseconds slice) {
+  return wait_in_slices(timeout_s, [&](milliseconds slice) {
     std::shared_ptr<State> state = state_.held("the sum");
     return without_lock([&]() -> std::optional<uint64_t> {
       const std::shared_ptr<State> kept = std::move(state);

@@ -24,15 +24,11 @@ using std::chrono::milliseconds;
 }
 
 /// Connects without the interpreter's lock. A signal whose handler raises ends it.
+///
+/// closed   ends the waits of the session that take a give_up.
 std::shared_ptr<Session> connect(const JobConfig& job, WorkerConfig me, const std::vector<TensorOptions>& tensors,
-                                 LogQueue& log) {
-  bool interrupted = false;
-  me.give_up = [&interrupted] {
-    const PyGILState_STATE state = PyGILState_Ensure();
-    interrupted = interrupted || PyErr_CheckSignals() != 0;
-    PyGILState_Release(state);
-    return interrupted;
-  };
+                                 LogQueue& log, const std::shared_ptr<const std::atomic<bool>>& closed) {
+  me.give_up = [closed] { return closed->load() || signal_has_raised(); };
   me.log = [&log](LogLevel level, std::string_view line) {
     try {
       log.add(level, line);
@@ -40,12 +36,8 @@ std::shared_ptr<Session> connect(const JobConfig& job, WorkerConfig me, const st
       return;  // the line is lost: a callback must not throw
     }
   };
-  try {
-    return without_lock([&] { return std::shared_ptr<Session>(Session::connect(job, me, tensors)); });
-  } catch (const JobError&) {
-    if (interrupted) throw py::error_already_set();
-    throw;
-  }
+  return or_interrupted(
+      [&] { return without_lock([&] { return std::shared_ptr<Session>(Session::connect(job, me, tensors)); }); });
 }
 
 /// Copies a pair of arrays (indices, values).
@@ -60,7 +52,7 @@ PythonSession::PythonSession(const JobOptions& job, const WorkerOptions& me, con
     : process_(getpid()) {
   const std::vector<TensorOptions> options = tensors_of(tensors, weights_);
   for (const TensorOptions& tensor : options) dimensions_.push_back(tensor.dimension);
-  session_ = std::make_unique<std::shared_ptr<Session>>(connect(job.config(), me.config(), options, log));
+  session_ = std::make_unique<std::shared_ptr<Session>>(connect(job.config(), me.config(), options, log, closed_));
 }
 
 PythonSession::~PythonSession() {
@@ -96,6 +88,17 @@ auto PythonSession::call(Body&& body) const {
   });
 }
 
+template <typename Attempt>
+auto PythonSession::wait_at_once(double timeout_s, Attempt&& attempt) const {
+  try {
+    return or_interrupted(
+        [&] { return call([&](Session& session) { return attempt(session, milliseconds_of(timeout_s)); }); });
+  } catch (const JobError&) {
+    (void)alive();  // of a session that was closed meanwhile: its own error
+    throw;
+  }
+}
+
 void PythonSession::check_size(size_t tensor, size_t count) const {
   if (tensor >= dimensions_.size() || count == dimensions_[tensor]) return;  // the library refuses the number
   refuse("out has " + std::to_string(count) + " elements, and the tensor has " + std::to_string(dimensions_[tensor]));
@@ -108,12 +111,12 @@ size_t PythonSession::tensor(const std::string& name) const {
 std::optional<uint64_t> PythonSession::push(size_t tensor, py::handle gradient, double weight, double timeout_s) {
   const Counted counted(calls_);
   if (const auto there = DeviceInput::of(gradient, "gradient")) {
-    return wait_in_slices(timeout_s, WaitSlices::kEven, [&](milliseconds slice) {
+    return wait_in_slices(timeout_s, [&](milliseconds slice) {
       return call([&](Session& session) { return session.try_push(tensor, there->span(), weight, slice); });
     });
   }
   FloatInput input(gradient, "gradient");
-  return wait_in_slices(timeout_s, WaitSlices::kEven, [&](milliseconds slice) {
+  return wait_in_slices(timeout_s, [&](milliseconds slice) {
     return call([&](Session& session) { return session.try_push(tensor, input.values(), weight, slice); });
   });
 }
@@ -123,7 +126,7 @@ std::optional<uint64_t> PythonSession::push_sparse(size_t tensor, py::handle ind
   const Counted counted(calls_);
   IndexInput at(indices);
   FloatInput input(values, "values");
-  return wait_in_slices(timeout_s, WaitSlices::kEven, [&](milliseconds slice) {
+  return wait_in_slices(timeout_s, [&](milliseconds slice) {
     return call(
         [&](Session& session) { return session.try_push_sparse(tensor, at.indices(), input.values(), weight, slice); });
   });
@@ -134,7 +137,7 @@ std::optional<uint64_t> PythonSession::push_rows(size_t tensor, uint32_t width, 
   const Counted counted(calls_);
   IndexInput at(rows);
   FloatInput input(values, "values");
-  return wait_in_slices(timeout_s, WaitSlices::kEven, [&](milliseconds slice) {
+  return wait_in_slices(timeout_s, [&](milliseconds slice) {
     return call([&](Session& session) {
       return session.try_push_rows(tensor, width, at.indices(), input.values(), weight, slice);
     });
@@ -147,7 +150,7 @@ bool PythonSession::ready(size_t tensor, uint64_t step) {
 
 py::object PythonSession::wait(size_t tensor, uint64_t step, double timeout_s) {
   const Counted counted(calls_);
-  auto update = wait_in_slices(timeout_s, WaitSlices::kEven, [&](milliseconds slice) {
+  auto update = wait_in_slices(timeout_s, [&](milliseconds slice) {
     return call([&](Session& session) { return session.try_await(tensor, step, slice); });
   });
   if (!update) return py::none();
@@ -160,7 +163,7 @@ py::object PythonSession::wait_into(size_t tensor, uint64_t step, py::handle out
   check_size(tensor, output.count());
   if (!std::isfinite(scale)) throw py::value_error("scale is not finite");
   FilledUpdate filled;
-  const auto update = wait_in_slices(timeout_s, WaitSlices::kEven, [&](milliseconds slice) {
+  const auto update = wait_in_slices(timeout_s, [&](milliseconds slice) {
     return call([&](Session& session) -> std::optional<TensorUpdate> {
       auto arrived = session.try_await(tensor, step, slice);
       if (!arrived || arrived->pieces.empty()) return arrived;
@@ -219,14 +222,12 @@ py::object PythonSession::pull(size_t tensor, std::optional<uint64_t> begin, py:
                                double timeout_s) {
   const Counted counted(calls_);
   FloatOutput output(out, "out");
-  return steps_of(wait_in_slices(timeout_s, WaitSlices::kGrowing, [&](milliseconds slice) {
-    return call([&](Session& session) {
-      const PullOptions options{.at_least_step = at_least_step, .timeout = slice};
-      auto steps = begin ? session.try_pull_range(tensor, *begin, output.floats(), options)
-                         : session.try_pull(tensor, output.floats(), options);
-      if (steps) output.commit();
-      return steps;
-    });
+  return steps_of(wait_at_once(timeout_s, [&](Session& session, milliseconds limit) {
+    const PullOptions options{.at_least_step = at_least_step, .timeout = limit};
+    auto steps = begin ? session.try_pull_range(tensor, *begin, output.floats(), options)
+                       : session.try_pull(tensor, output.floats(), options);
+    if (steps) output.commit();
+    return steps;
   }));
 }
 
@@ -235,13 +236,11 @@ py::object PythonSession::pull_indices(size_t tensor, py::handle indices, py::ha
   const Counted counted(calls_);
   IndexInput at(indices);
   FloatOutput output(out, "out");
-  return steps_of(wait_in_slices(timeout_s, WaitSlices::kGrowing, [&](milliseconds slice) {
-    return call([&](Session& session) {
-      const PullOptions options{.at_least_step = at_least_step, .timeout = slice};
-      auto steps = session.try_pull_indices(tensor, at.indices(), output.floats(), options);
-      if (steps) output.commit();
-      return steps;
-    });
+  return steps_of(wait_at_once(timeout_s, [&](Session& session, milliseconds limit) {
+    const PullOptions options{.at_least_step = at_least_step, .timeout = limit};
+    auto steps = session.try_pull_indices(tensor, at.indices(), output.floats(), options);
+    if (steps) output.commit();
+    return steps;
   }));
 }
 
@@ -250,13 +249,11 @@ py::object PythonSession::pull_rows(size_t tensor, uint32_t width, py::handle ro
   const Counted counted(calls_);
   IndexInput at(rows);
   FloatOutput output(out, "out");
-  return steps_of(wait_in_slices(timeout_s, WaitSlices::kGrowing, [&](milliseconds slice) {
-    return call([&](Session& session) {
-      const PullOptions options{.at_least_step = at_least_step, .timeout = slice};
-      auto steps = session.try_pull_rows(tensor, width, at.indices(), output.floats(), options);
-      if (steps) output.commit();
-      return steps;
-    });
+  return steps_of(wait_at_once(timeout_s, [&](Session& session, milliseconds limit) {
+    const PullOptions options{.at_least_step = at_least_step, .timeout = limit};
+    auto steps = session.try_pull_rows(tensor, width, at.indices(), output.floats(), options);
+    if (steps) output.commit();
+    return steps;
   }));
 }
 
@@ -264,12 +261,10 @@ bool PythonSession::place_weights(const py::list& weights, double timeout_s) {
   const Counted counted(calls_);
   std::vector<FloatInput> inputs;
   for (const py::handle& array : weights) inputs.emplace_back(array, "weights");
-  return wait_in_slices(timeout_s, WaitSlices::kGrowing, [&](milliseconds slice) {
-    return call([&](Session& session) {
-      std::vector<std::span<const float>> values;
-      for (FloatInput& input : inputs) values.push_back(input.values());
-      return session.try_place_weights(values, slice);
-    });
+  return wait_at_once(timeout_s, [&](Session& session, milliseconds limit) {
+    std::vector<std::span<const float>> values;
+    for (FloatInput& input : inputs) values.push_back(input.values());
+    return session.try_place_weights(values, limit);
   });
 }
 
@@ -288,13 +283,13 @@ void PythonSession::save(const std::string& path) {
 
 bool PythonSession::finish(double timeout_s) {
   const Counted counted(calls_);
-  return wait_in_slices(timeout_s, WaitSlices::kEven, [&](milliseconds slice) {
-    return call([&](Session& session) { return session.try_finish(slice); });
-  });
+  return wait_in_slices(
+      timeout_s, [&](milliseconds slice) { return call([&](Session& session) { return session.try_finish(slice); }); });
 }
 
 void PythonSession::close() {
   if (getpid() != process_) return;
+  closed_->store(true);
   std::shared_ptr<Session> last = std::move(*session_);
   without_lock([&] { last.reset(); });
 }

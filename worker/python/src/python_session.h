@@ -3,6 +3,7 @@
 #include <pybind11/pybind11.h>
 #include <sys/types.h>
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -78,6 +79,10 @@ class PythonSession {
   std::shared_ptr<Session> alive() const;
   template <typename Body>
   auto call(Body&& body) const;
+  /// Calls `attempt(session, milliseconds)` once: a repeated call would begin from the start. Signals and close() end
+  /// it.
+  template <typename Attempt>
+  auto wait_at_once(double timeout_s, Attempt&& attempt) const;
   /// Refuses an array of another size than the tensor's.
   void check_size(size_t tensor, size_t count) const;
 
@@ -95,6 +100,7 @@ class PythonSession {
 
   pid_t process_;
   int calls_ = 0;  ///< under the interpreter's lock
+  std::shared_ptr<std::atomic<bool>> closed_ = std::make_shared<std::atomic<bool>>(false);
   std::vector<uint64_t> dimensions_;
   std::vector<BorrowedArray> weights_;                 ///< before session_, which uses them
   std::unique_ptr<std::shared_ptr<Session>> session_;  ///< apart: a forked child abandons it. Empty: closed
