@@ -1,8 +1,11 @@
 """Buckets in a CUDA device's memory: streams, copies over the bus, and updates that are written there."""
 
 import contextlib
+import logging
 
 import torch
+
+_log = logging.getLogger("millrace.torch")
 
 
 def on_device(buffer):
@@ -80,6 +83,85 @@ class Streams:
         self.bytes_up += host.numel() * host.element_size()
         pinned = host if host.is_pinned() else host.pin_memory()
         return pinned.to(self._device, non_blocking=True)
+
+
+class Transfers:
+    """Hands the gradients of a device to a session, and writes updates there.
+
+    The session reads a gradient on the device where it can select from it there. Else the gradient is copied to the host
+    and its update back, which the log says once.
+
+    entries  {name: entries of the parameter}.
+    Threads  push() and tell() belong to one thread, write() and copy() to one, which may be another.
+    """
+
+    def __init__(self, there, session, entries):
+        self.streams = Streams(there)
+        self._there, self._session, self._entries = there, session, entries
+        self._pushed = set()  # names
+        self._on_host = {}  # {name: why its gradient is copied to the host}
+        self._told = False
+        self.gradients, self.updates = self.streams.gradients, self.streams.updates
+
+    def push(self, name, values, dtype, call):
+        """Pushes a gradient by call(memory of the host, or a view of the device's), which returns the step's number.
+
+        values   flat, on the device; the work of the stream of gradients so far writes them.
+        dtype    of the update.
+        Returns  the step's number; and the memory for the update where the gradient was copied to the host, else None.
+        """
+        self._pushed.add(name)
+        number = self._push_there(name, values, call)
+        if number is not None:
+            return number, None
+        host = self.streams.to_host(values)
+        return call(host), host if host.dtype == dtype else host.to(dtype)
+
+    def write(self, out, pieces):
+        """Enqueues on the current stream that an update is written (write_update())."""
+        write_update(out, pieces, self.streams.to_device)
+
+    def copy(self, out, host):
+        """Enqueues on the current stream that an update in the host's memory is copied."""
+        out.copy_(self.streams.to_device(host))
+
+    def tell(self):
+        """Logs, once, which parameters are selected where."""
+        if self._told:
+            return
+        self._told = True
+        copied = {}
+        for name, why in self._on_host.items():
+            copied.setdefault(why, []).append(self._entries[name])
+        there = [self._entries[name] for name in self._pushed - self._on_host.keys()]
+        _log.info("%s: gradients of %d parameters with %d entries are selected there", self._there, len(there), sum(there))
+        for why, sizes in copied.items():
+            _log.info("%s: gradients of %d parameters with %d entries are copied to the host and their updates back: %s",
+                      self._there, len(sizes), sum(sizes), why)
+
+    def _push_there(self, name, values, call):
+        """Pushes from the device's memory. Returns None where the session does not take this parameter from there."""
+        if name in self._on_host:
+            return None
+        if not hasattr(self._session, "try_wait"):
+            self._on_host[name] = "peers sum in the host's memory"
+            return None
+        try:
+            return call(self.streams.view(values.to(torch.float32)))
+        except Exception as error:
+            code = getattr(error, "code", "")
+            if code not in ("unsupported", "limit_exceeded"):
+                raise
+            if code == "unsupported":
+                self._on_host[name] = str(error)
+            else:
+                _log.warning("%s: this step's gradient is copied to the host: %s", name, error)
+            return None
+
+
+def copied(transfers):
+    """Returns the bytes that were copied to devices and from them."""
+    return tuple(sum(getattr(one.streams, way) for one in transfers) for way in ("bytes_up", "bytes_down"))
 
 
 def write_update(out, pieces, to_device):

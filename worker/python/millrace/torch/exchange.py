@@ -5,7 +5,6 @@ not.
 """
 
 import contextlib
-import logging
 import operator
 import queue
 import threading
@@ -20,8 +19,6 @@ from ..updates import NO_ENTRIES
 from .deadline import Deadline
 from .loss_scale import FLAG
 from .report import seconds_beside
-
-_log = logging.getLogger("millrace.torch")
 
 # The waiter looks this often whether the process ends; a wait for an update is cut into such pieces.
 POLL_S = 0.25
@@ -144,7 +141,6 @@ class Exchange:
     clock          returns seconds, for the figures of a step.
     Threads  send() and the calls beside it belong to the thread of the backward pass. One waiter thread awaits updates,
              in the order of the pushes, and ends with the process. So does the pusher, which buckets of a device have.
-    Devices  a parameter whose selection a device does not have is copied to the host and back, which the log says once.
     Errors   the first error ends the exchange: all futures get it, and every later call raises it.
     """
 
@@ -165,9 +161,7 @@ class Exchange:
         self._error = None
         self._closed = False
         self._push_seconds = self._wait_seconds = 0.0  # in pushes and waits of the present step, each of one thread
-        self._streams = {}  # of each device; the pusher adds them
-        self._on_host = {}  # {name: why a device's gradient is copied to the host}; the pusher's
-        self._told = False
+        self._transfers = {}  # of each device; the pusher adds them
         self._unpushed = queue.SimpleQueue()
         self._pusher = None
         self._thread = threading.Thread(target=self._run, name="millrace waiter")
@@ -229,7 +223,7 @@ class Exchange:
 
     def copied(self):
         """Returns the bytes that the exchange copied to devices and from them, beside those of the session."""
-        return tuple(sum(getattr(streams, way) for streams in list(self._streams.values())) for way in ("bytes_up", "bytes_down"))
+        return device.copied(list(self._transfers.values()))
 
     def close(self):
         """Ends the waiter. Steps that are not finished fail."""
@@ -256,45 +250,34 @@ class Exchange:
             self._push_slices(step, bucket, None)
         else:
             there = bucket.buffer.device
-            if there not in self._streams:
-                self._streams[there] = device.Streams(there)
-            with self._streams[there].gradients(bucket.buffer, bucket.ready):
-                self._push_slices(step, bucket, self._streams[there])
-            if bucket.last and not self._told:
-                self._told = True
-                self._tell(there)
+            if there not in self._transfers:
+                entries = {name: place.entries for name, place in self._places.items() if name != FLAG}
+                self._transfers[there] = device.Transfers(there, self._session, entries)
+            with self._transfers[there].gradients(bucket.buffer, bucket.ready):
+                self._push_slices(step, bucket, self._transfers[there])
+            if bucket.last:
+                self._transfers[there].tell()
         bucket.pushed = self._clock()
         if not bucket.layout.names and self._loss_scale is None:
             self._complete(bucket)
         if bucket.last:
             self._end_pushes(step)
 
-    def _push_slices(self, step, bucket, streams):
+    def _push_slices(self, step, bucket, transfers):
         if self._loss_scale is not None and bucket is step.buckets[0]:
             self._loss_scale.begin_step()
-        if streams is None:
+        if transfers is None:
             for at, (name, memory) in enumerate(zip(bucket.layout.names, bucket.layout.memory(bucket.buffer))):
-                self._push(step, bucket, at, name, memory, streams)
+                self._push(step, bucket, at, name, memory, transfers)
         else:
             for at, (name, values) in enumerate(bucket.slices):
-                self._push(step, bucket, at, name, values, streams)
-
-    def _tell(self, there):
-        entries = {name: place.entries for name, place in self._places.items() if name != FLAG}
-        copied = {}
-        for name, why in self._on_host.items():
-            copied.setdefault(why, []).append(entries[name])
-        _log.info("%s: gradients of %d parameters with %d entries are selected there", there,
-                  len(entries) - len(self._on_host), sum(entries.values()) - sum(entries[name] for name in self._on_host))
-        for why, sizes in copied.items():
-            _log.info("%s: gradients of %d parameters with %d entries are copied to the host and their updates back: %s",
-                      there, len(sizes), sum(sizes), why)
+                self._push(step, bucket, at, name, values, transfers)
 
     def _end_pushes(self, step):
         if self._loss_scale is not None:
             step.flag = self._loss_scale.flag()
             place = self._places[FLAG]
-            number = self._push_in_time(place, step.flag, None)
+            number = self._push_in_time(place, step.flag, False)
             step.late.append(_Wait(place.tensor, number, step.flag, None))
         step.last_push = self._clock()
         self._push_seconds = 0.0
@@ -302,7 +285,7 @@ class Exchange:
             self._queue.put(wait)
         self._queue.put(step)
 
-    def _push(self, step, bucket, at, name, values, streams):
+    def _push(self, step, bucket, at, name, values, transfers):
         """values: memory of the parameter's part of the bucket, or its tensor; None: look the tensor up."""
         place = self._places[name]
         if values is None:
@@ -312,36 +295,31 @@ class Exchange:
             self._loss_scale.before_push(name, scaled)
             self._count_copied(scaled.numel() * scaled.element_size())
         try:
-            number, host = self._push_with_residual(place, name, values, bucket, at, streams)
+            number, host = self._push_with_residual(place, name, values, bucket, at, transfers)
         except Exception as error:
             if self._loss_scale is None or getattr(error, "code", "") != "non_finite":
                 raise
             self._loss_scale.without_gradient(name, bucket.slices[at][1])
-            number, host = self._push_with_residual(place, name, values, bucket, at, streams)
+            number, host = self._push_with_residual(place, name, values, bucket, at, transfers)
         wait = _Wait(place.tensor, number, values, bucket, host, place.late)
         if place.late:
             step.late.append(wait)
         else:
             self._queue.put(wait)
 
-    def _push_with_residual(self, place, name, values, bucket, at, streams):
+    def _push_with_residual(self, place, name, values, bucket, at, transfers):
         """Returns the step's number; and of a device's gradient that was copied to the host, the memory for the update."""
-        if self.finds_unused and streams is None and not place.late and self._holds_back(place, name, bucket.slices[at][1]):
-            return self._push_in_time(place, values, None), None
+        if self.finds_unused and transfers is None and not place.late and self._holds_back(place, name, bucket.slices[at][1]):
+            return self._push_in_time(place, values, False), None
         returning = self._residuals.returning(name)
         if returning is not None:
             values = bucket.slices[at][1]
             values = values.to(torch.float32) + returning.to(values.device)  # as the session adds its residual
             self._count_copied(4 * place.entries)
-        number = host = None
-        if streams is not None:
-            dtype = bucket.buffer.dtype
-            number = self._push_there(place, name, values, streams)
-            if number is None:
-                values = streams.to_host(values)
-                host = values if values.dtype == dtype else values.to(dtype)
-        if number is None:
-            number = self._push_in_time(place, values, streams)
+        if transfers is None:
+            number, host = self._push_in_time(place, values, False), None
+        else:
+            number, host = transfers.push(name, values, bucket.buffer.dtype, lambda there: self._push_in_time(place, there, True))
         if returning is not None:
             self._residuals.returned(name)
         return number, host
@@ -363,30 +341,11 @@ class Exchange:
             return False  # the session rejoins: it neither hands out a residual nor takes one
         return True
 
-    def _push_there(self, place, name, values, streams):
-        """Pushes from the device's memory. Returns None where the session does not take this parameter from there."""
-        if name in self._on_host:
-            return None
-        if not hasattr(self._session, "try_wait"):
-            self._on_host[name] = "peers sum in the host's memory"
-            return None
-        try:
-            return self._push_in_time(place, streams.view(values.to(torch.float32)), streams)
-        except Exception as error:
-            code = getattr(error, "code", "")
-            if code not in ("unsupported", "limit_exceeded"):
-                raise
-            if code == "unsupported":
-                self._on_host[name] = str(error)
-            else:
-                _log.warning("%s: this step's gradient is copied to the host: %s", name, error)
-            return None
-
-    def _push_in_time(self, place, values, streams):
+    def _push_in_time(self, place, values, by_pusher):
         """Pushes, from the pusher in pieces of time: close() awaits it."""
         began = time.monotonic()
         limit = Deadline(self._timeout - self._push_seconds)
-        if streams is None or not hasattr(self._session, "try_push"):
+        if not by_pusher or not hasattr(self._session, "try_push"):
             number = self._session.push(place.tensor, values, timeout=limit.left())
         else:
             number = self._in_time(limit, self._session.try_push, self._session.push, place.tensor, values)
@@ -416,17 +375,17 @@ class Exchange:
         self.raise_error()
         session, began = self._session, time.monotonic()
         limit = Deadline(self._timeout - self._wait_seconds)
-        streams = self._streams_of(wait.bucket) if wait.bucket is not None else None
-        if streams is None:
-            self._in_time(limit, session.try_wait_into, session.wait_into, wait.tensor, wait.number, wait.out)
-        elif wait.host is not None:
-            self._in_time(limit, session.try_wait_into, session.wait_into, wait.tensor, wait.number, wait.host)
-            with streams.updates():
-                wait.out.copy_(streams.to_device(wait.host))
-        else:
+        transfers = self._transfers_of(wait.bucket) if wait.bucket is not None else None
+        if transfers is not None and wait.host is None:
             update = self._in_time(limit, session.try_wait, session.wait, wait.tensor, wait.number)
-            with streams.updates():
-                device.write_update(wait.out, update.pieces, streams.to_device)
+            with transfers.updates():
+                transfers.write(wait.out, update.pieces)
+        else:
+            into = wait.out if transfers is None else wait.host
+            self._in_time(limit, session.try_wait_into, session.wait_into, wait.tensor, wait.number, into)
+            if transfers is not None:
+                with transfers.updates():
+                    transfers.copy(wait.out, into)
         self._wait_seconds += time.monotonic() - began
         if wait.bucket is not None:
             if not wait.late:
@@ -481,12 +440,12 @@ class Exchange:
 
     def _updates_of(self, bucket):
         """Runs the block's work on the stream of the bucket's updates, which a future's value is ready behind."""
-        streams = self._streams_of(bucket)
-        return contextlib.nullcontext() if streams is None else streams.updates()
+        transfers = self._transfers_of(bucket)
+        return contextlib.nullcontext() if transfers is None else transfers.updates()
 
-    def _streams_of(self, bucket):
-        """Returns the Streams of a bucket's device, or None in the host's memory."""
-        return self._streams.get(bucket.buffer.device) if bucket.ready is not None else None
+    def _transfers_of(self, bucket):
+        """Returns the Transfers of a bucket's device, or None in the host's memory."""
+        return self._transfers.get(bucket.buffer.device) if bucket.ready is not None else None
 
     def _fail(self, error):
         with self._lock:

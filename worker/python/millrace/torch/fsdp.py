@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Callable
 import torch
 import torch.distributed as dist
 
+from . import device
 from .deadline import Deadline
 
 if TYPE_CHECKING:
@@ -99,7 +100,8 @@ class ShardedModel:
 
     sizes    {name: entries of this rank's shard}, in the order of the model; 0 where the rank has no row.
     mesh     DeviceMesh of replicas and shards.
-    Raises   ValueError: fully_shard() has not wrapped the model, or over another mesh; parameters are not on the CPU.
+    Raises   ValueError: fully_shard() has not wrapped the model, or over another mesh; parameters are neither on the CPU
+             nor on CUDA.
              RuntimeError: the inside of FSDP2 differs from that of torch 2.14.
     """
 
@@ -198,8 +200,8 @@ def _layout_of(group, names, module):
         sharded = parameter.sharded_param
         if not sharded.requires_grad:
             continue
-        if sharded.device.type != "cpu":
-            raise ValueError(f"a parameter of {module} is on {sharded.device}: the hook takes gradients in the CPU's memory")
+        if sharded.device.type not in ("cpu", "cuda"):
+            raise ValueError(f"a parameter of {module} is on {sharded.device}: the hook takes gradients on the CPU and on CUDA")
         if sharded not in names:
             raise ValueError(f"{module} shares a group of FSDP2 with a parameter that is not in model=")
         sections.append(_Section(names[sharded], begin, parameter.sharded_size.numel()))
@@ -226,6 +228,7 @@ class ShardedExchange:
     places   {name: Place}; none is late, since a hook ends with the sums of its group.
     combine  of the job.
     A step   has the gradients of each group once.
+    Devices  a gradient of a device is pushed after the work so far of the current stream. That stream writes the update.
     Threads  those of the backward pass, one at a time.
     Errors   the first error ends the exchange: every later call raises it.
     """
@@ -237,6 +240,7 @@ class ShardedExchange:
         self._summed = weakref.WeakSet()  # groups of the present step
         self._seconds = 0.0  # of the present step
         self._error = None
+        self._transfers = {}  # of each device
         self.steps = 0
 
     def sum(self, group, flat):
@@ -250,7 +254,7 @@ class ShardedExchange:
             if self.steps == 0 and not self._summed:
                 self._check_hooks()
             self._check_use(group)
-            self._sum(self._model.slices(group, flat))
+            self._sum(self._model.slices(group, flat), flat)
         except BaseException as error:
             self._error = error if isinstance(error, Exception) else RuntimeError("the backward pass was interrupted")
             raise
@@ -264,6 +268,10 @@ class ShardedExchange:
     def failed(self):
         """Returns whether an error ended the exchange."""
         return self._error is not None
+
+    def copied(self):
+        """Returns the bytes that the exchange copied to devices and from them, beside those of the session."""
+        return device.copied(list(self._transfers.values()))
 
     def close(self):
         """Ends the exchange."""
@@ -288,20 +296,48 @@ class ShardedExchange:
             raise ValueError("set_requires_all_reduce(False) does not keep the hook from summing: accumulate gradients with "
                              "set_requires_gradient_sync(False)")
 
-    def _sum(self, slices):
+    def _sum(self, slices, flat):
         began = time.monotonic()
         limit = Deadline(self._timeout - self._seconds)
-        steps = [self._push(name, values, limit) for name, values in slices]
-        for (name, values), step in zip(slices, steps):
-            self._session.wait_into(self._places[name].tensor, step, values, timeout=limit.left())
+        ready = device.ready_of(flat)
+        if ready is None:
+            steps = [self._push(name, values, limit) for name, values in slices]
+            for (name, values), step in zip(slices, steps):
+                self._session.wait_into(self._places[name].tensor, step, values, timeout=limit.left())
+        else:
+            self._sum_there(slices, flat, ready, limit)
         self._seconds += time.monotonic() - began
 
+    def _sum_there(self, slices, flat, ready, limit):
+        if flat.device not in self._transfers:
+            entries = {name: place.entries for name, place in self._places.items()}
+            self._transfers[flat.device] = device.Transfers(flat.device, self._session, entries)
+        transfers = self._transfers[flat.device]
+        with transfers.gradients(flat, ready):
+            pushed = [transfers.push(name, self._with_returning(name, values), values.dtype,
+                                     lambda what, name=name: self._push_in_time(name, what, limit)) for name, values in slices]
+        for (name, values), (step, host) in zip(slices, pushed):
+            tensor = self._places[name].tensor
+            if host is None:
+                transfers.write(values, self._session.wait(tensor, step, timeout=limit.left()).pieces)
+            else:
+                self._session.wait_into(tensor, step, host, timeout=limit.left())
+                transfers.copy(values, host)
+
     def _push(self, name, values, limit):
+        return self._push_in_time(name, self._with_returning(name, values), limit)
+
+    def _with_returning(self, name, values):
+        """Adds the residual that a saved state returns to this parameter."""
         returning = self._residuals.returning(name)
-        if returning is not None:
-            values = values.to(torch.promote_types(values.dtype, torch.float32)) + returning
-            self._count_copied(values.numel() * values.element_size())
-        step = self._session.push(self._places[name].tensor, values, timeout=limit.left())
+        if returning is None:
+            return values
+        values = values.to(torch.promote_types(values.dtype, torch.float32)) + returning.to(values.device)
+        self._count_copied(values.numel() * values.element_size())
+        return values
+
+    def _push_in_time(self, name, what, limit):
+        step = self._session.push(self._places[name].tensor, what, timeout=limit.left())
         self._residuals.returned(name)
         return step
 
@@ -310,6 +346,8 @@ class ShardedExchange:
         self._report.count(self._seconds, 0.0)  # nothing is hidden: the backward pass waits in the hook
         self._summed.clear()
         self._seconds = 0.0
+        for transfers in self._transfers.values():
+            transfers.tell()
         self._report.tell()
 
 

@@ -374,7 +374,7 @@ class State:
             self._exchange = Exchange(self._session, self._places, self._residuals, self._loss_scale, self._report,
                                       self._timeout, flag_has_rest=self._on_grid or self._has_momentum(),
                                       count_copied=self._count_copied)
-            self._report.copied = self._exchange.copied
+        self._report.copied = self._exchange.copied
         self._end = weakref.finalize(self, _leave, os.getpid(), self._session, self._exchange)
         self._end.atexit = False  # _leave_all(), which runs before the package closes its sessions
         _live.add(self._end)
