@@ -127,16 +127,17 @@ class Steps(unittest.TestCase):
         session = SlowSession(self.clock, 6.0)
         exchange = Exchange(session, {"a": Place(0, 3, False)}, Residuals(), None, None, LIMIT_S, clock=self.clock.monotonic)
         self.addCleanup(exchange.close)
-        exchange._push_in_time(Place(0, 3, False), torch.ones(3), None)
+        exchange._push_in_time(Place(0, 3, False), torch.ones(3), False)
         with self.assertRaises(JobError):
-            exchange._push_in_time(Place(0, 3, False), torch.ones(3), None)
+            exchange._push_in_time(Place(0, 3, False), torch.ones(3), False)
         self.assertEqual(session.timeouts, [10.0, 4.0])
 
     def test_OfFsdp(self):
         session = SlowSession(self.clock, 2.0)
         exchange = ShardedExchange(session, None, {"w": Place(0, 3, False)}, Residuals(), None, LIMIT_S, "mean", None)
+        flat = torch.ones(3)
         for _ in range(2):  # two modules of a step
-            exchange._sum([("w", torch.ones(3))])
+            exchange._sum([("w", flat)], flat)
         self.assertEqual(session.timeouts, [10.0, 8.0, 6.0, 4.0])
 
     def test_OfAStore(self):
