@@ -3,8 +3,9 @@
 
     job_rank.py '{"network": "cnn", "scheme": {"kind": "ddp"}, "steps": 10, "report_every": 5, "seed": 1}'
 
-RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are torchrun's. Rank 0 prints a line of JSON a report: step, the loss and
-the quality on held-out data, and the seconds of the steps so far, without the reports.
+"lr_factor" multiplies the learning rate of the network; "batch" and "momentum" replace its own. RANK, WORLD_SIZE,
+MASTER_ADDR and MASTER_PORT are torchrun's. Rank 0 prints a line of JSON a report: step, the loss and the quality on
+held-out data, and the seconds of the steps so far, without the reports.
 """
 
 import json
@@ -155,6 +156,8 @@ def train(run):
     options = run["scheme"].get("options", {})
     norm = None if "clip" in options else norm
     optimizer = optimizer_of(task.model.parameters(), run.get("momentum", 0.0), "momentum" in options)
+    for group in optimizer.param_groups:
+        group["lr"] *= run.get("lr_factor", 1.0)
     draw = torch.Generator().manual_seed(1000 * run["seed"] + rank)
     seconds = 0.0
     for step in range(run["steps"] + 1):
