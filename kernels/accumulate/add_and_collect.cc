@@ -133,6 +133,15 @@ bool all_finite_on_threads(std::span<const float> values) {
   return finite;
 }
 
+void scale_on_threads(std::span<const float> values, float scale, std::span<float> target) {
+  MILLRACE_CHECK(target.size() == values.size(), target.size(), values.size());
+  const auto scale_chunk = [&](size_t chunk) {
+    const size_t end = std::min((chunk + 1) * kValueChunk, values.size());
+    for (size_t i = chunk * kValueChunk; i < end; ++i) target[i] = scale * values[i];
+  };
+  for_chunks(chunks_of(values.size()), scale_chunk, kMemoryPass);
+}
+
 bool add_and_collect(std::span<float> target, std::span<const float> values, float scale, uint64_t wanted,
                      Candidates& largest) {
   MILLRACE_CHECK(target.size() == values.size(), target.size(), values.size());

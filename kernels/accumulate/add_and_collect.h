@@ -17,6 +17,9 @@ inline constexpr size_t kCollectSlack = 2;
 /// Returns all_finite(values), on several threads above a size.
 bool all_finite_on_threads(std::span<const float> values);
 
+/// Computes target := scale * values, on several threads above a size. REQUIRES: equal sizes, no overlap.
+void scale_on_threads(std::span<const float> values, float scale, std::span<float> target);
+
 /// Computes target += scale * values with the bits of add_scaled(). The same pass collects every entry of the sum from
 /// a magnitude on. A sample of the sum suggests the magnitude, so that most likely at least `wanted` entries reach it.
 ///

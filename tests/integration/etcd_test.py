@@ -18,7 +18,7 @@ from pathlib import Path
 
 import etcd_members
 from certificates import end_of, exported_ends
-from commands import PROGRAMS, TIMEOUT_S
+from commands import PROGRAMS, TIMEOUT_S, run
 from shards_by_hand import SHARDS, ShardsByHand
 
 
@@ -57,6 +57,28 @@ class TrainingOnEtcd(ShardsByHand):
 
         self.assertTrue(all(worker.poll() is None for worker in workers), "the faults came during training")
         self.assertEqual(self.model(workers, model), expected)
+
+    def test_TheDoctorReadsTheTableAndSaysThatEtcdIsAway(self):
+        etcd = etcd_members.Members(self.folder, 3)
+        self.addCleanup(etcd.end)
+        etcd.leader()
+        self.cluster(etcd.table("/one"))
+
+        def checks(code):
+            ended = run("doctor", "--json", "--table", etcd.table("/one"))
+            self.assertEqual(ended.returncode, code, ended.stdout + ended.stderr)
+            return {(check["check"], check["subject"]): check for check in json.loads(ended.stdout)["checks"]}
+
+        healthy = checks(0)
+        table = etcd.table("/one")
+        for subject in (("table", table), ("lease", "shard 0"), ("lease", "shard 1"), ("port", "shard 1")):
+            self.assertEqual(healthy[subject]["verdict"], "ok", healthy[subject])
+        for _ in range(2):  # one of three is left: no quorum
+            etcd.kill(etcd.leader())
+        away = checks(13)["table", table]
+        self.assertEqual(away["verdict"], "problem")
+        self.assertRegex(away["found"], "nor did the other members answer|no member has answered")
+        self.assertNotEqual(away["change"], "")
 
     def test_ALossOfAllDataEndsTheJobAndTheShardsWhichSayWhy(self):
         """Shards do not take the empty etcd for their table. Started again, they serve a job of the same name."""

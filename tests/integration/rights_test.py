@@ -199,6 +199,23 @@ class Rights(ShardsByHand):
         self.assertIn("token 'ops' ended the job: night", errors)
         self.assertEqual(self.reports("ops"), {}, "it may end a job, and observe none")
 
+    def test_QuotasHoldForTheNextJobOfAKey(self):
+        """The key has two open jobs, which go on."""
+        for at, (quota, sentence) in enumerate((({"jobs_max": 2}, "key 'worker' has 2 jobs open at this shard: its quota is 2"),
+                                                ({"entries_max": 1}, "entries, over the quota of key 'worker': 1"))):
+            self.write_rules([RULES[0] | quota])
+            for shard in range(SHARDS):
+                self.reload(shard)
+                log = self.folder / f"shard-{shard}.log"
+                self.shards.wait_for(lambda log=log, at=at: log.read_text(encoding="utf-8").count("the policy has 1 rules") == at + 1, "no reload")
+            refused = self.train(f"third{at}")  # the audit log has equal refusals once
+            _, errors = refused.communicate(timeout=TIMEOUT_S)
+            self.assertNotEqual(refused.returncode, 0)
+            self.assertIn(sentence, errors)
+            self.shards.wait_for(lambda sentence=sentence: any(sentence in line["sentence"] for line in self.audit("refuse")), "no line in the audit log")
+        for job in self.jobs:
+            self.steps_follow(job)
+
     def raw(self, header):
         """Sends a POST that ends job ads, with a header and no body. Returns (status, text)."""
         host, port = self.shards.lines[0]["http"].split(":")

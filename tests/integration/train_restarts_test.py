@@ -5,12 +5,19 @@
 """
 
 import json
+import random
 import signal
 import time
 import unittest
 import urllib.request
 
 from commands import TIMEOUT_S, WithServers, made_up_rows, start
+
+
+def flipped(data, draw):
+    """Returns the bytes with one bit flipped."""
+    at = draw.randrange(len(data))
+    return data[:at] + bytes([data[at] ^ 1 << draw.randrange(8)]) + data[at + 1:]
 
 
 class Restarts(WithServers):
@@ -89,6 +96,24 @@ class Restarts(WithServers):
         _, err = workers[0].communicate(timeout=TIMEOUT_S)
         self.assertEqual(workers[0].returncode, 7, err)
         self.assertIn(f"the state is in {self.state(0)}", err)
+        workers[0] = self.command(0)
+        self.end(workers)
+
+    def test_ADamagedStateIsRefusedAndTheWholeOneGoesOn(self):
+        workers = self.begin(2, "--save-every", 30, "--compute-time", "5ms")
+        self.wait_for(self.state(0).exists)
+        workers[0].send_signal(signal.SIGINT)
+        workers[0].communicate(timeout=TIMEOUT_S)
+        whole, draw = self.state(0).read_bytes(), random.Random(self.id())
+        damages = [("cut off", lambda data: data[:draw.randrange(len(data))])] * 3 + [("a flipped bit", lambda data: flipped(data, draw))] * 9
+        for name, damage in damages:
+            with self.subTest(name):
+                self.state(0).write_bytes(damage(whole))
+                ended = self.command(0)
+                _, err = ended.communicate(timeout=TIMEOUT_S)
+                self.assertEqual(ended.returncode, 3, err)
+                self.assertIn(str(self.state(0)), err)
+        self.state(0).write_bytes(whole)
         workers[0] = self.command(0)
         self.end(workers)
 

@@ -158,6 +158,19 @@ TEST(AddAndCollect, WithNothingWantedItOnlyAdds) {
   }
 }
 
+TEST(AddAndCollect, ScaledValuesAreTheProductsForAnyNumberOfThreads) {
+  const std::vector<float> values = some_values(Values::kNormal, 5 * kValueChunk + 3, 9);
+  for (const size_t threads : {1u, 2u, 4u}) {
+    const tbb::global_control limit(tbb::global_control::max_allowed_parallelism, threads);
+    for (const size_t length : {size_t{0}, size_t{1}, kValueChunk, 4 * kValueChunk - 1, values.size()}) {
+      std::vector<float> target(length + 1, 7.0f);
+      scale_on_threads(std::span(values).first(length), 0.3f, std::span(target).first(length));
+      for (size_t i = 0; i < length; ++i) ASSERT_EQ(target[i], 0.3f * values[i]) << i;
+      EXPECT_EQ(target[length], 7.0f);
+    }
+  }
+}
+
 TEST(AddAndCollect, AValueThatIsNotFiniteIsFoundAtEveryBorderOfABlock) {
   const size_t n = 5 * kValueChunk + 1;
   std::vector<float> values(n, 1.0f);

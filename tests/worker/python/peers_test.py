@@ -11,6 +11,7 @@ import secrets
 import signal
 import tempfile
 import threading
+import time
 import unittest
 import urllib.request
 from pathlib import Path
@@ -425,6 +426,25 @@ class OverTcp(Refusals):
         waiting.stdout.readline()
         waiting.send_signal(signal.SIGINT)
         self.assertIn("KeyboardInterrupt", waiting.communicate(timeout=TIMEOUT_S)[1])
+
+    def test_ControlC_EndsEveryWait(self):
+        """The other rank of the group does nothing."""
+        program = """
+import sys, numpy as np, millrace.peers as p
+group, other = p.Group.in_process(2)
+ones = np.ones(4, np.float32)
+total, dense = p.GradientSum(group, 4), p.Allreduce(group, 4, "dense_ring")
+print(1, flush=True)
+exec(sys.argv[1])
+"""
+        for call in ("total.wait_into(total.push(ones), ones, timeout=None)", "dense.start(ones).wait(timeout=None)",
+                     "group.barrier(timeout=None)", "group.gather(b'', timeout=None)"):
+            with self.subTest(call=call):
+                waiting = in_python(program, call)
+                self.assertEqual(waiting.stdout.readline(), "1\n")
+                time.sleep(0.3)
+                waiting.send_signal(signal.SIGINT)
+                self.assertIn("KeyboardInterrupt", waiting.communicate(timeout=TIMEOUT_S)[1])
 
     def test_ForkedChild_CanNeitherUseNorEndTheGroup(self):
         groups = peers.Group.in_process(2)

@@ -93,7 +93,7 @@ void PushSlot::add_whole(std::span<const float> gradient, float weight) {
   // Nothing to add to: the array of the step before, if there is one, is written over.
   Buffer<float> values = lone ? std::exchange(bucket_.spare_, {}).values : Buffer<float>{};
   values.resize(dimension_);
-  for (size_t i = 0; i < gradient.size(); ++i) values[i] = weight * gradient[i];
+  scale_on_threads(gradient, weight, values);
   Stream entering{dimension_, true, {}, std::move(values)};
   if (!bucket_.enters_in_select()) book_entered(entering.view());
   if (lone) return residual.add(std::move(entering));
