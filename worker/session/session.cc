@@ -169,9 +169,9 @@ std::optional<PulledSteps> pull_whole(SessionShell& shell, size_t tensor, std::s
 
 /// Throws the timeout error of the calls without try_. what: the event that did not happen in time.
 [[noreturn]] void raise_timeout(const SessionShell& shell, const std::string& what, milliseconds timeout) {
-  raise({{ErrorCode::kTimeout,
-          what + " within " + std::to_string(timeout.count()) + " ms: " + shell.status().waiting_for},
-         JobErrorOrigin::kJob});
+  // Without a limit a wait ends where it was given up.
+  const std::string limit = timeout == milliseconds::max() ? "" : " within " + std::to_string(timeout.count()) + " ms";
+  raise({{ErrorCode::kTimeout, what + limit + ": " + shell.status().waiting_for}, JobErrorOrigin::kJob});
 }
 
 template <typename T>

@@ -162,6 +162,7 @@ class SessionShell {
   Status check_not_given(size_t tensor) const;
   CallStatus attach(size_t tensor, size_t count, AttachedWeights::Target&& target);
   using Moment = std::chrono::steady_clock::time_point;
+  static constexpr std::chrono::milliseconds kAskEvery{100};  ///< between two calls of give_up
   /// Returns when a wait of `timeout` that begins now ends; never, if the clock cannot represent that time.
   static Moment deadline_of(std::chrono::milliseconds timeout);
   /// Waits until the gate is open. REQUIRES: lock held. Returns false if the gate is still closed at the deadline.

@@ -72,7 +72,6 @@ void SessionShell::await_end() {
 }
 
 CallStatus SessionShell::join() {
-  constexpr std::chrono::milliseconds kAskEvery(100);
   thread_ = std::thread([this] { run(); });
   // Measured here, and not when the first step is coded: on a busy machine it takes ten seconds. During that time the
   // session's thread would send nothing to the shards. It joins the job meanwhile.

@@ -16,9 +16,6 @@
 namespace millrace::worker {
 namespace {
 
-/// Between two calls of give_up while a caller waits.
-constexpr std::chrono::milliseconds kAskEvery(100);
-
 struct Place {
   protocol::PartLayout part;
   uint64_t begin = 0;  ///< of the tensor's entries of the part, in the part
@@ -255,8 +252,6 @@ CallResult<std::optional<PulledSteps>> SessionShell::carry_out_pull(std::vector<
     why = error_;
   } else if (phase_ == Phase::kFinished) {
     why = Error{ErrorCode::kInvalidArgument, "the session is finished: nothing can be pulled"};
-  } else if (given_up) {
-    why = CallError({ErrorCode::kTimeout, "given up while waiting for the weights"}, JobErrorOrigin::kJob);
   }
   lock.unlock();
   // Nothing is written to the caller's array any more after this.

@@ -368,8 +368,8 @@ struct WorkerConfig {
   bool http_insecure = false;
   LogCallback log = {};  ///< empty: silent
   /// connect(), pulls and place_weights() call it at intervals while they wait, in their caller's thread. Several
-  /// threads may call it at once, until the session ends. True ends the call with the error timeout, a call with try_
-  /// too.
+  /// threads may call it at once, until the session ends. True ends the wait: connect() throws the error timeout, and
+  /// the others act as if their time had passed.
   std::function<bool()> give_up = {};
 };
 

@@ -90,13 +90,10 @@ auto PythonSession::call(Body&& body) const {
 
 template <typename Attempt>
 auto PythonSession::wait_at_once(double timeout_s, Attempt&& attempt) const {
-  try {
-    return or_interrupted(
-        [&] { return call([&](Session& session) { return attempt(session, milliseconds_of(timeout_s)); }); });
-  } catch (const JobError&) {
-    (void)alive();  // of a session that was closed meanwhile: its own error
-    throw;
-  }
+  auto result = or_interrupted(
+      [&] { return call([&](Session& session) { return attempt(session, milliseconds_of(timeout_s)); }); });
+  if (!result) (void)alive();  // where close() of another thread has ended it
+  return result;
 }
 
 void PythonSession::check_size(size_t tensor, size_t count) const {
