@@ -39,9 +39,8 @@ class HostMemory {
 ///         are none are made up, to test what depends on them: they have DeviceQueue's consequences.
 class HostQueue {
  public:
-  HostQueue() = default;
   /// Takes the place of this device.
-  explicit HostQueue(int device) : device_(device) {}
+  explicit HostQueue(int device = 0) : device_(device) {}
   HostQueue(HostOrder threads, HostOrder blocks) : threads_(threads), blocks_(blocks) {}
 
   /// A stream that every HostQueue refuses.

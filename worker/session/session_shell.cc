@@ -268,7 +268,7 @@ Stats SessionShell::collect_stats() {
   for (const protocol::BucketLayout& bucket : core_.layout().buckets) {
     TensorStats& first = stats.tensors[bucket.members.front().tensor];
     const BucketCounters counted = core_.bucket_counters(bucket.bucket);
-    if (counted.codec_choice != nullptr) first.codec_choice = counted.codec_choice->text();
+    first.codec_choice = counted.codec_choice;
     first.entries_sent = counted.entries_sent;
     first.entries_sent_last = counted.entries_sent_last;
     first.entries_received = counted.entries_received;

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,23 +27,37 @@ const worker::MakeDeviceResidual kSessionOnHostQueue =
   return std::make_unique<worker::QueueResidual<cuda::HostQueue>>(std::make_unique<cuda::HostQueue>(), spec, dimension);
 };
 
-SessionOptions device_job_of(const std::vector<TensorOptions>&) {
+SessionOptions device_job_of() {
   SessionOptions job = session_job_of(1);
   job.select = Selection::top_k(0.02);
   job.codec_up = Codec(index::gap, value::qsgd(4));
   return job;
 }
 
+/// A session over two shards that has joined its job.
+class JoinedSession {
+ public:
+  JoinedSession(const SessionOptions& of, const std::vector<TensorOptions>& tensors)
+      : job_(of), spec_(session_spec_of(job_, tensors)), cluster_(spec_, 2) {
+    job_.shards = cluster_.addresses();
+    session_.emplace(job_, spec_, worker::load_initial_state(job_, tensors, spec_).value());
+    EXPECT_TRUE(session_->join().has_value());
+  }
+  worker::SessionShell& session() { return *session_; }
+
+ private:
+  SessionOptions job_;
+  protocol::JobSpec spec_;
+  FakeCluster cluster_;
+  std::optional<worker::SessionShell> session_;
+};
+
 /// Runs a job; returns the values of all its updates and the saved state. fill: of the step's slot.
 template <typename Fill>
 std::vector<std::map<uint64_t, float>> updates_of(const Fill& fill, Stream& residual) {
   const std::vector<TensorOptions> tensors = {{.name = "w", .dimension = kSessionDeviceDimension}};
-  SessionOptions job = device_job_of(tensors);
-  const protocol::JobSpec spec = session_spec_of(job, tensors);
-  FakeCluster cluster(spec, 2);
-  job.shards = cluster.addresses();
-  worker::SessionShell session(job, spec, worker::load_initial_state(job, tensors, spec).value());
-  EXPECT_TRUE(session.join().has_value());
+  JoinedSession joined(device_job_of(), tensors);
+  worker::SessionShell& session = joined.session();
   std::vector<std::map<uint64_t, float>> updates;
   for (uint64_t step = 0; step < 4; ++step) {
     const auto gradient = values_of(Pattern::kGaussian, kSessionDeviceDimension, step);
@@ -82,13 +97,10 @@ std::vector<std::map<uint64_t, float>> updates_at(const std::vector<int>& places
   for (size_t at = 0; at < places.size(); ++at) {
     tensors.push_back({.name = "w" + std::to_string(at), .dimension = kSessionDeviceDimension + at});
   }
-  SessionOptions job = device_job_of(tensors);
+  SessionOptions job = device_job_of();
   job.layout.fuse_below = 0;
-  const protocol::JobSpec spec = session_spec_of(job, tensors);
-  FakeCluster cluster(spec, 2);
-  job.shards = cluster.addresses();
-  worker::SessionShell session(job, spec, worker::load_initial_state(job, tensors, spec).value());
-  EXPECT_TRUE(session.join().has_value());
+  JoinedSession joined(job, tensors);
+  worker::SessionShell& session = joined.session();
   std::vector<std::map<uint64_t, float>> updates;
   for (uint64_t step = 0; step < 4; ++step) {
     for (uint32_t tensor = 0; tensor < places.size(); ++tensor) {
@@ -139,13 +151,10 @@ TEST(SessionOnDevice, WeightsThereHaveTheBitsOfTheHosts) {
   std::vector<std::vector<float>> ends;
   for (const bool on_device : {false, true}) {
     for (const char* const select : {"topk", "dense"}) {
-      SessionOptions job = device_job_of(tensors);
+      SessionOptions job = device_job_of();
       if (std::string(select) == "dense") job.select = Selection::top_k(0.02).dense_first(2);
-      const protocol::JobSpec spec = session_spec_of(job, tensors);
-      FakeCluster cluster(spec, 2);
-      job.shards = cluster.addresses();
-      worker::SessionShell session(job, spec, worker::load_initial_state(job, tensors, spec).value());
-      ASSERT_TRUE(session.join().has_value());
+      JoinedSession joined(job, tensors);
+      worker::SessionShell& session = joined.session();
       auto weights = values_of(Pattern::kGaussian, kSessionDeviceDimension, 77);
       if (on_device) {
         const auto make = [&]() -> Result<std::unique_ptr<worker::DeviceWeights>> {
@@ -195,7 +204,8 @@ class FailsLater final : public worker::DeviceResidual {
     if (!status_) return std::unexpected(status_.error());
     return works_->copy();
   }
-  Result<double> squared_norm(const StreamView& more) const override { return works_->squared_norm(more); }
+  Result<Buffer<float>> read_at(IndexSpan indices) const override { return works_->read_at(indices); }
+  Result<double> norm() const override { return works_->norm(); }
   Result<Stream> copy(const worker::DeviceGradient& gradient) const override { return works_->copy(gradient); }
   void forget() override { works_->forget(); }
   Retained retained() const override { return works_->retained(); }
@@ -217,12 +227,8 @@ TEST(SessionOnDevice, FailedDeviceEndsTheSessionWithItsError) {
   const std::vector<TensorOptions> tensors = {{.name = "w", .dimension = kSessionDeviceDimension}};
   for (const std::string call : {"push", "restore"}) {
     SCOPED_TRACE(call);
-    SessionOptions job = device_job_of(tensors);
-    const protocol::JobSpec spec = session_spec_of(job, tensors);
-    FakeCluster cluster(spec, 2);
-    job.shards = cluster.addresses();
-    worker::SessionShell session(job, spec, worker::load_initial_state(job, tensors, spec).value());
-    ASSERT_TRUE(session.join().has_value());
+    JoinedSession joined(device_job_of(), tensors);
+    worker::SessionShell& session = joined.session();
     const auto gradient = values_of(Pattern::kGaussian, kSessionDeviceDimension, 1);
     const auto push = [&] {
       return session.push(0, 1, kSessionSoon, [&](worker::PushSlot& slot) {
@@ -253,12 +259,8 @@ TEST(SessionOnDevice, FailedDeviceEndsTheSessionWithItsError) {
 /// As push() does where its wait for the caller's stream meets an error of the device.
 TEST(SessionOnDevice, FailedWaitForTheStreamEndsTheSession) {
   const std::vector<TensorOptions> tensors = {{.name = "w", .dimension = kSessionDeviceDimension}};
-  SessionOptions job = device_job_of(tensors);
-  const protocol::JobSpec spec = session_spec_of(job, tensors);
-  FakeCluster cluster(spec, 2);
-  job.shards = cluster.addresses();
-  worker::SessionShell session(job, spec, worker::load_initial_state(job, tensors, spec).value());
-  ASSERT_TRUE(session.join().has_value());
+  JoinedSession joined(device_job_of(), tensors);
+  worker::SessionShell& session = joined.session();
   (void)session.end_by_tensor(0, {ErrorCode::kInternal, "cuda: the work of another stream"});
   const std::vector<float> gradient(kSessionDeviceDimension, 1.0f);
   const auto later =
@@ -270,7 +272,7 @@ TEST(SessionOnDevice, FailedWaitForTheStreamEndsTheSession) {
 /// The library works without a card, and without a driver.
 TEST(SessionOnDevice, MemoryThatIsNoDevicesIsRefusedAndTheHostsIsStillTaken) {
   const std::vector<TensorOptions> tensors = {{.name = "w", .dimension = kSessionDeviceDimension}};
-  SessionOptions job = device_job_of(tensors);
+  SessionOptions job = device_job_of();
   FakeCluster cluster(session_spec_of(job, tensors), 1);
   job.shards = cluster.addresses();
   const auto session = Session::connect(job, job, tensors);
@@ -293,7 +295,7 @@ TEST(SessionOnDevice, MemoryThatIsNoDevicesIsRefusedAndTheHostsIsStillTaken) {
 
 TEST(SessionOnDevice, TensorsThatTravelTogetherAreNamed) {
   const std::vector<TensorOptions> tensors = {{.name = "a", .dimension = 10}, {.name = "b", .dimension = 20}};
-  SessionOptions job = device_job_of(tensors);
+  SessionOptions job = device_job_of();
   FakeCluster cluster(session_spec_of(job, tensors), 1);
   job.shards = cluster.addresses();
   const auto session = Session::connect(job, job, tensors);

@@ -30,7 +30,6 @@ Bucket::Bucket(const protocol::JobSpec& spec, const protocol::BucketLayout& layo
                std::span<const protocol::PartLayout> parts, LedgerObserver* observer)
     : spec_(spec),
       dimension_(layout.dimension),
-      select_spec_(layout.select),
       codec_(layout.codec_up),
       parts_(parts.begin(), parts.end()),
       update_(layout.reselect.reselect == protocol::Reselect::kNone ? protocol::UpdateCarries::kWholeSum
@@ -50,8 +49,10 @@ Bucket::Bucket(const protocol::JobSpec& spec, const protocol::BucketLayout& layo
 Bucket::~Bucket() = default;
 
 void Bucket::add_to_residual(Stream&& stream) {
-  if (spec_.audit && stream.dense && residual_.on_host().is_dense()) return add_audited(stream.view());
-  if (spec_.audit) book_rounding(stream.view());
+  if (spec_.audit && !residual_.on_host().is_empty()) {
+    if (stream.dense && residual_.on_host().is_dense()) return add_audited(stream.view());
+    book_rounding(stream.view());
+  }
   residual_.add(std::move(stream));
 }
 
@@ -105,7 +106,7 @@ Status Bucket::select(uint64_t step_of_job, float clip, uint64_t draws) {
   take_returned();
   // Entries that a Bloom filter took along cancel out exactly; they must not stay stored.
   if (!find_index_codec(codec_.index)->lossless()) residual_.on_host().drop_zeros();
-  uncompressed_ = protocol::step_sends(select_spec_, dimension_, step) == protocol::StepSends::kUncompressed;
+  uncompressed_ = protocol::step_sends(residual_.spec(), dimension_, step) == protocol::StepSends::kUncompressed;
   if (auto done = take_selection(step, draws, values); !done) return done;
   round_to_grid();
   for (auto& slot : slots_) slot->filled_ = false;

@@ -5,6 +5,7 @@
 #include <mutex>
 #include <optional>
 #include <span>
+#include <string>
 #include <variant>
 #include <vector>
 
@@ -34,8 +35,8 @@ struct BucketCounters : Losses {
   /// Sent, and omitted by the update or not counted: returned to the residual.
   uint64_t entries_returned = 0;
   uint64_t false_positives = 0;
-  /// The choice of codecs for contributions; null: the job names its codecs, or nothing was sent yet.
-  const CodecChoice* codec_choice = nullptr;
+  /// The choice of codecs for contributions, as text; empty: the job names its codecs, or nothing was sent yet.
+  std::string codec_choice;
 };
 
 /// Returns the stream with its indices moved up by `base`, in a bucket of `dimension`; sparse.
@@ -301,7 +302,6 @@ class Bucket {
 
   const protocol::JobSpec& spec_;
   uint64_t dimension_ = 0;
-  SelectionSpec select_spec_;
   CodecSpec codec_;
   CodecChooser chooser_;  ///< of an automatic codec
   std::vector<protocol::PartLayout> parts_;
@@ -328,7 +328,7 @@ class Bucket {
   size_t parts_left_ = 0;
   uint64_t entries_in_step_ = 0;
 
-  BucketCounters counters_;  ///< without the losses: the ledger has them
+  BucketCounters counters_;  ///< without losses, which the ledger has, and codec_choice
   Ledger ledger_;
 };
 

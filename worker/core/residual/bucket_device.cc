@@ -42,7 +42,7 @@ Status Bucket::may_be_on_device() const {
                     "momentum, clipping, unbiased, audit and Bloom filters");
   };
   if (slots_.size() != 1) return refuse("the tensor is fused with others");
-  if (!device_selects(select_spec_, dimension_)) return refuse("selection " + why_not_selected(select_spec_));
+  if (!device_selects(residual_.spec(), dimension_)) return refuse("selection " + why_not_selected(residual_.spec()));
   if (enters_in_select()) return refuse(velocity_ ? "the job has momentum" : "the job clips gradients");
   if (spec_.unbiased) return refuse("the job is unbiased");
   if (spec_.audit) return refuse("the job audits");

@@ -199,7 +199,7 @@ Ledger Bucket::with_postponed(BucketCounters& counters, LedgerObserver* observer
 
 BucketCounters Bucket::counters() const {
   BucketCounters all = counters_;
-  all.codec_choice = chooser_.choice();
+  if (const CodecChoice* choice = chooser_.choice()) all.codec_choice = choice->text();
   const Losses losses = deferred_ == 0 ? ledger_.losses() : with_postponed(all, nullptr).losses();
   static_cast<Losses&>(all) = losses;
   return all;

@@ -33,7 +33,7 @@ void Bucket::let_enter(float clip) {
 
 bool Bucket::masks(uint64_t step) const {
   if (!velocity_ || !spec_.momentum.masked) return false;
-  return protocol::keeps_remainder(protocol::step_sends(select_spec_, dimension_, steps_before_ + step), update_);
+  return protocol::keeps_remainder(protocol::step_sends(residual_.spec(), dimension_, steps_before_ + step), update_);
 }
 
 void Bucket::mask_applied(size_t at, uint64_t step, const SharedStream& sent, const SharedStream* carried) {

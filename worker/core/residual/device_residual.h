@@ -5,6 +5,7 @@
 #include <memory>
 #include <span>
 
+#include "kernels/base/buffer.h"
 #include "kernels/base/result.h"
 #include "kernels/base/retained.h"
 #include "kernels/select/select.h"
@@ -46,11 +47,10 @@ class DeviceResidual {
   virtual Result<Stream> take_selected(uint64_t step, Stream&& arrays) = 0;
   /// Copies all values to the host; dense. Needs no memory of the device.
   virtual Result<Stream> copy() const = 0;
-  /// Returns the squared L2 norm of the sum and the entries of `more` together; those are sparse, and in the sum's
-  /// indices. Copies the values at these indices alone.
-  ///
-  /// Errors   non_finite: the sum has NaN or infinity.
-  virtual Result<double> squared_norm(const StreamView& more) const = 0;
+  /// Copies the values at the indices to the host.
+  virtual Result<Buffer<float>> read_at(IndexSpan indices) const = 0;
+  /// Returns the L2 norm. Errors: non_finite, where the sum has NaN or infinity.
+  virtual Result<double> norm() const = 0;
   /// Copies a gradient of the device to the host; dense.
   virtual Result<Stream> copy(const DeviceGradient& gradient) const = 0;
   /// Takes all values out.

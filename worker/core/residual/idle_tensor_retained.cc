@@ -24,7 +24,7 @@ uint64_t digest_of(const protocol::JobSpec& spec, const SelectionSpec& select, u
 }  // namespace
 
 Retained IdleTensor::retained() const {
-  Retained out{digest_of(bucket->spec_, bucket->select_spec_, bucket->dimension_),
+  Retained out{digest_of(bucket->spec_, bucket->residual_.spec(), bucket->dimension_),
                bucket->resumes_at_.value_or(bucket->steps_)};
   append_list(out, bucket->residual_.retained());
   append_list(out, bucket->grid_ ? bucket->grid_->retained() : Retained{});
@@ -33,7 +33,7 @@ Retained IdleTensor::retained() const {
 
 Result<bool> IdleTensor::restore_retained(std::span<const uint64_t> retained) const {
   Bucket& to = *bucket;
-  if (retained.empty() || retained.front() != digest_of(to.spec_, to.select_spec_, to.dimension_)) return false;
+  if (retained.empty() || retained.front() != digest_of(to.spec_, to.residual_.spec(), to.dimension_)) return false;
   RetainedReader reader(retained.subspan(1));
   const uint64_t steps = reader.next(0, kStepsMax);
   const std::span<const uint64_t> of_selection = reader.list();

@@ -13,15 +13,6 @@ double squared_norm_of(std::span<const float> values) {
   return sum;
 }
 
-double change_of_squares(std::span<const float> held, std::span<const float> added) {
-  double sum = 0;
-  for (size_t i = 0; i < added.size(); ++i) {
-    const auto more = static_cast<double>(added[i]);
-    sum += more * (2 * static_cast<double>(held[i]) + more);  // (held + more)^2 - held^2
-  }
-  return sum;
-}
-
 LocalClip::LocalClip(const protocol::JobSpec& spec) : tensors_(spec.tensors.size()) {
   const bool alone = spec.mode == protocol::Mode::kAsynchronous;  // a step is one worker's
   const uint32_t expected = alone ? 1 : spec.participants != 0 ? spec.participants : spec.workers;

@@ -12,8 +12,6 @@ namespace millrace::worker {
 
 /// Returns the sum of the squares, added up in order: the same bits on every path.
 double squared_norm_of(std::span<const float> values);
-/// Returns the difference that added values make to the sum of the squares of the held ones, value by value.
-double change_of_squares(std::span<const float> held, std::span<const float> added);
 
 /// Clips locally: scales the gradients of one push of all tensors together to an L2 norm of clip / sqrt(N) at most. N
 /// is the number of workers that a step expects. So a push enters only when every tensor has been pushed.

@@ -8,7 +8,6 @@
 #include "kernels/cuda/accumulator.h"
 #include "kernels/cuda/selector.h"
 #include "worker/core/residual/device_residual.h"
-#include "worker/core/residual/local_clip.h"
 
 namespace millrace::worker {
 
@@ -49,13 +48,14 @@ class QueueResidual final : public DeviceResidual {
     return sum_.read(0, sum_.dimension());
   }
 
-  Result<double> squared_norm(const StreamView& more) const override {
+  Result<Buffer<float>> read_at(IndexSpan indices) const override {
     [[maybe_unused]] const auto here = queue_->on_its_device();
-    const auto norm = sum_.norm();
-    if (!norm) return norm;
-    const auto held = sum_.read_at(more.indices);
-    if (!held) return std::unexpected(held.error());
-    return *norm * *norm + change_of_squares(*held, more.values);
+    return sum_.read_at(indices);
+  }
+
+  Result<double> norm() const override {
+    [[maybe_unused]] const auto here = queue_->on_its_device();
+    return sum_.norm();
   }
 
   Result<Stream> copy(const DeviceGradient& gradient) const override {

@@ -13,6 +13,16 @@ namespace {
 
 constexpr const char* kOverflow = "the gradients pushed so far add up to infinity";
 
+/// Returns the difference that added values make to the sum of the squares of the held ones, value by value.
+double change_of_squares(std::span<const float> held, std::span<const float> added) {
+  double sum = 0;
+  for (size_t i = 0; i < added.size(); ++i) {
+    const auto more = static_cast<double>(added[i]);
+    sum += more * (2 * static_cast<double>(held[i]) + more);  // (held + more)^2 - held^2
+  }
+  return sum;
+}
+
 /// Returns the root of a sum that rounding may leave a little below 0, where entries cancel out.
 double root_of(double squares) { return std::sqrt(squares < 0 ? 0 : squares); }
 
@@ -110,7 +120,9 @@ StreamView ResidualSum::view(Stream& copied) const {
 
 double ResidualSum::norm(const StreamView& more) const {
   if (device_ && !more.dense) {
-    if (const auto squares = device_->squared_norm(more)) return root_of(*squares);
+    const auto norm = device_->norm();
+    const auto held = norm ? device_->read_at(more.indices) : Result<Buffer<float>>();
+    if (norm && held) return root_of(*norm * *norm + change_of_squares(*held, more.values));
   }
   Stream copied;
   const StreamView sum = view(copied);

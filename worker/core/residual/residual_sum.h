@@ -28,6 +28,7 @@ class ResidualSum {
 
   ResidualSum(const SelectionSpec& spec, uint64_t dimension);
 
+  const SelectionSpec& spec() const { return spec_; }
   /// Returns the sum in the host's memory: empty while the values are on a device.
   Accumulator& on_host() { return on_host_; }
   const Accumulator& on_host() const { return on_host_; }

@@ -71,7 +71,11 @@ class FailingResidual final : public DeviceResidual {
     if (!status_) return std::unexpected(status_.error());
     return works_->copy();
   }
-  Result<double> squared_norm(const StreamView& more) const override { return works_->squared_norm(more); }
+  Result<Buffer<float>> read_at(IndexSpan indices) const override { return works_->read_at(indices); }
+  Result<double> norm() const override {
+    if (!status_) return std::unexpected(status_.error());
+    return works_->norm();
+  }
   Result<Stream> copy(const DeviceGradient& gradient) const override { return works_->copy(gradient); }
   void forget() override { works_->forget(); }
   Retained retained() const override { return works_->retained(); }
