@@ -23,12 +23,6 @@ namespace {
 constexpr size_t kPiecesMax = 64;
 constexpr size_t kPointsPerPiece = 64;
 
-/// Where a piece would be cut, and how far the curve is from its chord there; 0: nowhere.
-struct Boundary {
-  size_t at = 0;
-  double distance = 0;
-};
-
 /// Distances between points and the chord of their piece.
 struct Chord {
   std::span<const float> points;
@@ -48,7 +42,7 @@ struct Chord {
 Boundary furthest_from_chord(std::span<const float> points) {
   constexpr size_t kBlock = 128;
   constexpr size_t kChains = 4;
-  if (points.size() < 2 * kCoefficients) return {};
+  if (points.size() < kCutFrom) return {};
   const Chord chord(points);
   const size_t last = points.size() - kCoefficients;  // the last place of a cut
   double furthest = 0;
@@ -132,51 +126,49 @@ std::array<double, kCoefficients> moments_of(std::span<const float> points, doub
 
 }  // namespace
 
-size_t piece_count(std::span<const float> points) {
-  const size_t n = points.size();
+size_t piece_count(const CurveEnds& ends, size_t n) {
   const size_t most = std::clamp<size_t>(n / kPointsPerPiece, 1, kPiecesMax);
   if (n < 3) return 1;
-  const auto at = [&](size_t i) { return static_cast<double>(points[i]); };
-  const double largest = std::max(std::abs(at(0)), std::abs(at(n - 1)));
+  const std::array<double, 4> at = {static_cast<double>(ends.first[0]), static_cast<double>(ends.first[1]),
+                                    static_cast<double>(ends.last[0]), static_cast<double>(ends.last[1])};
+  const double largest = std::max(std::abs(at[0]), std::abs(at[3]));
   if (largest == 0) return 1;
-  const double slope_change =
-      std::abs((at(0) / largest - at(1) / largest) - (at(n - 2) / largest - at(n - 1) / largest));
+  const double slope_change = std::abs((at[0] / largest - at[1] / largest) - (at[2] / largest - at[3] / largest));
   const double pieces = std::ceil(2 * std::sqrt(slope_change * static_cast<double>(n - 1)));
   return std::clamp<size_t>(static_cast<size_t>(pieces), 1, most);
 }
 
+size_t piece_count(std::span<const float> points) {
+  const size_t n = points.size();
+  if (n < 3) return 1;
+  return piece_count(CurveEnds{{points[0], points[1]}, {points[n - 2], points[n - 1]}}, n);
+}
+
 std::vector<Piece> segment_curve(std::span<const float> points, size_t count) {
-  std::vector<Piece> pieces = {{0, points.size()}};
-  std::vector<Boundary> boundaries = {furthest_from_chord(points)};
-  while (pieces.size() < count) {
-    const auto furthest = std::ranges::max_element(
-        boundaries, [](const Boundary& a, const Boundary& b) { return a.distance < b.distance; });
-    if (furthest->distance == 0) break;
-    const auto j = furthest - boundaries.begin();
-    const Piece left{pieces[j].begin, furthest->at};
-    const Piece right{left.begin + left.length, pieces[j].length - left.length};
-    pieces[j] = left;
-    pieces.insert(pieces.begin() + j + 1, right);
-    boundaries[j] = furthest_from_chord(points.subspan(left.begin, left.length));
-    boundaries.insert(boundaries.begin() + j + 1, furthest_from_chord(points.subspan(right.begin, right.length)));
+  return segment_curve_by(points.size(), count, [&](std::span<const Piece> pieces, std::span<Boundary> found) {
+    for (size_t i = 0; i < pieces.size(); ++i) {
+      found[i] = furthest_from_chord(points.subspan(pieces[i].begin, pieces[i].length));
+    }
+  });
+}
+
+std::array<double, kCoefficients> polynomial_of(const Moments& moments, size_t n) {
+  const GramPolynomials gram(static_cast<double>(n));
+  std::array<double, kCoefficients> coefficients{};
+  for (size_t k = 0; k < std::min(kCoefficients, n); ++k) {
+    double projection = 0;
+    for (size_t j = 0; j <= k; ++j) projection += gram.powers[k][j] * moments.sums[j];
+    projection /= gram.norms[k];
+    for (size_t j = 0; j <= k; ++j) coefficients[j] += projection * gram.powers[k][j];
   }
-  return pieces;
+  for (double& coefficient : coefficients) coefficient = std::ldexp(coefficient, moments.exponent);
+  return coefficients;
 }
 
 std::array<double, kCoefficients> fit_polynomial(std::span<const float> points) {
   MILLRACE_CHECK(!points.empty());
   const int exponent = polynomial_exponent_of(points);
-  const std::array<double, kCoefficients> moments = moments_of(points, std::ldexp(1.0, -exponent));
-  const GramPolynomials gram(static_cast<double>(points.size()));
-  std::array<double, kCoefficients> coefficients{};
-  for (size_t k = 0; k < std::min(kCoefficients, points.size()); ++k) {
-    double projection = 0;
-    for (size_t j = 0; j <= k; ++j) projection += gram.powers[k][j] * moments[j];
-    projection /= gram.norms[k];
-    for (size_t j = 0; j <= k; ++j) coefficients[j] += projection * gram.powers[k][j];
-  }
-  for (double& coefficient : coefficients) coefficient = std::ldexp(coefficient, exponent);
-  return coefficients;
+  return polynomial_of({moments_of(points, std::ldexp(1.0, -exponent)), exponent}, points.size());
 }
 
 void evaluate_polynomial(std::span<const float, kCoefficients> coefficients, std::span<float> points) {

@@ -3,6 +3,7 @@
 #include "tests/kernels/cuda/accumulator_suite.h"
 #include "tests/kernels/cuda/arrays_suite.h"
 #include "tests/kernels/cuda/draw_suite.h"
+#include "tests/kernels/cuda/polynomial_suite.h"
 #include "tests/kernels/cuda/quantize_suite.h"
 #include "tests/kernels/cuda/select_suite.h"
 #include "tests/kernels/cuda/threshold_suite.h"
