@@ -46,11 +46,17 @@ build_packages() {
 lint() {
   require lintian
   lintian --allow-root --fail-on error "$build"/packages/*.deb >&2
-  (check_own_libraries)
+  (check_links)
+}
+
+# needed_by FOLDER: the libraries that its files link to.
+needed_by() {
+  find "$1" -type f -exec readelf -d {} + 2>/dev/null | sed -n 's/.*(NEEDED).*\[\(.*\)\].*/\1/p' | sort -u
 }
 
 # A package whose files link to a library of ours depends on the package of that library: dpkg-shlibdeps leaves ours out.
-check_own_libraries() {
+# No file links to CUDA: the driver is opened at run time, where there is one.
+check_links() {
   require readelf dpkg-deb
   local folder deb name library owner
   folder=$(mktemp -d)
@@ -60,10 +66,15 @@ check_own_libraries() {
   for deb in "$build"/packages/*.deb; do
     name=$(dpkg-deb --field "$deb" Package)
     while read -r library; do
+      case "$library" in
+        libmillrace*) ;;
+        libcuda* | libnv*) say "$name links to $library: it would not start on a machine without a GPU"; exit 1 ;;
+        *) continue ;;
+      esac
       owner=$(cd "$folder" && find . -name "$library" | cut -d / -f 2 | head -n 1)
       [ "$owner" = "$name" ] || { [ -n "$owner" ] && dpkg-deb --field "$deb" Depends | grep -F -- "$owner (=" >/dev/null; } ||
         { say "$name links to $library, and does not depend on ${owner:-its package}"; exit 1; }
-    done < <(find "$folder/$name" -type f -exec readelf -d {} + 2>/dev/null | sed -n 's/.*(NEEDED).*\[\(libmillrace[^]]*\)\].*/\1/p' | sort -u)
+    done < <(needed_by "$folder/$name")
   done
 }
 
@@ -97,8 +108,10 @@ test_packages() {
   # shellcheck disable=SC2064  # a local, expanded now
   trap "rm -rf --one-file-system '$folder'" EXIT
   say "making a root in $folder"
-  make_root directory "$folder/root" systemd,systemd-sysv,dbus \
-    millrace-server millrace-switch millrace-tools libmillrace0.2 python3-millrace
+  local names=(millrace-server millrace-switch millrace-tools libmillrace0.2 libmillrace-dev python3-millrace)
+  ! compgen -G "$build/packages/libmillrace-peer-mpi0.2_*.deb" >/dev/null || names+=(libmillrace-peer-mpi0.2)
+  make_root directory "$folder/root" systemd,systemd-sysv,dbus,g++,pkgconf "${names[@]}"
+  install -m 644 tests/integration/consumer/main.cc "$folder/root/consumer.cc"
   install -m 755 deploy/packaging/service_check.sh "$folder/root/service_check.sh"
   install -m 644 deploy/packaging/service-check.service "$folder/root/etc/systemd/system/service-check.service"
   ln -s ../service-check.service "$folder/root/etc/systemd/system/multi-user.target.wants/service-check.service"

@@ -58,11 +58,36 @@ wait %2
 millrace eval --model-file model.bin --test rows.test.svm
 python3 -c 'import millrace; print("python3-millrace", millrace.__version__)'
 
+say "a program compiles with the development files, and runs"
+# shellcheck disable=SC2046  # flags are words
+g++ -std=c++20 -pthread /consumer.cc -o consumer $(pkg-config --cflags --libs millrace)
+./consumer
+
 say "a reload leaves it ready"
 pid=$(property millrace-server@0 MainPID)
 systemctl reload millrace-server@0
 until_is ready property millrace-server@0 StatusText
 [ "$(property millrace-server@0 MainPID)" = "$pid" ]
+
+say "a reload reads the policy again"
+millrace keys new --folder /etc/millrace/keys cluster worker-0 >/dev/null
+printf '{"rules": [{"keys": ["worker-0"], "jobs": ["other"], "may": ["create"]}]}\n' >/etc/millrace/policy.json
+chown -R root:millrace /etc/millrace/keys /etc/millrace/policy.json
+chmod 750 /etc/millrace/keys
+chmod 640 /etc/millrace/keys/cluster.key /etc/millrace/policy.json
+sed -i 's/^# \(key\|allowed-keys\|policy\) = /\1 = /' /etc/millrace/server-0.toml
+systemctl restart millrace-server@0
+until_is ready property millrace-server@0 StatusText
+train_with_key() {
+  millrace train --train rows.svm --servers 127.0.0.1:7600 --worker 0 --workers 1 --key /etc/millrace/keys/worker-0.key \
+    --server-key /etc/millrace/keys/cluster.pub -o keyed.bin >keyed.log 2>&1
+}
+if train_with_key; then exit 1; fi
+grep "key 'worker-0' lacks the right" keyed.log
+sed -i 's/"other"/"*"/' /etc/millrace/policy.json
+systemctl reload millrace-server@0
+until_is ready property millrace-server@0 StatusText
+train_with_key
 
 say "a second shard without a configuration is refused"
 if systemctl start millrace-server@1; then exit 1; fi
@@ -95,6 +120,7 @@ zcat /usr/share/man/man1/millrace-train.1.gz | grep 'SH NAME' >/dev/null
 
 say "a removal ends the services, a purge leaves no file of the packages"
 systemctl start millrace-server@0
+rm -r /etc/millrace/keys /etc/millrace/policy.json
 apt-get purge -y -q millrace-server millrace-switch millrace-tools >/dev/null
 if systemctl is-active millrace-server@0; then exit 1; fi
 [ ! -e /etc/millrace ]

@@ -57,6 +57,15 @@ class Installation(unittest.TestCase):
         for name in ("netlab.sh", "switch-host.sh"):
             self.assertTrue(os.access(self.path("share/millrace/" + name), os.X_OK), name)
 
+    def test_NoFileLinksToCuda(self):
+        """A program with CUDA kernels starts on a machine without a driver."""
+        files = [path for folder in ("bin", "python") for path in (PROGRAMS.parent / folder).rglob("*") if path.is_file()]
+        linked = {path.name: run("readelf", "-dW", path).stdout for path in files}
+        linked = {name: re.findall(r"\(NEEDED\).*\[(.+)\]", text) for name, text in linked.items()}
+        self.assertIn("libc.so.6", linked["millrace"])
+        for name, libraries in linked.items():
+            self.assertFalse([library for library in libraries if library.startswith(("libcuda", "libnv"))], name)
+
     def test_HasCompletions(self):
         for name in NAMES:
             self.assertIn(f"complete -o filenames -F _{name} {name}", self.text("bash-completion/completions/" + name))
