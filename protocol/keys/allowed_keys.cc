@@ -107,16 +107,14 @@ void AllowedKeys::skip(const std::string& name, std::string problem) {
   problems_.push_back(std::move(problem));
 }
 
-std::vector<std::string> AllowedKeys::end_keys(std::chrono::sys_days today) {
-  std::vector<std::string> ended;
-  std::vector<std::string> sentences;  // whole before the first key goes: memory may run out
+std::vector<EndedKey> AllowedKeys::end_keys(std::chrono::sys_days today) {
+  std::vector<EndedKey> ended;  // whole before the first key goes: memory may run out
   for (const auto& [name, end] : ends_) {
     if (end > today) continue;
-    ended.push_back(name);
-    sentences.push_back(fmt::format("key '{}' was allowed until {}", name, key_end_text(end)));
+    ended.push_back({name, keys_.at(name), fmt::format("key '{}' was allowed until {}", name, key_end_text(end))});
   }
-  for (const std::string& name : ended) remove(name);
-  return sentences;
+  for (const EndedKey& one : ended) remove(one.name);
+  return ended;
 }
 
 KeyEnd AllowedKeys::first_end() const {

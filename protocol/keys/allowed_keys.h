@@ -12,6 +12,13 @@
 
 namespace millrace::protocol {
 
+/// Holds a key that is allowed no longer.
+struct EndedKey {
+  std::string name;
+  PublicKey key;
+  std::string sentence;  ///< for logs
+};
+
 /// Holds the public keys that may connect, each with its name, and some with an end.
 class AllowedKeys {
  public:
@@ -38,8 +45,8 @@ class AllowedKeys {
   const PublicKey* key_of(const std::string& name) const;
   /// Takes the key of that name away, as a skipped file.
   void skip(const std::string& name, std::string problem);
-  /// Takes the keys away that have ended by this day, UTC. Returns a sentence for each.
-  std::vector<std::string> end_keys(std::chrono::sys_days today);
+  /// Takes the keys away that have ended by this day, UTC, and returns them.
+  std::vector<EndedKey> end_keys(std::chrono::sys_days today);
   /// Returns the first end of a key that is allowed, or of the reader's own where it was among them; empty: none has an
   /// end.
   KeyEnd first_end() const;

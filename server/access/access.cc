@@ -68,7 +68,7 @@ void Access::begin(uint32_t shard, TimeNs now) {
 
 void Access::say_problems() const {
   for (const std::string& problem : rules_.allowed().problems()) say(Severity::kError, "skipped: " + problem);
-  for (const std::string& sentence : ended_) say(Severity::kWarning, sentence);
+  for (const protocol::EndedKey& ended : ended_) say(Severity::kWarning, ended.sentence);
 }
 
 void Access::end(TimeNs now) {
@@ -81,8 +81,11 @@ void Access::say(Severity severity, const std::string& text) const {
 }
 
 void Access::record(const AuditEvent& event, TimeNs now) {
+  record_as(event.token.empty() ? rules_.name_of(event.by.key) : event.token, event, now);
+}
+
+void Access::record_as(const std::string& name, const AuditEvent& event, TimeNs now) {
   if (!audit_) return;
-  const std::string name = event.token.empty() ? rules_.name_of(event.by.key) : event.token;
   if (const Status written = audit_->write(event, name, shard_, now); !written)
     say(Severity::kError, written.error().message);
 }
@@ -254,12 +257,14 @@ Status Access::reload(TimeNs now) {
 }
 
 bool Access::end_keys(std::chrono::sys_days today, TimeNs now) {
-  const std::vector<std::string> ended = rules_.end_keys(today);
-  for (const std::string& sentence : ended) {
-    say(Severity::kWarning, sentence);
-    record({.what = AuditEvent::What::kKeyEnd, .sentence = sentence}, now);
+  const std::vector<protocol::EndedKey> all_ended = rules_.end_keys(today);
+  for (const protocol::EndedKey& ended : all_ended) {
+    say(Severity::kWarning, ended.sentence);
+    AuditEvent event{.what = AuditEvent::What::kKeyEnd, .sentence = ended.sentence};
+    event.by.key = ended.key;
+    record_as(ended.name, event, now);  // the rules know the name no longer
   }
-  return !ended.empty();
+  return !all_ended.empty();
 }
 
 Status Access::reload_keys(TimeNs now) {

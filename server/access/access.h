@@ -93,6 +93,8 @@ class Access {
  private:
   Access() = default;
   void refuse(const protocol::PeerId& by, const protocol::Message* message, const Error& why, TimeNs now);
+  /// Records an event of the key, or of the named token, that has this name.
+  void record_as(const std::string& name, const AuditEvent& event, TimeNs now);
   void say(Severity severity, const std::string& text) const;
   void say_problems() const;
   std::string changes_to(const AccessRules& next) const;
@@ -104,8 +106,8 @@ class Access {
   AccessFiles files_;
   std::optional<protocol::KeyPair> own_;
   AccessRules rules_;
-  std::vector<std::string> ended_;  ///< a sentence for each key whose file was read after its end
-  std::mutex readers_mutex_;        ///< guards changes of the policy, waiting_ and refusals_left_out_
+  std::vector<protocol::EndedKey> ended_;  ///< their files were read after their end
+  std::mutex readers_mutex_;               ///< guards changes of the policy, waiting_ and refusals_left_out_
   Policy policy_;
   std::vector<AuditEvent> waiting_;
   uint64_t refusals_left_out_ = 0;

@@ -29,7 +29,7 @@ class AccessRules {
   bool has_keys() const { return !own_.is_none(); }
   const protocol::AllowedKeys& allowed() const { return allowed_; }
   /// As AllowedKeys::end_keys().
-  std::vector<std::string> end_keys(std::chrono::sys_days today) { return allowed_.end_keys(today); }
+  std::vector<protocol::EndedKey> end_keys(std::chrono::sys_days today) { return allowed_.end_keys(today); }
   /// Returns the key's name; empty: it has none here.
   std::string name_of(const protocol::PublicKey& key) const;
   bool may_connect(const protocol::PublicKey& key) const;

@@ -5,6 +5,7 @@
 """
 
 import json
+import os
 import signal
 import subprocess
 import tempfile
@@ -109,6 +110,43 @@ class StoreTraining(unittest.TestCase):
         self.assertIn("this worker continues from there", said[1][1])
         epochs = json.loads(said[0][0].strip().split("\n")[-1])["epochs"]
         self.assertLess(epochs[-1]["loss"], 0.8 * epochs[0]["loss"])
+
+    def test_AnInterruptWithinAPullSavesTheState(self):
+        """Paused shards answer no pull. With staleness a worker waits for no update before it pulls again."""
+        def begin(worker):
+            return start("train", "--servers", self.servers, "--job", "paused", "--worker", worker, "--workers", 2, "--train", self.rows, "--json",
+                         "--batch", 2, "--epochs", 8, "--staleness", 8, "--compute-time", "2ms", "--store", "sgd:0.1", "--state",
+                         self.path(f"state{worker}"), "--save-every", 20)
+
+        def is_still(process):
+            def used():
+                return Path(f"/proc/{process.pid}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()[11]
+
+            before = used()
+            time.sleep(0.3)
+            return used() == before
+
+        workers = [begin(worker) for worker in range(2)]
+        state = self.path("state1")
+        self.wait_until(lambda: state.exists() or workers[1].poll() is not None)
+        shards = [int(pid) for pid in Path(f"/proc/{self.server.pid}/task/{self.server.pid}/children").read_text(encoding="utf-8").split()]
+        self.assertEqual(len(shards), 2)
+        try:
+            for shard in shards:
+                os.kill(shard, signal.SIGSTOP)
+            self.wait_until(lambda: is_still(workers[1]))
+            workers[1].send_signal(signal.SIGINT)
+            _, err = workers[1].communicate(timeout=TIMEOUT_S)
+        finally:
+            for shard in shards:
+                os.kill(shard, signal.SIGCONT)
+        self.assertEqual(workers[1].returncode, 7, err)
+        self.assertIn(f"the state is in {state}", err)
+        workers[1] = begin(1)
+        said = [process.communicate(timeout=TIMEOUT_S) for process in workers]
+        for process, (_, err) in zip(workers, said):
+            self.assertEqual(process.returncode, 0, err)
+        self.assertIn("this worker continues from there", said[1][1])
 
     def test_ServePassesOnThatStoresAreToBeSavedNow(self):
         state = self.path("state")

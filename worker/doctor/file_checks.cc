@@ -94,8 +94,8 @@ std::vector<Check> check_allowed_keys(const std::string& path) {
                     "give a folder of NAME.pub files that root or the server's user owns; chmod 750 it")};
   }
   std::vector<Check> checks;
-  for (const std::string& sentence : allowed->end_keys(protocol::present_day())) {
-    checks.push_back({kKeys, path, Verdict::kWarning, sentence, "remove its file, or put a new key there"});
+  for (const protocol::EndedKey& ended : allowed->end_keys(protocol::present_day())) {
+    checks.push_back({kKeys, path, Verdict::kWarning, ended.sentence, "remove its file, or put a new key there"});
   }
   for (const std::string& sentence : allowed->problems()) {
     checks.push_back({kKeys, path, Verdict::kWarning, sentence,

@@ -188,6 +188,8 @@ TEST_F(AccessOfFiles, AKeyEndsOnItsDayAndStaysAwayAfterAReload) {
     if (event["event"] != "key_end") continue;
     ++ends;
     EXPECT_EQ(event["sentence"], "key 'guest' was allowed until " + protocol::key_end_text(end));
+    EXPECT_EQ(event["key"], "guest");
+    EXPECT_EQ(event["public_key"], protocol::key_digits(guest.key));
   }
   EXPECT_EQ(ends, 1U);
 }

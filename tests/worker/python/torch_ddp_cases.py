@@ -1,17 +1,24 @@
 """The cases that each rank of torch_ddp_test.py runs: a case trains with Millrace's hook and without it, and compares.
 
-A case is a function of a Ranks; it raises AssertionError where the hook is wrong. Cases of REAL need real shards.
+A case is a function of a Ranks; it raises AssertionError where the hook is wrong, SkipTest where this torch is too old. Cases of REAL need real shards.
 """
 
 import contextlib
+import tempfile
 import time
+import unittest
 import urllib.request
 
 import torch
 import torch.distributed as dist
 
-from torch_ddp_training import (Branches, Deep, Half, Tied, Turns, assert_near, assert_ranks_agree, batch, frozen, loss_of, plain_step, train,
-                                wrapped)
+from torch_ddp_training import (Branches, CpuScaler, Deep, Half, Tied, Turns, assert_near, assert_ranks_agree, batch, frozen, loss_of, plain_step,
+                                scaled_step, train, wrapped)
+
+try:
+    from torch.distributed import checkpoint
+except ImportError:  # torch 1.13
+    checkpoint = None
 
 
 def compare(ranks, make=Deep, step=plain_step, **options):
@@ -86,43 +93,6 @@ def groups_and_clipping(ranks):
         assert_near(run(wrapped(Deep, state)), expected)
 
 
-class CpuScaler:
-    """torch's GradScaler for gradients on the CPU, which torch 1.13 lacks: only the parts that a loop uses."""
-
-    def __init__(self):
-        self.scale_now, self.skipped = 2.0**12, 0
-
-    def get_scale(self):
-        return self.scale_now
-
-    def step(self, optimizer):
-        gradients = [parameter.grad for group in optimizer.param_groups for parameter in group["params"]]
-        self.infinite = not all(bool(torch.isfinite(gradient).all()) for gradient in gradients)
-        if self.infinite:
-            self.skipped += 1
-            return
-        for gradient in gradients:
-            gradient.mul_(1 / self.scale_now)
-        optimizer.step()
-
-    def update(self):
-        if self.infinite:
-            self.scale_now /= 2
-
-
-def scaled_step(scaler, bad_steps):
-    def step(ranks, ddp, optimizer, at):
-        optimizer.zero_grad()
-        loss = loss_of(ddp, ranks, at)
-        if at in bad_steps and ranks.rank == 1:
-            loss = loss * float("inf")
-        (loss * scaler.get_scale()).backward()
-        scaler.step(optimizer)
-        scaler.update()
-
-    return step
-
-
 def infinite_gradients(ranks):
     plain, scaler = CpuScaler(), CpuScaler()
     expected = train(ranks, wrapped(Deep), scaled_step(plain, (1, 2)), steps=6)
@@ -154,7 +124,7 @@ def infinite_gradients_under_topk(ranks, **more):
             optimizer.zero_grad()
             loss = (ddp(torch.eye(64)).t() * direction).sum()
             bad = at in (1, 4)
-            (loss * scaler.get_scale() * (float("inf") if bad and ranks.rank == at % 2 else 1)).backward()
+            scaler.scale(loss * (float("inf") if bad and ranks.rank == at % 2 else 1)).backward()
             scaler.step(optimizer)
             scaler.update()
             kept += 0 if bad else direction.double()
@@ -285,7 +255,35 @@ def seeded(model):
     return model
 
 
-def saved_and_resumed(ranks, **more):
+def through_memory(_ranks, old):
+    """Saves a State, and returns the function that loads it into another one."""
+    saved = old.state_dict()
+    return lambda new: new.load_state_dict(saved)
+
+
+def through_checkpoint(ranks, old):
+    """The same with torch.distributed.checkpoint."""
+    folder = tempfile.TemporaryDirectory()
+    at = ranks.gather(folder.name)[0]
+    checkpoint.save({"mill": old}, checkpoint_id=at)
+
+    def load(new):
+        checkpoint.load({"mill": new}, checkpoint_id=at)
+        ranks.gather(folder.name)  # all have loaded
+        folder.cleanup()
+
+    return load
+
+
+def saved_by_distributed_checkpoint(ranks):
+    """The residuals of all ranks are in one checkpoint, and each rank loads its own."""
+    if not hasattr(checkpoint, "save"):
+        raise unittest.SkipTest("torch.distributed.checkpoint has save() from torch 2.2 on")
+    saved_and_resumed(ranks, save=through_checkpoint)
+    saved_and_resumed(ranks, save=through_checkpoint, momentum="nesterov:0.9")
+
+
+def saved_and_resumed(ranks, save=through_memory, **more):
     """Save, end, resume equals no interruption, bit for bit."""
     def run(interrupted):
         options = {"select": "topk:0.01", "dense_below": 600, **more}
@@ -294,10 +292,11 @@ def saved_and_resumed(ranks, **more):
         optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1, momentum=0.9)
         for at in range(6):
             if at == 3 and interrupted:
-                saved = {"mill": state.state_dict(), "model": ddp.module.state_dict(), "optimizer": optimizer.state_dict()}
+                load = save(ranks, state)
+                saved = {"model": ddp.module.state_dict(), "optimizer": optimizer.state_dict()}
                 state.finish()
                 state = ranks.state(**options)
-                state.load_state_dict(saved["mill"])
+                load(state)
                 ddp = wrapped(Deep, state)
                 ddp.module.load_state_dict(saved["model"])
                 optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1, momentum=0.9)
@@ -543,13 +542,14 @@ def momentum_for_another_number_of_ranks(ranks):
 ALL = (lossless, bucket_views, static_graph, unused_parameters, tied_weights, double_precision, accumulation,
        frozen_parameters, groups_and_clipping, infinite_gradients, infinite_gradients_under_topk, topk_trains, names_by_hand,
        saved_and_resumed, error_in_the_hook, buckets_are_pushed_during_the_backward_pass)
-REAL = (clipping, unused_parameters_lose_nothing, half_precision, nothing_is_lost_in_any_mode, saved_and_resumed_over_shards, saved_and_resumed_with_clip, saved_and_resumed_with_momentum, timeout_is_a_job_error, other_number_of_workers,
+REAL = (clipping, unused_parameters_lose_nothing, half_precision, nothing_is_lost_in_any_mode, saved_and_resumed_over_shards, saved_and_resumed_with_clip, saved_and_resumed_with_momentum,
+        saved_by_distributed_checkpoint, timeout_is_a_job_error, other_number_of_workers,
         verdict_of_the_planner, copies_and_metrics, copies_are_counted, other_number_of_shards, forked_loaders, skipped_steps_of_a_reproducible_job, skipped_steps_with_momentum)
 OVER_PEERS = (lossless, unused_parameters_lose_nothing, bucket_views, static_graph, unused_parameters, tied_weights, frozen_parameters, groups_and_clipping, names_by_hand,
               accumulation, double_precision, infinite_gradients, infinite_gradients_under_topk, copies_are_counted, verdict_of_the_planner,
               infinite_gradients_without_dense_parameters, topk_trains, saved_and_resumed,
               saved_and_resumed_with_momentum, error_in_the_hook, timeout_is_a_job_error, other_number_of_workers, forked_loaders, clipping,
-              saved_and_resumed_with_clip, momentum_for_another_number_of_ranks,
+              saved_and_resumed_with_clip, saved_by_distributed_checkpoint, momentum_for_another_number_of_ranks,
               skipped_steps_of_a_reproducible_job,
               skipped_steps_with_momentum, saved_and_resumed_with_thresholds, half_precision, nothing_is_lost_in_any_mode,
               buckets_are_pushed_during_the_backward_pass)

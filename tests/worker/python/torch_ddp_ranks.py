@@ -1,4 +1,4 @@
-"""One rank of torch_ddp_test.py: runs all cases and writes {case: "" or the error} to a file.
+"""One rank of torch_ddp_test.py: runs all cases and writes {case: "", why it was skipped, or the error} to a file.
 
     torch_ddp_ranks.py PROGRAMS PACKAGE RANK WORLD_SIZE FOLDER SERVERS [OTHER_SERVERS]   (SERVERS "fake": sums over gloo; "peers": path="peers")
 """
@@ -9,6 +9,7 @@ import logging
 import sys
 import time
 import traceback
+import unittest
 from pathlib import Path
 
 import torch_required  # first: finds the package
@@ -44,12 +45,14 @@ def main():
         try:
             case(ranks)
             results[case.__name__] = ""
+        except unittest.SkipTest as reason:
+            results[case.__name__] = f"{torch_ddp_training.SKIPPED}{reason}"
         except Exception:
             results[case.__name__] = traceback.format_exc()
         print(f"{case.__name__}: {time.monotonic() - began:.2f} s", flush=True)
         (folder / f"rank{rank}.json").write_text(json.dumps(results), encoding="utf-8")
         # A case that fails at one rank alone may leave the other one in a collective.
-        if any(ranks.gather(bool(results[case.__name__]))):
+        if any(ranks.gather(results[case.__name__] != "" and not results[case.__name__].startswith(torch_ddp_training.SKIPPED))):
             break
 
 

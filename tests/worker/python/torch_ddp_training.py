@@ -8,6 +8,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from millrace.torch import State, hook
 
+SKIPPED = "skipped: "  # begins the result of a case that raised SkipTest
+
 
 class Ranks:
     """One rank's view of the test: its number, the library, the shards, and those of another number."""
@@ -144,3 +146,63 @@ def assert_near(found, expected, bound=2e-6):
 def assert_ranks_agree(ranks, parameters):
     for one, other in zip(*ranks.gather(parameters)[:2]):
         assert torch.equal(one, other), "the ranks have different parameters"
+
+
+class SmallScaler:
+    """The parts of torch's GradScaler that a loop uses, for gradients on the CPU: torch 1.13 has none for those."""
+
+    def __init__(self):
+        self.scale_now, self.skipped = 2.0**12, 0
+
+    def get_scale(self):
+        return self.scale_now
+
+    def scale(self, loss):
+        return loss * self.scale_now
+
+    def step(self, optimizer):
+        gradients = [parameter.grad for group in optimizer.param_groups for parameter in group["params"]]
+        self.infinite = not all(bool(torch.isfinite(gradient).all()) for gradient in gradients)
+        if self.infinite:
+            self.skipped += 1
+            return
+        for gradient in gradients:
+            gradient.mul_(1 / self.scale_now)
+        optimizer.step()
+
+    def update(self):
+        if self.infinite:
+            self.scale_now /= 2
+
+
+if hasattr(torch.amp, "GradScaler"):  # from torch 2.3 on
+    class CpuScaler(torch.amp.GradScaler):
+        """torch's own, which counts the skipped steps."""
+
+        def __init__(self):
+            super().__init__("cpu", init_scale=2.0**12)
+            self.skipped = 0
+
+        @property
+        def scale_now(self):
+            return self.get_scale()
+
+        def update(self, new_scale=None):
+            before = self.get_scale()
+            super().update(new_scale)
+            self.skipped += self.get_scale() < before
+else:
+    CpuScaler = SmallScaler
+
+
+def scaled_step(scaler, bad_steps):
+    def step(ranks, ddp, optimizer, at):
+        optimizer.zero_grad()
+        loss = loss_of(ddp, ranks, at)
+        if at in bad_steps and ranks.rank == 1:
+            loss = loss * float("inf")
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+    return step
