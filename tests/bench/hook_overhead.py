@@ -141,7 +141,7 @@ def main():
     parser.add_argument("--megabytes", type=float, default=25, help="of the bucket (%(default)s)")
     parser.add_argument("--parameters", type=int, default=4, help="that share the bucket (%(default)s)")
     parser.add_argument("--density", type=float, default=0.01, help="of the entries that are sent (%(default)s)")
-    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--warmup", type=int, default=5)
     parser.add_argument("--profile", action="store_true", help="prints the Python functions of the hook by their own time; slows it")
     parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
