@@ -14,19 +14,20 @@
 /// Fits of codec fit_poly [DeepReduce21, 5] to points that lie where a queue's kernels run.
 namespace millrace::cuda {
 
-static_assert(SumMoments::kTerms == kCoefficients && FindFarPoints::kMargin == kCoefficients);
+static_assert(kPowers == kCoefficients);
 
-/// Holds a piece of a curve, and its polynomial before it is rounded.
-struct FittedPiece {
+/// Holds a piece of a curve, and its polynomial.
+template <class T>
+struct PieceWithPowers {
   Piece piece;
-  std::array<double, kCoefficients> powers{};
+  std::array<T, kCoefficients> powers{};
 };
+using FittedPiece = PieceWithPowers<double>;  ///< before it is rounded
+using SentPiece = PieceWithPowers<float>;     ///< as it is sent
 
-/// Holds a piece of a curve, and its polynomial as it is sent.
-struct SentPiece {
-  Piece piece;
-  std::array<float, kCoefficients> powers{};
-};
+inline CurveRun run_of(const Piece& piece) {
+  return {piece.begin, piece.length, 1.0 / static_cast<double>(piece.length)};
+}
 
 /// Finds the points at which one or two pieces would be cut. Waits for the queue; finds none where that fails.
 template <class Queue>
@@ -82,12 +83,11 @@ Result<std::vector<FittedPiece>> fit_pieces(Queue& queue, const float* points, u
   };
   const std::vector<Piece> pieces = segment_curve_by(n, piece_count(ends, n), search);
   if (!searched) return std::unexpected(searched.error());
-  std::vector<SumMoments::Piece> asked;
-  for (const Piece& piece : pieces)
-    asked.push_back({piece.begin, piece.length, 1.0 / static_cast<double>(piece.length)});
-  auto on_device = queue.template allocate<SumMoments::Piece>(asked.size());
+  std::vector<CurveRun> asked;
+  for (const Piece& piece : pieces) asked.push_back(run_of(piece));
+  auto on_device = queue.template allocate<CurveRun>(asked.size());
   auto memory = queue.template allocate<PieceMoments>(asked.size());
-  queue.upload(on_device.data(), std::span<const SumMoments::Piece>(asked));
+  queue.upload(on_device.data(), std::span<const CurveRun>(asked));
   queue.launch(SumMoments{points, on_device.data(), memory.data()}, asked.size());
   std::vector<PieceMoments> found(asked.size());
   queue.download(std::span(found), static_cast<const PieceMoments*>(memory.data()));
@@ -109,13 +109,13 @@ template <class Queue>
 Status evaluate_pieces(Queue& queue, std::span<const SentPiece> pieces, float* fitted) {
   std::vector<EvaluatePieces::Piece> asked;
   for (const SentPiece& sent : pieces) {
-    asked.push_back({sent.piece.begin, sent.piece.length, 1.0 / static_cast<double>(sent.piece.length), {}});
+    asked.push_back({run_of(sent.piece), {}});
     std::ranges::copy(sent.powers, asked.back().powers);
   }
   if (asked.empty()) return {};
   auto on_device = queue.template allocate<EvaluatePieces::Piece>(asked.size());
   queue.upload(on_device.data(), std::span<const EvaluatePieces::Piece>(asked));
-  const uint64_t points = asked.back().begin + asked.back().length;
+  const uint64_t points = asked.back().run.begin + asked.back().run.length;
   queue.launch(EvaluatePieces{on_device.data(), static_cast<uint32_t>(asked.size()), points, fitted},
                (points + EvaluatePieces::kThreads - 1) / EvaluatePieces::kThreads);
   return queue.finish();

@@ -5,6 +5,16 @@
 /// The kernels of piecewise polynomials.
 namespace millrace::cuda {
 
+/// Coefficients of a polynomial: kCoefficients of kernels/codec/curve.
+inline constexpr uint32_t kPowers = 6;
+
+/// A run of a curve.
+struct CurveRun {
+  uint64_t begin;
+  uint64_t length;
+  double step;  ///< 1 / length
+};
+
 /// A point of a piece, and how far the curve is from its chord there: the bits of an f64 that is not negative.
 struct FarPoint {
   uint64_t distance;
@@ -21,7 +31,7 @@ struct FindFarPoints {
   static constexpr uint64_t kChunk = uint64_t{1} << 14;
   static constexpr uint32_t kThreads = 256;
   static constexpr uint32_t kSharedWords = kThreads * sizeof(FarPoint) / sizeof(uint32_t);
-  static constexpr uint64_t kMargin = 6;  ///< points of a piece on either side of a cut, at least
+  static constexpr uint64_t kMargin = kPowers;  ///< points of a piece on either side of a cut, at least
 
   struct Range {
     uint64_t begin;
@@ -78,7 +88,7 @@ struct FindFarPoints {
 
 /// Moments of a piece, as Moments of kernels/codec/curve.
 struct PieceMoments {
-  double sums[6];
+  double sums[kPowers];
   int64_t exponent;
 };
 
@@ -86,34 +96,27 @@ struct PieceMoments {
 /// after the other in the host's order. All threads compute the next terms meanwhile.
 struct SumMoments {
   static constexpr uint32_t kThreads = 256;
-  static constexpr uint32_t kTerms = 6;
-  static constexpr uint32_t kSharedWords = 2 * kTerms * kThreads * 2;
+  static constexpr uint32_t kSharedWords = 2 * kPowers * kThreads * 2;
   static constexpr uint32_t kMantissaBits = 52;
   static constexpr int64_t kBias = 1023;
-
-  struct Piece {
-    uint64_t begin;
-    uint64_t length;
-    double step;  ///< 1 / length
-  };
   const float* points;
-  const Piece* pieces;
+  const CurveRun* pieces;
   PieceMoments* moments;  ///< [blocks]
 
   template <class Block>
   MILLRACE_DEVICE void operator()(Block& block) const {
-    const Piece piece = pieces[block.index()];
+    const CurveRun piece = pieces[block.index()];
     const int64_t exponent = exponent_of(piece);
     const double scale = __builtin_bit_cast(double, static_cast<uint64_t>(kBias - exponent) << kMantissaBits);
     const uint64_t pairs = piece.length / 2;
     auto terms = block.template shared<double>(0);
     auto sum = block.template own<double>();
     for (uint64_t first = 0; first < pairs + kThreads; first += kThreads) {
-      const uint32_t turn = static_cast<uint32_t>(first / kThreads % 2) * kTerms * kThreads;
-      const uint32_t turn_before = kTerms * kThreads - turn;
+      const uint32_t turn = static_cast<uint32_t>(first / kThreads % 2) * kPowers * kThreads;
+      const uint32_t turn_before = kPowers * kThreads - turn;
       block.phase([&](auto t) {
         if (first + t.rank < pairs) write_terms(t, terms, turn, piece, scale, first + t.rank);
-        if (t.lane() != 0 || t.warp() >= kTerms || first == 0) return;
+        if (t.lane() != 0 || t.warp() >= kPowers || first == 0) return;
         const uint64_t begin = first - kThreads;
         const uint32_t count = static_cast<uint32_t>(pairs - begin < kThreads ? pairs - begin : kThreads);
         double own = sum[t];
@@ -122,7 +125,7 @@ struct SumMoments {
       });
     }
     block.step([&](auto t) {
-      if (t.lane() != 0 || t.warp() >= kTerms) return;
+      if (t.lane() != 0 || t.warp() >= kPowers) return;
       double all = sum[t];
       if (t.warp() == 0 && piece.length % 2 == 1) all += point(piece, pairs) * scale;
       moments[block.index()].sums[t.warp()] = all;
@@ -130,12 +133,12 @@ struct SumMoments {
     });
   }
 
-  MILLRACE_DEVICE double point(const Piece& piece, uint64_t i) const {
+  MILLRACE_DEVICE double point(const CurveRun& piece, uint64_t i) const {
     return static_cast<double>(points[piece.begin + i]);
   }
 
   /// The exponent of the largest magnitude, which one of the ends has. An f32 is a normal number as an f64.
-  MILLRACE_DEVICE int64_t exponent_of(const Piece& piece) const {
+  MILLRACE_DEVICE int64_t exponent_of(const CurveRun& piece) const {
     const double first = __builtin_fabs(point(piece, 0));
     const double last = __builtin_fabs(point(piece, piece.length - 1));
     const double largest = first > last ? first : last;
@@ -145,7 +148,7 @@ struct SumMoments {
 
   /// The terms of a point and its mirror image, by the host's operations.
   template <class Thread, class Shared>
-  MILLRACE_DEVICE void write_terms(Thread t, const Shared& terms, uint32_t turn, const Piece& piece, double scale,
+  MILLRACE_DEVICE void write_terms(Thread t, const Shared& terms, uint32_t turn, const CurveRun& piece, double scale,
                                    uint64_t i) const {
     const double at = static_cast<double>(piece.length - 1 - 2 * i) * piece.step;
     const double low = point(piece, i) * scale;
@@ -153,10 +156,10 @@ struct SumMoments {
     const double square = at * at;
     const double even = high + low;
     const double odd = (high - low) * at;
-    const double of_power[kTerms] = {
+    const double of_power[kPowers] = {
         even, odd, even * square, odd * square, even * square * square, odd * square * square};
     MILLRACE_UNROLL
-    for (uint32_t j = 0; j < kTerms; ++j) terms.store(t, turn + j * kThreads + t.rank, of_power[j]);
+    for (uint32_t j = 0; j < kPowers; ++j) terms.store(t, turn + j * kThreads + t.rank, of_power[j]);
   }
 };
 
@@ -166,10 +169,8 @@ struct EvaluatePieces {
   static constexpr uint32_t kSharedWords = 0;
 
   struct Piece {
-    uint64_t begin;
-    uint64_t length;
-    double step;  ///< 1 / length
-    float powers[6];
+    CurveRun run;
+    float powers[kPowers];
   };
   const Piece* pieces;  ///< in order, without a gap
   uint32_t count;
@@ -190,17 +191,17 @@ struct EvaluatePieces {
     uint32_t high = count;
     while (high - low > 1) {
       const uint32_t middle = (low + high) / 2;
-      (pieces[middle].begin <= at ? low : high) = middle;
+      (pieces[middle].run.begin <= at ? low : high) = middle;
     }
     return pieces[low];
   }
 
   MILLRACE_DEVICE static float value_at(const Piece& piece, uint64_t at) {
-    double a[6];
+    double a[kPowers];
     MILLRACE_UNROLL
-    for (uint32_t j = 0; j < 6; ++j) a[j] = static_cast<double>(piece.powers[j]);
-    const int64_t i = static_cast<int64_t>(at - piece.begin);
-    const double t = static_cast<double>(2 * i - (static_cast<int64_t>(piece.length) - 1)) * piece.step;
+    for (uint32_t j = 0; j < kPowers; ++j) a[j] = static_cast<double>(piece.powers[j]);
+    const int64_t i = static_cast<int64_t>(at - piece.run.begin);
+    const double t = static_cast<double>(2 * i - (static_cast<int64_t>(piece.run.length) - 1)) * piece.run.step;
     const double u = t * t;
     const double even = (a[4] * u + a[2]) * u + a[0];
     const double odd = (a[5] * u + a[3]) * u + a[1];

@@ -41,18 +41,18 @@ def main():
     ranks = torch_ddp_training.Ranks(rank, world_size, library, servers, *sys.argv[5:])
     results = {}
     for case in cases:
-        began = time.monotonic()
+        began, failed = time.monotonic(), False
         try:
             case(ranks)
             results[case.__name__] = ""
         except unittest.SkipTest as reason:
             results[case.__name__] = f"{torch_ddp_training.SKIPPED}{reason}"
         except Exception:
-            results[case.__name__] = traceback.format_exc()
+            results[case.__name__], failed = traceback.format_exc(), True
         print(f"{case.__name__}: {time.monotonic() - began:.2f} s", flush=True)
         (folder / f"rank{rank}.json").write_text(json.dumps(results), encoding="utf-8")
         # A case that fails at one rank alone may leave the other one in a collective.
-        if any(ranks.gather(results[case.__name__] != "" and not results[case.__name__].startswith(torch_ddp_training.SKIPPED))):
+        if any(ranks.gather(failed)):
             break
 
 
