@@ -6,8 +6,8 @@
 A CNN, a ResNet-8 and an LSTM as real jobs of PyTorch: 4 ranks and 2 shards, each a process in a network namespace
 behind 1 Gbit/s. Three seeds. CNNs train with Nesterov's momentum, the LSTM with clipping, as in the paper. SGD is DDP
 over gloo, in f32 and in 16 bits. The compressed schemes correct for the momentum, and their first steps are dense.
-Density 0.1 %; the output layer is not quantized. Of the 63 runs the first seven took two minutes each on two cores.
-Finished ones are kept in OUT/jobs.
+Density 0.1 %; the output layer is not quantized. The 63 runs take 100 minutes on two cores. Finished ones are kept in
+OUT/jobs.
 """
 
 from experiment import Experiment, panels, table
@@ -75,7 +75,7 @@ def errors(rows):
     pieces = []
     for network, batch in dict.fromkeys((row["network"], row["batch"]) for row in rows):
         of = [row for row in rows if (row["network"], row["batch"]) == (network, batch)]
-        pieces.append(f"{network}, batch {batch}: " + ", ".join(f"{row['scheme']} {row['error']:.2f} % ({row['least']:.2f} to {row['most']:.2f})"
+        pieces.append(f"{network}, batch {batch}: " + ", ".join(f"{row['scheme']} {row['error']:.2f} ({row['least']:.2f}–{row['most']:.2f})"
                                                                  for row in of))
     return "; ".join(pieces)
 
@@ -110,7 +110,7 @@ def compare(here, results, rows):
     denser = next(row["error"] for row in small if row["scheme"] == DENSER)
     least, most = (pick(furthest_from_sgd(small, name) for name in SCHEMES[len(DENSE):]) for pick in (min, max))
     here.compare("RGC and quantized RGC lose no accuracy: their errors differ from SGD's by up to 0.6 points",
-                 f"held-out error after the same steps, mean (least to most of the seeds); {errors(small)}; "
+                 f"held-out error in % after the same steps, mean (range of the seeds); {errors(small)}; "
                  f"the furthest from SGD: {least:.2f} and {most:.2f} points for the two methods",
                  f"the CNN at a density of 1 % ends with {denser:.2f} %: these trainings are short, and few entries are sent")
     large = [row for row in rows if row["network"] == "ResNet-8"]
@@ -118,8 +118,8 @@ def compare(here, results, rows):
         here.skip("large batches", "a quick run has none")
         return
     shares = ", ".join(f"{largest_share(results, network, batch):.0f} % with batch {batch}" for network, batch in results if network == "resnet8")
-    here.compare("RGC loses no accuracy with batches of 128 to 2,048", f"ResNet-8 after the same samples; {errors(large)}",
-                 f"a large batch leaves few steps: the sparse ones change at most these shares of a compressed layer: {shares}")
+    here.compare("RGC loses no accuracy with batches of 128 to 2,048", f"held-out error in % after the same samples; {errors(large)}",
+                 f"a large batch leaves few steps. The sparse ones change at most these shares of a compressed layer: {shares}")
 
 
 def main():
