@@ -87,6 +87,34 @@ class Sums(WithShards):
         wanted[-10:] = np.arange(N - 10, N) / 2
         np.testing.assert_array_equal(out, wanted)
 
+    def test_WaitAllInto_WritesUpdatesInTheirOrder(self):
+        session, = self.connect([millrace.Tensor("w", N), millrace.Tensor("v", 3)], select="none", fuse_below=0)
+        waits = [("v", session.push("v", np.array([1, 2, 3], np.float32)), np.zeros(3, np.float16)),
+                 ("w", session.push("w", np.ones(N, np.float32)), np.zeros(N, np.float32))]
+        self.assertEqual(session.try_wait_all_into(waits, timeout=60), 2)
+        np.testing.assert_array_equal(waits[0][2], [1, 2, 3])
+        np.testing.assert_array_equal(waits[1][2], np.ones(N))
+        self.assertEqual(session.try_wait_all_into([]), 0)
+        self.refused("invalid_argument", "handed out", session.try_wait_all_into, waits)
+        self.refused("invalid_argument", "out has 3", session.try_wait_all_into, [("w", 1, np.zeros(3, np.float32))])
+        with self.assertRaises(TypeError):
+            session.try_wait_all_into([("w", "first", np.zeros(N, np.float32))])
+
+    def test_WaitAllInto_ReturnsHowManyWereThereInTime(self):
+        first, second = self.connect([millrace.Tensor("w", N), millrace.Tensor("v", 3)], workers=2, select="none", fuse_below=0)
+        for session in (first, second):
+            session.push("w", np.ones(N, np.float32))
+        first.push("v", np.ones(3, np.float32))
+        waits = [("w", 0, np.zeros(N, np.float32)), ("v", 0, np.zeros(3, np.float32))]
+        done, began = 0, time.monotonic()
+        while done < 1 and time.monotonic() < began + 60:
+            done = first.try_wait_all_into(waits, timeout=0.05)
+        self.assertEqual(done, 1, "worker 1 has not pushed v")
+        np.testing.assert_array_equal(waits[0][2], np.full(N, 2))
+        second.push("v", np.ones(3, np.float32))
+        self.assertEqual(first.try_wait_all_into(waits[1:], timeout=60), 1)
+        np.testing.assert_array_equal(waits[1][2], np.full(3, 2))
+
     def test_SparsePush_TakesIndicesOfEveryType(self):
         session, = self.connect([millrace.Tensor("w", N)], select="none")
         for kind in (np.uint32, np.int32, np.uint64, np.int64):

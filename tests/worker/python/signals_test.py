@@ -64,7 +64,8 @@ class Processes(WithShards):
         self.interrupted('say("ready")\nconnect(2)')
 
     def test_CtrlC_EndsWaitAndPush(self):
-        for call in ('first.wait("w", 0)', 'first.push("w", ones)', 'first.wait_into("w", 0, ones, timeout=None)', "first.finish()"):
+        for call in ('first.wait("w", 0)', 'first.push("w", ones)', 'first.wait_into("w", 0, ones, timeout=None)',
+                     'first.try_wait_all_into([("w", 0, ones)], timeout=None)', "first.finish()"):
             with self.subTest(call=call):
                 self.interrupted(f'first, second = connect_two()\nfirst.push("w", ones)\nsay("ready")\n{call}')
 

@@ -66,6 +66,14 @@ class SlowSession:
         self.clock.now += min(left, timeout)
         return True if left <= timeout else None
 
+    def try_wait_all_into(self, waits, timeout):
+        for done, (place, step, out) in enumerate(waits):
+            began = self.clock.now
+            if self.try_wait_into(place, step, out, timeout) is None:
+                return done
+            timeout -= self.clock.now - began
+        return len(waits)
+
     def pull(self, place, out, timeout):
         self._take(timeout)
 

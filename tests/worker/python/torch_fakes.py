@@ -164,6 +164,9 @@ class Session:
         as_tensor(out).copy_(total / divisor * scale)
         return SimpleNamespace(step=step)
 
+    def try_wait_all_into(self, waits, timeout=0):
+        return next((done for done, wait in enumerate(waits) if self.try_wait_into(*wait, timeout) is None), len(waits))
+
     def try_wait(self, tensor, step, timeout=0):
         """Returns the update in three pieces: of entries, dense, and of entries in the run of both."""
         self._check()

@@ -36,6 +36,9 @@ class TimedSession:
     def try_wait_into(self, tensor, step, out, timeout):
         return True if self._arrived[tensor].wait(timeout) else None
 
+    def try_wait_all_into(self, waits, timeout):
+        return next((done for done, wait in enumerate(waits) if self.try_wait_into(*wait, timeout) is None), len(waits))
+
     def wait_into(self, tensor, step, out, timeout):
         raise AssertionError("the update is late")
 

@@ -143,6 +143,16 @@ class Session:
         record = self._session.wait_into(self._place(tensor), step, out, _seconds(timeout), scale)
         return None if record is None else Filled(*record)
 
+    def try_wait_all_into(self, waits: Sequence[Tuple[TensorKey, int, Any]], timeout: Optional[float] = 0) -> int:
+        """Does the same for several updates, in their order. Returns how many are written; the others may be repeated.
+
+        It takes the interpreter's lock once, not once for each update.
+
+        waits  (tensor, step, out) of each, as wait_into() takes them.
+        Errors  those of wait_into(). Which updates are written is then unknown.
+        """
+        return self._session.wait_all_into([(self._place(tensor), step, out) for tensor, step, out in waits], _seconds(timeout))
+
     def attach_weights(self, tensor: TensorKey, weights: Any, scale: float, apply: str = "on_await") -> None:
         """Attaches weights: from the next update on, weights[i] += scale * sum[i] / denominator.
 

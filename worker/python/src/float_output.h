@@ -33,6 +33,7 @@ class FloatOutput {
     if (!unconverted_) return;
     from_f32(unconverted_->span(), array_.type(), array_.writable());
     copy_counters().bytes_out += array_.count() * sizeof(float);
+    unconverted_.reset();
   }
 
  private:

@@ -3,6 +3,7 @@
 #include <pybind11/stl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -39,6 +40,36 @@ std::shared_ptr<Session> connect(const JobConfig& job, WorkerConfig me, const st
   return or_interrupted(
       [&] { return without_lock([&] { return std::shared_ptr<Session>(Session::connect(job, me, tensors)); }); });
 }
+
+/// Waits for an update and writes it. Called without the interpreter's lock.
+std::optional<TensorUpdate> await_into(Session& session, size_t tensor, uint64_t step, milliseconds limit, double scale,
+                                       FloatOutput& out, FilledUpdate& filled) {
+  auto arrived = session.try_await(tensor, step, limit);
+  if (!arrived) return arrived;
+  if (arrived->pieces.empty()) {
+    refuse("the update of step " + std::to_string(step) +
+           " went into the attached weights on arrival: read them, or "
+           "attach them with apply=\"on_await\"");
+  }
+  filled = fill_update(arrived->pieces, scale, out.floats());
+  out.commit();
+  return arrived;
+}
+
+template <typename Number>
+Number number_of(const py::handle& value) {
+  try {
+    return value.cast<Number>();
+  } catch (const py::cast_error&) {
+    throw py::type_error("a wait's tensor and step are numbers of 0 or more");
+  }
+}
+
+struct AwaitedOutput {
+  size_t tensor;
+  uint64_t step;
+  FloatOutput out;
+};
 
 /// Copies a pair of arrays (indices, values).
 py::object steps_of(const std::optional<PulledSteps>& steps) {
@@ -161,21 +192,37 @@ py::object PythonSession::wait_into(size_t tensor, uint64_t step, py::handle out
   if (!std::isfinite(scale)) throw py::value_error("scale is not finite");
   FilledUpdate filled;
   const auto update = wait_in_slices(timeout_s, [&](milliseconds slice) {
-    return call([&](Session& session) -> std::optional<TensorUpdate> {
-      auto arrived = session.try_await(tensor, step, slice);
-      if (!arrived || arrived->pieces.empty()) return arrived;
-      filled = fill_update(arrived->pieces, scale, output.floats());
-      output.commit();
-      return arrived;
-    });
+    return call([&](Session& session) { return await_into(session, tensor, step, slice, scale, output, filled); });
   });
   if (!update) return py::none();
-  if (update->pieces.empty()) {
-    refuse("the update of step " + std::to_string(step) +
-           " went into the attached weights on arrival: read them, or "
-           "attach them with apply=\"on_await\"");
-  }
   return py::make_tuple(update->step, update->applied, update->replaced, filled.entries, filled.contributors);
+}
+
+size_t PythonSession::wait_all_into(const py::list& waits, double timeout_s) {
+  const Counted counted(calls_);
+  std::vector<AwaitedOutput> awaited;
+  for (const py::handle& wait : waits) {
+    if (!py::isinstance<py::tuple>(wait) || py::len(wait) != 3)
+      throw py::type_error("a wait is a tuple (tensor, step, out)");
+    const auto parts = py::reinterpret_borrow<py::tuple>(wait);
+    awaited.push_back({number_of<size_t>(parts[0]), number_of<uint64_t>(parts[1]), FloatOutput(parts[2], "out")});
+    check_size(awaited.back().tensor, awaited.back().out.count());
+  }
+  size_t done = 0;
+  wait_in_slices(timeout_s, [&](milliseconds slice) {
+    return call([&](Session& session) {
+      const auto end = std::chrono::steady_clock::now() + slice;
+      for (; done < awaited.size(); ++done) {
+        AwaitedOutput& next = awaited[done];
+        const auto left = std::chrono::ceil<milliseconds>(end - std::chrono::steady_clock::now());
+        FilledUpdate filled;
+        if (!await_into(session, next.tensor, next.step, std::max(left, milliseconds(0)), 1.0, next.out, filled))
+          return false;
+      }
+      return true;
+    });
+  });
+  return done;
 }
 
 void PythonSession::attach_weights(size_t tensor, py::handle weights, float scale, const std::string& apply) {
@@ -308,6 +355,7 @@ void bind_session(py::module_& module) {
       .def("ready", &PythonSession::ready, arg("tensor"), arg("step"))
       .def("wait", &PythonSession::wait, arg("tensor"), arg("step"), arg("timeout"))
       .def("wait_into", &PythonSession::wait_into, arg("tensor"), arg("step"), arg("out"), arg("timeout"), arg("scale"))
+      .def("wait_all_into", &PythonSession::wait_all_into, arg("waits"), arg("timeout"))
       .def("attach_weights", &PythonSession::attach_weights, arg("tensor"), arg("weights"), arg("scale"), arg("apply"))
       .def("set_scale", &PythonSession::set_scale, arg("tensor"), arg("scale"))
       .def("steps_applied", &PythonSession::steps_applied, arg("tensor"))

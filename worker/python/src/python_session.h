@@ -44,6 +44,11 @@ class PythonSession {
   bool ready(size_t tensor, uint64_t step);
   pybind11::object wait(size_t tensor, uint64_t step, double timeout_s);
   pybind11::object wait_into(size_t tensor, uint64_t step, pybind11::handle out, double timeout_s, double scale);
+  /// Does the same for several updates, in their order. Returns how many it has written; the time ended it before the
+  /// others. Between two of them it does not ask for the interpreter's lock.
+  ///
+  /// waits    tuples (tensor, step, out).
+  size_t wait_all_into(const pybind11::list& waits, double timeout_s);
 
   void attach_weights(size_t tensor, pybind11::handle weights, float scale, const std::string& apply);
   void set_scale(size_t tensor, float scale);

@@ -128,6 +128,11 @@ class _Wait(NamedTuple):
     late: bool = False  # as Place has it
 
 
+class _BucketWaits(NamedTuple):
+    bucket: Bucket  # of the host's memory
+    waits: list  # (tensor, number, out) of each parameter that is not late
+
+
 class Exchange:
     """Pushes buckets to a session and completes their futures with the updates.
 
@@ -266,12 +271,21 @@ class Exchange:
     def _push_slices(self, step, bucket, transfers):
         if self._loss_scale is not None and bucket is step.buckets[0]:
             self._loss_scale.begin_step()
-        if transfers is None:
-            for at, (name, memory) in enumerate(zip(bucket.layout.names, bucket.layout.memory(bucket.buffer))):
-                self._push(step, bucket, at, name, memory, transfers)
-        else:
+        if transfers is not None:
             for at, (name, values) in enumerate(bucket.slices):
-                self._push(step, bucket, at, name, values, transfers)
+                wait = self._push(step, bucket, at, name, values, transfers)
+                (step.late.append if wait.late else self._queue.put)(wait)
+            return
+        # The waiter gets all of them at once: between two pushes it would ask for the interpreter's lock.
+        waits = []
+        for at, (name, memory) in enumerate(zip(bucket.layout.names, bucket.layout.memory(bucket.buffer))):
+            wait = self._push(step, bucket, at, name, memory, transfers)
+            if wait.late:
+                step.late.append(wait)
+            else:
+                waits.append((wait.tensor, wait.number, wait.out))
+        if waits:
+            self._queue.put(_BucketWaits(bucket, waits))
 
     def _end_pushes(self, step):
         if self._loss_scale is not None:
@@ -286,7 +300,10 @@ class Exchange:
         self._queue.put(step)
 
     def _push(self, step, bucket, at, name, values, transfers):
-        """values: memory of the parameter's part of the bucket, or its tensor; None: look the tensor up."""
+        """Returns the wait for the update.
+
+        values  memory of the parameter's part of the bucket, or its tensor; None: look the tensor up.
+        """
         place = self._places[name]
         if values is None:
             values = bucket.slices[at][1]
@@ -301,11 +318,7 @@ class Exchange:
                 raise
             self._loss_scale.without_gradient(name, bucket.slices[at][1])
             number, host = self._push_with_residual(place, name, values, bucket, at, transfers)
-        wait = _Wait(place.tensor, number, values, bucket, host, place.late)
-        if place.late:
-            step.late.append(wait)
-        else:
-            self._queue.put(wait)
+        return _Wait(place.tensor, number, values, bucket, host, place.late)
 
     def _push_with_residual(self, place, name, values, bucket, at, transfers):
         """Returns the step's number; and of a device's gradient that was copied to the host, the memory for the update."""
@@ -353,7 +366,8 @@ class Exchange:
         return number
 
     def _run(self):
-        self._serve(self._queue, lambda item: self._await_update(item) if isinstance(item, _Wait) else self._finish(item))
+        calls = {_Wait: self._await_update, _BucketWaits: self._await_bucket, _Step: self._finish}
+        self._serve(self._queue, lambda item: calls[type(item)](item))
 
     def _serve(self, items, call):
         """Calls a function with each item, until one is None or the process ends. Errors end the exchange."""
@@ -390,9 +404,25 @@ class Exchange:
         if wait.bucket is not None:
             if not wait.late:
                 wait.bucket.there = self._clock()
-            wait.bucket.missing -= 1
-            if wait.bucket.missing == 0 and self._loss_scale is None:
-                self._complete(wait.bucket)
+            self._arrived(wait.bucket, 1)
+
+    def _await_bucket(self, item):
+        """Awaits the updates of a bucket in the host's memory."""
+        self.raise_error()
+        session, began, left = self._session, time.monotonic(), item.waits
+        limit = Deadline(self._timeout - self._wait_seconds)
+        while left:
+            left = left[session.try_wait_all_into(left, timeout=min(POLL_S, limit.left())):]
+            if left and (not limit.left() or self._ends()):
+                session.wait_into(*left.pop(0), timeout=0)  # its error names the process that the job is blocked on
+        self._wait_seconds += time.monotonic() - began
+        item.bucket.there = self._clock()
+        self._arrived(item.bucket, len(item.waits))
+
+    def _arrived(self, bucket, updates):
+        bucket.missing -= updates
+        if bucket.missing == 0 and self._loss_scale is None:
+            self._complete(bucket)
 
     def _in_time(self, limit, tries, waits, *arguments):
         """Returns the result of a call of the session that waits, in pieces of time. tries, waits: its two forms."""

@@ -315,6 +315,13 @@ class PeerSession:
             timeout = max(0.0, timeout - (time.monotonic() - began))
         return self._sums[tensor].try_wait_into(step, out, timeout)
 
+    def try_wait_all_into(self, waits, timeout=0):
+        deadline = time.monotonic() + timeout
+        for done, (tensor, step, out) in enumerate(waits):
+            if self.try_wait_into(tensor, step, out, max(0.0, deadline - time.monotonic())) is None:
+                return done
+        return len(waits)
+
     def wait_into(self, tensor, step, out, timeout=600.0):
         entries = self.try_wait_into(tensor, step, out, timeout)
         if entries is None:
