@@ -6,5 +6,6 @@ namespace millrace::cuda {
 
 MILLRACE_KERNEL(FillValue);
 MILLRACE_KERNEL(AddFinite);
+MILLRACE_KERNEL(EnterByVelocity);
 
 }  // namespace millrace::cuda

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "kernels/cuda/block_kernel.h"
+#include "kernels/cuda/momentum_shares.h"
 
 /// The kernels of an accumulator, a dense sum: the forms of addition that Bucket's pushes have.
 namespace millrace::cuda {
@@ -71,6 +72,37 @@ struct AddFinite {
     }
     if (is_whole) block.stream4(sums + first, sum);
     if (not_finite != 0) block.add_global(left_out, not_finite);
+  }
+};
+
+/// velocity[i] = kept * velocity[i] + g, where g = scale * gradient[i]; 0 below the least normal magnitude. sums[i]
+/// gets its shares of g and of the velocity. Each product and each sum is rounded.
+struct EnterByVelocity {
+  static constexpr uint32_t kThreads = 256;
+  static constexpr uint32_t kSharedWords = 0;
+  static constexpr uint32_t kLeastNormalKey = 0x0080'0000;
+  const float* gradient;
+  float* velocity;
+  float* sums;
+  uint64_t count;
+  MomentumShares shares;
+  float scale;
+
+  template <class Block>
+  MILLRACE_DEVICE void operator()(Block& block) const {
+    block.step([&](auto t) {
+      for (uint64_t i = uint64_t{block.index()} * kThreads + t.rank; i < count;
+           i += uint64_t{block.blocks()} * kThreads) {
+        const float scaled = scale == 1.0F ? gradient[i] : scale * gradient[i];
+        const float kept = shares.kept * velocity[i];
+        const float moved = kept + scaled;
+        const float next = key_of(moved) < kLeastNormalKey ? 0.0F : moved;
+        const float direct = shares.of_gradient * scaled;
+        const float entering = direct + shares.of_velocity * next;
+        velocity[i] = next;
+        sums[i] += entering;
+      }
+    });
   }
 };
 

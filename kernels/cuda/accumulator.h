@@ -87,6 +87,28 @@ class Accumulator {
     return queue_->finish();
   }
 
+  /// Lets scale * gradient enter by a velocity: the velocity takes the product, and the sum the shares of both
+  /// (EnterByVelocity). Gradient and velocity have this dimension and this queue.
+  ///
+  /// Cost     three reads and two writes. Waits for the queue.
+  Status enter(const Accumulator& gradient, float scale, Accumulator& velocity, const MomentumShares& shares) {
+    const EnterByVelocity enter{gradient.values(), velocity.sum_.data(), sum_.data(), dimension_, shares, scale};
+    queue_->launch(enter, filling_blocks());
+    return queue_->finish();
+  }
+
+  /// Sets the values at the indices to 0. They differ.
+  ///
+  /// Cost     4 bytes an index over the bus. Waits for the queue.
+  Status clear_at(IndexSpan indices) {
+    if (indices.empty()) return {};
+    auto positions = queue_->template allocate<uint32_t>(indices.size());
+    auto values = queue_->template allocate<float>(indices.size());
+    queue_->upload(positions.data(), indices);
+    take(*queue_, sum_.data(), positions.data(), indices.size(), values.data());
+    return queue_->finish();
+  }
+
   /// Selects the k entries of largest magnitude, without zeros: as top_k() of kernels/cuda.
   Result<Positions<Queue>> select_top_k(uint64_t k) const {
     return top_k(*queue_, values(), dimension_, k, Zeros::kSkipped);
@@ -128,11 +150,7 @@ class Accumulator {
   }
 
   /// Enqueues that all values are taken out. -0 is the sum of nothing: -0 + x is x for every x, and 0 + -0 would be 0.
-  void forget() {
-    const uint64_t blocks = (dimension_ + FillValue::kThreads - 1) / FillValue::kThreads;
-    queue_->launch(FillValue{sum_.data(), dimension_, -0.0F},
-                   std::min<uint64_t>(blocks, queue_->filling_blocks(FillValue::kThreads)));
-  }
+  void forget() { queue_->launch(FillValue{sum_.data(), dimension_, -0.0F}, filling_blocks()); }
 
   /// Takes out the entries in [begin, end) that are not 0, indices local to begin; sparse, in the host's memory.
   ///
@@ -194,6 +212,13 @@ class Accumulator {
   }
 
  private:
+  /// Returns the blocks of a kernel that loops over the sum.
+  uint64_t filling_blocks() const {
+    static_assert(FillValue::kThreads == EnterByVelocity::kThreads);
+    const uint64_t blocks = (dimension_ + FillValue::kThreads - 1) / FillValue::kThreads;
+    return std::min<uint64_t>(blocks, queue_->filling_blocks(FillValue::kThreads));
+  }
+
   Queue* queue_;
   uint64_t dimension_;
   MemoryOf<Queue, float> sum_;

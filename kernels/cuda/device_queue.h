@@ -150,6 +150,10 @@ class DeviceQueue {
   ///
   /// Errors  also limit_exceeded: no pinned memory. So copies of a queue need no memory.
   static Result<std::unique_ptr<DeviceQueue>> of_pool(std::shared_ptr<DevicePool> pool, uint64_t keeps);
+  /// Raises the pool's limit further while the queue lives. Where that fails, the pool returns more to the device.
+  void keep_more(uint64_t bytes) {
+    if (pool_->keep_more(bytes)) keeps_ += bytes;
+  }
   ~DeviceQueue();
   DeviceQueue(const DeviceQueue&) = delete;
   DeviceQueue& operator=(const DeviceQueue&) = delete;

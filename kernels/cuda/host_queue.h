@@ -94,6 +94,7 @@ class HostQueue {
     return fail(ErrorCode::kInvalidArgument, "host queue: no stream");
   }
   Status status() const { return shortage_; }
+  void keep_more(uint64_t) const {}
   int device() const { return device_; }
   int on_its_device() const { return 0; }
   Status finish() {

@@ -33,8 +33,8 @@ struct DeviceUse {
 
 /// Holds a session's memory on CUDA devices: one pool a device.
 ///
-/// Memory   a pool keeps twice the bytes of its residuals, and kScratchKept. Memory beyond goes back to the device. Of
-///          the host: 1 MiB of pinned memory a tensor.
+/// Memory   a pool keeps 8 bytes an index of its residuals, 16 with momentum, and kScratchKept. Memory beyond goes back
+///          to the device. Of the host: 1 MiB of pinned memory a tensor.
 /// Threads  any.
 class DevicePools {
  public:

@@ -88,6 +88,34 @@ class AccumulatorPair {
     compare();
   }
 
+  /// A gradient enters by a velocity: value by value, as the host's Velocity computes it.
+  void enter(std::span<const float> gradient, float scale, AccumulatorPair& velocity, const MomentumShares& shares) {
+    Accumulator<Queue> staged(queue_, gradient.size());
+    const Array<Queue> array(queue_, gradient, 0);
+    ASSERT_TRUE(staged.add(array.data, 1, NonFiniteValues::kRefused).has_value());
+    ASSERT_TRUE(under_test_.enter(staged, scale, velocity.under_test_, shares).has_value());
+    for (AccumulatorPair* pair : {this, &velocity}) pair->host_.make_dense();
+    for (size_t i = 0; i < gradient.size(); ++i) {
+      const float scaled = scale * gradient[i];
+      const float kept = shares.kept * velocity.host_.values()[i];
+      const float moved = kept + scaled;
+      const float next = std::abs(moved) < std::numeric_limits<float>::min() ? 0.0F : moved;
+      const float direct = shares.of_gradient * scaled;
+      const float late = shares.of_velocity * next;
+      velocity.host_.values()[i] = next;
+      host_.values()[i] += direct + late;
+    }
+    compare();
+    velocity.compare();
+  }
+
+  void clear_at(const IndexBuffer& indices) {
+    ASSERT_TRUE(under_test_.clear_at(indices).has_value());
+    host_.make_dense();
+    for (const uint32_t index : indices) host_.values()[index] = 0;
+    compare();
+  }
+
   void take_range(uint64_t begin, uint64_t end) {
     const auto taken = under_test_.take_range(begin, end);
     ASSERT_TRUE(taken.has_value()) << taken.error().message;
@@ -228,6 +256,30 @@ TYPED_TEST(CudaAccumulator, NothingIsSelectedFromZerosOrAboveTheLargest) {
     EXPECT_EQ(none->count, 0);
     EXPECT_EQ(sum.take_at(*none).value().count(), 0);
     EXPECT_EQ(sum.select_at_least(-1).error().code, ErrorCode::kInvalidArgument);
+  }
+}
+
+TYPED_TEST(CudaAccumulator, GradientsEnterByAVelocityAsOnTheHost) {
+  const MomentumShares rules[] = {{0.9F, 0, 1}, {0.9F, 1, 0.9F}, {0.5F, 1, 1}};  // as Velocity has them
+  for (const uint64_t dimension : {1, 255, 4099}) {
+    for (const auto& queue : TypeParam::queues()) {
+      for (const MomentumShares& shares : rules) {
+        AccumulatorPair sum(*queue, dimension);
+        AccumulatorPair velocity(*queue, dimension);
+        for (int step = 0; step < 6; ++step) {
+          const auto pattern = step == 2   ? testing::Pattern::kAllZero
+                               : step == 4 ? testing::Pattern::kDenormal
+                                           : testing::Pattern::kGaussian;
+          const float scale = step % 2 == 0 ? 1.0F : 0.7F;
+          sum.enter(testing::values_of(pattern, dimension, static_cast<uint64_t>(step)), scale, velocity, shares);
+          IndexBuffer masked;
+          for (uint32_t index = static_cast<uint32_t>(step); index < dimension; index += 7) masked.push_back(index);
+          velocity.clear_at(masked);
+          sum.take_selected({.selection = SelectionId::kTopK, .k = dimension / 100 + 1});
+          if (::testing::Test::HasFatalFailure()) return;
+        }
+      }
+    }
   }
 }
 

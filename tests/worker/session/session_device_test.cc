@@ -207,6 +207,18 @@ class FailsLater final : public worker::DeviceResidual {
   Result<Buffer<float>> read_at(IndexSpan indices) const override { return works_->read_at(indices); }
   Result<double> norm() const override { return works_->norm(); }
   Result<Stream> copy(const worker::DeviceGradient& gradient) const override { return works_->copy(gradient); }
+  Result<uint64_t> stage(const worker::DeviceGradient& gradient, float weight, protocol::NonFinite rule) override {
+    return works_->stage(gradient, weight, rule);
+  }
+  Status stage(const StreamView& gradient) override { return works_->stage(gradient); }
+  Result<double> squares(const worker::DeviceGradient& gradient) override { return works_->squares(gradient); }
+  Status enter(float scale, const cuda::MomentumShares& shares) override { return works_->enter(scale, shares); }
+  Status enter(float scale) override { return works_->enter(scale); }
+  Result<Stream> copy_staged() const override { return works_->copy_staged(); }
+  Status add_velocity(const StreamView& stream) override { return works_->add_velocity(stream); }
+  Status end_velocity(IndexSpan indices) override { return works_->end_velocity(indices); }
+  Result<Stream> copy_velocity() const override { return works_->copy_velocity(); }
+  void forget_velocity() override { works_->forget_velocity(); }
   void forget() override { works_->forget(); }
   Retained retained() const override { return works_->retained(); }
   Status restore_retained(std::span<const uint64_t> numbers) override { return works_->restore_retained(numbers); }

@@ -32,11 +32,13 @@ Bucket::Bucket(const protocol::JobSpec& spec, const protocol::BucketLayout& layo
       dimension_(layout.dimension),
       codec_(layout.codec_up),
       parts_(parts.begin(), parts.end()),
+      velocity_(spec.momentum.momentum == protocol::Momentum::kNone
+                    ? std::nullopt
+                    : std::optional<Velocity>(std::in_place, spec.momentum, layout.dimension)),
       update_(layout.reselect.reselect == protocol::Reselect::kNone ? protocol::UpdateCarries::kWholeSum
                                                                     : protocol::UpdateCarries::kReselected),
-      residual_(layout.select, layout.dimension),
+      residual_(layout.select, layout.dimension, velocity_ ? &*velocity_ : nullptr),
       ledger_(spec, parts, observer) {
-  if (spec_.momentum.momentum != protocol::Momentum::kNone) velocity_.emplace(spec_.momentum, dimension_);
   if (spec_.reproducible && spec_.path == protocol::Path::kServer) grid_.emplace(spec_, parts_);
   selected_ = Stream::empty(dimension_);
   coded_.assign(parts_.size(), 1);
@@ -99,7 +101,7 @@ Status Bucket::select(uint64_t step_of_job, float clip, uint64_t draws) {
   steps_ = step + 1;
   const auto values = staged_alone() ? ResidualSum::Values::kKnownFinite : ResidualSum::Values::kUnknown;
   if (enters_in_select()) {
-    let_enter(clip);
+    if (auto entered = let_enter(clip); !entered) return entered;
   } else {
     take_staged();
   }

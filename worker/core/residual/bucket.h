@@ -261,7 +261,8 @@ class Bucket {
   /// Joins the streams of fused tensors' slots.
   void take_staged();
   Stream join_staged();
-  void let_enter(float clip);
+  Status let_enter(float clip);
+  Status let_enter_there(Stream&& gradient, float clip);
   /// Says whether gradients enter in select(), not in their slots.
   bool enters_in_select() const { return velocity_.has_value() || spec_.clip != 0; }
   /// Says whether a slot adds to the residual itself.

@@ -38,12 +38,11 @@ Status Bucket::may_be_on_device() const {
                 "a gradient in a device's memory cannot be pushed here: " + why +
                     ". Tensors of their own (fuse_below) can be pushed so that select by topk, trimmed, radix, "
                     "threshold, threshold_reuse, binary_search, sampled, gaussian or bucket_topk (buckets of up to "
-                    "4,096 entries, 256 of them selected), without alternating signs, "
-                    "momentum, clipping, unbiased, audit and Bloom filters");
+                    "4,096 entries, 256 of them selected), without alternating signs, unbiased, audit and Bloom "
+                    "filters");
   };
   if (slots_.size() != 1) return refuse("the tensor is fused with others");
   if (!device_selects(residual_.spec(), dimension_)) return refuse("selection " + why_not_selected(residual_.spec()));
-  if (enters_in_select()) return refuse(velocity_ ? "the job has momentum" : "the job clips gradients");
   if (spec_.unbiased) return refuse("the job is unbiased");
   if (spec_.audit) return refuse("the job audits");
   if (!find_index_codec(codec_.index)->lossless()) return refuse("the index code adds entries of the residual");
@@ -65,14 +64,21 @@ Status PushSlot::add_device(const DeviceGradient& gradient, float weight, const 
   if (auto moved = bucket_.residual_.move_to_device(make); !moved) return moved;
   // For the observer of a test: no program has one.
   Result<Stream> seen = Stream{};
-  if (bucket_.ledger_.is_observed()) seen = bucket_.residual_.copy(gradient);
+  const bool enters_now = !bucket_.enters_in_select();
+  if (enters_now && bucket_.ledger_.is_observed()) seen = bucket_.residual_.copy(gradient);
   if (!seen) return std::unexpected(seen.error());
-  const auto left_out = bucket_.residual_.add(gradient, weight, bucket_.spec_.non_finite);
+  const bool clips = bucket_.spec_.clip != 0;
+  const auto squares = clips ? bucket_.residual_.squares(gradient) : Result<double>(0);
+  if (!squares) return std::unexpected(squares.error());
+  const auto rule = bucket_.spec_.non_finite;
+  const auto left_out =
+      enters_now ? bucket_.residual_.add(gradient, weight, rule) : bucket_.residual_.stage(gradient, weight, rule);
   if (!left_out) return std::unexpected(left_out.error());
-  if (bucket_.ledger_.is_observed()) {
+  if (enters_now && bucket_.ledger_.is_observed()) {
     for (float& value : seen->values) value = std::isfinite(value) ? value : 0;
     bucket_.ledger_.enter(offset_, seen->view(), weight);
   }
+  squared_norm_ = *squares;
   weight_ = weight;
   filled_ = true;
   non_finite_dropped_ += *left_out;

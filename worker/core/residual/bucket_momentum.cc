@@ -5,19 +5,13 @@
 #include "kernels/reduce/reduce.h"
 #include "protocol/job/step_sends.h"
 #include "worker/core/residual/bucket.h"
+#include "worker/core/residual/local_clip.h"
 
 /// Momentum and clipping: select() computes the values of a gradient that enter the residual.
 namespace millrace::worker {
-namespace {
 
-void scale(Stream& stream, float factor) {
-  if (factor == 1) return;
-  for (float& value : stream.values) value *= factor;
-}
-
-}  // namespace
-
-void Bucket::let_enter(float clip) {
+Status Bucket::let_enter(float clip) {
+  if (!residual_.is_on_host()) return let_enter_there(residual_.has_staged() ? Stream{} : join_staged(), clip);
   Stream entering = join_staged();
   scale(entering, clip);
   if (velocity_) entering = velocity_->enter(std::move(entering));
@@ -29,6 +23,19 @@ void Bucket::let_enter(float clip) {
     }
   }
   add_to_residual(std::move(entering));
+  return {};
+}
+
+/// gradient  of the host, where none is staged on the device.
+Status Bucket::let_enter_there(Stream&& gradient, float clip) {
+  if (ledger_.is_observed()) {  // for the observer of a test: no program has one
+    auto copied = residual_.has_staged() ? residual_.copy_staged() : Result<Stream>(gradient);
+    if (!copied) return std::unexpected(copied.error());
+    scale(*copied, clip);
+    const Stream entering = velocity_ ? velocity_->on_host().enter(std::move(*copied)) : std::move(*copied);
+    ledger_.enter(slots_[0]->offset_, entering.view(), 1);
+  }
+  return residual_.enter(std::move(gradient), clip);
 }
 
 bool Bucket::masks(uint64_t step) const {
@@ -42,8 +49,12 @@ void Bucket::mask_applied(size_t at, uint64_t step, const SharedStream& sent, co
 
 BucketState Bucket::state(float clip) const {
   BucketState state{residual(), std::nullopt};
-  std::optional<Velocity> velocity = velocity_;
+  std::optional<Velocity> velocity;
+  if (velocity_) velocity.emplace(velocity_->on_host());
   std::vector<Stream> staged;
+  if (residual_.has_staged()) {
+    if (auto copied = residual_.copy_staged()) staged.push_back(std::move(*copied));
+  }
   for (const auto& slot : slots_) {
     if (!enters_in_select() || slot->staged_.dimension == 0) continue;
     staged.push_back(rebased(slot->staged_.view(), slot->offset_, dimension_));

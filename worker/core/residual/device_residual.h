@@ -8,6 +8,7 @@
 #include "kernels/base/buffer.h"
 #include "kernels/base/result.h"
 #include "kernels/base/retained.h"
+#include "kernels/cuda/momentum_shares.h"
 #include "kernels/select/select.h"
 #include "kernels/stream/stream.h"
 #include "protocol/job/job_spec.h"
@@ -26,7 +27,7 @@ struct DeviceGradient {
 /// the rules and the accounts, as for a sum in the host's memory.
 ///
 /// Errors   after an error of the device every later call that returns a status returns it, and the sum is lost. A
-///          shortage of memory there is limit_exceeded, of any call but copy(): it changes nothing, and the next call
+///          shortage of memory there is limit_exceeded, of any call but copies: it changes nothing, and the next call
 ///          works.
 /// Threads  one at a time; its owner is that of the bucket's residual.
 class DeviceResidual {
@@ -53,6 +54,29 @@ class DeviceResidual {
   virtual Result<double> norm() const = 0;
   /// Copies a gradient of the device to the host; dense.
   virtual Result<Stream> copy(const DeviceGradient& gradient) const = 0;
+
+  // --- momentum and clipping: a gradient is staged, and enters when the step selects. Velocity has the rules.
+
+  /// Returns the sum of the squares of a gradient's finite values: the bits of squared_norm_of().
+  virtual Result<double> squares(const DeviceGradient& gradient) = 0;
+  /// Copies weight * gradient, in place of the gradient that was staged before. Otherwise as add().
+  virtual Result<uint64_t> stage(const DeviceGradient& gradient, float weight, protocol::NonFinite rule) = 0;
+  /// Does the same with a gradient of the host.
+  virtual Status stage(const StreamView& gradient) = 0;
+  /// Lets scale times the staged gradient enter the sum, by the velocity or without one. REQUIRES: there is one.
+  virtual Status enter(float scale, const cuda::MomentumShares& shares) = 0;
+  virtual Status enter(float scale) = 0;
+  /// Copies the staged gradient to the host; dense.
+  virtual Result<Stream> copy_staged() const = 0;
+  /// Adds a stream of the host to the velocity, which begins with zeros.
+  virtual Status add_velocity(const StreamView& stream) = 0;
+  /// Sets the velocity to 0 at the indices. They differ.
+  virtual Status end_velocity(IndexSpan indices) = 0;
+  /// Copies the velocity to the host; dense. This call and the next one: REQUIRES that add_velocity() was called.
+  virtual Result<Stream> copy_velocity() const = 0;
+  /// Sets the velocity to zeros.
+  virtual void forget_velocity() = 0;
+
   /// Takes all values out.
   virtual void forget() = 0;
   /// Return and replace the state of the selection, as Selector does: numbers of the host's selector of the same

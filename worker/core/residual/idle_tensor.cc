@@ -18,7 +18,10 @@ Status IdleTensor::restore(Stream&& residual, const StreamView& velocity) const 
   Velocity* const own = bucket->velocity();
   if (velocity.count() > 0 && own == nullptr)
     return fail(ErrorCode::kInvalidArgument, "the job has no momentum: it takes no velocity");
-  if (velocity.count() > 0) own->add(rebased(velocity, slot->offset(), bucket->dimension()).view());
+  if (velocity.count() > 0) {
+    const Stream entries = rebased(velocity, slot->offset(), bucket->dimension());
+    if (auto added = bucket->residual_.add_velocity(entries.view()); !added) return added;
+  }
   if (residual.count() > 0) slot->restore(residual.view());
   return {};
 }

@@ -22,7 +22,7 @@ struct IdleTensor {
   Stream take_velocity() const;
   /// Adds entries to the residual, as if they had entered without momentum, and to the velocity. Both sparse.
   ///
-  /// Errors   invalid_argument: a velocity in a job without momentum. Nothing is restored then.
+  /// Errors   invalid_argument: a velocity in a job without momentum. Nothing is restored then. Those of a device.
   Status restore(Stream&& residual, const StreamView& velocity) const;
 
   /// Returns the state of the tensor's bucket beside residual and velocity that later steps depend on. It is of steps,

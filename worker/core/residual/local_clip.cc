@@ -4,13 +4,21 @@
 #include <numeric>
 
 #include "kernels/base/check.h"
+#include "kernels/magnitude/tail_sums.h"
 
 namespace millrace::worker {
 
 double squared_norm_of(std::span<const float> values) {
-  double sum = 0;
-  for (const float value : values) sum += static_cast<double>(value) * static_cast<double>(value);
-  return sum;
+  const TailSums sums = tail_sums(values, kInfinityKey);
+  if (sums.above == 0) return sums.squares;
+  double all = 0;
+  for (const float value : values) all += static_cast<double>(value) * static_cast<double>(value);
+  return all;
+}
+
+void scale(Stream& stream, float factor) {
+  if (factor == 1) return;
+  for (float& value : stream.values) value *= factor;
 }
 
 LocalClip::LocalClip(const protocol::JobSpec& spec) : tensors_(spec.tensors.size()) {

@@ -6,12 +6,17 @@
 #include <span>
 #include <vector>
 
+#include "kernels/stream/stream.h"
 #include "protocol/job/job_spec.h"
 
 namespace millrace::worker {
 
-/// Returns the sum of the squares, added up in order: the same bits on every path.
+/// Returns the sum of the squares, in the order of tail_sums(): the same bits on every path and device. NaN or
+/// infinity, where a value is.
 double squared_norm_of(std::span<const float> values);
+
+/// Multiplies the values.
+void scale(Stream& stream, float factor);
 
 /// Clips locally: scales the gradients of one push of all tensors together to an L2 norm of clip / sqrt(N) at most. N
 /// is the number of workers that a step expects. So a push enters only when every tensor has been pushed.

@@ -34,14 +34,15 @@ size_t find_from(IndexSpan indices, size_t from, uint64_t index) {
 }  // namespace
 
 Velocity::Velocity(const protocol::MomentumSpec& spec, uint64_t dimension)
-    : factor_(static_cast<float>(spec.factor)), velocity_(Stream::empty(dimension)) {
+    : shares_{.kept = static_cast<float>(spec.factor)}, velocity_(Stream::empty(dimension)) {
   const bool looks_ahead = spec.momentum == protocol::Momentum::kNesterov;
-  if (looks_ahead || spec.momentum == protocol::Momentum::kNesterovPrinted) gradient_share_ = 1;
-  if (looks_ahead) velocity_share_ = factor_;
+  if (looks_ahead || spec.momentum == protocol::Momentum::kNesterovPrinted) shares_.of_gradient = 1;
+  if (looks_ahead) shares_.of_velocity = shares_.kept;
 }
 
 Stream Velocity::enter(Stream&& gradient) {
-  MILLRACE_CHECK(gradient.dimension == velocity_.dimension, gradient.dimension, velocity_.dimension);
+  MILLRACE_CHECK(there_ == nullptr && gradient.dimension == velocity_.dimension, gradient.dimension,
+                 velocity_.dimension);
   while (resolve_one_deferred()) {
   }
   if (!velocity_.dense && (gradient.dense || velocity_.count() >= dense_from_count(velocity_.dimension))) {
@@ -50,12 +51,40 @@ Stream Velocity::enter(Stream&& gradient) {
   return velocity_.dense ? enter_dense(std::move(gradient)) : enter_sparse(gradient);
 }
 
+Status Velocity::move_to(DeviceResidual& there) {
+  if (there_ != nullptr) return {};
+  if (auto moved = there.add_velocity(velocity_.view()); !moved) return moved;
+  velocity_ = Stream::empty(velocity_.dimension);
+  there_ = &there;
+  return {};
+}
+
+Status Velocity::enter_there(float scale) {
+  if (auto masked = resolve_all(); !masked) return masked;
+  return there_->enter(scale, shares_);
+}
+
+Status Velocity::leave_device() {
+  if (there_ == nullptr) return {};
+  auto all = there_->copy_velocity();
+  if (!all) return std::unexpected(all.error());
+  velocity_ = std::move(*all);
+  there_ = nullptr;
+  return {};
+}
+
+Velocity Velocity::on_host() const {
+  Velocity copied = *this;
+  if (copied.there_ != nullptr && !copied.leave_device()) copied.there_ = nullptr;
+  return copied;
+}
+
 Stream Velocity::enter_dense(Stream&& gradient) {
   Stream entering = gradient.dense ? std::move(gradient) : to_dense(gradient.view());
   for (size_t i = 0; i < velocity_.values.size(); ++i) {
-    const float next = next_velocity(factor_, velocity_.values[i], entering.values[i]);
+    const float next = next_velocity(shares_.kept, velocity_.values[i], entering.values[i]);
     velocity_.values[i] = next;
-    entering.values[i] = gradient_share_ * entering.values[i] + velocity_share_ * next;
+    entering.values[i] = shares_.of_gradient * entering.values[i] + shares_.of_velocity * next;
   }
   return entering;
 }
@@ -64,9 +93,9 @@ Stream Velocity::enter_sparse(const Stream& gradient) {
   Stream next = Stream::empty(velocity_.dimension);
   Stream entering = Stream::empty(velocity_.dimension);
   const auto take = [&](uint32_t index, float velocity, float value) {
-    const float moved = next_velocity(factor_, velocity, value);
+    const float moved = next_velocity(shares_.kept, velocity, value);
     append(next, index, moved);
-    append(entering, index, gradient_share_ * value + velocity_share_ * moved);
+    append(entering, index, shares_.of_gradient * value + shares_.of_velocity * moved);
   };
   size_t had = 0;
   size_t new_one = 0;
@@ -95,16 +124,28 @@ void Velocity::applied(uint64_t begin, const SharedStream& sent, const SharedStr
 }
 
 bool Velocity::resolve_one_deferred() {
-  if (masks_.empty()) return false;
+  // A device's queue belongs to the thread that pushes until the step selects.
+  if (there_ != nullptr || masks_.empty()) return false;
   end(velocity_, masks_.front());
   masks_.pop_front();
   return true;
 }
 
-void Velocity::end(Stream& velocity, const Mask& mask) {
+Status Velocity::resolve_all() {
+  while (resolve_one_deferred()) {
+  }
+  for (; !masks_.empty(); masks_.pop_front()) {
+    IndexBuffer ended;
+    for_each(masks_.front(), [&ended](uint64_t index) { ended.push_back(static_cast<uint32_t>(index)); });
+    if (auto done = there_->end_velocity(ended); !done) return done;
+  }
+  return {};
+}
+
+template <typename Call>
+void Velocity::for_each(const Mask& mask, Call&& call) {
   const StreamView& sent = mask.sent.view;
   size_t in_carried = 0;
-  size_t in_velocity = 0;
   for (size_t i = 0; i < sent.values.size(); ++i) {
     if (sent.values[i] == 0) continue;  // of a dense stream not selected; of a quantizer, nothing was applied
     const uint64_t local = sent.dense ? i : sent.indices[i];
@@ -114,18 +155,28 @@ void Velocity::end(Stream& velocity, const Mask& mask) {
       if (in_carried == carried.size()) return;
       if (carried[in_carried] != local) continue;
     }
-    const uint64_t index = mask.begin + local;
-    if (velocity.dense) {
-      velocity.values[index] = 0;
-      continue;
-    }
-    in_velocity = find_from(velocity.indices, in_velocity, index);
-    if (in_velocity == velocity.indices.size()) return;
-    if (velocity.indices[in_velocity] == index) velocity.values[in_velocity] = 0;
+    call(mask.begin + local);
   }
 }
 
+void Velocity::end(Stream& velocity, const Mask& mask) {
+  if (velocity.dense) return for_each(mask, [&](uint64_t index) { velocity.values[index] = 0; });
+  size_t at = 0;
+  for_each(mask, [&](uint64_t index) {
+    at = find_from(velocity.indices, at, index);
+    if (at < velocity.indices.size() && velocity.indices[at] == index) velocity.values[at] = 0;
+  });
+}
+
 Stream Velocity::take(uint64_t begin, uint64_t end) {
+  if (there_ != nullptr) {
+    // Of a tensor alone in its bucket: all of it. Masks on the device might find no memory there.
+    MILLRACE_CHECK(begin == 0 && end == velocity_.dimension, begin, end);
+    Stream all = values();
+    masks_.clear();
+    there_->forget_velocity();
+    return all.dense ? to_sparse(all.view()) : all;
+  }
   while (resolve_one_deferred()) {
   }
   Stream taken = slice_of(velocity_.view(), begin, end);
@@ -144,16 +195,21 @@ Stream Velocity::take(uint64_t begin, uint64_t end) {
   return taken;
 }
 
-void Velocity::add(const StreamView& entries) {
-  while (resolve_one_deferred()) {
+Status Velocity::add(const StreamView& entries) {
+  if (auto masked = resolve_all(); !masked) return masked;
+  if (there_ != nullptr) return there_->add_velocity(entries);
+  if (velocity_.dense) {
+    add_scaled(velocity_.values, entries, 1);
+    return {};
   }
-  if (velocity_.dense) return add_scaled(velocity_.values, entries, 1);
   auto sum = sum_two(velocity_.view(), entries);
   MILLRACE_CHECK(sum.has_value(), entries.dimension);
   velocity_ = std::move(*sum);
+  return {};
 }
 
 Stream Velocity::values() const {
+  if (there_ != nullptr) return on_host().values();
   Stream masked = velocity_;
   for (const Mask& mask : masks_) end(masked, mask);
   if (masked.dense) return masked;

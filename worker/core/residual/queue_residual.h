@@ -7,6 +7,7 @@
 
 #include "kernels/cuda/accumulator.h"
 #include "kernels/cuda/selector.h"
+#include "kernels/cuda/tail_sums.h"
 #include "worker/core/residual/device_residual.h"
 
 namespace millrace::worker {
@@ -19,16 +20,9 @@ class QueueResidual final : public DeviceResidual {
       : queue_(std::move(queue)), sum_(*queue_, dimension), selector_(spec, dimension) {}
 
   Result<uint64_t> add(const DeviceGradient& gradient, float weight, protocol::NonFinite rule) override {
-    if (gradient.device != queue_->device()) {
-      return fail(ErrorCode::kInvalidArgument, "the tensor's residual is on device " +
-                                                   std::to_string(queue_->device()) + ", this gradient on device " +
-                                                   std::to_string(gradient.device));
-    }
+    if (auto ours = is_of_this_device(gradient); !ours) return std::unexpected(ours.error());
     [[maybe_unused]] const auto here = queue_->on_its_device();
-    if (auto waits = queue_->wait_for_stream(gradient.stream); !waits) return std::unexpected(waits.error());
-    return sum_.add(
-        gradient.values, weight,
-        rule == protocol::NonFinite::kRefuse ? cuda::NonFiniteValues::kRefused : cuda::NonFiniteValues::kLeftOut);
+    return add_to(sum_, gradient, weight, rule);
   }
 
   Status add(const StreamView& stream, uint64_t begin) override {
@@ -43,10 +37,7 @@ class QueueResidual final : public DeviceResidual {
     return sum_.take_at(*selected, std::move(arrays));
   }
 
-  Result<Stream> copy() const override {
-    [[maybe_unused]] const auto here = queue_->on_its_device();
-    return sum_.read(0, sum_.dimension());
-  }
+  Result<Stream> copy() const override { return copy_of(sum_); }
 
   Result<Buffer<float>> read_at(IndexSpan indices) const override {
     [[maybe_unused]] const auto here = queue_->on_its_device();
@@ -68,6 +59,60 @@ class QueueResidual final : public DeviceResidual {
     return copied;
   }
 
+  Result<uint64_t> stage(const DeviceGradient& gradient, float weight, protocol::NonFinite rule) override {
+    if (auto ours = is_of_this_device(gradient); !ours) return std::unexpected(ours.error());
+    [[maybe_unused]] const auto here = queue_->on_its_device();
+    if (auto there = make(staged_); !there) return std::unexpected(there.error());
+    staged_->forget();
+    return add_to(*staged_, gradient, weight, rule);
+  }
+
+  Status stage(const StreamView& gradient) override {
+    [[maybe_unused]] const auto here = queue_->on_its_device();
+    if (auto there = make(staged_); !there) return there;
+    staged_->forget();
+    return staged_->add(gradient);
+  }
+
+  Result<double> squares(const DeviceGradient& gradient) override {
+    if (auto ours = is_of_this_device(gradient); !ours) return std::unexpected(ours.error());
+    [[maybe_unused]] const auto here = queue_->on_its_device();
+    if (auto waits = queue_->wait_for_stream(gradient.stream); !waits) return std::unexpected(waits.error());
+    const auto sums = cuda::tail_sums(*queue_, gradient.values, gradient.count, kInfinityKey);
+    return sums ? Result<double>(sums->squares) : std::unexpected(sums.error());
+  }
+
+  Status enter(float scale, const cuda::MomentumShares& shares) override {
+    [[maybe_unused]] const auto here = queue_->on_its_device();
+    return sum_.enter(*staged_, scale, *velocity_, shares);
+  }
+
+  Status enter(float scale) override {
+    [[maybe_unused]] const auto here = queue_->on_its_device();
+    const auto added = sum_.add(staged_->values(), scale, cuda::NonFiniteValues::kRefused);
+    return added ? Status() : std::unexpected(added.error());
+  }
+
+  Result<Stream> copy_staged() const override { return copy_of(*staged_); }
+
+  Status add_velocity(const StreamView& stream) override {
+    [[maybe_unused]] const auto here = queue_->on_its_device();
+    if (auto there = make(velocity_); !there) return there;
+    return stream.count() == 0 ? Status() : velocity_->add(stream);
+  }
+
+  Status end_velocity(IndexSpan indices) override {
+    [[maybe_unused]] const auto here = queue_->on_its_device();
+    return velocity_->clear_at(indices);
+  }
+
+  Result<Stream> copy_velocity() const override { return copy_of(*velocity_); }
+
+  void forget_velocity() override {
+    [[maybe_unused]] const auto here = queue_->on_its_device();
+    velocity_->forget();
+  }
+
   void forget() override {
     [[maybe_unused]] const auto here = queue_->on_its_device();
     sum_.forget();
@@ -79,8 +124,37 @@ class QueueResidual final : public DeviceResidual {
   Status status() const override { return queue_->status(); }
 
  private:
-  std::unique_ptr<Queue> queue_;  ///< before the sum, whose memory is the queue's
-  cuda::Accumulator<Queue> sum_;
+  using Sum = cuda::Accumulator<Queue>;
+
+  Status is_of_this_device(const DeviceGradient& gradient) const {
+    if (gradient.device == queue_->device()) return {};
+    return fail(ErrorCode::kInvalidArgument, "the tensor's residual is on device " + std::to_string(queue_->device()) +
+                                                 ", this gradient on device " + std::to_string(gradient.device));
+  }
+  Result<uint64_t> add_to(Sum& sum, const DeviceGradient& gradient, float weight, protocol::NonFinite rule) {
+    if (auto waits = queue_->wait_for_stream(gradient.stream); !waits) return std::unexpected(waits.error());
+    const bool refuses = rule == protocol::NonFinite::kRefuse;
+    return sum.add(gradient.values, weight,
+                   refuses ? cuda::NonFiniteValues::kRefused : cuda::NonFiniteValues::kLeftOut);
+  }
+  /// Makes an array of zeros, if there is none.
+  Status make(std::unique_ptr<Sum>& sum) {
+    if (sum) return {};
+    auto made = std::make_unique<Sum>(*queue_, sum_.dimension());
+    if (auto there = queue_->finish(); !there) return there;
+    queue_->keep_more(sum_.dimension() * sizeof(float));
+    sum = std::move(made);
+    return {};
+  }
+  Result<Stream> copy_of(const Sum& sum) const {
+    [[maybe_unused]] const auto here = queue_->on_its_device();
+    return sum.read(0, sum.dimension());
+  }
+
+  std::unique_ptr<Queue> queue_;  ///< before the sums, whose memory is the queue's
+  Sum sum_;
+  std::unique_ptr<Sum> staged_;    ///< jobs with momentum or clipping
+  std::unique_ptr<Sum> velocity_;  ///< jobs with momentum
   cuda::SumSelector<Queue> selector_;
 };
 

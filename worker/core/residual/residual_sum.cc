@@ -28,7 +28,8 @@ double root_of(double squares) { return std::sqrt(squares < 0 ? 0 : squares); }
 
 }  // namespace
 
-ResidualSum::ResidualSum(const SelectionSpec& spec, uint64_t dimension) : spec_(spec), on_host_(dimension) {
+ResidualSum::ResidualSum(const SelectionSpec& spec, uint64_t dimension, Velocity* velocity)
+    : spec_(spec), on_host_(dimension), velocity_(velocity) {
   if (spec.selection == SelectionId::kNone) return;
   auto selector = make_selector(spec, dimension);
   MILLRACE_CHECK(selector.has_value(), selector.error().message);
@@ -166,9 +167,56 @@ Result<uint64_t> ResidualSum::add(const DeviceGradient& gradient, float weight, 
 
 Result<Stream> ResidualSum::copy(const DeviceGradient& gradient) const { return device_->copy(gradient); }
 
+Result<uint64_t> ResidualSum::stage(const DeviceGradient& gradient, float weight, protocol::NonFinite rule) {
+  auto left_out = device_->stage(gradient, weight, rule);
+  has_staged_ = left_out.has_value();
+  return left_out;
+}
+
+Status ResidualSum::enter(Stream&& gradient, float clip) {
+  if (device_) {
+    const Status entered = enter_there(gradient.view(), clip);
+    if (entered || entered.error().code != ErrorCode::kLimitExceeded || !device_->status()) return entered;
+    // No memory there: gradient, velocity and sum are the host's until the next gradient of a device.
+    if (std::exchange(has_staged_, false)) {
+      auto staged = device_->copy_staged();
+      if (!staged) return std::unexpected(staged.error());
+      gradient = std::move(*staged);
+    }
+    if (auto left = leave_device(); !left) return left;
+  }
+  scale(gradient, clip);
+  on_host_.add(velocity_ != nullptr ? velocity_->enter(std::move(gradient)) : std::move(gradient));
+  return {};
+}
+
+Status ResidualSum::add_velocity(const StreamView& entries) {
+  const Status added = velocity_->add(entries);
+  if (added || added.error().code != ErrorCode::kLimitExceeded || !device_ || !device_->status()) return added;
+  if (auto left = leave_device(); !left) return left;
+  return velocity_->add(entries);
+}
+
+Status ResidualSum::enter_there(const StreamView& gradient, float clip) {
+  if (velocity_ != nullptr) {
+    if (auto moved = velocity_->move_to(*device_); !moved) return moved;
+  }
+  if (!has_staged_) {
+    if (auto staged = device_->stage(gradient); !staged) return staged;
+  }
+  const Status entered = velocity_ != nullptr ? velocity_->enter_there(clip) : device_->enter(clip);
+  if (!entered) return entered;
+  has_staged_ = false;
+  return {};
+}
+
 Status ResidualSum::leave_device() {
+  MILLRACE_CHECK(!has_staged_);
   auto all = device_->copy();
   if (!all) return std::unexpected(all.error());
+  if (velocity_ != nullptr) {
+    if (auto left = velocity_->leave_device(); !left) return left;
+  }
   on_host_.add(std::move(*all));
   const Status restored = selector_->restore_retained(device_->retained());
   device_.reset();

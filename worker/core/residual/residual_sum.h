@@ -12,6 +12,7 @@
 #include "kernels/stream/stream.h"
 #include "protocol/job/job_spec.h"
 #include "worker/core/residual/device_residual.h"
+#include "worker/core/residual/momentum.h"
 
 namespace millrace::worker {
 
@@ -26,7 +27,8 @@ class ResidualSum {
   /// Says whether values may be NaN or infinite.
   enum class Values : uint8_t { kKnownFinite, kUnknown };
 
-  ResidualSum(const SelectionSpec& spec, uint64_t dimension);
+  /// velocity  of a job with momentum, which outlives this object; else null. It goes where the sum goes.
+  ResidualSum(const SelectionSpec& spec, uint64_t dimension, Velocity* velocity = nullptr);
 
   const SelectionSpec& spec() const { return spec_; }
   /// Returns the sum in the host's memory: empty while the values are on a device.
@@ -77,6 +79,17 @@ class ResidualSum {
   /// Add a gradient and copy it to the host, as DeviceResidual does. REQUIRES: !is_on_host().
   Result<uint64_t> add(const DeviceGradient& gradient, float weight, protocol::NonFinite rule);
   Result<Stream> copy(const DeviceGradient& gradient) const;
+  /// Returns squared_norm_of() a gradient's finite values. REQUIRES: !is_on_host().
+  Result<double> squares(const DeviceGradient& gradient) { return device_->squares(gradient); }
+  /// Copies a gradient for enter(), in jobs with momentum or clipping; as add(). REQUIRES: !is_on_host().
+  Result<uint64_t> stage(const DeviceGradient& gradient, float weight, protocol::NonFinite rule);
+  bool has_staged() const { return has_staged_; }
+  Result<Stream> copy_staged() const { return device_->copy_staged(); }
+  /// Lets clip times the staged gradient enter, by the velocity if there is one. Without a staged one: clip times
+  /// `gradient`, which is of the host.
+  Status enter(Stream&& gradient, float clip);
+  /// Adds entries to the velocity, as Velocity does. Without memory on the device all moves to the host.
+  Status add_velocity(const StreamView& entries);
   /// Returns the device's first error.
   Status status() const { return device_ ? device_->status() : Status(); }
 
@@ -85,13 +98,16 @@ class ResidualSum {
   void add_at(const PlacedStream& piece);
   /// Moves the values to the host, and leaves zeros on the device. After an error of the device: does nothing.
   void bring_values();
-  /// Moves the sum to the host. Errors  of the device: the values are lost.
+  Status enter_there(const StreamView& gradient, float clip);
+  /// Moves sum and velocity to the host. Errors  of the device: the values are lost.
   Status leave_device();
 
   SelectionSpec spec_;
   std::unique_ptr<Selector> selector_;      ///< none for SelectionId::kNone
   Accumulator on_host_;                     ///< sparse; dense from the first dense push of a lone tensor on
   std::unique_ptr<DeviceResidual> device_;  ///< in place of on_host_, which is empty; or null
+  Velocity* velocity_ = nullptr;
+  bool has_staged_ = false;  ///< on the device
 };
 
 }  // namespace millrace::worker

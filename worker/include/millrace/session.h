@@ -130,17 +130,20 @@ class MILLRACE_API Session {
 
   /// Does the same for a gradient in a CUDA device's memory. From the first such push on, the residual is there, and
   /// only the selected entries cross the bus. A step that sends everything, stats(), save() and take_residual() copy
-  /// the whole residual. Pushes from the host's memory remain possible.
+  /// the whole residual; save() and take_velocity() the velocity. Pushes from the host's memory remain possible.
   ///
   /// gradient  of the device of the first push. push first waits for the work of its stream so far; `timeout` does not
   ///           limit that. The session sends heartbeats meanwhile.
-  /// Memory    of the device: the residual, and scratch for the selection, about 20 bytes a selected entry. Pools keep
-  ///           twice the residuals' bytes and 64 MiB at most. A step without memory for its scratch selects on the
-  ///           host. The residual crosses the bus then, and the next push moves it back.
-  /// Cost      three reads and a write of the device's memory, and 4 bytes of it an index for the residual.
+  /// Memory    of the device: 4 bytes an index for the residual, 8 more with momentum, or 4 more with clipping alone.
+  ///           Scratch for the selection, about
+  ///           20 bytes a selected entry. Pools keep 8 bytes an index, 16 with momentum, and 64 MiB at most. A step
+  ///           without memory for its scratch is the host's. Residual and velocity cross the bus then, and the next
+  ///           push moves them back.
+  /// Cost      three reads and a write of the device's memory. With momentum one more write, and in the step three
+  ///           reads and two writes. With clipping one more read.
   /// Errors    also unsupported: this build has no CUDA. The tensor is fused with others. The selection is none of
   ///           topk, trimmed, radix, threshold, threshold_reuse, binary_search, sampled, gaussian, bucket_topk
-  ///           (limits: worker/DEVICES.md). Alternating signs, momentum, clipping, unbiased, audit, Bloom filters.
+  ///           (limits: worker/DEVICES.md). Alternating signs, unbiased, audit, Bloom filters.
   ///           unavailable: no driver, no such device. limit_exceeded: no memory there. invalid_argument: not of that
   ///           device. After another error of the device the session ends with it, and the residual is lost.
   uint64_t push(size_t tensor, const DeviceSpan& gradient, double weight = 1,

@@ -173,7 +173,9 @@ class PeerExchange final : public TimedExchange {
   Status restore(const StreamView& residual, const StreamView& velocity) override {
     if (velocity.count() > 0 && !velocity_)
       return fail(ErrorCode::kInvalidArgument, "there is no momentum: no velocity can be restored");
-    if (velocity.count() > 0) velocity_->add(velocity);
+    if (velocity.count() > 0) {
+      if (auto added = velocity_->add(velocity); !added) return added;
+    }
     feedback_.give_back(residual);
     return {};
   }
