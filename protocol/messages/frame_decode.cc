@@ -319,7 +319,13 @@ Goodbye read_goodbye(wire::Goodbye::Reader in, Validator& check) {
   check.expect(reason >= static_cast<uint8_t>(Goodbye::Reason::kFinished) &&
                    reason <= static_cast<uint8_t>(Goodbye::Reason::kFailed),
                "a reason of leaving is not known");
-  return {static_cast<Goodbye::Reason>(reason), check.sentence(in.getSentence())};
+  Goodbye goodbye{static_cast<Goodbye::Reason>(reason), check.sentence(in.getSentence())};
+  const auto reach = in.getReach();
+  goodbye.reach.resize(check.count(reach.size(), kShardsMax, "shards in a Goodbye"));
+  for (uint32_t shard = 0; shard < goodbye.reach.size(); ++shard) {
+    goodbye.reach[shard] = {reach[shard].getSteps(), reach[shard].getDecidedIn()};
+  }
+  return goodbye;
 }
 
 State read_state(wire::State::Reader in, Validator& check) {

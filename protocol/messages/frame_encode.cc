@@ -234,6 +234,11 @@ struct BodyWriter {
     auto out = envelope.initGoodbye();
     out.setReason(static_cast<uint8_t>(body.reason));
     out.setSentence(frame_text_of(sentence_of(body.sentence)));
+    auto reach = out.initReach(list_size(body.reach, kShardsMax));
+    for (uint32_t shard = 0; shard < reach.size(); ++shard) {
+      reach[shard].setSteps(body.reach[shard].steps);
+      reach[shard].setDecidedIn(body.reach[shard].decided_in);
+    }
   }
   void operator()(const Abort& body) {
     auto out = envelope.initAbort();

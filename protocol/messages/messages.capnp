@@ -244,6 +244,12 @@ struct ThresholdHistogram {
 struct Goodbye {
   reason @0 :UInt8;          # 1 finished, 2 shutdown, 3 failed
   sentence @1 :Text;
+  reach @2 :List(LogReach);  # of a worker that has finished: by shard number
+}
+
+struct LogReach {
+  steps @0 :UInt64;
+  decidedIn @1 :UInt64;
 }
 
 struct Abort {

@@ -17,7 +17,7 @@ namespace millrace::protocol {
 
 /// The newest version of the messages that this build speaks. Every change of messages.capnp, or of the bytes that a
 /// message is written as, raises it by 1. A test fails until that is done (tests/support/format_versions.txt).
-inline constexpr uint32_t kProtocolVersion = 3;
+inline constexpr uint32_t kProtocolVersion = 4;
 /// The oldest version of the messages that this build speaks. If builds of the version before cannot take part after a
 /// change, it becomes kProtocolVersion. Both rules, and those of the other formats: protocol/wire/versions.md.
 inline constexpr uint32_t kProtocolVersionMin = 2;
@@ -299,12 +299,23 @@ struct ThresholdHistogram {
   bool operator==(const ThresholdHistogram&) const = default;
 };
 
+/// The first version of the messages that has Goodbye::reach.
+inline constexpr uint32_t kGoodbyeReachSince = 4;
+
+/// How far a log, or a member's state, goes in the parts of one shard.
+struct LogReach {
+  uint64_t steps = 0;       ///< the least over the parts
+  uint64_t decided_in = 0;  ///< the epoch of the last step; the greatest over the parts
+  bool operator==(const LogReach&) const = default;
+};
+
 /// either way: the sender leaves, and why; no step blocks on a worker that has finished. After an unanswered Hello it
 /// carries no job, epoch and lives.
 struct Goodbye {
   enum class Reason : uint8_t { kFinished = 1, kShutdown = 2, kFailed = 3 };
   Reason reason = Reason::kFinished;
   std::string sentence;
+  std::vector<LogReach> reach = {};  ///< R10f: how far the model of a worker goes that has finished, by shard; or empty
   bool operator==(const Goodbye&) const = default;
 };
 

@@ -14,13 +14,6 @@
 
 namespace millrace::protocol {
 
-/// How far the log, or a member's state, goes in the parts of one shard.
-struct LogReach {
-  uint64_t steps = 0;       ///< the least over the parts
-  uint64_t decided_in = 0;  ///< the epoch of the last step; the greatest over the parts
-  bool operator==(const LogReach&) const = default;
-};
-
 /// A job as the membership table keeps it.
 struct JobRecord {
   std::string name;
@@ -33,8 +26,8 @@ struct JobRecord {
   std::string end_reason = {};
   /// The code of that reason: every shard aborts the members that are left with it.
   ErrorCode end_code = ErrorCode::kUnavailable;
-  /// R10f: how far the members had come that left as finished, by shard: the greatest of each number. A shard that has
-  /// noted nothing has zeros, or no entry. Empty also where the job has ended.
+  /// R10f: how far the members had come that left as finished, by shard: the greatest of each number. Zeros, or no
+  /// entry: nothing is known of that shard. Empty also where the job has ended.
   std::vector<LogReach> finished = {};
   /// Name of the key whose Hello opened the job: its quotas hold for the job on all shards. Empty: without keys.
   std::string opened_by = {};

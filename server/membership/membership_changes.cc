@@ -27,6 +27,15 @@ uint64_t next_incarnation(protocol::JobRecord& record, uint32_t worker) {
   return 1;
 }
 
+/// R10f: Notes how far a member had come that leaves as finished.
+void note_finished(protocol::JobRecord& record, std::span<const protocol::LogReach> reach) {
+  if (record.finished.size() < reach.size()) record.finished.resize(reach.size());
+  for (size_t shard = 0; shard < reach.size(); ++shard) {
+    protocol::LogReach& noted = record.finished[shard];
+    noted = {std::max(noted.steps, reach[shard].steps), std::max(noted.decided_in, reach[shard].decided_in)};
+  }
+}
+
 }  // namespace
 
 Result<protocol::JobRecord> change_job(protocol::MembershipTable& table, uint64_t job, const Transform& transform) {
@@ -103,7 +112,8 @@ Result<Change> join(protocol::JobRecord& record, const Joiner& joiner, const pro
   return Change::kChanged;
 }
 
-Change leave(protocol::JobRecord& record, const protocol::Member& who, Leaving leaving, uint32_t workers_min) {
+Change leave(protocol::JobRecord& record, const protocol::Member& who, Leaving leaving, uint32_t workers_min,
+             std::span<const protocol::LogReach> reach) {
   protocol::Membership& membership = record.membership;
   const auto at = member_at(membership.members, who.worker);
   if (membership.finished || at == membership.members.end() || at->worker != who.worker ||
@@ -111,21 +121,16 @@ Change leave(protocol::JobRecord& record, const protocol::Member& who, Leaving l
     return Change::kNone;
   const bool at_own_request = leaving == Leaving::kFinished || leaving == Leaving::kFailed;
   if (membership.started && !at_own_request && membership.members.size() == 1) return Change::kNone;
+  if (membership.started && leaving == Leaving::kFinished) {
+    ++membership.left;
+    if (at->state == protocol::MemberState::kSynced) note_finished(record, reach);
+  }
   membership.members.erase(at);
-  if (membership.started && leaving == Leaving::kFinished) ++membership.left;
   if (membership.members.empty()) membership.finished = true;
   const bool lost = at_own_request ? leaving == Leaving::kFailed : leaving != Leaving::kBehind;
   if (membership.started && lost && membership.members.size() < workers_min) membership.finished = true;
   if (membership.finished) record.finished = {};
   return Change::kChanged;
-}
-
-Change note_finished(protocol::JobRecord& record, uint32_t shard, const protocol::LogReach& reach) {
-  if (record.membership.finished) return Change::kNone;
-  if (record.finished.size() <= shard) record.finished.resize(shard + 1);
-  protocol::LogReach& noted = record.finished[shard];
-  const protocol::LogReach greatest{std::max(noted.steps, reach.steps), std::max(noted.decided_in, reach.decided_in)};
-  return std::exchange(noted, greatest) == greatest ? Change::kNone : Change::kChanged;
 }
 
 Status has_finished_steps(const protocol::JobRecord& record, uint32_t shard, const protocol::LogReach& reach) {

@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -75,10 +76,10 @@ enum class Leaving : uint8_t {
 /// The last member that leaves of its own accord finishes the job. The only member of a running job is never evicted
 /// for silence (R11) or for being behind. A running job ends when failure or silence leaves it fewer than workers_min
 /// members. Then `finished` is set with members still listed, and every shard aborts the job.
-Change leave(protocol::JobRecord& record, const protocol::Member& who, Leaving leaving, uint32_t workers_min);
-
-/// R10f: Records how far a member had come, in the parts of that shard, that left as finished.
-Change note_finished(protocol::JobRecord& record, uint32_t shard, const protocol::LogReach& reach);
+///
+/// reach    R10f: how far a member had come that leaves as finished, by shard. Noted where it is synced.
+Change leave(protocol::JobRecord& record, const protocol::Member& who, Leaving leaving, uint32_t workers_min,
+             std::span<const protocol::LogReach> reach = {});
 
 /// R10f: Returns whether a log has, in the parts of that shard, the steps of all members that left as finished.
 ///

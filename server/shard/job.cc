@@ -42,7 +42,6 @@ std::vector<protocol::PeerId> Job::adopt(protocol::Membership membership, TimeNs
   if (members_.membership().left > left_before) {
     for (const protocol::Member& gone : adopted.gone) may_have_finished_.insert(gone.worker);
   }
-  if (!is_void) note_finished(left_before, adopted);
   // Drops the rounds before the members learn their steps. A worker that a cut made synced would wait for void steps.
   if (is_void && !recovery_) rounds_.drop();
   for (size_t at = 0; at < adopted.gone_peers.size(); ++at) {
@@ -184,11 +183,6 @@ std::optional<TimeNs> Job::deadline() const {
 Job::TableChange Job::table_change(TimeNs now) {
   TableChange table_change;
   if (!members_.membership().started || rounds_.failure()) return table_change;
-  if (noted_ != finished_) {
-    table_change.kind = TableChange::Kind::kNote;
-    table_change.reach = finished_;
-    return table_change;
-  }
   if (recovery_ && recovery_->stage() == Recovery::Stage::kReady) {
     table_change.kind = TableChange::Kind::kActivate;
     table_change.parent = recovery_->parent();
@@ -238,20 +232,6 @@ void Job::activated(uint64_t branch, TimeNs now) {
   recovery_->for_each_synced(
       [this](uint32_t worker, const protocol::State& state) { rounds_.restore_acknowledged(worker, state); });
   recovery_.reset();
-}
-
-/// R10f: No step of mode synchronous is decided without a synced member. So a member that left had just the steps that
-/// are decided when this shard learns that it has left. Its acks may be late.
-void Job::note_finished(uint32_t left_before, const Members::Adopted& adopted) {
-  const auto is_synced = [](const protocol::Member& one) { return one.state == protocol::MemberState::kSynced; };
-  if (recovery_ || setup_.spec.mode != protocol::Mode::kSynchronous || members_.membership().left <= left_before ||
-      !std::ranges::all_of(adopted.gone, is_synced))
-    return;
-  finished_.steps = std::max(finished_.steps, rounds_.steps_decided());
-  for (const PartRound& part : rounds_.parts()) {
-    const auto& epochs = part.summary().epochs;
-    if (!epochs.empty()) finished_.decided_in = std::max(finished_.decided_in, epochs.back().first);
-  }
 }
 
 bool Job::may_wait_for_steps(TimeNs now) {

@@ -44,10 +44,10 @@ class Job {
   };
   /// Holds the change that this job requires in the table, in the epoch of its membership.
   struct TableChange {
-    enum class Kind : uint8_t { kNone, kActivate, kCut, kRemove, kPath, kEnd, kNote };
+    enum class Kind : uint8_t { kNone, kActivate, kCut, kRemove, kPath, kEnd };
     Kind kind = Kind::kNone;
     uint64_t parent = 0;                            ///< kActivate
-    protocol::LogReach reach;                       ///< kActivate, kNote
+    protocol::LogReach reach;                       ///< kActivate
     CutChoice choice;                               ///< kCut
     Leaving leaving = Leaving::kSilent;             ///< kRemove
     std::vector<protocol::Member> members;          ///< kRemove
@@ -90,8 +90,6 @@ class Job {
   /// R8e: Records that the table has this shard's activation: the next membership is adopted as active. REQUIRES: the
   /// last required change was kActivate, and no other event came since.
   void activated(uint64_t branch, TimeNs now);
-  /// R10f: Records that the table has this note of the last required change.
-  void noted(const protocol::LogReach& reach) { noted_ = reach; }
   /// R10f: Returns whether a worker may still come that has the steps which a refused cut lacks. Some worker has left
   /// without finishing, and abandon_ms has not passed since the first refusal in this epoch.
   bool may_wait_for_steps(TimeNs now);
@@ -121,7 +119,6 @@ class Job {
 
  private:
   TableChange cut_or_end(CutChoice choice) const;
-  void note_finished(uint32_t left_before, const Members::Adopted& adopted);
   void announce_membership(const std::vector<protocol::Member>& before, Actions& actions) const;
   void on_state(const protocol::Member& from, const protocol::State& state, TimeNs now, Actions& actions);
   void add_joining(JobStatus& status, TimeNs now) const;
@@ -139,8 +136,6 @@ class Job {
   std::optional<Recovery> recovery_;           ///< while the rounds are not known
   std::optional<SwitchHealth> switch_health_;  ///< shard 0, of jobs of path switch
   TimeNs recovering_since_ = 0;
-  protocol::LogReach finished_;           ///< R10f: the log when members left as finished
-  protocol::LogReach noted_;              ///< as much of it as the table has
   uint32_t left_at_first_ = 0;            ///< workers that had finished before this process served the job
   std::set<uint32_t> may_have_finished_;  ///< workers that left since
   std::optional<TimeNs> cut_refused_;     ///< when a cut was first refused in this epoch

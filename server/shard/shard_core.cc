@@ -272,6 +272,15 @@ void ShardCore::on_synced(Job& job, const protocol::Member& member, TimeNs now, 
   adopt(job, std::move(**record), now, actions);
 }
 
+/// Returns whether a member may have come so far. A shard knows the steps of its own parts alone.
+bool ShardCore::may_be_reach(std::span<const protocol::LogReach> reach, const Job& job) const {
+  if (reach.size() > job.layout().shard_count) return false;
+  const auto is_later = [&](const protocol::LogReach& one) { return one.decided_in > job.membership().epoch; };
+  if (std::ranges::any_of(reach, is_later)) return false;
+  return job.recovering() || reach.size() <= config_.shard ||
+         reach[config_.shard].steps <= job.rounds().steps_decided();
+}
+
 void ShardCore::on_goodbye(Job& job, const protocol::Member& member, const protocol::Goodbye& goodbye, TimeNs now,
                            Actions& actions) {
   const bool finished = goodbye.reason == protocol::Goodbye::Reason::kFinished;
@@ -287,9 +296,16 @@ void ShardCore::on_goodbye(Job& job, const protocol::Member& member, const proto
                            .incarnation = member.incarnation,
                            .code = finished ? "finished" : "failed",
                            .sentence = goodbye.sentence});
-  const protocol::Member leaving = member;
   if (is_leaving(job.membership().job, member)) return;
-  remove(job, std::span(&leaving, 1), finished ? Leaving::kFinished : Leaving::kFailed, now, actions);
+  Leaver leaver{job.membership().job, member, finished ? Leaving::kFinished : Leaving::kFailed};
+  // R10f is a rule of mode synchronous, and of steps that shards decide.
+  const bool binds = job.spec().mode == protocol::Mode::kSynchronous && job.spec().path != protocol::Path::kSwitch;
+  if (finished && binds) leaver.reach = goodbye.reach;
+  if (!may_be_reach(leaver.reach, job)) {
+    count(Metric::kDropped, "impossible_reach", actions);
+    leaver.reach.clear();
+  }
+  remove(job, std::span(&leaver, 1), now, actions);
 }
 
 void ShardCore::on_histogram(const protocol::PeerId& from, const protocol::Message& message, TimeNs now,

@@ -173,11 +173,12 @@ class ShardCore {
     TimeNs last = 0;
   };
   static constexpr TimeNs kTroubleOver = 10 * kNsPerS;
-  /// Holds a member that sent Goodbye while the table could not be written.
+  /// A member that leaves a job.
   struct Leaver {
     uint64_t job = 0;
     protocol::Member member;
     Leaving leaving = Leaving::kFinished;
+    std::vector<protocol::LogReach> reach = {};  ///< R10f: Goodbye::reach
   };
   /// A Hello that is admitted, with its job and member; or the message that the members of its ended job got.
   struct Admitted {
@@ -213,6 +214,7 @@ class ShardCore {
   /// Fills in the worker that the connection's Hello admitted. False: there is none.
   bool name_by_session(const protocol::PeerId& from, protocol::Header& header) const;
   bool fits_session(const protocol::PeerId& from, const protocol::Header& header, Actions& actions);
+  bool may_be_reach(std::span<const protocol::LogReach> reach, const Job& job) const;
   void on_goodbye(Job& job, const protocol::Member& member, const protocol::Goodbye& goodbye, TimeNs now,
                   Actions& actions);
   void on_synced(Job& job, const protocol::Member& member, TimeNs now, Actions& actions);
@@ -293,7 +295,9 @@ class ShardCore {
   void redirect_shards(protocol::JobRecord& record, Actions& actions);
   void hand_over(Job& job, const protocol::Membership& membership, Actions& actions);
   void adopt(Job& job, protocol::JobRecord record, TimeNs now, Actions& actions);
-  void remove(Job& job, std::span<const protocol::Member> members, Leaving leaving, TimeNs now, Actions& actions);
+  /// Removes members of one job, all for one reason.
+  void remove(Job& job, std::span<const Leaver> leavers, TimeNs now, Actions& actions);
+  static std::vector<Leaver> leavers_of(const Job& job, std::span<const protocol::Member> members, Leaving leaving);
   void remove_leavers(TimeNs now, Actions& actions);
   bool is_leaving(uint64_t job, const protocol::Member& member) const;
   void remove_silent(TimeNs now, Actions& actions);
@@ -335,7 +339,7 @@ class ShardCore {
   std::optional<TableTrouble> table_trouble_;
   std::map<uint64_t, std::unique_ptr<JobStore>>
       ending_stores_;               ///< of jobs that are over: their last save is not written
-  std::vector<Leaver> leavers_;     ///< at most one a member of an open job
+  std::vector<Leaver> leavers_;     ///< sent Goodbye, are still in the table; at most one a member of an open job
   std::set<uint64_t> successions_;  ///< running jobs that an earlier start of this shard has served
   std::unordered_map<protocol::PeerId, Session> sessions_;
   std::unordered_map<protocol::PeerId, uint32_t> shard_sessions_;  ///< which shard

@@ -35,16 +35,16 @@ std::string why_removed(Leaving leaving, const protocol::JobSpec& spec) {
 }
 
 /// Returns the reason of the end of a job that members have left.
-std::string too_few_left(const protocol::JobSpec& spec, std::span<const protocol::Member> members, Leaving leaving,
+std::string too_few_left(const protocol::JobSpec& spec, std::span<const uint32_t> removed, Leaving leaving,
                          const protocol::Membership& left) {
-  return fmt::format("{} of job '{}' {}; the {} left are fewer than workers_min ({})",
-                     members.size() == 1 ? fmt::format("worker {}", members.front().worker)
-                                         : fmt::format("{} workers", members.size()),
-                     spec.name,
-                     leaving == Leaving::kSilent  ? "went silent"
-                     : leaving == Leaving::kWrong ? "had to be removed"
-                                                  : "left",
-                     left.members.size(), spec.workers_min);
+  return fmt::format(
+      "{} of job '{}' {}; the {} left are fewer than workers_min ({})",
+      removed.size() == 1 ? fmt::format("worker {}", removed.front()) : fmt::format("{} workers", removed.size()),
+      spec.name,
+      leaving == Leaving::kSilent  ? "went silent"
+      : leaving == Leaving::kWrong ? "had to be removed"
+                                   : "left",
+      left.members.size(), spec.workers_min);
 }
 
 /// Returns whether a record that would be adopted is of another job than the one that has its number here. Numbers are
@@ -265,25 +265,26 @@ void ShardCore::hand_over(Job& job, const protocol::Membership& membership, Acti
   close(job, std::nullopt, "superseded", actions, StoreEnd::kDrop);
 }
 
-void ShardCore::remove(Job& job, std::span<const protocol::Member> members, Leaving leaving, TimeNs now,
-                       Actions& actions) {
+void ShardCore::remove(Job& job, std::span<const Leaver> leavers, TimeNs now, Actions& actions) {
+  const Leaving leaving = leavers.front().leaving;
   std::vector<uint32_t> removed;
   Result<protocol::JobRecord> record =
       change_job(table_, job.membership().job, [&](protocol::JobRecord& at) -> Result<Change> {
         removed.clear();
-        for (const protocol::Member& member : members) {
-          if (leave(at, member, leaving, job.spec().workers_min) == Change::kChanged) removed.push_back(member.worker);
+        for (const Leaver& one : leavers) {
+          if (leave(at, one.member, leaving, job.spec().workers_min, one.reach) == Change::kChanged)
+            removed.push_back(one.member.worker);
         }
         const bool is_over = !removed.empty() && at.membership.finished;
         if (is_over && leaving != Leaving::kFinished)
-          give_end_reason(at, {ErrorCode::kUnavailable, too_few_left(job.spec(), members, leaving, at.membership)});
+          give_end_reason(at, {ErrorCode::kUnavailable, too_few_left(job.spec(), removed, leaving, at.membership)});
         return removed.empty() ? Change::kNone : Change::kChanged;
       });
   if (!record) {
     table_failed(record.error(), actions);
     const bool said = leaving == Leaving::kFinished || leaving == Leaving::kFailed;
     if (!said) return;  // found again at the next poll
-    for (const protocol::Member& member : members) leavers_.push_back({job.membership().job, member, leaving});
+    leavers_.insert(leavers_.end(), leavers.begin(), leavers.end());
     return;
   }
   if (!removed.empty()) {
@@ -310,13 +311,20 @@ void ShardCore::remove(Job& job, std::span<const protocol::Member> members, Leav
     return close(job, end_abort(*record), "too_few_workers", actions);
   }
   if (leaving == Leaving::kFinished || leaving == Leaving::kFailed) {
-    for (const protocol::Member& member : members) {
-      const Members::Link* link = job.members().link(member.worker);
+    for (const Leaver& one : leavers) {
+      const Members::Link* link = job.members().link(one.member.worker);
       if (link && link->peer) sessions_.erase(*link->peer);
-      job.members().disconnect(member.worker);
+      job.members().disconnect(one.member.worker);
     }
   }
   adopt(job, std::move(*record), now, actions);
+}
+
+std::vector<ShardCore::Leaver> ShardCore::leavers_of(const Job& job, std::span<const protocol::Member> members,
+                                                     Leaving leaving) {
+  std::vector<Leaver> leavers;
+  for (const protocol::Member& member : members) leavers.push_back({job.membership().job, member, leaving});
+  return leavers;
 }
 
 void ShardCore::remove_leavers(TimeNs now, Actions& actions) {
@@ -327,13 +335,13 @@ void ShardCore::remove_leavers(TimeNs now, Actions& actions) {
     const Leaving leaving = leavers_.front().leaving;
     const auto together = [&](const Leaver& one) { return one.job == number && one.leaving == leaving; };
     Job* job = find_job(number);
-    std::vector<protocol::Member> members;
+    std::vector<Leaver> leaving_now;
     for (size_t at = 0; job && at < left; ++at) {
       const protocol::Member& leaver = leavers_[at].member;
-      const protocol::Member* member = find_member(job->membership(), leaver.worker);
-      if (together(leavers_[at]) && member && member->incarnation == leaver.incarnation) members.push_back(leaver);
+      if (together(leavers_[at]) && is_member(job->membership(), leaver.worker, leaver.incarnation))
+        leaving_now.push_back(leavers_[at]);
     }
-    if (!members.empty()) remove(*job, members, leaving, now, actions);
+    if (!leaving_now.empty()) remove(*job, leaving_now, now, actions);
     const auto end = leavers_.begin() + static_cast<std::ptrdiff_t>(left);
     const auto kept = std::remove_if(leavers_.begin(), end, together);
     left = static_cast<size_t>(kept - leavers_.begin());
@@ -359,7 +367,7 @@ void ShardCore::remove_silent(TimeNs now, Actions& actions) {
     std::vector<protocol::Member> silent = job.silent(now);
     // A member that said Goodbye is removed for that, as soon as the table can be written.
     std::erase_if(silent, leaves);
-    if (!silent.empty()) remove(job, silent, Leaving::kSilent, now, actions);
+    if (!silent.empty()) remove(job, leavers_of(job, silent, Leaving::kSilent), now, actions);
   }
 }
 
@@ -377,8 +385,6 @@ void ShardCore::apply_table_change(uint64_t number, TimeNs now, Actions& actions
   Result<std::optional<protocol::JobRecord>> record =
       change_job_in(table_, number, epoch, [&](protocol::JobRecord& at) -> Result<Change> {
         if (table_change.kind == Job::TableChange::Kind::kPath) return take_path(at, table_change.path);
-        if (table_change.kind == Job::TableChange::Kind::kNote)
-          return note_finished(at, config_.shard, table_change.reach);
         return activates ? activate(at, config_.shard, table_change.parent, table_change.reach)
                          : cut_logs(at, table_change.choice);
       });
@@ -396,10 +402,6 @@ void ShardCore::apply_table_change(uint64_t number, TimeNs now, Actions& actions
   if (!*record) {
     table_counter_.reset();
     return refresh(now, actions);
-  }
-  if (table_change.kind == Job::TableChange::Kind::kNote) {
-    job->noted(table_change.reach);
-    return adopt(*job, std::move(**record), now, actions);
   }
   catch_out_of_memory(number, actions, [&] {
     tell_change(*job, table_change, (*record)->membership.branches, actions);
@@ -441,7 +443,7 @@ void ShardCore::apply_removal(Job& job, Job::TableChange table_change, TimeNs no
                                                             job.spec().name, config_.shard)},
                         "malformed", actions);
   }
-  remove(job, table_change.members, table_change.leaving, now, actions);
+  remove(job, leavers_of(job, table_change.members, table_change.leaving), now, actions);
 }
 
 void ShardCore::refresh_lost(TimeNs now, Actions& actions) {

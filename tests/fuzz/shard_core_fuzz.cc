@@ -26,6 +26,8 @@
 namespace millrace::testing {
 namespace {
 
+using protocol::Goodbye;
+
 class ShardFuzz {
  public:
   explicit ShardFuzz(ByteSource& source)
@@ -428,9 +430,9 @@ class ShardFuzz {
     return message ? std::move(*message) : protocol::Message{};
   }
 
-  void goodbye() {
-    if (!source_.one_in(4)) return;  // a job that is over tells nothing more
-    deliver(protocol::Goodbye{static_cast<protocol::Goodbye::Reason>(1 + source_.below(3)), ""});
+  void goodbye() {  // seldom: a job that is over tells nothing more
+    std::vector<protocol::LogReach> reach(source_.below(4), {source_.below(8), source_.below(8)});
+    if (source_.one_in(4)) deliver(Goodbye{static_cast<Goodbye::Reason>(1 + source_.below(3)), "", std::move(reach)});
   }
 
   void shard_message() {

@@ -51,6 +51,16 @@ def deaf(hearer, *speakers):
         raise AssertionError("no packet was lost: this run says nothing")
 
 
+@contextlib.contextmanager
+def unplugged(host):
+    """The host neither sends nor receives. Nothing tells the others: no connection is reset."""
+    subprocess.run([*on_host(host), "ip", "link", "set", "eth0", "down"], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run([*on_host(host), "ip", "link", "set", "eth0", "up"], check=True)
+
+
 def both_ways(one, other):
     return ((one, other), (other, one))
 
@@ -184,6 +194,20 @@ class ShardsAndTheTable(Partitions):
                 self.same_model(workers)
                 self.assertEqual(before.wait(timeout=TIMEOUT_S), 5)
                 cluster.end()
+
+
+    def test_ASpareTakesTheNumberOfAShardWhoseHostIsDown(self):
+        """The lease ends, and shard 0 tells the workers the spare's address."""
+        cluster = self.cluster(self.etcd().table("/down"))
+        spare = cluster.start_spare(*OPEN, host=address(SPARE), enter=on_host(SPARE))
+        workers = self.begin(cluster, *PATIENT)
+        with unplugged(SHARD + 1):
+            cluster.kill(1)
+            self.assertEqual(cluster.becomes(spare, 1)["incarnation"], 2)
+            cluster.wait_for(lambda: cluster.status(1)["jobs"], "the workers do not find the spare")
+            cluster.wait_for_steps(20)
+            self.assertEqual([worker.poll() for worker in workers], [None] * WORKERS, "the host was down during training")
+            self.same_model(workers)
 
 
 def cut_from_members(leader, others):

@@ -8,6 +8,7 @@ Builds the earlier commit from this repository's history in build/earlier: some 
 repository has no such commit (a shallow clone, an archive), or none shares a membership table with this build.
 """
 
+import json
 import os
 import re
 import subprocess
@@ -18,7 +19,7 @@ from pathlib import Path
 
 SOURCE = Path(sys.argv.pop(2))
 
-from commands import PROGRAMS, millrace  # pylint: disable=wrong-import-position
+from commands import PROGRAMS, TIMEOUT_S, millrace, run  # pylint: disable=wrong-import-position
 from shards_by_hand import ShardsByHand  # pylint: disable=wrong-import-position
 
 # The last commit whose messages have version 2, kProtocolVersionMin. Its job specification, job record and tables have the
@@ -71,25 +72,47 @@ class Upgrade(ShardsByHand):
     def test_TheEarlierBuildSpeaksTheOldestVersionThatThisOneTakes(self):
         self.assertEqual(number(FOLDER, "kProtocolVersion"), number(SOURCE, "kProtocolVersionMin"))
 
-    def test_ShardsAreReplacedOneByOneUnderWorkersOfBothBuilds(self):
+    def under_load(self, name, exchange):
+        """Exchanges the shards of the earlier build under workers of both builds: calls exchange(cluster, shard) for each."""
         expected = self.undisturbed()
-        cluster = self.cluster(self.folder / "upgrade.db", programs=EARLIER_PROGRAMS)
-        model = self.folder / "upgraded"
+        cluster = self.cluster(self.folder / f"{name}.db", programs=EARLIER_PROGRAMS)
+        model = self.folder / name
         workers = [self.worker_of(programs, cluster, model, worker) for worker, programs in enumerate((EARLIER_PROGRAMS, PROGRAMS))]
         cluster.wait_for(lambda: cluster.status(0)["jobs"] and cluster.status(1)["jobs"], "the job does not begin")
         self.expect_programs_of(cluster, EARLIER_PROGRAMS, EARLIER_PROGRAMS)
-        cluster.programs = PROGRAMS
         for shard in (0, 1):
             cluster.wait_for_steps(20)
-            cluster.kill(shard)
-            cluster.start(shard)
+            exchange(cluster, shard)
             self.assertEqual(cluster.lines[shard]["incarnation"], 2)
             cluster.wait_for(lambda shard=shard: cluster.status(shard)["jobs"], "the workers do not find the new shard")
         cluster.wait_for_steps(20)
         self.expect_programs_of(cluster, PROGRAMS, PROGRAMS)
         ended = [worker.stderr.read() for worker in workers if worker.poll() is not None]
-        self.assertEqual(ended, [], "the shards were replaced during training")
+        self.assertEqual(ended, [], "the shards were exchanged during training")
         self.assertEqual(self.model(workers, model), expected)
+
+    def test_ShardsAreReplacedOneByOneUnderWorkersOfBothBuilds(self):
+        def replace(cluster, shard):
+            cluster.programs = PROGRAMS
+            cluster.kill(shard)
+            cluster.start(shard)
+
+        self.under_load("replaced", replace)
+
+    def test_ShardsMoveToSparesOfThisBuildByDrain(self):
+        """As OPERATING.md says: a spare of the new build, then `millrace cluster drain`."""
+        def drain(cluster, shard):
+            spare = cluster.start_spare()
+            table = ("--table", cluster.table)
+            cluster.wait_for(lambda: json.loads(run("cluster", "status", *table, "--json").stdout)["spares"], "the spare is not in the table")
+            before = cluster.processes[shard]
+            drained = run("cluster", "drain", shard, *table)
+            self.assertEqual(drained.returncode, 0, drained.stderr)
+            before.communicate(timeout=TIMEOUT_S)
+            self.assertEqual(before.returncode, 0, "a drained process ends in order")
+            cluster.becomes(spare, shard)
+
+        self.under_load("drained", drain)
 
 
 if __name__ == "__main__":

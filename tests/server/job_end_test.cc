@@ -226,8 +226,15 @@ struct AfterAFinish : ::testing::Test {
     cluster.step(workers);
     for (const uint32_t worker : workers) cluster.ack(worker, cluster.holds(worker).n);
   }
+  std::vector<LogReach> reach_of(uint32_t worker) {
+    std::vector<LogReach> reach(cluster.layout().shard_count);
+    for (const protocol::PartLayout& part : cluster.layout().parts) {  // a shard has one part
+      reach[part.shard] = {cluster.holds(worker, part.part).n, cluster.holds(worker, part.part).decided_in};
+    }
+    return reach;
+  }
   void leave(uint32_t worker, Goodbye::Reason reason) {
-    cluster.say(worker, Goodbye{reason, ""});
+    cluster.say(worker, Goodbye{reason, "", reach_of(worker)});
     for (uint32_t other = 0; other < cluster.spec().workers; ++other) cluster.deliver_all(other);
   }
   /// The worker's process dies. Another one returns from a save after n steps.
@@ -247,7 +254,7 @@ struct AfterAFinish : ::testing::Test {
     cluster.say_state(worker, false, shard, true);
   }
   protocol::JobRecord record() { return cluster.table().read_job(uint64_t{1}).value().value(); }
-  /// The steps that the shards have noted.
+  /// The steps that are noted, by shard.
   std::vector<uint64_t> noted() {
     cluster.pass(100);
     for (uint32_t worker = 0; worker < cluster.spec().workers; ++worker) cluster.deliver_all(worker);
@@ -321,7 +328,7 @@ TEST_F(AfterAFinish, AnEvictionInTheSameChangeIsNoFinish) {
   const uint64_t epoch = changed.membership.epoch++;
   const std::vector<protocol::Member> members = changed.membership.members;
   ASSERT_EQ(millrace::server::leave(changed, members[0], Leaving::kSilent, 1), Change::kChanged);
-  ASSERT_EQ(millrace::server::leave(changed, members[2], Leaving::kFinished, 1), Change::kChanged);
+  ASSERT_EQ(millrace::server::leave(changed, members[2], Leaving::kFinished, 1, reach_of(2)), Change::kChanged);
   ASSERT_EQ(cluster.table().compare_and_swap(epoch, changed), true);
   EXPECT_THAT(noted(), ElementsAre(2));
   ASSERT_TRUE(std::holds_alternative<Welcome>(cluster.say_hello(2, cluster.returning(2, 77))));
@@ -405,7 +412,7 @@ TEST_F(AfterAFinishOfShards, ASuccessorWhoseLogLacksStepsOfAFinishedWorkerEndsTh
   step({0, 1});
   ReturningCluster::Holds& mine = cluster.holds(1, part_of(1));
   leave(0, Goodbye::Reason::kFinished);
-  EXPECT_THAT(noted(), ElementsAre(2, 2)) << "each shard of its own parts";
+  EXPECT_THAT(noted(), ElementsAre(2, 2)) << "the Goodbye to shard 0 has both";
   mine.kept.erase(1);  // the update did not reach worker 1
   mine.summary = std::get<protocol::Update>(mine.kept.at(0).body).summary;
   mine.n = 1;
@@ -435,11 +442,66 @@ TEST_F(AfterAFinishOfShards, TensorsThatWerePushedLessOftenLackNothing) {
   expect_recovered();
 }
 
-TEST(FinishedSteps, AreInALogThatGoesAsFarInStepsAndEpochs) {
+/// Seed 7,105,800 of the simulator: the shard died before it learned that the worker had finished.
+TEST_F(AfterAFinishOfShards, AShardThatDiesBeforeTheFinishDoesNotRepeatTheSteps) {
+  step({0, 1});
+  step({0, 1});
+  cluster.table(1).mode = millrace::testing::FailingTable::Mode::kUnavailable;
+  leave(0, Goodbye::Reason::kFinished);
+  cluster.table(1).mode = millrace::testing::FailingTable::Mode::kWorks;
+  EXPECT_THAT(record().finished, ElementsAre(reach_of(0)[0], reach_of(0)[1]));
+  cluster.forget(1);
+  restart_shard_1();
+  expect_end();
+}
+
+TEST_F(AfterAFinish, WhatCannotBeIsNotNoted) {
+  step({0, 1, 2});
+  const uint64_t epoch = record().membership.epoch;
+  cluster.say(0, Goodbye{Goodbye::Reason::kFinished, "", {{1, epoch}, {0, 0}}});
+  EXPECT_THAT(noted(), IsEmpty()) << "the job has one shard";
+  cluster.say(1, Goodbye{Goodbye::Reason::kFinished, "", {{2, epoch}}});
+  EXPECT_THAT(noted(), IsEmpty()) << "one step is decided";
+  EXPECT_EQ(cluster.counted(Metric::kDropped, "impossible_reach"), 2);
+}
+
+TEST_F(AfterAFinish, EpochsThatHaveNotBegunAreNotNoted) {
+  step({0, 1, 2});
+  cluster.say(0, Goodbye{Goodbye::Reason::kFinished, "", {{1, record().membership.epoch + 1}}});
+  EXPECT_EQ(record().membership.left, 1u);
+  EXPECT_THAT(noted(), IsEmpty());
+  EXPECT_EQ(cluster.counted(Metric::kDropped, "impossible_reach"), 1);
+}
+
+TEST_F(AfterAFinish, FinishesThatTheTableLearnsOfTogetherAreNotedTogether) {
+  step({0, 1, 2});
+  step({0, 1, 2});
+  cluster.table().mode = millrace::testing::FailingTable::Mode::kUnavailable;
+  cluster.say(0, Goodbye{Goodbye::Reason::kFinished, "", {{2, 1}}});
+  cluster.say(1, Goodbye{Goodbye::Reason::kFinished, "", {{1, reach_of(1)[0].decided_in}}});
+  cluster.table().mode = millrace::testing::FailingTable::Mode::kWorks;
+  EXPECT_THAT(noted(), ElementsAre(2));
+  EXPECT_EQ(record().membership.left, 2u);
+  EXPECT_EQ(record().finished[0].decided_in, reach_of(1)[0].decided_in);
+}
+
+struct FinishedSteps : ::testing::Test {
+  FinishedSteps() {
+    record.membership.started = true;
+    for (uint32_t worker = 0; worker < 4; ++worker) {
+      const auto state = worker == 3 ? protocol::MemberState::kJoining : protocol::MemberState::kSynced;
+      record.membership.members.push_back({worker, 1, worker + 1, state});
+    }
+  }
+  Change finish(uint32_t worker, const std::vector<LogReach>& reach) {
+    return millrace::server::leave(record, {.worker = worker, .incarnation = 1}, Leaving::kFinished, 1, reach);
+  }
   protocol::JobRecord record;
-  EXPECT_EQ(note_finished(record, 1, {.steps = 3, .decided_in = 4}), Change::kChanged);
-  EXPECT_EQ(note_finished(record, 1, {.steps = 2, .decided_in = 5}), Change::kChanged);
-  EXPECT_EQ(note_finished(record, 1, {.steps = 3, .decided_in = 5}), Change::kNone);
+};
+
+TEST_F(FinishedSteps, AreInALogThatGoesAsFarInStepsAndEpochs) {
+  EXPECT_EQ(finish(0, {{}, {.steps = 3, .decided_in = 4}}), Change::kChanged);
+  EXPECT_EQ(finish(1, {{}, {.steps = 2, .decided_in = 5}}), Change::kChanged);
   EXPECT_THAT(record.finished, ElementsAre(LogReach{}, LogReach{3, 5}));
   EXPECT_TRUE(has_finished_steps(record, 1, {3, 5}));
   EXPECT_TRUE(has_finished_steps(record, 1, {4, 6}));
@@ -449,12 +511,16 @@ TEST(FinishedSteps, AreInALogThatGoesAsFarInStepsAndEpochs) {
   EXPECT_EQ(has_finished_steps(record, 1, {9, 4}).error().code, ErrorCode::kStale) << "steps of a log that is void";
 }
 
-TEST(FinishedSteps, AreForgottenWithTheJob) {
-  protocol::JobRecord record;
-  note_finished(record, 0, {3, 5});
+TEST_F(FinishedSteps, OfAJoiningWorkerAreNotNoted) {
+  EXPECT_EQ(finish(3, {{.steps = 3, .decided_in = 4}}), Change::kChanged);
+  EXPECT_TRUE(record.finished.empty()) << "they may be void";
+}
+
+TEST_F(FinishedSteps, AreForgottenWithTheJob) {
+  finish(0, {{3, 5}});
   ASSERT_EQ(end(record, {ErrorCode::kIo, "the weights are lost"}), Change::kChanged);
   EXPECT_TRUE(record.finished.empty());
-  EXPECT_EQ(note_finished(record, 0, {3, 5}), Change::kNone);
+  EXPECT_EQ(finish(1, {{3, 5}}), Change::kNone);
   EXPECT_TRUE(record.finished.empty());
 }
 

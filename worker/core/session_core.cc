@@ -24,6 +24,19 @@ std::vector<uint32_t> coding_order(const protocol::JobLayout& layout, const prot
   return order;
 }
 
+/// Returns how far the worker's state goes in the parts of each shard. Zeros: the shard has no part.
+std::vector<protocol::LogReach> reach_by_shard(const std::vector<PartRun>& parts, size_t shards) {
+  std::vector<protocol::LogReach> reach(shards);
+  std::vector<bool> seen(shards);
+  for (const PartRun& part : parts) {
+    protocol::LogReach& reached = reach.at(part.layout.shard);
+    reached.steps = seen[part.layout.shard] ? std::min(reached.steps, part.n) : part.n;
+    reached.decided_in = std::max(reached.decided_in, part.decided_in);
+    seen[part.layout.shard] = true;
+  }
+  return reach;
+}
+
 }  // namespace
 
 SessionCore::Impl::Impl(CoreConfig config_)
@@ -88,10 +101,16 @@ TimeNs SessionCore::Impl::jittered(TimeNs interval) {
 }
 
 void SessionCore::Impl::say_goodbye(protocol::Goodbye::Reason reason, const std::string& sentence, Actions& actions) {
+  // R10f is a rule of mode synchronous, and of steps that shards decide. A worker that settles may hold void steps.
+  const bool on_log = phase == Phase::kFinishing || all_settled();
+  const bool binds = reason == protocol::Goodbye::Reason::kFinished && on_log && waits_for_all() && !by_switch();
+  const auto reach = binds ? reach_by_shard(parts, links.size()) : std::vector<protocol::LogReach>();
   for (uint32_t shard = 0; shard < links.size(); ++shard) {
     const LinkState state = links[shard].state;
     if (state != LinkState::kWelcomed && state != LinkState::kGreeting) continue;
-    send(shard, protocol::Goodbye{reason, sentence}, {}, actions);
+    protocol::Goodbye goodbye{reason, sentence};
+    if (links[shard].version >= protocol::kGoodbyeReachSince) goodbye.reach = reach;
+    send(shard, std::move(goodbye), {}, actions);
     // A Hello may let this worker in afterwards: the shard knows the sender by the connection.
     if (state == LinkState::kGreeting) actions.sends.back().message.header = {.worker = config.worker, .shard = shard};
   }

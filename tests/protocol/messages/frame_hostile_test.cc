@@ -324,6 +324,18 @@ TEST(HostileFrame, AnAddressWithControlCharactersIsRefused) {
             ErrorCode::kMalformed);
 }
 
+TEST(HostileFrame, AGoodbyeOfMoreShardsThanThereCanBeIsRefused) {
+  const auto refusal_of = [](uint32_t shards) {
+    return frame_hostile_refusal([shards](auto e) {
+      auto goodbye = e.initGoodbye();
+      goodbye.setReason(1);
+      goodbye.initReach(shards);
+    });
+  };
+  EXPECT_EQ(refusal_of(kShardsMax), ErrorCode::kInternal) << "it is read";
+  EXPECT_EQ(refusal_of(kShardsMax + 1), ErrorCode::kLimitExceeded);
+}
+
 wire::Hello::Builder init_hello(wire::Envelope::Builder envelope, const ByteBuffer& spec) {
   auto hello = envelope.initHello();
   hello.setVersionMin(kProtocolVersion);

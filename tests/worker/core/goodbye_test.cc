@@ -1,6 +1,8 @@
 #include <gtest/gtest.h>
 
-#include "tests/worker/core/scripted_core.h"
+#include <map>
+
+#include "tests/worker/core/returning_core.h"
 
 /// The shards to which a worker announces that it leaves.
 namespace millrace::testing {
@@ -89,6 +91,78 @@ class FinishedSteps : public ScriptedCore {
     core().end_pass(now_, actions_);
   }
 };
+
+/// R10f: The worker has one step of both parts, which the shards decided in two epochs.
+class Reach : public ScriptedCore {
+ protected:
+  std::map<uint32_t, std::vector<protocol::LogReach>> told_;  ///< by shard
+  std::vector<protocol::LogReach> finish(uint32_t version) {
+    config_.spec.staleness = 1;
+    make();
+    for (uint32_t shard = 0; shard < 2; ++shard) {
+      core().on_connected(shard, now_, actions_);
+      protocol::Welcome welcome;
+      welcome.version = shard == 0 ? version : protocol::kProtocolVersion;
+      welcome.membership = membership_;
+      hear(shard, welcome);
+    }
+    push({5}, {1});
+    hear_update(0, 0, {{5, 1}});
+    ++membership_.epoch;
+    hear(1, protocol::MembershipChange{membership_});
+    hear_update(1, 0, {});
+    EXPECT_TRUE(core().finish(now_, actions_).has_value());
+    core().end_pass(now_, actions_);
+    const auto told = take_sent<protocol::Goodbye>();
+    EXPECT_EQ(told.size(), 2u);
+    for (const auto& [shard, goodbye] : told) told_[shard] = std::get<protocol::Goodbye>(goodbye.body).reach;
+    return told_[0];
+  }
+};
+
+TEST_F(Reach, AWorkerThatHasFinishedSaysHowFarItsModelGoes) {
+  const auto reach = finish(protocol::kGoodbyeReachSince);
+  ASSERT_EQ(reach.size(), 2u) << "each Goodbye is about all shards";
+  EXPECT_EQ(reach[0], (protocol::LogReach{.steps = 1, .decided_in = 3}));
+  EXPECT_EQ(reach[1], (protocol::LogReach{.steps = 1, .decided_in = 4}));
+}
+
+TEST_F(Reach, AShardOfAnEarlierVersionIsNotTold) {
+  EXPECT_TRUE(finish(protocol::kGoodbyeReachSince - 1).empty());
+  EXPECT_EQ(told_[1].size(), 2u);
+}
+
+TEST_F(Reach, ModesThatMayLeaveWorkersOutHaveNone) {
+  config_.spec.mode = protocol::Mode::kPartial;
+  EXPECT_TRUE(finish(protocol::kGoodbyeReachSince).empty());
+}
+
+TEST_F(Reach, AWorkerThatFailsHasNone) {
+  make_running();
+  core().leave(protocol::Goodbye::Reason::kFailed, "disk full", now_, actions_);
+  const auto told = take_sent<protocol::Goodbye>();
+  ASSERT_EQ(told.size(), 2u);
+  EXPECT_TRUE(std::get<protocol::Goodbye>(told[0].second.body).reach.empty());
+}
+
+class ReachAfterReturn : public ReturningCore {};
+
+/// R10f: The shards make it synced by the Synced before the Goodbye.
+TEST_F(ReachAfterReturn, WhoSettlesAndLeavesAtOnceSaysHowFarItsModelGoes) {
+  make_running();
+  push({5}, {1});
+  hear_update(0, 0, {{5, 1}});
+  hear_update(1, 0, {});
+  lose_place();
+  enter(2);
+  for (uint32_t part = 0; part < 2; ++part) hear(part, settle_of(part, 1));
+  ASSERT_EQ(core().phase(), worker::Phase::kRejoining);
+  ASSERT_TRUE(core().finish(now_, actions_).has_value());
+  EXPECT_EQ(core().phase(), worker::Phase::kFinished);
+  const auto told = take_sent<protocol::Goodbye>();
+  ASSERT_EQ(told.size(), 2u);
+  EXPECT_EQ(std::get<protocol::Goodbye>(told[0].second.body).reach, (std::vector<protocol::LogReach>{{1, 3}, {1, 3}}));
+}
 
 /// R10f: Seed 4,000 of the simulator. The worker was the only one that had a step of the restarted shard.
 TEST_F(FinishedSteps, AWorkerStaysWhileARestartedShardRecovers) {

@@ -509,6 +509,8 @@ TEST_F(Returns, WhoIsFinishedAndHasEverythingNeedsNoPlaceAnyMore) {
   lose_place();
   ASSERT_TRUE(core().finish(now_, actions_).has_value());
   EXPECT_EQ(core().phase(), Phase::kFinished);
+  for (const auto& [shard, goodbye] : take_sent<protocol::Goodbye>())
+    EXPECT_TRUE(std::get<protocol::Goodbye>(goodbye.body).reach.empty()) << "its steps may be void";
 }
 
 TEST_F(Returns, WhoIsFinishedStaysForWhoComesIn) {
