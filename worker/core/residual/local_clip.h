@@ -11,8 +11,8 @@
 
 namespace millrace::worker {
 
-/// Returns the sum of the squares, in the order of tail_sums(): the same bits on every path and device. NaN or
-/// infinity, where a value is.
+/// Returns the sum of the squares, in the order of tail_sums(). Equal values in equal places have the same bits on
+/// every path and device. NaN or infinity, where a value is.
 double squared_norm_of(std::span<const float> values);
 
 /// Multiplies the values.
