@@ -137,8 +137,7 @@ inline std::vector<Message> every_message() {
       {header, heartbeat, {}},
       {header, shard_hello, {}},
       {header, ThresholdHistogram{2, 12, 14}, example_payload()},
-      {header, Goodbye{Goodbye::Reason::kFailed, "disk full"}, {}},
-      {header, Goodbye{Goodbye::Reason::kFinished, "", {{12, 5}, {}, {11, 6}}}, {}},
+      {header, Goodbye{Goodbye::Reason::kFailed, "disk full", {{12, 5}, {}, {11, 6}}}, {}},
       {header, Abort{ErrorCode::kShardLost, "shard 1 came back without its state"}, {}},
   };
   for (Message& message : every_message_of_returns()) messages.push_back(std::move(message));
