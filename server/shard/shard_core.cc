@@ -303,6 +303,11 @@ void ShardCore::on_goodbye(Job& job, const protocol::Member& member, const proto
   if (finished && binds) leaver.reach = goodbye.reach;
   if (!may_be_reach(leaver.reach, job)) {
     count(Metric::kDropped, "impossible_reach", actions);
+    log(Severity::kWarning,
+        fmt::format(
+            "job '{}': worker {} has finished with steps that cannot be; a restarted shard may repeat its steps",
+            job.spec().name, member.worker),
+        actions);
     leaver.reach.clear();
   }
   remove(job, std::span(&leaver, 1), now, actions);

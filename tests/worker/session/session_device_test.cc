@@ -9,6 +9,7 @@
 
 #include "kernels/cuda/host_queue.h"
 #include "tests/support/oracles/select_oracle.h"
+#include "tests/worker/core/residual/forwarding_residual.h"
 #include "tests/worker/session/session_jobs.h"
 #include "tests/worker/toys/fake_cluster.h"
 #include "worker/core/residual/queue_residual.h"
@@ -186,50 +187,31 @@ TEST(SessionOnDevice, WeightsThereHaveTheBitsOfTheHosts) {
 }
 
 /// A device's residual that fails at its second gradient, as one whose memory has an error.
-class FailsLater final : public worker::DeviceResidual {
+class FailsLater final : public ForwardingResidual {
  public:
-  FailsLater(const SelectionSpec& spec, uint64_t dimension) : works_(kSessionOnHostQueue(spec, dimension).value()) {}
+  FailsLater(const SelectionSpec& spec, uint64_t dimension)
+      : ForwardingResidual(kSessionOnHostQueue(spec, dimension).value()) {}
   static Result<std::unique_ptr<worker::DeviceResidual>> make(const SelectionSpec& spec, uint64_t dimension) {
     return std::make_unique<FailsLater>(spec, dimension);
   }
   Result<uint64_t> add(const worker::DeviceGradient& gradient, float weight, protocol::NonFinite rule) override {
     if (std::exchange(used_, true)) return std::unexpected(failed().error());
-    return works_->add(gradient, weight, rule);
+    return ForwardingResidual::add(gradient, weight, rule);
   }
   Status add(const StreamView&, uint64_t) override { return failed(); }
-  Result<Stream> take_selected(uint64_t step, Stream&& arrays) override {
-    return works_->take_selected(step, std::move(arrays));
-  }
   Result<Stream> copy() const override {
     if (!status_) return std::unexpected(status_.error());
-    return works_->copy();
+    return ForwardingResidual::copy();
   }
-  Result<Buffer<float>> read_at(IndexSpan indices) const override { return works_->read_at(indices); }
-  Result<double> norm() const override { return works_->norm(); }
-  Result<Stream> copy(const worker::DeviceGradient& gradient) const override { return works_->copy(gradient); }
-  Result<uint64_t> stage(const worker::DeviceGradient& gradient, float weight, protocol::NonFinite rule) override {
-    return works_->stage(gradient, weight, rule);
-  }
-  Status stage(const StreamView& gradient) override { return works_->stage(gradient); }
-  Result<double> squares(const worker::DeviceGradient& gradient) override { return works_->squares(gradient); }
-  Status enter(float scale, const cuda::MomentumShares& shares) override { return works_->enter(scale, shares); }
-  Status enter(float scale) override { return works_->enter(scale); }
-  Result<Stream> copy_staged() const override { return works_->copy_staged(); }
-  Status add_velocity(const StreamView& stream) override { return works_->add_velocity(stream); }
-  Status end_velocity(IndexSpan indices) override { return works_->end_velocity(indices); }
-  Result<Stream> copy_velocity() const override { return works_->copy_velocity(); }
-  void forget_velocity() override { works_->forget_velocity(); }
-  void forget() override { works_->forget(); }
-  Retained retained() const override { return works_->retained(); }
-  Status restore_retained(std::span<const uint64_t> numbers) override { return works_->restore_retained(numbers); }
   Status status() const override { return status_; }
+
+  using ForwardingResidual::copy;
 
  private:
   Status failed() {
     status_ = fail(ErrorCode::kInternal, "the device has failed");
     return status_;
   }
-  std::unique_ptr<worker::DeviceResidual> works_;
   Status status_;
   bool used_ = false;
 };

@@ -179,9 +179,7 @@ Status PushSlot::add_sparse(IndexSpan indices, std::span<const float> values, fl
 
 void PushSlot::enter(Stream&& stream, float weight) {
   measure(stream.view());
-  if (weight != 1) {
-    for (float& value : stream.values) value *= weight;
-  }
+  scale(stream, weight);
   const bool lone = bucket_.slots_.size() == 1;
   std::unique_lock<std::mutex> fill(bucket_.fill_, std::defer_lock);
   if (lone) fill.lock();

@@ -375,9 +375,7 @@ uint64_t PythonGradientSum::start(float factor) {
     if (kept->filled.size() != dimension_) refuse_call("no gradient is filled in");
     Stream dense{dimension_, true, {}, std::move(kept->filled)};
     kept->filled = {};
-    if (factor != 1) {
-      for (float& value : dense.values) value *= factor;
-    }
+    worker::scale(dense, factor);
     const Status started = kept->exchange->start(kept->pushed, std::move(dense));
     if (!started) {
       throw JobError(static_cast<JobErrorCode>(started.error().code), started.error().message, JobErrorOrigin::kJob);

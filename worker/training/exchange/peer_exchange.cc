@@ -245,9 +245,7 @@ class PeerExchange final : public TimedExchange {
       clip_.pushed(pushes_, 0, worker::squared_norm_of(gradient.values));
       const float factor = clip_.factor(pushes_);
       clip_.taken(pushes_++, 1);
-      if (factor != 1) {
-        for (float& value : gradient.values) value *= factor;
-      }
+      worker::scale(gradient, factor);
     }
     if (velocity_) {
       if (!all_finite(gradient.values)) return fail(ErrorCode::kNonFinite, "a gradient has NaN or infinity");

@@ -57,22 +57,8 @@ TEST(ClippingOnDevice, HasTheBitsOfTheHost) {
 }
 
 TEST(MomentumOnDevice, GradientsOfTheHostsMemoryEnterThere) {
-  const auto gradient = testing::values_of(testing::Pattern::kGaussian, kDeviceDimension, 1);
-  Stream sparse = Stream::empty(kDeviceDimension);
-  for (uint32_t index = 3; index < kDeviceDimension; index += 91) {
-    sparse.indices.push_back(index);
-    sparse.values.push_back(static_cast<float>(index) * 1e-3f);
-  }
   BucketPair pair(momentum_job("topk:0.02", protocol::Momentum::kNesterov), 3);
-  pair.push_sparse(sparse);
-  pair.step(0);
-  pair.push(gradient);
-  pair.step(1);
-  pair.push_host(gradient);
-  pair.step(2);
-  pair.push_sparse(sparse);
-  pair.step(3);
-  pair.settle();
+  push_from_both(pair);
 }
 
 TEST(MomentumOnDevice, ValuesThatAreNotFiniteAreRefusedOrDroppedAsOnTheHost) {
@@ -105,7 +91,7 @@ TEST(MomentumOnDevice, WithoutMemoryTheStepIsTheHosts) {
   }
 }
 
-/// Masks are postponed then, and the next step is on the device again.
+/// The velocity is read without memory there. Restored entries move it to the host, until the next gradient.
 TEST(MomentumOnDevice, WithoutMemoryTheVelocityIsTakenAndRestored) {
   for (const uint64_t allocations : {0, 1, 2}) {
     SCOPED_TRACE(allocations);

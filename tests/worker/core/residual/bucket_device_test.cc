@@ -69,29 +69,11 @@ TEST(BucketOnDevice, BucketsOfFewEntriesHaveThePositionsOfTheHost) {
   }
 }
 
-void join_residual_of(const std::string& select) {
-  BucketPair pair(job_of(select, "gap"), 3);
-  Stream sparse = Stream::empty(kDeviceDimension);
-  for (uint32_t index = 3; index < kDeviceDimension; index += 91) {
-    sparse.indices.push_back(index);
-    sparse.values.push_back(static_cast<float>(index) * 1e-3f);
-  }
-  const auto gradient = testing::values_of(testing::Pattern::kGaussian, kDeviceDimension, 1);
-  pair.push_sparse(sparse);
-  pair.step(0);
-  pair.push(gradient);
-  pair.step(1);
-  pair.push_host(gradient);
-  pair.step(2);
-  pair.push_sparse(sparse);
-  pair.step(3);
-  pair.settle();
-}
-
 TEST(BucketOnDevice, GradientsOfTheHostsMemoryJoinTheResidual) {
   for (const std::string select : {"topk:0.02", "bucket_topk:0.02:64"}) {
     SCOPED_TRACE(select);
-    join_residual_of(select);
+    BucketPair pair(job_of(select, "gap"), 3);
+    push_from_both(pair);
   }
 }
 

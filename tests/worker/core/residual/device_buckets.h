@@ -15,6 +15,7 @@
 #include "kernels/base/random.h"
 #include "kernels/cuda/host_queue.h"
 #include "tests/support/oracles/select_oracle.h"
+#include "tests/worker/core/residual/forwarding_residual.h"
 #include "worker/core/residual/bucket.h"
 #include "worker/core/residual/idle_tensor.h"
 #include "worker/core/residual/local_clip.h"
@@ -46,61 +47,54 @@ inline const MakeDeviceResidual kOnHostQueue = [](const SelectionSpec& spec,
 };
 
 /// A device that works until a test sets `fails_at`, as one whose memory has an error.
-class FailingResidual final : public DeviceResidual {
+class FailingResidual final : public testing::ForwardingResidual {
  public:
   enum class Call : uint8_t { kNone, kAdd, kSelect, kEnter };
   static inline Call fails_at = Call::kNone;
 
-  FailingResidual(const SelectionSpec& spec, uint64_t dimension) : works_(kOnHostQueue(spec, dimension).value()) {}
+  FailingResidual(const SelectionSpec& spec, uint64_t dimension)
+      : ForwardingResidual(kOnHostQueue(spec, dimension).value()) {}
   static Result<std::unique_ptr<DeviceResidual>> make(const SelectionSpec& spec, uint64_t dimension) {
     return std::make_unique<FailingResidual>(spec, dimension);
   }
 
   Result<uint64_t> add(const DeviceGradient& gradient, float weight, protocol::NonFinite rule) override {
     if (auto whole = at(Call::kAdd); !whole) return std::unexpected(whole.error());
-    return works_->add(gradient, weight, rule);
+    return ForwardingResidual::add(gradient, weight, rule);
   }
   Status add(const StreamView& stream, uint64_t begin) override {
     if (auto whole = at(Call::kAdd); !whole) return whole;
-    return works_->add(stream, begin);
+    return ForwardingResidual::add(stream, begin);
   }
   Result<Stream> take_selected(uint64_t step, Stream&& arrays) override {
     if (auto whole = at(Call::kSelect); !whole) return std::unexpected(whole.error());
-    return works_->take_selected(step, std::move(arrays));
+    return ForwardingResidual::take_selected(step, std::move(arrays));
   }
   Result<Stream> copy() const override {
     if (!status_) return std::unexpected(status_.error());
-    return works_->copy();
+    return ForwardingResidual::copy();
   }
-  Result<Buffer<float>> read_at(IndexSpan indices) const override { return works_->read_at(indices); }
   Result<double> norm() const override {
     if (!status_) return std::unexpected(status_.error());
-    return works_->norm();
+    return ForwardingResidual::norm();
   }
-  Result<Stream> copy(const DeviceGradient& gradient) const override { return works_->copy(gradient); }
   Result<uint64_t> stage(const DeviceGradient& gradient, float weight, protocol::NonFinite rule) override {
     if (auto whole = at(Call::kAdd); !whole) return std::unexpected(whole.error());
-    return works_->stage(gradient, weight, rule);
+    return ForwardingResidual::stage(gradient, weight, rule);
   }
-  Status stage(const StreamView& gradient) override { return works_->stage(gradient); }
-  Result<double> squares(const DeviceGradient& gradient) override { return works_->squares(gradient); }
   Status enter(float scale, const cuda::MomentumShares& shares) override {
     if (auto whole = at(Call::kEnter); !whole) return whole;
-    return works_->enter(scale, shares);
+    return ForwardingResidual::enter(scale, shares);
   }
-  Status enter(float scale) override { return works_->enter(scale); }
-  Result<Stream> copy_staged() const override { return works_->copy_staged(); }
-  Status add_velocity(const StreamView& stream) override { return works_->add_velocity(stream); }
-  Status end_velocity(IndexSpan indices) override { return works_->end_velocity(indices); }
   Result<Stream> copy_velocity() const override {
     if (!status_) return std::unexpected(status_.error());
-    return works_->copy_velocity();
+    return ForwardingResidual::copy_velocity();
   }
-  void forget_velocity() override { works_->forget_velocity(); }
-  void forget() override { works_->forget(); }
-  Retained retained() const override { return works_->retained(); }
-  Status restore_retained(std::span<const uint64_t> numbers) override { return works_->restore_retained(numbers); }
   Status status() const override { return status_; }
+
+  using ForwardingResidual::copy;
+  using ForwardingResidual::enter;
+  using ForwardingResidual::stage;
 
  private:
   Status at(Call call) {
@@ -108,7 +102,6 @@ class FailingResidual final : public DeviceResidual {
     return status_;
   }
 
-  std::unique_ptr<DeviceResidual> works_;
   Status status_;
 };
 
@@ -319,5 +312,24 @@ struct DeviceEntered : LedgerObserver {
   }
   std::vector<float> sum = std::vector<float>(kDeviceDimension);
 };
+
+/// Pushes gradients of the host's memory, dense and sparse, beside one of the device.
+inline void push_from_both(BucketPair& pair) {
+  Stream sparse = Stream::empty(kDeviceDimension);
+  for (uint32_t index = 3; index < kDeviceDimension; index += 91) {
+    sparse.indices.push_back(index);
+    sparse.values.push_back(static_cast<float>(index) * 1e-3f);
+  }
+  const auto gradient = testing::values_of(testing::Pattern::kGaussian, kDeviceDimension, 1);
+  pair.push_sparse(sparse);
+  pair.step(0);
+  pair.push(gradient);
+  pair.step(1);
+  pair.push_host(gradient);
+  pair.step(2);
+  pair.push_sparse(sparse);
+  pair.step(3);
+  pair.settle();
+}
 
 }  // namespace millrace::worker

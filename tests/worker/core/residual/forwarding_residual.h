@@ -1,0 +1,48 @@
+#pragma once
+
+#include <memory>
+#include <span>
+#include <utility>
+
+#include "worker/core/residual/device_residual.h"
+
+namespace millrace::testing {
+
+/// Forwards every call to another residual. A test overrides those that are to fail.
+class ForwardingResidual : public worker::DeviceResidual {
+ public:
+  explicit ForwardingResidual(std::unique_ptr<worker::DeviceResidual> works) : works_(std::move(works)) {}
+
+  Result<uint64_t> add(const worker::DeviceGradient& gradient, float weight, protocol::NonFinite rule) override {
+    return works_->add(gradient, weight, rule);
+  }
+  Status add(const StreamView& stream, uint64_t begin) override { return works_->add(stream, begin); }
+  Result<Stream> take_selected(uint64_t step, Stream&& arrays) override {
+    return works_->take_selected(step, std::move(arrays));
+  }
+  Result<Stream> copy() const override { return works_->copy(); }
+  Result<Buffer<float>> read_at(IndexSpan indices) const override { return works_->read_at(indices); }
+  Result<double> norm() const override { return works_->norm(); }
+  Result<Stream> copy(const worker::DeviceGradient& gradient) const override { return works_->copy(gradient); }
+  Result<double> squares(const worker::DeviceGradient& gradient) override { return works_->squares(gradient); }
+  Result<uint64_t> stage(const worker::DeviceGradient& gradient, float weight, protocol::NonFinite rule) override {
+    return works_->stage(gradient, weight, rule);
+  }
+  Status stage(const StreamView& gradient) override { return works_->stage(gradient); }
+  Status enter(float scale, const cuda::MomentumShares& shares) override { return works_->enter(scale, shares); }
+  Status enter(float scale) override { return works_->enter(scale); }
+  Result<Stream> copy_staged() const override { return works_->copy_staged(); }
+  Status add_velocity(const StreamView& stream) override { return works_->add_velocity(stream); }
+  Status end_velocity(IndexSpan indices) override { return works_->end_velocity(indices); }
+  Result<Stream> copy_velocity() const override { return works_->copy_velocity(); }
+  void forget_velocity() override { works_->forget_velocity(); }
+  void forget() override { works_->forget(); }
+  Retained retained() const override { return works_->retained(); }
+  Status restore_retained(std::span<const uint64_t> numbers) override { return works_->restore_retained(numbers); }
+  Status status() const override { return works_->status(); }
+
+ private:
+  std::unique_ptr<worker::DeviceResidual> works_;
+};
+
+}  // namespace millrace::testing
