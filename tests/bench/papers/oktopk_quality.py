@@ -2,7 +2,7 @@
 
 Seven schemes of the paper, and dense in 16 bits, as real jobs of PyTorch: a rank is a process in a network namespace
 behind 100 Mbit/s. 4 and 8 ranks, three seeds. All schemes train the same number of steps on the same batches. Sparse
-schemes are millrace.State(path="peers"); dense ones are DDP over gloo. No full run was made yet.
+schemes are millrace.State(path="peers"); dense ones are DDP over gloo. Of figures 11 and 13 no full run was made yet.
 Finished runs are kept in OUT/jobs, and an interrupted script continues.
 """
 
@@ -83,16 +83,15 @@ def ratios(rows, key):
     pieces = []
     for ranks, of in by_ranks(rows).items():
         least = of["Ok-Topk"][key]
-        over = (f"{name} {row[key] / least:.2f}" if row[key] else f"{name} never" for name, row in of.items() if name != "Ok-Topk")
-        pieces.append(f"{ranks} ranks: " + (", ".join(over) if least else "Ok-Topk never"))
-    return "; ".join(pieces)
+        over = (f"{name} {row[key] / least:.2f}" if row[key] else f"{name} not" for name, row in of.items() if name != "Ok-Topk") if least else ()
+        pieces.append(f"{ranks} ranks: " + (", ".join(over) if least else "Ok-Topk did not reach it in every training"))
+    return ". ".join(pieces)
 
 
 def parts(rows):
     """Returns the text of the parts of Ok-Topk's step, a piece for each number of ranks."""
     of = [row for row in rows if row["scheme"] == "Ok-Topk"]
-    return "; ".join(f"{row['ranks']} ranks: {row['computation_ms']:.0f}, {row['link_ms']:.0f} and "
-                     f"{row['step_ms'] - row['computation_ms'] - row['link_ms']:.0f}" for row in of)
+    return ". ".join(f"{row['ranks']} ranks: {row['step_ms']:.0f}, {row['computation_ms']:.0f} and {row['link_ms']:.0f}" for row in of)
 
 
 def gaps(all_results):
@@ -102,17 +101,18 @@ def gaps(all_results):
         dense, sparse = curve(results["Dense"], "quality"), curve(results["Ok-Topk"], "quality")
         half, end = (100 * (dense[at] - sparse[at]) for at in (len(dense) // 2, -1))
         pieces.append(f"{ranks} ranks: {half:.1f} and {end:.1f}")
-    return "; ".join(pieces)
+    return ". ".join(pieces)
 
 
 def compare(here, rows, all_results, claim):
-    here.compare(claim, f"time to {NEAR:.0%} of the dense quality, over Ok-Topk's; {ratios(rows, 'seconds')}")
-    here.compare("a step of Ok-Topk takes the least time", f"a step's time over Ok-Topk's; {ratios(rows, 'step_ms')}",
-                 f"of a step of Ok-Topk are computation, its bytes at the link's rate, and the rest, in ms; {parts(rows)}")
-    ends = (f"{ranks} ranks: " + ", ".join(f"{name} {100 * row['quality']:.1f} % ({100 * row['least']:.1f} to {100 * row['most']:.1f})" for name, row in of.items())
-            for ranks, of in by_ranks(rows).items())
-    here.compare("the quality of Ok-Topk is close to that of dense SGD", "held-out accuracy after the same steps; " + "; ".join(ends),
-                 f"a residual delays a sparse scheme's steps: points that Ok-Topk is behind dense at half of the steps, and at their end; {gaps(all_results)}")
+    here.compare(claim, f"time to {NEAR:.0%} of the dense quality, over Ok-Topk's. {ratios(rows, 'seconds')}")
+    here.compare("a step of Ok-Topk takes the least time", f"a step's time over Ok-Topk's. {ratios(rows, 'step_ms')}",
+                 "in ms a step of Ok-Topk, its computation, and its bytes at the link's rate, which may overlap. " + parts(rows))
+    ends = (f"{ranks} ranks: " + ", ".join(f"{name} {100 * row['quality']:.1f} %" for name, row in of.items()) for ranks, of in by_ranks(rows).items())
+    spread = (f"{ranks} ranks: {100 * of['Ok-Topk']['least']:.1f} to {100 * of['Ok-Topk']['most']:.1f}" for ranks, of in by_ranks(rows).items())
+    here.compare("the quality of Ok-Topk is close to that of dense SGD",
+                 "held-out accuracy after the same steps. " + ". ".join(ends) + ". Ok-Topk's seeds. " + ". ".join(spread),
+                 f"a residual delays a sparse scheme's steps. Points behind dense at half of the steps, and at their end. {gaps(all_results)}")
 
 
 def run_figure(here, network, density, claim):
