@@ -145,6 +145,42 @@ class Sums(Refusals):
 
         on_groups(peers.Group.in_process(2), body)
 
+    def test_Push_CopiesNoGradient(self):
+        """A push reads the array before it returns, and copies it only where the sum is of all entries."""
+        def body(group):
+            sparse, whole = (peers.GradientSum(group, 1000, select=select, combine="sum") for select in ("topk:0.1", "none"))
+            draws, counted = np.random.default_rng(group.rank), []
+            for total in (sparse, whole):
+                gradient, out = draws.standard_normal(1000).astype(np.float32), np.empty(1000, np.float32)
+                given = gradient.copy()
+                barrier.wait()
+                before = millrace.copies().bytes_in
+                barrier.wait()
+                step = total.push(gradient)
+                gradient.fill(np.nan)
+                barrier.wait()
+                counted.append(millrace.copies().bytes_in - before)
+                total.wait_into(step, out)
+                residual = np.zeros(1000, np.float32)
+                kept = total.take_residual()
+                residual[np.asarray(kept.indices)] = np.asarray(kept.values)
+                sent = given - residual
+                self.assertEqual(np.count_nonzero(sent), 100 if total is sparse else 1000)
+                np.testing.assert_allclose(out[sent != 0], sums_of(sent)[sent != 0], rtol=1e-6)
+                total.close()
+            self.assertEqual(counted, [0, 2 * 4 * 1000])  # of both ranks
+
+        ranks, barrier, sent_by_all = 2, threading.Barrier(2, timeout=60), []
+
+        def sums_of(sent):
+            sent_by_all.append(sent)
+            barrier.wait()
+            total = sum(sent_by_all[-ranks:])
+            barrier.wait()
+            return total
+
+        on_groups(peers.Group.in_process(ranks), body)
+
     def test_Halves_OfAPushAreThePush(self):
         def body(group):
             total, out = peers.GradientSum(group, 3, combine="sum"), np.empty(3, np.float32)

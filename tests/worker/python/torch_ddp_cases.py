@@ -500,13 +500,13 @@ def copies_and_metrics(ranks):
 
 
 def copies_are_counted(ranks):
-    """bytes_in of a step: of f32 buckets 0 over shards, and each gradient once over peers; once more under a GradScaler, and in
-    the step that returns a residual."""
+    """bytes_in of a step: of f32 buckets 0. A gradient counts once under a GradScaler, over peers with clipping, and, but with
+    clipping, in the step that returns a residual. The flag of a GradScaler is sent as it is, which peers copy."""
     scaler = CpuScaler()
     entries = sum(parameter.numel() for parameter in Deep().parameters())
-    of_path = int(ranks.servers == "peers")
-    for options, copied, flag in (({}, 0, 0), ({"grad_scaler": scaler}, 1, 4 * of_path)):
-        with ranks.state(select="topk:0.01", **options) as state:
+    by_peers = int(ranks.servers == "peers")
+    for options, copied, returned, flag in (({}, 0, 1, 0), ({"clip": 1.0}, by_peers, 0, 0), ({"grad_scaler": scaler}, 1, 1, 4 * by_peers)):
+        with ranks.state(select="topk:0.01", dense_below=0, **options) as state:
             ddp = wrapped(Deep, state)
 
             def bytes_of_step():
@@ -518,10 +518,10 @@ def copies_are_counted(ranks):
 
             bytes_of_step()  # rebuilds the buckets
             found = bytes_of_step(), bytes_of_step()
-            assert found == (4 * entries * (copied + of_path) + flag,) * 2, (options, found)
+            assert found == (4 * entries * copied + flag,) * 2, (options, found)
             state.state_dict()
             found = bytes_of_step()
-            assert found == 4 * entries * (copied + of_path + 1) + flag, (options, found)
+            assert found == 4 * entries * (copied + returned) + flag, (options, found)
 
 
 def forked_loaders(ranks):

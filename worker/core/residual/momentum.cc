@@ -41,14 +41,30 @@ Velocity::Velocity(const protocol::MomentumSpec& spec, uint64_t dimension)
 }
 
 Stream Velocity::enter(Stream&& gradient) {
-  MILLRACE_CHECK(there_ == nullptr && gradient.dimension == velocity_.dimension, gradient.dimension,
-                 velocity_.dimension);
-  while (resolve_one_deferred()) {
-  }
+  MILLRACE_CHECK(gradient.dimension == velocity_.dimension, gradient.dimension, velocity_.dimension);
+  resolve_here();
   if (!velocity_.dense && (gradient.dense || velocity_.count() >= dense_from_count(velocity_.dimension))) {
     velocity_ = to_dense(velocity_.view());
   }
-  return velocity_.dense ? enter_dense(std::move(gradient)) : enter_sparse(gradient);
+  if (!velocity_.dense) return enter_sparse(gradient);
+  Stream entering = gradient.dense ? std::move(gradient) : to_dense(gradient.view());
+  enter_dense(entering.values, entering.values);
+  return entering;
+}
+
+Stream Velocity::enter(std::span<const float> gradient) {
+  MILLRACE_CHECK(gradient.size() == velocity_.dimension, gradient.size(), velocity_.dimension);
+  resolve_here();
+  if (!velocity_.dense) velocity_ = to_dense(velocity_.view());
+  Stream entering{velocity_.dimension, true, {}, Buffer<float>(gradient.size())};
+  enter_dense(gradient, entering.values);
+  return entering;
+}
+
+void Velocity::resolve_here() {
+  MILLRACE_CHECK(there_ == nullptr, velocity_.dimension);
+  while (resolve_one_deferred()) {
+  }
 }
 
 Status Velocity::move_to(DeviceResidual& there) {
@@ -79,14 +95,13 @@ Velocity Velocity::on_host() const {
   return copied;
 }
 
-Stream Velocity::enter_dense(Stream&& gradient) {
-  Stream entering = gradient.dense ? std::move(gradient) : to_dense(gradient.view());
+void Velocity::enter_dense(std::span<const float> gradient, std::span<float> entering) {
   for (size_t i = 0; i < velocity_.values.size(); ++i) {
-    const float next = next_velocity(shares_.kept, velocity_.values[i], entering.values[i]);
+    const float value = gradient[i];
+    const float next = next_velocity(shares_.kept, velocity_.values[i], value);
     velocity_.values[i] = next;
-    entering.values[i] = shares_.of_gradient * entering.values[i] + shares_.of_velocity * next;
+    entering[i] = shares_.of_gradient * value + shares_.of_velocity * next;
   }
-  return entering;
 }
 
 Stream Velocity::enter_sparse(const Stream& gradient) {

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <deque>
 #include <optional>
+#include <span>
 
 #include "kernels/stream/shared_stream.h"
 #include "kernels/stream/stream.h"
@@ -40,6 +41,8 @@ class Velocity {
   ///
   /// REQUIRES  the velocity is on the host.
   Stream enter(Stream&& gradient);
+  /// Does the same with a dense gradient [dimension] that stays the caller's.
+  Stream enter(std::span<const float> gradient);
 
   /// Moves the velocity to a device, if it is not there. It has room for the velocity, which is dense there.
   Status move_to(DeviceResidual& there);
@@ -82,7 +85,10 @@ class Velocity {
     std::optional<SharedStream> carried;
   };
 
-  Stream enter_dense(Stream&& gradient);
+  /// Computes postponed masks. REQUIRES: the velocity is on the host.
+  void resolve_here();
+  /// Writes the values that enter; `entering` may be the gradient's own array.
+  void enter_dense(std::span<const float> gradient, std::span<float> entering);
   Stream enter_sparse(const Stream& gradient);
   /// Calls `call` with the index of each entry that the mask ends, ascending.
   template <typename Call>

@@ -288,15 +288,14 @@ class GradientSum:
     def push(self, gradient: Any) -> int:
         """Adds a gradient to the residual and starts the sum of the entries that are sent. Returns the step's number.
 
-        gradient  [dimension]; copied before the call returns.
+        gradient  [dimension]; the call has read it when it returns. No other thread writes it meanwhile.
         Errors    non_finite: NaN or infinity; nothing is taken then. invalid_argument: a wrong size; the step before is
                   under way. The group's.
         """
-        self.fill(gradient)
-        return self.start()
+        return self._sum.push(gradient)
 
     def fill(self, gradient: Any) -> None:
-        """Does the first half of push(): copies the gradient. A second call replaces it. Errors as push()."""
+        """Copies the gradient of a step whose factor is not known yet. A second call replaces it. Errors as push()."""
         self._sum.fill(gradient)
 
     def squared_norm(self) -> float:
@@ -304,7 +303,7 @@ class GradientSum:
         return self._sum.squared_norm()
 
     def start(self, factor: float = 1.0) -> int:
-        """Does the second half: adds factor * gradient to the residual, and starts the sum. Returns the step's number.
+        """Adds factor * gradient, as fill() took it, to the residual, and starts the sum. Returns the step's number.
 
         Errors  invalid_argument: fill() was not called. The group's.
         """

@@ -69,9 +69,9 @@ class PulledSteps(NamedTuple):
 
 
 class Copies(NamedTuple):
-    """Bytes that the package wrote to memory of its own: 0 for contiguous f32 arrays that shards sum.
+    """Bytes that the package wrote to memory of its own: 0 for contiguous f32 gradients, with the exceptions below.
 
-    bytes_in   of gradients and other arrays on their way in: converted to f32, copied for a sum among peers, and what
+    bytes_in   of arrays on their way in: converted to f32, clipped or sent as they are over peers, restored, and what
                millrace.torch copies of a gradient before its push, as under a GradScaler.
     bytes_out  of results that were converted on their way out.
     Copies over the bus of a CUDA device are not among them: State.stats() has those.

@@ -42,7 +42,8 @@ struct Uninitialized {
   size_t size;
 };
 
-/// Counts the bytes that the binding wrote to memory of its own. A contiguous f32 array that shards sum needs none.
+/// Counts the bytes that the binding wrote to memory of its own. A contiguous f32 gradient needs none, but over
+/// peers where it is clipped or sent as it is.
 struct CopyCounters {
   std::atomic<uint64_t> bytes_in = 0;   ///< copied or converted on the way to the library
   std::atomic<uint64_t> bytes_out = 0;  ///< on the way out, before the conversion to the caller's type

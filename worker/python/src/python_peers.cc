@@ -305,6 +305,33 @@ struct PythonGradientSum::State {
   uint64_t finished = 0;
   std::optional<JobError> failure = {};  ///< of a step; later calls have it too
 
+  void check_size(size_t entries) const {
+    if (entries == setup.dimension) return;
+    refuse_call("the gradient has " + std::to_string(entries) + " elements, and the tensor has " +
+                std::to_string(setup.dimension));
+  }
+  void check_idle() const {
+    if (exchange->in_flight() > 0) refuse_call("the tensor's step before is under way: wait for it");
+  }
+  /// Copies the finite values of a gradient that has others, and returns the number of the others.
+  /// Throws   JobError: the job refuses such a gradient.
+  uint64_t copy_finite_values(std::span<const float> values, std::span<float> out) const {
+    if (drops_non_finite) return zero_non_finite(values, out);
+    throw JobError(JobErrorCode::kNonFinite, "the gradient has NaN or infinity: nothing of it is sent",
+                   JobErrorOrigin::kWorker);
+  }
+  /// Starts the sum of the gradient that was taken, times `factor`. Returns the step's number.
+  uint64_t start_filled(float factor) {
+    Stream dense{setup.dimension, true, {}, std::exchange(filled, {})};
+    worker::scale(dense, factor);
+    return started(exchange->start(pushed, std::move(dense)));
+  }
+  uint64_t started(const Status& status) {
+    if (!status) {
+      throw JobError(static_cast<JobErrorCode>(status.error().code), status.error().message, JobErrorOrigin::kJob);
+    }
+    return pushed++;
+  }
   void check_failure() const {
     if (failure) throw *failure;
   }
@@ -339,22 +366,39 @@ void PythonGradientSum::fill(py::handle gradient) {
   return without_lock([&] {
     const std::shared_ptr<State> kept = std::move(state);
     const std::span<const float> values = input.values();
-    if (values.size() != dimension_) {
-      refuse_call("the gradient has " + std::to_string(values.size()) + " elements, and the tensor has " +
-                  std::to_string(dimension_));
-    }
+    kept->check_size(values.size());
     Buffer<float> copied(values.size());
     const bool is_finite = copy_finite(values.data(), copied);
     count_copied_in(std::span(copied));
-    if (!is_finite && !kept->drops_non_finite) {
-      throw JobError(JobErrorCode::kNonFinite, "the gradient has NaN or infinity: nothing of it is sent",
-                     JobErrorOrigin::kWorker);
-    }
-    const uint64_t dropped = is_finite ? 0 : zero_non_finite(values, copied);
+    const uint64_t dropped = is_finite ? 0 : kept->copy_finite_values(values, copied);
     const std::lock_guard lock(kept->mutex);
-    if (kept->exchange->in_flight() > 0) refuse_call("the tensor's step before is under way: wait for it");
+    kept->check_idle();
     kept->non_finite_dropped += dropped;
     kept->filled = std::move(copied);
+  });
+}
+
+uint64_t PythonGradientSum::push(py::handle gradient) {
+  FloatInput input(gradient, "gradient");
+  std::shared_ptr<State> state = state_.held("the sum");
+  return without_lock([&] {
+    const std::shared_ptr<State> kept = std::move(state);
+    const std::span<const float> values = input.values();
+    kept->check_size(values.size());
+    const std::lock_guard lock(kept->mutex);
+    kept->check_idle();
+    kept->filled = {};
+    const Result<uint64_t> copied = kept->exchange->start_from(kept->pushed, values);
+    const bool is_refused = !copied && copied.error().code == ErrorCode::kNonFinite && !kept->group->failure();
+    if (is_refused) {
+      Buffer<float> finite(values.size());
+      kept->non_finite_dropped += kept->copy_finite_values(values, finite);
+      count_copied_in(std::span(finite));
+      kept->filled = std::move(finite);
+      return kept->start_filled(1);
+    }
+    if (copied) copy_counters().bytes_in += *copied;
+    return kept->started(copied ? Status{} : std::unexpected(copied.error()));
   });
 }
 
@@ -373,14 +417,7 @@ uint64_t PythonGradientSum::start(float factor) {
     const std::shared_ptr<State> kept = std::move(state);
     const std::lock_guard lock(kept->mutex);
     if (kept->filled.size() != dimension_) refuse_call("no gradient is filled in");
-    Stream dense{dimension_, true, {}, std::move(kept->filled)};
-    kept->filled = {};
-    worker::scale(dense, factor);
-    const Status started = kept->exchange->start(kept->pushed, std::move(dense));
-    if (!started) {
-      throw JobError(static_cast<JobErrorCode>(started.error().code), started.error().message, JobErrorOrigin::kJob);
-    }
-    return kept->pushed++;
+    return kept->start_filled(factor);
   });
 }
 
@@ -526,6 +563,7 @@ void bind_peers(py::module_& module) {
                                 "Sums one tensor's gradients; millrace.peers.GradientSum documents it.")
       .def(py::init<const PythonGroup&, uint64_t, const JobOptions&, const std::string&>(), arg("group"),
            arg("dimension"), arg("job"), arg("algorithm"))
+      .def("push", &PythonGradientSum::push, arg("gradient"))
       .def("fill", &PythonGradientSum::fill, arg("gradient"))
       .def("squared_norm", &PythonGradientSum::squared_norm)
       .def("start", &PythonGradientSum::start, arg("factor"))

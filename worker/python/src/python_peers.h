@@ -152,13 +152,16 @@ struct SumFigures {
 
 /// Sums one tensor's gradients step after step, with error feedback: the exchange of millrace-peer.
 ///
-/// Threads  any; start() of one step comes before its wait_into(), and that before the next fill().
+/// Threads  any; push() or start() of one step comes before its wait_into(), and that before the next push() or fill().
 class PythonGradientSum {
  public:
   /// job  select, codec_up, codec_down, codec_error, non_finite, momentum, clip, unbiased, reproducible, grid,
   ///      reselect, seed, combine. Others are the caller's to refuse.
   PythonGradientSum(const PythonGroup& group, uint64_t dimension, const JobOptions& job, const std::string& algorithm);
 
+  /// Starts the sum of a gradient. Returns the step's number. Copies it only where the exchange does, and where values
+  /// that are not finite are dropped.
+  uint64_t push(pybind11::handle gradient);
   /// Copies the gradient of the next step, in the place of one that was not started.
   void fill(pybind11::handle gradient);
   /// Returns the squared L2 norm of the filled gradient. Cost: a pass over it.

@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "kernels/accumulate/add_and_collect.h"
 #include "kernels/base/random.h"
 #include "protocol/job/step_sends.h"
 #include "worker/peer/collectives/local_selection.h"
@@ -49,7 +50,9 @@ SelectContext ErrorFeedback::context_of(uint64_t step) const {
 
 Result<SharedStream> ErrorFeedback::take_selected(uint64_t step) {
   IndexBuffer positions;
-  if (Status status = selector_->select(residual_.view(), context_of(step), positions); !status) {
+  SelectContext context = context_of(step);
+  context.largest = residual_.largest();
+  if (Status status = selector_->select(residual_.view(), context, positions); !status) {
     return std::unexpected(status.error());
   }
   return SharedStream::from(residual_.take_at(positions));
@@ -67,15 +70,31 @@ Result<SharedStream> ErrorFeedback::draw(const StreamView& gradient, uint64_t st
 }
 
 Result<SharedStream> ErrorFeedback::contribution(Stream&& gradient, uint64_t step) {
-  if (!all_finite(gradient.values)) return fail(ErrorCode::kNonFinite, "a gradient has NaN or infinity");
-  if (options_.unbiased && selector_ != nullptr) return draw(gradient.view(), step);
-  const bool global = options_.result == peer::ResultKind::kGlobalTopk;
-  const bool takes_all = selector_ == nullptr || protocol::step_sends(*options_.select, options_.dimension, step) ==
-                                                     protocol::StepSends::kUncompressed;
-  if (takes_all && !global && residual_.is_empty()) return SharedStream::from(std::move(gradient));
-  add(gradient.view());
+  if (!all_finite_on_threads(gradient.values)) return fail(ErrorCode::kNonFinite, "a gradient has NaN or infinity");
+  if (is_whole(step)) return SharedStream::from(std::move(gradient));
+  return contribution_of(gradient.view(), step);
+}
+
+Result<SharedStream> ErrorFeedback::contribution_of(const StreamView& gradient, uint64_t step) {
+  if (draws()) return draw(gradient, step);
+  if (gradient.dense && selector_ != nullptr) {
+    residual_.make_dense();
+    residual_.add_and_collect(gradient.values, 1.0F, selector_->largest_wanted());
+  } else {
+    add(gradient);
+  }
   if (residual_.is_empty()) return SharedStream::from(Stream::empty(options_.dimension));
-  return takes_all ? take_all() : take_selected(step);
+  return takes_all_of(step) ? take_all() : take_selected(step);
+}
+
+bool ErrorFeedback::is_whole(uint64_t step) const {
+  const bool global = options_.result == peer::ResultKind::kGlobalTopk;
+  return !draws() && !global && residual_.is_empty() && takes_all_of(step);
+}
+
+bool ErrorFeedback::takes_all_of(uint64_t step) const {
+  return selector_ == nullptr ||
+         protocol::step_sends(*options_.select, options_.dimension, step) == protocol::StepSends::kUncompressed;
 }
 
 SharedStream ErrorFeedback::rest() const {

@@ -46,6 +46,10 @@ class ErrorFeedback {
   /// the whole residual.
   /// Errors   non_finite: NaN or infinity in the gradient.
   Result<SharedStream> contribution(Stream&& gradient, uint64_t step);
+  /// Does the same with a gradient that stays the caller's. REQUIRES: its values are finite, and !is_whole(step).
+  Result<SharedStream> contribution_of(const StreamView& gradient, uint64_t step);
+  /// Says whether this step's contribution is the gradient itself, as it was handed in.
+  bool is_whole(uint64_t step) const;
   /// Returns the residual beside the last contribution: a copy, of dimension 0 while the residual is empty. An index
   /// codec that sends more than the selected entries takes their values from it (peer::Contribution::rest). take_back()
   /// subtracts them.
@@ -71,6 +75,8 @@ class ErrorFeedback {
   explicit ErrorFeedback(const ErrorFeedbackOptions& options) : options_(options), residual_(options.dimension) {}
   void add(const StreamView& stream, float sign = 1.0F);
   SelectContext context_of(uint64_t step) const;
+  bool takes_all_of(uint64_t step) const;
+  bool draws() const { return options_.unbiased && selector_ != nullptr; }
   Result<SharedStream> draw(const StreamView& gradient, uint64_t step);
   SharedStream take_all();
   Result<SharedStream> take_selected(uint64_t step);

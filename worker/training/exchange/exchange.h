@@ -74,6 +74,12 @@ class Exchange {
 /// Sums among peers, whose caller may also wait for a limited time, and save and restore all that the exchange keeps.
 class TimedExchange : public Exchange {
  public:
+  /// Does start() with a dense gradient [dimension] that stays the caller's; no other thread writes it meanwhile.
+  /// Returns  the bytes of it that were copied: all of it with clipping, and where the contribution is the gradient
+  ///          itself; else none.
+  /// Errors   as start(), but for NaN or infinity in the gradient: nothing of it is taken then, and the group
+  ///          continues.
+  virtual Result<uint64_t> start_from(uint64_t step, std::span<const float> gradient) = 0;
   /// Waits until finish_oldest() would not wait, at most this long; true: it would not. REQUIRES: in_flight() > 0.
   virtual bool wait_for_oldest(TimeNs at_most) = 0;
   /// Hands out the velocity, and sets it to zero; no entries without momentum. REQUIRES: nothing is in flight.

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/accumulate/add_and_collect.h"
 #include "kernels/base/hash.h"
 #include "kernels/stream/stream.h"
 #include "protocol/job/step_sends.h"
@@ -85,6 +86,7 @@ class PeerExchange final : public TimedExchange {
         exact_{exact_settings_of(options, setup.dimension), {}},
         clip_(clipping_of(options, setup.group.size())),
         masked_(momentum_of(options).masked),
+        unbiased_(options.job.contributions.unbiased),
         update_(reselects(options) ? protocol::UpdateCarries::kReselected : protocol::UpdateCarries::kWholeSum),
         feedback_(std::move(feedback)) {
     const protocol::MomentumSpec momentum = momentum_of(options);
@@ -118,26 +120,29 @@ class PeerExchange final : public TimedExchange {
   }
 
   Status start(uint64_t number, Stream&& gradient) override {
-    const uint64_t step = steps_before_ + number;
-    steps_ = step + 1;
+    const uint64_t step = begin(number);
     monitoring::SpanTimer timer(setup_.spans);
-    auto own = contribution(step, std::move(gradient));
-    if (!own) return end_group(setup_.group, own.error());
-    if (grid_) *own = grid_->round(*own);
-    timer.end(setup_.span_of(step, SpanName::kSelect));
-    const protocol::StepSends sends = protocol::step_sends(select_, setup_.dimension, step);
-    const Allreduces& of_step = sends == protocol::StepSends::kUncompressed ? exact_ : usual_;
-    peer::Contribution given(*own, rest_beside(of_step.settings));
-    // Ranks with different grids would go on to different updates, and no later step would tell.
-    const std::string state = grid_ ? " grid=" + std::to_string(grid_->digest()) : std::string();
-    peer::Allreduce& allreduce = *of_step.each[step % of_step.each.size()];
-    auto pending = setup_.group.start_allreduce(allreduce, of_step.settings, std::move(given), state);
-    if (!pending) return std::unexpected(pending.error());
-    timer.end(setup_.span_of(step, SpanName::kEncode));
-    // Masks are for entries that arrive late (worker/core/residual/DESIGN.md). Without a rest no entry does.
-    in_flight_.push_back(
-        {std::move(*pending), std::move(*own), velocity_ && masked_ && keeps_remainder(sends, update_), step});
-    return {};
+    return send(step, contribution(step, std::move(gradient)), timer);
+  }
+
+  Result<uint64_t> start_from(uint64_t number, std::span<const float> gradient) override {
+    const Error not_finite{ErrorCode::kNonFinite, "the gradient has NaN or infinity: nothing of it is sent"};
+    const bool is_sent_whole = !velocity_ && feedback_.is_whole(steps_before_ + number);
+    if (clip_.on() || is_sent_whole) {
+      Buffer<float> copied(gradient.size());
+      if (!copy_finite(gradient.data(), copied)) return std::unexpected(not_finite);
+      const Status started = start(number, {setup_.dimension, true, {}, std::move(copied)});
+      return started ? Result<uint64_t>(gradient.size_bytes()) : std::unexpected(started.error());
+    }
+    if (!all_finite_on_threads(gradient)) return std::unexpected(not_finite);
+    const uint64_t step = begin(number);
+    monitoring::SpanTimer timer(setup_.spans);
+    const StreamView entering{setup_.dimension, true, {}, gradient};
+    const Status started = send(step,
+                                velocity_ ? feedback_.contribution(velocity_->enter(gradient), step)
+                                          : feedback_.contribution_of(entering, step),
+                                timer);
+    return started ? Result<uint64_t>(0) : std::unexpected(started.error());
   }
 
   Result<StepSum> finish_oldest() override {
@@ -223,6 +228,37 @@ class PeerExchange final : public TimedExchange {
     uint64_t step = 0;
   };
 
+  /// Counts the step with this number, and returns its place in the whole job.
+  uint64_t begin(uint64_t number) {
+    const uint64_t step = steps_before_ + number;
+    steps_ = step + 1;
+    return step;
+  }
+
+  /// Starts the sum of the step's contribution, which returns to the residual where that fails.
+  Status send(uint64_t step, Result<SharedStream>&& own, monitoring::SpanTimer& timer) {
+    if (!own) return end_group(setup_.group, own.error());
+    const SharedStream taken = *own;
+    if (grid_) *own = grid_->round(taken);
+    timer.end(setup_.span_of(step, SpanName::kSelect));
+    const protocol::StepSends sends = protocol::step_sends(select_, setup_.dimension, step);
+    const Allreduces& of_step = sends == protocol::StepSends::kUncompressed ? exact_ : usual_;
+    peer::Contribution given(*own, rest_beside(of_step.settings));
+    // Ranks with different grids would go on to different updates, and no later step would tell.
+    const std::string state = grid_ ? " grid=" + std::to_string(grid_->digest()) : std::string();
+    peer::Allreduce& allreduce = *of_step.each[step % of_step.each.size()];
+    auto pending = setup_.group.start_allreduce(allreduce, of_step.settings, std::move(given), state);
+    if (!pending) {
+      if (!unbiased_) feedback_.give_back(taken.view);
+      return std::unexpected(pending.error());
+    }
+    timer.end(setup_.span_of(step, SpanName::kEncode));
+    // Masks are for entries that arrive late (worker/core/residual/DESIGN.md). Without a rest no entry does.
+    in_flight_.push_back(
+        {std::move(*pending), std::move(*own), velocity_ && masked_ && keeps_remainder(sends, update_), step});
+    return {};
+  }
+
   StepSum finish(const InFlight& oldest, peer::Reduced&& reduced) {
     sum_entries_ += reduced.sum.view.count();
     feedback_.take_back(oldest.own, reduced);
@@ -301,6 +337,7 @@ class PeerExchange final : public TimedExchange {
   uint64_t steps_before_ = 0;  ///< of that exchange; wraps around where this one has made more
   std::optional<worker::Velocity> velocity_;
   bool masked_;
+  bool unbiased_;
   protocol::UpdateCarries update_;
   ErrorFeedback feedback_;
   std::optional<PeerGrid> grid_;  ///< reproducible

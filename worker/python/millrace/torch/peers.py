@@ -276,9 +276,9 @@ class PeerSession:
 
     def push(self, tensor, gradient, timeout=None):
         """Starts the sum of a step, or with clip takes the gradient; never waits. Returns the step's number."""
-        self._sums[tensor].fill(gradient)
         if not self._clip:
-            return self._start(tensor, 1.0)
+            return self._started(tensor, self._sums[tensor].push(gradient))
+        self._sums[tensor].fill(gradient)
         squared_norm = self._sums[tensor].squared_norm()
         with self._changed:
             if tensor in self._norms:
@@ -290,8 +290,7 @@ class PeerSession:
                 self._start_all()
             return step
 
-    def _start(self, tensor, factor):
-        step = self._sums[tensor].start(factor)
+    def _started(self, tensor, step):
         self._steps[tensor] = step + 1
         return step
 
@@ -303,7 +302,7 @@ class PeerSession:
         norm = math.sqrt(squared_norm)
         self._norms.clear()
         for tensor in range(len(self._sums)):
-            self._start(tensor, self._clip / norm if norm > self._clip else 1.0)
+            self._started(tensor, self._sums[tensor].start(self._clip / norm if norm > self._clip else 1.0))
         self._changed.notify_all()
 
     def try_wait_into(self, tensor, step, out, timeout=0):
