@@ -37,6 +37,7 @@ class BucketSelector {
   BucketSelector(Queue& queue, const BucketJob& job)
       : queue_(queue), job_(job), buckets_((job.n + job.bucket_size - 1) / job.bucket_size) {}
 
+  /// Errors  limit_exceeded: no memory; `kept` is unspecified then, as with non_finite.
   Result<BucketSelection<Queue>> select() {
     const uint64_t room = buckets_ * job_.k;
     BucketSelection<Queue> result{{queue_.template allocate<uint32_t>(room), 0},

@@ -7,6 +7,7 @@ namespace millrace::cuda {
 
 template <class Kernel>
 int launch_kernel(const Kernel& kernel, uint32_t blocks, void* stream) {
+  (void)cudaGetLastError();  // of an earlier call, perhaps of another queue: not of this launch
   run_kernel<Kernel><<<blocks, Kernel::kThreads, 0, static_cast<cudaStream_t>(stream)>>>(kernel);
   return static_cast<int>(cudaGetLastError());
 }

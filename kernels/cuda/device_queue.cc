@@ -1,8 +1,10 @@
 #include "kernels/cuda/device_queue.h"
 
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <utility>
 
@@ -49,6 +51,32 @@ Status may_wait_for(void* stream) {
   return fail(ErrorCode::kInvalidArgument,
               "cuda: cudaStreamPerThread names another stream in each thread: pass a stream "
               "of cudaStreamCreate()");
+}
+
+/// The driver's calls about the calling thread's context; null where the driver lacks them.
+struct ContextCalls {
+  CUresult (*get)(CUcontext* context) = nullptr;
+  CUresult (*set)(CUcontext context) = nullptr;
+};
+
+template <class Call>
+void find_driver_call(const char* name, Call*& call) {
+  constexpr unsigned int kVersion = 12'000;
+  void* found = nullptr;
+  cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
+  const int code = cudaGetDriverEntryPointByVersion(name, &found, kVersion, cudaEnableDefault, &result);
+  if (code != cudaSuccess) (void)cudaGetLastError();
+  if (code == cudaSuccess && result == cudaDriverEntryPointSuccess) call = std::bit_cast<Call*>(found);
+}
+
+const ContextCalls& context_calls() {
+  static const ContextCalls kCalls = [] {
+    ContextCalls calls;
+    find_driver_call("cuCtxGetCurrent", calls.get);
+    find_driver_call("cuCtxSetCurrent", calls.set);
+    return calls;
+  }();
+  return kCalls;
 }
 
 }  // namespace
@@ -116,13 +144,25 @@ Result<float> DeviceEvent::milliseconds_since(const DeviceEvent& begin) const {
 }
 
 DeviceScope::DeviceScope(int device) {
-  int before = -1;
-  if (cudaGetDevice(&before) != cudaSuccess || before == device) return;
-  if (cudaSetDevice(device) == cudaSuccess) before_ = before;
+  const ContextCalls& calls = context_calls();
+  CUcontext before = nullptr;
+  const bool has_calls = calls.get != nullptr && calls.set != nullptr;
+  // An error: the driver is not initialised yet, and the thread has no context.
+  if (has_calls && calls.get(&before) != CUDA_SUCCESS) before = nullptr;
+  int current = -1;
+  const bool has_device = cudaGetDevice(&current) == cudaSuccess;
+  if (has_device && current == device && (before != nullptr || !has_calls)) return;
+  const bool is_set = cudaSetDevice(device) == cudaSuccess;
+  (void)cudaGetLastError();
+  if (!is_set) return;
+  restore_ = has_calls ? Restore::kContext : has_device ? Restore::kDevice : Restore::kNothing;
+  before_ = before;
+  device_before_ = current;
 }
 
 DeviceScope::~DeviceScope() {
-  if (before_ >= 0) cudaSetDevice(before_);
+  if (restore_ == Restore::kContext) (void)context_calls().set(static_cast<CUcontext>(before_));
+  if (restore_ == Restore::kDevice && cudaSetDevice(device_before_) != cudaSuccess) (void)cudaGetLastError();
 }
 
 Result<std::shared_ptr<DevicePool>> DevicePool::make(int device, uint64_t keeps) {
@@ -205,7 +245,7 @@ Result<std::unique_ptr<DeviceQueue>> DeviceQueue::of_pool(std::shared_ptr<Device
     return cuda_failure(code, "a stream");
   }
   queue->stream_ = stream;
-  queue->owns_stream_ = true;
+  queue->has_stream_ = queue->owns_stream_ = true;
   if (auto kept = queue->pool_->keep_more(keeps); !kept) return std::unexpected(kept.error());
   queue->keeps_ = keeps;
   return queue;
@@ -217,6 +257,7 @@ Result<std::unique_ptr<DeviceQueue>> DeviceQueue::on_stream(int device, void* st
   std::unique_ptr<DeviceQueue> queue(new DeviceQueue(std::move(*pool)));
   if (auto opened = queue->open(); !opened) return std::unexpected(opened.error());
   queue->stream_ = stream;
+  queue->has_stream_ = true;
   return queue;
 }
 
@@ -240,7 +281,7 @@ Status DeviceQueue::open() {
 }
 
 DeviceQueue::~DeviceQueue() {
-  if (stream_ != nullptr || !owns_stream_) cudaStreamSynchronize(stream_of(stream_));
+  if (has_stream_) cudaStreamSynchronize(stream_of(stream_));  // null is the default stream, on which others work
   if (owns_stream_) cudaStreamDestroy(stream_of(stream_));
   if (meeting_ != nullptr) cudaEventDestroy(static_cast<cudaEvent_t>(meeting_));
   if (staging_ != nullptr) pool_->return_staging(staging_);

@@ -48,7 +48,8 @@ class DeviceEvent {
   void* handle_ = nullptr;
 };
 
-/// Makes a device the calling thread's, and that of before again at its end.
+/// Makes a device the calling thread's, and its context of before again at its end. A thread that had none has none
+/// again: cudaSetDevice() would make one on the thread's device, of some hundred MiB.
 class DeviceScope {
  public:
   explicit DeviceScope(int device);
@@ -57,7 +58,11 @@ class DeviceScope {
   DeviceScope& operator=(const DeviceScope&) = delete;
 
  private:
-  int before_ = -1;  ///< -1: there is nothing to go back to
+  /// kDevice: the driver lacks the calls about contexts.
+  enum class Restore : uint8_t { kNothing, kContext, kDevice };
+  Restore restore_ = Restore::kNothing;
+  void* before_ = nullptr;  ///< a CUcontext; null: the thread had none
+  int device_before_ = -1;
 };
 
 /// Memory of a device, and pinned memory of the host, of several queues.
@@ -220,6 +225,7 @@ class DeviceQueue {
   int device_;
   uint32_t multiprocessors_ = 1;
   void* stream_ = nullptr;
+  bool has_stream_ = false;
   bool owns_stream_ = false;
   void* staging_ = nullptr;  ///< pinned
   uint64_t keeps_ = 0;       ///< of the pool's limit

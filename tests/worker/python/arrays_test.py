@@ -5,7 +5,11 @@
 """
 
 import array
+import contextlib
+import sys
+import types
 import unittest
+from unittest import mock
 
 from shards import WithShards, millrace
 from dlpack_array import BFLOAT, FLOAT, GPU, CudaArray, DlpackArray, DlpackBuffer
@@ -88,6 +92,30 @@ class Arrays(WithShards):
         self.assertEqual(there.stream, 1)  # the default stream, which a producer makes wait for its current one
         session.wait_into("w", session.push("w", values), values)
         session.finish()
+
+    def test_DlpackOfTorch_IsCalledWhileItsDeviceIsCurrent(self):
+        """torch refuses another device's tensor, or orders the work of the wrong streams."""
+        said = []
+
+        class Tensor(DlpackArray):
+            def __dlpack_device__(self):
+                return (GPU, 3)
+
+            def __dlpack__(self, stream=None):
+                said.append("dlpack")
+                return super().__dlpack__(stream)
+
+        @contextlib.contextmanager
+        def device(index):
+            said.append(index)
+            yield
+            said.append("before")
+
+        there = Tensor(np.ones(N, np.float32), FLOAT, 32, GPU)
+        torch = types.SimpleNamespace(Tensor=Tensor, cuda=types.SimpleNamespace(device=device))
+        with mock.patch.dict(sys.modules, {"torch": torch}):
+            self.refused("unsupported", "select by topk", self.session.push, "w", there)
+        self.assertEqual(said, [3, "dlpack", "before"])
 
     def test_BadGradients_AreRefusedWithASentence(self):
         push = self.session.push

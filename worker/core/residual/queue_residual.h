@@ -32,9 +32,12 @@ class QueueResidual final : public DeviceResidual {
 
   Result<Stream> take_selected(uint64_t step, Stream&& arrays) override {
     [[maybe_unused]] const auto here = queue_->on_its_device();
+    const Retained before = selector_.retained();
     const auto selected = selector_.select(*queue_, sum_, step);
-    if (!selected) return std::unexpected(selected.error());
-    return sum_.take_at(*selected, std::move(arrays));
+    auto taken = selected ? sum_.take_at(*selected, std::move(arrays)) : std::unexpected(selected.error());
+    // Without memory nothing is taken, and the host selects for this step again.
+    if (!taken) (void)selector_.restore_retained(before);
+    return taken;
   }
 
   Result<Stream> copy() const override { return copy_of(sum_); }

@@ -21,11 +21,39 @@ constexpr int kDefaultStream = 1;
   throw py::value_error(std::string(what) + " in a device's memory is not contiguous: pass a contiguous array");
 }
 
+/// Makes a tensor's device current while it lives: torch exports for, and orders by, the current device. Other arrays'
+/// exporters look at their own device.
+class TorchDevice {
+ public:
+  TorchDevice(py::handle object, int device) {
+    const py::dict modules = py::module_::import("sys").attr("modules");
+    if (!modules.contains("torch")) return;
+    const py::object torch = modules["torch"];
+    if (!py::hasattr(torch, "Tensor") || !py::isinstance(object, torch.attr("Tensor"))) return;
+    scope_ = torch.attr("cuda").attr("device")(device);
+    scope_.attr("__enter__")();
+  }
+  TorchDevice(const TorchDevice&) = delete;
+  TorchDevice& operator=(const TorchDevice&) = delete;
+  ~TorchDevice() {
+    if (!scope_) return;
+    try {
+      scope_.attr("__exit__")(py::none(), py::none(), py::none());
+    } catch (py::error_already_set& error) {
+      error.discard_as_unraisable("millrace: the current device");
+    }
+  }
+
+ private:
+  py::object scope_;
+};
+
 const float* floats_at(uintptr_t address) { return std::bit_cast<const float*>(address); }
 
 }  // namespace
 
 DeviceInput DeviceInput::of_dlpack(py::handle object, std::string_view what, int device) {
+  const TorchDevice current(object, device);
   py::object capsule = object.attr("__dlpack__")(py::arg("stream") = kDefaultStream);
   auto* managed = static_cast<dlpack::ManagedTensor*>(PyCapsule_GetPointer(capsule.ptr(), dlpack::kCapsule));
   if (managed == nullptr) throw py::error_already_set();

@@ -52,6 +52,39 @@ TEST(BucketOnDevice, SelectionsByThresholdsHaveThePositionsOfTheHost) {
   }
 }
 
+/// Wherever the memory ends in a step, the host selects for it once, with the state of before.
+TEST(ResidualOnDevice, AShortageWithinASelectionLeavesItsStateAsItWas) {
+  constexpr uint64_t kShortStep = 2, kSteps = 6;
+  for (const std::string select :
+       {"sampled:0.02:4", "sampled:0.02:4:warm_up=4", "threshold_reuse:0.02:4", "trimmed:0.02"}) {
+    const SelectionSpec spec = selection_from_text(select).value();
+    uint64_t shortages = 0;
+    for (uint64_t allocations = 0; allocations < 24; ++allocations) {
+      SCOPED_TRACE(select + ", memory for " + std::to_string(allocations) + " arrays");
+      ResidualSum there(spec, kDeviceDimension), here(spec, kDeviceDimension);
+      for (uint64_t step = 0; step < kSteps; ++step) {
+        const auto values = testing::values_of(testing::Pattern::kGaussian, kDeviceDimension, step);
+        for (ResidualSum* sum : {&there, &here}) {
+          sum->add(Stream{kDeviceDimension, true, {}, {values.begin(), values.end()}});
+        }
+        ASSERT_TRUE(there.move_to_device(kOnHostQueue));
+        ScarceQueue::left = step == kShortStep ? allocations : ScarceQueue::kPlenty;
+        Stream spare_there, spare_here;
+        const Result<Stream> sent = there.take_selected({.step = step}, spare_there);
+        ScarceQueue::left = ScarceQueue::kPlenty;
+        const Result<Stream> expected = here.take_selected({.step = step}, spare_here);
+        ASSERT_TRUE(sent.has_value() && expected.has_value()) << step;
+        ASSERT_EQ(sent->indices, expected->indices) << step;
+        ASSERT_EQ(sent->values, expected->values) << step;
+        ASSERT_EQ(there.retained(), here.retained()) << step;
+        shortages += step == kShortStep && there.is_on_host() ? 1 : 0;
+      }
+    }
+    EXPECT_GT(shortages, 1u) << select;
+    EXPECT_LT(shortages, 24u) << select << ": the last ones have memory enough";
+  }
+}
+
 /// Buckets with fewer entries than their k leave holes, which are closed.
 TEST(BucketOnDevice, BucketsOfFewEntriesHaveThePositionsOfTheHost) {
   for (const std::string select :

@@ -150,9 +150,10 @@ class Transfers:
             return call(self.streams.view(values.to(torch.float32)))
         except Exception as error:
             code = getattr(error, "code", "")
-            if code not in ("unsupported", "limit_exceeded"):
+            # unavailable: no kernel for this card, or the session has ended, which the push from the host says again.
+            if code not in ("unsupported", "unavailable", "limit_exceeded"):
                 raise
-            if code == "unsupported":
+            if code != "limit_exceeded":
                 self._on_host[name] = str(error)
             else:
                 _log.warning("%s: this step's gradient is copied to the host: %s", name, error)
