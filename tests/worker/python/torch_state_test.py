@@ -10,6 +10,7 @@ import sys
 import unittest
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import torch_required  # first: skips where PyTorch is absent
 
@@ -148,6 +149,19 @@ class SkippedSteps(unittest.TestCase):
                 total = 2 * applied[name] + 2 * applied_later[name] + later.residual_sum(name).view(size).double()
                 kept = 2 * mean(given[0], name) + 2 * mean(given[2], name)
                 self.assertLessEqual(float((total - kept).abs().max()), 1e-4, name)
+
+    def test_SaveAfterASkippedStep_IsRefusedUntilAStepCounts(self):
+        with self.job(select="none") as job:
+            for state in job.states:
+                state.session.save = mock.Mock()
+            self.train(job, [(gradients(0), 512.0, None), (gradients(1), 512.0, (1, "first.weight"))])
+            for state in job.states:
+                with self.assertRaisesRegex(RuntimeError, "the step before was skipped"):
+                    state.save("file")
+            self.train(job, [(gradients(2), 512.0, None)])
+            for state in job.states:
+                state.save("file")
+                state.session.save.assert_called_once_with("file")
 
     def test_RestOfTheFlag_IsTakenWhereThereIsOne(self):
         """A session refuses to take it while its worker returns to the job."""

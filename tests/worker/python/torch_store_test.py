@@ -7,7 +7,9 @@
 import copy
 import io
 import sys
+import threading
 import unittest
+from unittest import mock
 
 import torch_required  # first: skips where PyTorch is absent
 
@@ -272,6 +274,69 @@ class States(WithShards):
             self.optimizer(model, "sgd:0.1", job="third").load_state_dict(state)
         with self.assertRaisesRegex(ValueError, "no state of format 1"):
             optimizer.load_state_dict(torch.optim.SGD(model.parameters(), lr=0.1).state_dict())
+
+    def test_ResidualsThatDoNotFit_AreRefusedAndChangeNothing(self):
+        model = network()
+        optimizer = self.optimizer(model, "sgd:0.1", select="topk:0.3", fuse_below=0)
+        train(model, optimizer, batch, steps=1)
+        state = self.saved(optimizer)
+        pair = torch.tensor([34]), torch.tensor([1.0])
+        for workers, residual, sentence in ((1, {"1": {}}, "of rank 1, and this is rank 0"), (2, {"1": {"0.weight": pair}}, "of 2 workers"),
+                                            (1, {"0": {"0.renamed": pair}}, "differs in 0.renamed"),
+                                            (1, {"0": {"0.weight": (pair[0] + 1, pair[1])}}, "differs in 0.weight")):  # it has 35 entries
+            with self.subTest(sentence), self.assertRaisesRegex(ValueError, sentence):
+                optimizer.load_state_dict({**state, "millrace": {**state["millrace"], "workers": workers, "residual": residual}})
+        kept, before = optimizer.state_dict()["millrace"]["residual"]["0"], state["millrace"]["residual"]["0"]
+        self.assertEqual(kept.keys(), before.keys())
+        for name, (indices, values) in before.items():
+            self.assertTrue(torch.equal(kept[name][0], indices) and torch.equal(kept[name][1], values), name)
+
+
+class Failures(WithShards):
+    def test_StepThatFailsHalfWay_LeavesTheJobs(self):
+        for error in (KeyboardInterrupt(), millrace.JobError("late", "timeout")):
+            with self.subTest(repr(error)):
+                model = network()
+                optimizer = self.optimizer(model, "sgd:0.1", job=f"half {type(error).__name__}")
+                train(model, optimizer, batch, steps=1)
+                loss_of(model, batch(0, 1)).backward()
+                with mock.patch.object(optimizer._dense, "wait", side_effect=error), self.assertRaises(type(error)):
+                    optimizer.step()
+                for call in (optimizer.step, optimizer.state_dict, lambda: optimizer.load_state_dict({}), optimizer.finish):
+                    with self.assertRaisesRegex(RuntimeError, "has left its jobs"):
+                        call()
+                optimizer.close()
+
+    def test_GradientOfAnotherForm_PushesNothing(self):
+        model = network()
+        optimizer = self.optimizer(model, "sgd:0.1")
+        loss_of(model, batch(0, 0)).backward()
+        model[2].weight.grad = model[2].weight.grad.to_sparse()
+        with self.assertRaisesRegex(TypeError, "'2.weight' has 2 sparse dimensions"):
+            optimizer.step()
+        self.assertEqual(optimizer._dense.steps, 0)
+        train(model, optimizer, batch)
+        self.assert_close(model, reference(network(), RULES[0][1], batch))
+
+    def test_ParameterThatIsUnfrozenLater_IsNamed(self):
+        model = network()
+        model[0].requires_grad_(False)
+        optimizer = self.optimizer(model, "sgd:0.1")
+        train(model, optimizer, batch, steps=1)
+        model[0].requires_grad_(True)
+        loss_of(model, batch(0, 1)).backward()
+        with self.assertRaisesRegex(ValueError, "'0.weight' needed no gradient"):
+            optimizer.step()
+        model[0].requires_grad_(False)
+        optimizer.step()
+
+    def test_Close_EndsPullsThatWait(self):
+        optimizer = self.optimizer(network(), "sgd:0.1")
+        closed = threading.Event()
+        with mock.patch.object(optimizer._dense, "close", side_effect=closed.set):
+            pull = optimizer._pulls.submit(closed.wait, 60)
+            optimizer.close()
+        self.assertTrue(pull.result(), "close() has waited for a pull before it left the job")
 
 
 class Tables(WithShards):

@@ -28,6 +28,11 @@ def not_counted(copied_bytes):
     """Counts nothing."""
 
 
+def lasting(error):
+    """Returns the error of later calls, after this one ended a step."""
+    return error if isinstance(error, Exception) else RuntimeError("the step was interrupted")
+
+
 @dataclass(frozen=True)
 class Place:
     """Says where a parameter is in the job.
@@ -146,7 +151,8 @@ class Exchange:
     clock          returns seconds, for the figures of a step.
     Threads  send() and the calls beside it belong to the thread of the backward pass. One waiter thread awaits updates,
              in the order of the pushes, and ends with the process. So does the pusher, which buckets of a device have.
-    Errors   the first error ends the exchange: all futures get it, and every later call raises it.
+    Errors   the first error ends the exchange: all futures get it, and every later call raises it. An interruption of
+             send() or await_step() is one.
     """
 
     def __init__(self, session, places, residuals, loss_scale, report, timeout=600.0, flag_has_rest=False,
@@ -178,6 +184,7 @@ class Exchange:
         Returns  after the step's last bucket: the step, for await_step(); else None.
         """
         self.raise_error()
+        self._raise_if_ends()
         step = self._open or self._begin_step()
         step.buckets.append(bucket)
         if bucket.last:
@@ -192,8 +199,8 @@ class Exchange:
         else:
             try:
                 self._push_bucket((step, bucket))
-            except Exception as error:
-                self._fail(error)
+            except BaseException as error:
+                self._fail(lasting(error))
                 raise
         return step if bucket.last else None
 
@@ -202,7 +209,12 @@ class Exchange:
 
         Raises  the error that ended the exchange.
         """
-        step.finished.wait()
+        try:
+            while not step.finished.wait(POLL_S):
+                self._raise_if_ends()
+        except BaseException as error:
+            self._fail(lasting(error))
+            raise
         if step.error is not None:
             raise step.error
 
@@ -238,7 +250,7 @@ class Exchange:
             # The garbage collector may end a State in any thread.
             if thread is not None and thread is not threading.current_thread():
                 thread.join()
-        self._fail(RuntimeError("the State has left its job: make another one"))
+        self._fail(self._end_error())
 
     def _begin_step(self):
         step = _Step()
@@ -413,7 +425,9 @@ class Exchange:
         limit = Deadline(self._timeout - self._wait_seconds)
         while left:
             left = left[session.try_wait_all_into(left, timeout=min(POLL_S, limit.left())):]
-            if left and (not limit.left() or self._ends()):
+            if left:
+                self._raise_if_ends()
+            if left and not limit.left():
                 session.wait_into(*left.pop(0), timeout=0)  # its error names the process that the job is blocked on
         self._wait_seconds += time.monotonic() - began
         item.bucket.there = self._clock()
@@ -427,7 +441,8 @@ class Exchange:
     def _in_time(self, limit, tries, waits, *arguments):
         """Returns the result of a call of the session that waits, in pieces of time. tries, waits: its two forms."""
         while (done := tries(*arguments, timeout=min(POLL_S, limit.left()))) is None:
-            if not limit.left() or self._ends():
+            self._raise_if_ends()
+            if not limit.left():
                 return waits(*arguments, timeout=0)  # its error names the process that the job is blocked on
         return done
 
@@ -490,3 +505,11 @@ class Exchange:
 
     def _ends(self):
         return self._closed or not threading.main_thread().is_alive()
+
+    def _raise_if_ends(self):
+        if self._ends():
+            raise self._end_error()
+
+    def _end_error(self):
+        return RuntimeError("the State has left its job: make another one" if self._closed else
+                            "the main thread has ended, and the State's threads with it: let it join() the thread that trains")

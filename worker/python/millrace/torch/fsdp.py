@@ -16,6 +16,7 @@ import torch.distributed as dist
 
 from . import device
 from .deadline import Deadline
+from .exchange import lasting
 
 if TYPE_CHECKING:
     from .state import State
@@ -248,15 +249,14 @@ class ShardedExchange:
 
         Raises  ValueError: the gradient of another module is missing, the module is used twice, or FSDP2 divides otherwise.
         """
-        if self._error is not None:
-            raise self._error
+        self.raise_error()
         try:
             if self.steps == 0 and not self._summed:
                 self._check_hooks()
             self._check_use(group)
             self._sum(self._model.slices(group, flat), flat)
         except BaseException as error:
-            self._error = error if isinstance(error, Exception) else RuntimeError("the backward pass was interrupted")
+            self._error = lasting(error)
             raise
         self._summed.add(group)
         if len(self._summed) == len(self._model.groups()):
@@ -264,6 +264,11 @@ class ShardedExchange:
 
     def give_all_back(self):
         """Does nothing: each parameter needs a gradient in every step, so no residual is held back."""
+
+    def raise_error(self):
+        """Raises the error that ended the exchange, if there is one."""
+        if self._error is not None:
+            raise self._error
 
     def failed(self):
         """Returns whether an error ended the exchange."""

@@ -84,6 +84,10 @@ class LossScale:
         """Returns the gradient that the next push will take back, or None."""
         return self._own.get(name) if self._withdraws else None
 
+    def is_settled(self):
+        """Says whether no skipped step has left an update to add, or a gradient to withdraw."""
+        return not self._withdraws and not any(bool(values.any()) for values in self.deferred.values())
+
     def load(self, deferred):
         """Continues from a saved state, in which withdrawn gradients are in the residual already."""
         self.deferred = {name: values.clone() for name, values in deferred.items()}

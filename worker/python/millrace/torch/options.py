@@ -48,9 +48,14 @@ def is_on(of_job, name):
     return of_job.get(name) in (True, "on", "true")
 
 
+def enabled(grad_scaler):
+    """Returns the GradScaler, or None where it is disabled: such a one scales no loss and skips no step."""
+    return grad_scaler if getattr(grad_scaler, "is_enabled", lambda: True)() else None
+
+
 def check_clip(clips, grad_scaler, mesh_place):
     """Raises  ValueError: the State clips gradients, and these arguments do not go with it."""
-    if clips and grad_scaler is not None and getattr(grad_scaler, "is_enabled", lambda: True)():
+    if clips and grad_scaler is not None:
         raise ValueError("clip= changes the gradients of a skipped step, which could not be withdrawn: with grad_scaler= use "
                          "torch.nn.utils.clip_grad_norm_()")
     if clips and mesh_place is not None:

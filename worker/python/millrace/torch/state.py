@@ -17,8 +17,8 @@ from .device import future_of, ready_of
 from .exchange import Bucket, Exchange, Layout, Place, not_counted
 from .fsdp import MeshPlace, ShardedExchange, ShardedHook, ShardedModel, states_of_shard, with_suffix
 from .loss_scale import FLAG, RAISED, RAISED_ON_GRID, LossScale
-from .options import (check_clip, check_scaler, check_sharded, http_of_rank, is_on, job_name, library_of_path, rank_and_world_size,
-                      shard_list, split_options)
+from .options import (check_clip, check_scaler, check_sharded, enabled, http_of_rank, is_on, job_name, library_of_path,
+                      rank_and_world_size, shard_list, split_options)
 from .parameters import find_owner, finds_unused, named_mapping, names_of, trained_names
 from .plan import COMPRESSION, DENSE_BELOW, check_rules, plan_tensors
 from .report import Report, Stats
@@ -62,7 +62,7 @@ class State:
     rules             {pattern: {"select": ..., "codec_up": ...}}: options of the parameters whose name matches
                       (fnmatch); the first pattern that matches counts.
     grad_scaler       the GradScaler of the training loop: residuals hold true gradients, and all ranks skip the same
-                      steps.
+                      steps. A disabled one is as none.
     summary_every     steps between two lines in the log "millrace.torch"; 0: no lines.
     tensorboard       a SummaryWriter, for scalars every summary_every steps.
     http              HOST:PORT of /metrics; rank r listens on PORT + r. http_tls, http_token_file and http_insecure are
@@ -94,6 +94,7 @@ class State:
                  summary_every: int = 100, tensorboard: Any = None, http: Union[str, int, None] = None,
                  timeout: float = 600.0, _library: Any = None, **options: Any) -> None:
         library = _library or importlib.import_module("millrace")
+        grad_scaler = enabled(grad_scaler)
         self._count_copied = getattr(getattr(library, "_millrace", None), "count_copied_in", not_counted)
         job = job_name(path, servers, job)
         self._mesh_place = None if mesh is None else MeshPlace.of_mesh(mesh)
@@ -186,6 +187,8 @@ class State:
         self._check_buffer(buffer)
         layout = self._layout(parameters)
         layout.check(buffer)
+        if any(waiting.layout is layout for waiting in self._collected):
+            self._collected = []  # of a backward pass that was given up before its last bucket
         self._collected.append(Bucket(buffer, layout, bucket.is_last(), future, ready=ready_of(buffer)))
         if self._seen is not None:
             self._seen.update(self._names[parameter] for parameter in parameters)
@@ -233,9 +236,10 @@ class State:
         With option momentum the velocity is in it too.
         Call it between steps: not while a backward pass runs. Training continues to the same bits, but after a step that
         a GradScaler skipped: there it loses nothing.
-        Raises  RuntimeError: before the State is connected; with momentum, after a step that a GradScaler skipped.
+        Raises  RuntimeError: before the State is connected; after a step that failed or was interrupted; with momentum,
+                after a step that a GradScaler skipped.
         """
-        self._require_session()
+        self._require_whole()
         places = {name: (place.tensor, place.entries) for name, place in self._places.items() if name != FLAG}
         self._exchange.give_all_back()
         velocity = {}
@@ -270,8 +274,10 @@ class State:
 
         state   the state_dict() of this rank, in a job of as many workers. Or a list with the state of every worker of
                 the earlier job, for any number of workers: the residuals are shared out, and nothing is lost.
-        Raises  ValueError: a state is missing, or a parameter has another name or size.
+        Raises  ValueError: a state is missing, or a parameter has another name or size. RuntimeError: a step has failed.
         """
+        if self._session is not None:
+            self._require_whole()
         if self._mesh_place is not None:
             state = states_of_shard(state, self._mesh_place)
         self._loaded = share_of(state, self.rank, self.world_size)
@@ -279,8 +285,15 @@ class State:
             self._apply_loaded()
 
     def save(self, path: Union[str, "os.PathLike[str]"]) -> None:
-        """Writes the session's state to a file, for option load_path of a job of as many workers (Session.save())."""
-        self._require_session()
+        """Writes the session's state to a file, for option load_path of a job of as many workers (Session.save()).
+
+        Raises  RuntimeError: before the State is connected; after a step that failed, was interrupted, or was skipped by
+                a GradScaler; before the step that returns a loaded residual.
+        """
+        self._require_whole()
+        if self._loss_scale is not None and not self._loss_scale.is_settled():
+            raise RuntimeError("the step before was skipped, and the file has no room for its update: call save() after a "
+                               "step that counts, or take state_dict()")
         self._exchange.give_all_back()
         if self._residuals.names():
             raise RuntimeError("save() comes too early: the next step returns a residual that state_dict() or "
@@ -288,16 +301,14 @@ class State:
         self._session.save(path)
 
     def finish(self, timeout: float = 600.0) -> None:
-        """Leaves the job as finished, when the shards have acknowledged everything."""
+        """Leaves the job as finished, when the shards have acknowledged everything. It may be repeated after an error."""
         if self._end is not None and self._end.alive:
-            _live.discard(self._end)
-            self._end.detach()
             self._exchange.close()
             self._session.finish(timeout=timeout)
-            self._session.close()
+            self.close()
 
     def close(self) -> None:
-        """Leaves the job at once, as failed."""
+        """Leaves the job at once: as failed, unless finish() has succeeded."""
         if self._end is not None and self._end.alive:
             _live.discard(self._end)
             self._end.detach()
@@ -308,11 +319,23 @@ class State:
         return self
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
-        self.finish() if kind is None else self.close()
+        try:
+            if kind is None:
+                self.finish()
+        finally:
+            self.close()
 
     def _require_session(self):
         if self._session is None:
             raise RuntimeError("the State connects in the first backward pass; give it model= to connect at once")
+
+    def _require_whole(self):
+        self._require_session()
+        try:
+            self._exchange.raise_error()
+        except Exception as error:
+            raise RuntimeError("the exchange has ended, perhaps within a step: that step's update may be in neither the model nor "
+                               "this State. Resume from a checkpoint that was made between two steps") from error
 
     def _check_buffer(self, buffer):
         if buffer.layout != torch.strided or buffer.device.type not in ("cpu", "cuda") or buffer.dtype not in _TYPES:
@@ -335,10 +358,13 @@ class State:
 
     def _begin(self):
         """Connects with the parameters of the first step, or compares them with those that are connected."""
-        seen, self._seen = self._seen, None
+        seen = self._seen
         if self._exchange is None:
+            # After an error the next backward pass tries again.
             self._connect({name: parameter.numel() for parameter, name in self._names.items() if name in seen})
+            self._seen = None
             return
+        self._seen = None
         silent = [name for name in self._places if name != FLAG and name not in seen]
         if silent:
             error = ValueError(f"DDP does not exchange {', '.join(silent)}: leave them out of named_parameters=, or "

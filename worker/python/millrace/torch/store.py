@@ -39,7 +39,8 @@ class StoreOptimizer(torch.optim.Optimizer):
     Values   gradients are averaged over the ranks (combine="mean"). The shards hold f32.
     Sparse   gradients of Embedding(sparse=True) are pushed as rows. A pull asks for the entries of the update alone.
     Lazy     momentum and adam change entries whose gradient is not 0; torch.optim changes the others too.
-    Errors   JobError. ValueError: the shards cannot do it, with the reason.
+    Errors   JobError. ValueError: the shards cannot do it, with the reason. A step() that fails or is interrupted after its
+             first push leaves the jobs: this rank's values would no longer be the shards'. Every later call raises then.
     Ends     finish(), the end of a `with` block, or the end of the process.
     """
 
@@ -62,6 +63,7 @@ class StoreOptimizer(torch.optim.Optimizer):
             params = list(params.named_parameters())
         self._names: Dict[torch.Tensor, str] = {}
         self._jobs: List[Any] = []
+        self._broken: Optional[BaseException] = None  # of a step that failed
         self._connected = False
         super().__init__(self._unnamed(params), self._rule.group())
         for group in self.param_groups:
@@ -92,17 +94,33 @@ class StoreOptimizer(torch.optim.Optimizer):
         """Pushes the gradients, waits for the step of all ranks, and pulls the changed values.
 
         closure  computes the loss again; its result is returned.
-        Raises   JobError; ValueError: a group has other values than the shards' rule.
+        Raises   JobError. ValueError, TypeError: a group has other values than the shards' rule, a gradient has another
+                 form, or a parameter needed no gradient when the optimizer was made. Nothing is pushed then.
         """
+        self._raise_broken()
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:
             self._rule.check(group)
+        for parameter, name in self._names.items():
+            if name not in self._trained and parameter.requires_grad and parameter.grad is not None:
+                raise ValueError(f"'{name}' needed no gradient when the StoreOptimizer was made, so it is no tensor of the job: "
+                                 "make another StoreOptimizer, of a job of its own")
+        gradients = {name: _checked_gradient(name, parameter) for name, parameter in self._trained.items()}
+        try:
+            self._exchange(gradients)
+        except BaseException as error:
+            self._broken = error
+            self._end(lambda job: job.close())
+            raise
+        return loss
+
+    def _exchange(self, gradients):
         self._begin_step()
-        for name, parameter in self._trained.items():
-            self._push(name, parameter)
+        for name, gradient in gradients.items():
+            self._push(name, gradient)
         for name, table in self._tables.items():
             self._of_tables.push_rows(name, *table.take_gradient())
         if self._trained:
@@ -111,7 +129,6 @@ class StoreOptimizer(torch.optim.Optimizer):
             self._pull({name: None if returned else update for name, update in updates.items()})
         for name in self._tables:
             self._of_tables.wait(name)
-        return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drops the gradients, those of the tables too."""
@@ -141,6 +158,7 @@ class StoreOptimizer(torch.optim.Optimizer):
         Values and the rule's own state are at the shards: --store-dir saves them there, and store_begin="saved" begins
         with them. Call it between steps.
         """
+        self._raise_broken()
         state = super().state_dict()
         state["millrace"] = {"format": FORMAT, "store": self._rule.text, "steps": self._steps(),
                              "workers": self.world_size,
@@ -151,9 +169,10 @@ class StoreOptimizer(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
         """Begins with the residual of a saved state, of the same rule and number of workers.
 
-        Raises  ValueError: another rule or number of workers. Or the rule has a state, and this job did not begin with
-                the shards' saves.
+        Raises  ValueError: another rule, rank or number of workers, or other parameters. Or the rule has a state, and this
+                job did not begin with the shards' saves. Nothing changes then.
         """
+        self._raise_broken()
         saved = state_dict.get("millrace")
         if saved is None or saved.get("format") != FORMAT:
             raise ValueError(f"this is no state of format {FORMAT}, as StoreOptimizer.state_dict() makes it")
@@ -162,27 +181,32 @@ class StoreOptimizer(torch.optim.Optimizer):
         if self._rule.has_state and saved["steps"] and self._begin != "saved":
             raise ValueError(f"the shards have the state of {self._rule.word} after {saved['steps']} steps, and this job "
                              f'begins without it: save it with --store-dir, and give store_begin="saved"')
-        residual = saved["residual"].get(str(self.rank), {})
-        if saved["workers"] != self.world_size and any(len(indices) for indices, _ in residual.values()):
-            raise ValueError(f"the state has a residual of {saved['workers']} workers, and this job has {self.world_size}")
+        residual = self._residual_of(saved)
         super().load_state_dict({key: value for key, value in state_dict.items() if key != "millrace"})
         for job in self._jobs:
             job.begin_with_residual(residual)
 
     def finish(self, timeout: float = 600.0) -> None:
         """Leaves the jobs as finished, when the shards have acknowledged everything."""
+        self._raise_broken()
         limit = Deadline(timeout)
+        self._pulls.shutdown()
         self._end(lambda job: job.finish(limit.left()))
 
     def close(self) -> None:
         """Leaves the jobs at once."""
-        self._end(lambda job: job.close())
+        self._end(lambda job: job.close())  # ends the pulls
+        self._pulls.shutdown()
 
     def __enter__(self) -> "StoreOptimizer":
         return self
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
-        self.finish() if kind is None else self.close()
+        try:
+            if kind is None:
+                self.finish()
+        finally:
+            self.close()
 
     def _join(self, library, of_job, of_worker, sizes):
         job = StoreJob(library, of_job, of_worker, sizes, self._timeout)
@@ -196,9 +220,37 @@ class StoreOptimizer(torch.optim.Optimizer):
             job.begin_step(limit)
 
     def _end(self, end):
-        self._pulls.shutdown()
+        """Calls end(job) for all jobs. Raises the first error afterwards."""
+        errors = []
         for job in self._jobs:
-            end(job)
+            try:
+                end(job)
+            except Exception as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+    def _raise_broken(self):
+        if self._broken is not None:
+            raise RuntimeError("an earlier step failed, and this StoreOptimizer has left its jobs: begin with another one, from the "
+                               "shards' values or from a checkpoint") from self._broken
+
+    def _residual_of(self, saved):
+        """Returns this rank's residual in a saved state, which is checked."""
+        of_ranks = saved["residual"]
+        is_empty = not any(len(indices) for of_rank in of_ranks.values() for indices, _ in of_rank.values())
+        if saved["workers"] != self.world_size and not is_empty:
+            raise ValueError(f"the state has a residual of {saved['workers']} workers, and this job has {self.world_size}")
+        if saved["workers"] == self.world_size and str(self.rank) not in of_ranks:
+            raise ValueError(f"the state is of rank {', '.join(of_ranks)}, and this is rank {self.rank}: each rank saves and loads a "
+                             "state of its own")
+        residual = of_ranks.get(str(self.rank), {})
+        entries = {name: count for job in self._jobs for name, count in job.entries.items()}
+        wrong = [name for name, (indices, _) in residual.items()
+                 if name not in entries or (len(indices) and int(indices.max()) >= entries[name])]
+        if wrong:
+            raise ValueError(f"the saved state is of another model: it differs in {', '.join(sorted(wrong))}")
+        return residual
 
     def _steps(self):
         return max(job.steps for job in self._jobs)
@@ -223,18 +275,13 @@ class StoreOptimizer(torch.optim.Optimizer):
             groups[at] = {**group, "params": [parameter for _, parameter in pairs]}
         return groups
 
-    def _push(self, name, parameter):
-        gradient = parameter.grad
+    def _push(self, name, gradient):
         if gradient is None:
             self._dense.push_entries(name, *NO_ENTRIES)
         elif gradient.layout == torch.sparse_coo:
             gradient = gradient.coalesce()
-            if gradient.sparse_dim() != 1:
-                raise TypeError(f"the gradient of '{name}' has {gradient.sparse_dim()} sparse dimensions: rows are pushed, "
-                                "as Embedding(sparse=True) has them")
             values = gradient.values()
-            self._dense.push_rows(name, gradient.indices()[0],
-                                  values.reshape(len(values), parameter.numel() // parameter.shape[0]))
+            self._dense.push_rows(name, gradient.indices()[0], values.reshape(len(values), gradient.shape[1:].numel()))
         else:
             self._dense.push(name, gradient.contiguous())
 
@@ -252,6 +299,15 @@ class StoreOptimizer(torch.optim.Optimizer):
         if store_begin == "worker":
             self._dense.place([parameter.detach() for parameter in self._trained.values()])
         self._pull(dict.fromkeys(self._trained))
+
+
+def _checked_gradient(name, parameter):
+    """Returns the gradient or None. Raises TypeError: rows are pushed, and it has other sparse entries."""
+    gradient = parameter.grad
+    if gradient is not None and gradient.layout == torch.sparse_coo and gradient.sparse_dim() != 1:
+        raise TypeError(f"the gradient of '{name}' has {gradient.sparse_dim()} sparse dimensions: rows are pushed, as "
+                        "Embedding(sparse=True) has them")
+    return gradient
 
 
 def _tables_of(model):

@@ -54,7 +54,7 @@ class StoreJob:
         self._pid = os.getpid()
         self.session = library.Session(library.JobConfig(**of_job), library.WorkerConfig(**of_worker),
                                        [library.Tensor(name, entries) for name, entries in sizes.items()])
-        self.names = list(sizes)
+        self.entries = dict(sizes)  # of each tensor
 
     def begin_step(self, limit):
         """Begins a step, whose waits share a Deadline."""
@@ -135,7 +135,7 @@ class StoreJob:
 
     def take_residual(self):
         """Returns the residual of each tensor that has one, {name: (i64 indices, f32 values)}. The next push returns it."""
-        for name in self.names:
+        for name in self.entries:
             taken = self.session.take_residual(name)
             indices, values = indices_of(taken.indices), values_of(taken.values)
             if len(indices) and name in self._returning:
@@ -147,17 +147,16 @@ class StoreJob:
 
     def begin_with_residual(self, residual):
         """Replaces the residual of this job's tensors; other names are ignored."""
-        for name in self.names:
+        for name in self.entries:
             self.session.take_residual(name)
         self._returning = {name: (indices.clone(), values.clone()) for name, (indices, values) in residual.items()
-                           if name in self.names}
+                           if name in self.entries}
 
     def finish(self, timeout):
-        """Leaves the job as finished. Does nothing twice."""
+        """Leaves the job as finished. Does nothing twice, but may be repeated after an error."""
         if not self._ended:
-            self._ended = True
             self.session.finish(timeout=timeout)
-            self.session.close()
+            self.close()
 
     def close(self):
         """Leaves the job at once. Does nothing twice."""

@@ -1,0 +1,191 @@
+#!/usr/bin/env python3
+"""Steps that fail or are interrupted, ends that fail, and a main thread that ends first: with fake sessions.
+
+    torch_failures_test.py [FOLDER_OF_PROGRAMS FOLDER_OF_PACKAGE] [unittest arguments]
+"""
+
+import subprocess
+import sys
+import unittest
+from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
+
+import torch_required  # first: skips where PyTorch is absent
+
+import torch
+
+from millrace.torch import State, hook
+from millrace.torch.store_job import StoreJob
+from torch_fake_job import Job, Scaler, gradients
+from torch_fakes import FakeBucket, FakeLibrary, JobError, SumsInProcess
+
+
+def raises_at(number, error, call):
+    """Returns a function that calls `call`, but raises `error` at the call with this number, from 1 on."""
+    calls = []
+
+    def called(*arguments, **named):
+        calls.append(arguments)
+        if len(calls) == number:
+            raise error
+        return call(*arguments, **named)
+
+    called.calls = calls
+    return called
+
+
+class FailedSteps(unittest.TestCase):
+    def assert_ended(self, state, bucket, reason):
+        """Nothing is pushed any more, and no state is saved: it would lack a part of the step."""
+        state.session.push = pushed = mock.Mock()
+        state.session.save = saved = mock.Mock()
+        with self.assertRaisesRegex(RuntimeError, reason):
+            hook(state, bucket)
+        for call in (state.state_dict, lambda: state.save("file"), lambda: state.load_state_dict({})):
+            with self.assertRaisesRegex(RuntimeError, "between two steps"):
+                call()
+        pushed.assert_not_called()
+        saved.assert_not_called()
+
+    def test_InterruptedPush_EndsTheExchange(self):
+        with Job(select="none", workers=1) as job:
+            state = job.states[0]
+            state.session.push = raises_at(2, KeyboardInterrupt(), state.session.push)
+            with self.assertRaises(KeyboardInterrupt):
+                hook(state, job.bucket(0))
+            self.assertEqual(len(state.session.push.calls), 2)
+            self.assert_ended(state, job.bucket(0), "the step was interrupted")
+
+    def test_PushThatFailsWithinABucket_EndsTheExchange(self):
+        with Job(select="none", workers=1) as job:
+            state = job.states[0]
+            state.session.push = raises_at(3, JobError("NaN", "non_finite"), state.session.push)
+            with self.assertRaisesRegex(JobError, "NaN"):
+                hook(state, job.bucket(0))
+            self.assert_ended(state, job.bucket(0), "NaN")
+
+    def test_InterruptedWait_EndsTheExchange(self):
+        with Job(select="none") as job:
+            state = job.states[0]
+            future = hook(state, job.bucket(0))  # the other rank pushes nothing
+            exchange = state._exchange
+            step = exchange._steps[0]
+            step.finished = mock.Mock(wait=mock.Mock(side_effect=KeyboardInterrupt))
+            with self.assertRaises(KeyboardInterrupt):
+                exchange.await_step(step)
+            with self.assertRaisesRegex(RuntimeError, "the step was interrupted"):
+                future.wait()
+            self.assert_ended(state, job.bucket(0), "the step was interrupted")
+
+    def test_DisabledScaler_IsAsNone(self):
+        scaler = Scaler(1024.0)
+        scaler.is_enabled = lambda: False
+        with Job(select="none", grad_scaler=scaler) as job:
+            given = gradients(0)
+            results = job.step(given)  # not divided by a scale
+            torch.testing.assert_close(results[0]["second.bias"], (given[0]["second.bias"] + given[1]["second.bias"]) / 2)
+            given[1]["first.bias"][0] = float("nan")
+            with self.assertRaises(JobError) as raised:
+                job.step(given)
+            self.assertEqual(raised.exception.code, "non_finite")
+
+
+class FirstStep(unittest.TestCase):
+    def setUp(self):
+        self.library = FakeLibrary(SumsInProcess())
+        self.weights = [torch.nn.Parameter(torch.zeros(6)) for _ in range(2)]
+        self.state = State("tcp://a:1", job="first", rank=0, world_size=1, _library=self.library, select="none", summary_every=0)
+        self.addCleanup(self.state.close)
+        self.state._names = dict(zip(self.weights, "ab"))
+        self.state._finds_unused = False
+
+    def push(self, *which):
+        """Hands over buckets of one parameter each. Returns their futures."""
+        return [hook(self.state, FakeBucket([self.weights[at]], [torch.full((6,), 1.0 + at)], last=at == 1)) for at in which]
+
+    def assert_summed(self, futures):
+        for at, future in enumerate(futures):
+            self.assertEqual(future.wait().tolist(), 6 * [1.0 + at])
+
+    def test_ConnectThatFails_IsRepeatedByTheNextPass(self):
+        self.library.Session = raises_at(1, JobError("no shard answers", "unavailable"), self.library.Session)
+        with self.assertRaisesRegex(JobError, "no shard answers"):
+            self.push(0, 1)
+        self.assert_summed(self.push(0, 1))
+
+    def test_BucketsOfAPassThatWasGivenUp_AreNotSent(self):
+        self.push(0)
+        self.assert_summed(self.push(0, 1))
+        self.assertEqual(self.state.session.stats().dense_bytes, 4 * 12)
+
+
+class Ends(unittest.TestCase):
+    def test_FinishThatFailed_MayBeRepeated(self):
+        with Job(workers=1) as job:
+            state = job.states[0]
+            session = state.session
+            session.finish = raises_at(1, JobError("an acknowledgement is missing", "timeout"), session.finish)
+            with self.assertRaisesRegex(JobError, "acknowledgement"):
+                state.finish()
+            self.assertEqual(session.state, "running")
+            state.finish()
+            self.assertEqual((len(session.finish.calls), session.state), (2, "closed"))
+            state.finish()  # has nothing left to do
+            self.assertEqual(len(session.finish.calls), 2)
+
+    def test_BlockWhoseFinishFails_LeavesTheJob(self):
+        job = Job(workers=1)
+        session = job.states[0].session
+        session.finish = mock.Mock(side_effect=KeyboardInterrupt)
+        with self.assertRaises(KeyboardInterrupt), job.states[0]:
+            pass
+        self.assertEqual(session.state, "closed")
+
+    def test_StoreJobWhoseFinishFailed_MayBeRepeated(self):
+        job = StoreJob.__new__(StoreJob)
+        job._ended = False
+        job.session = SimpleNamespace(finish=mock.Mock(side_effect=[JobError("late", "timeout"), None]), close=mock.Mock())
+        with self.assertRaisesRegex(JobError, "late"):
+            job.finish(1.0)
+        job.session.close.assert_not_called()
+        job.finish(1.0)
+        job.finish(1.0)  # has nothing left to do
+        self.assertEqual((job.session.finish.call_count, job.session.close.call_count), (2, 1))
+
+
+class MainThreadThatEnds(unittest.TestCase):
+    """A thread that trains on gets an error: the State's threads end with the main thread."""
+
+    def said_by(self, workers, train, main):
+        script = "\n".join([
+            "import sys, threading",
+            f"sys.argv = [sys.argv[0], {str(torch_required.PROGRAMS)!r}, {str(torch_required.PACKAGE)!r}]",
+            f"sys.path.insert(0, {str(Path(__file__).parent)!r})", "import torch_required, torch, torch_fakes",
+            "from millrace.torch import State, hook",
+            "weight = torch.nn.Parameter(torch.zeros(8))",
+            "mill = State('tcp://a:1', job='j', rank=0, select='none', named_parameters=[('w', weight)],",
+            f"             world_size={workers}, _library=torch_fakes.FakeLibrary(torch_fakes.SumsInProcess()))",
+            "bucket = torch_fakes.FakeBucket([weight], [torch.ones(8)])",
+            "begun = threading.Event()",
+            "def train():",
+            "    try:",
+            *(f"        {line}" for line in train),
+            "    except RuntimeError as error: print(error)",
+            "threading.Thread(target=train).start()",
+            main])
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=240, check=False)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        return done.stdout
+
+    def test_NextStep(self):
+        said = self.said_by(1, ["threading.main_thread().join()", "hook(mill, bucket)"], "")
+        self.assertIn("the main thread has ended", said)
+
+    def test_StepUnderWay(self):
+        said = self.said_by(2, ["hook(mill, bucket)", "begun.set()", "mill._exchange.await_step(mill._exchange._steps[0])"], "begun.wait()")
+        self.assertIn("the main thread has ended", said)
+
+
+if __name__ == "__main__":
+    unittest.main()
