@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 #include <optional>
 #include <utility>
 
@@ -224,6 +225,9 @@ Status try_to_write(const std::string& path, mode_t mode) {
 }
 
 Status write_file_atomically(const std::string& path, ByteSpan bytes, mode_t mode) {
+  // The name of the file that takes the other's place is the process's: two threads would use one.
+  static std::mutex writing;
+  const std::lock_guard one_at_a_time(writing);
   Status done;
   std::string beside;
   {

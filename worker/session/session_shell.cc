@@ -202,7 +202,8 @@ Result<ByteBuffer> SessionShell::state_bytes() {
       state.tensors[tensor].steps_pushed = gates_[tensor].steps_pushed;
   }
   for (uint32_t tensor = 0; tensor < gates_.size(); ++tensor) {
-    if (!shelf_.attached(tensor)) continue;
+    // Not by the shelf: between its part of attach_weights() and that of the weights there is no array.
+    if (!weights_[tensor].attached()) continue;
     Buffer<float>& weights = state.tensors[tensor].weights;
     weights.resize(core_.spec().tensors[tensor].dimension);
     for (const UpdateShelf::Run& run : shelf_.runs(tensor)) {

@@ -178,6 +178,8 @@ class SessionShell {
   void run();
   /// Ends the session by an error whose cause is in this worker.
   void fail_by_own(Error why);
+  void say_goodbye_after_failure();
+  void stop_polling();
   /// Does so where a device that has a tensor's residual has failed: the residual is lost. Returns that error.
   Status fail_by_devices();
   /// Returns a call's error from the core's answer: the session's end, or an error of the call itself.

@@ -217,7 +217,7 @@ CallResult<std::optional<uint64_t>> SessionShell::push(size_t tensor, double wei
   }
   const uint64_t step = gate.steps_pushed++;
   commands_.splice(commands_.end(), handover);
-  const bool somebody_waits = fills_blocked_;
+  const bool somebody_waits = fills_blocked_ || finish_asked_;
   lock.unlock();
   waker_.wake();
   if (somebody_waits) changed_.notify_all();
@@ -264,10 +264,13 @@ CallResult<std::optional<TensorUpdate>> SessionShell::await(size_t tensor, uint6
              .unit = static_cast<uint32_t>(tensor),
              .name = monitoring::SpanName::kApply,
              .unit_kind = monitoring::SpanUnit::kTensor});
-  const bool replaced = weights_[tensor].take_replaced();
   lock.lock();
+  if (shelf_.handed_out(tensor, step)) {  // to another thread that awaited it beside this one
+    return fail(ErrorCode::kInvalidArgument, "the update of step " + std::to_string(step) + " was handed out before");
+  }
   TensorUpdate update = shelf_.take(tensor, step);
-  update.replaced = replaced;
+  lock.unlock();
+  update.replaced = weights_[tensor].take_replaced();
   return update;
 }
 
@@ -417,14 +420,19 @@ CallStatus SessionShell::save(const std::string& path) {
 
 CallResult<bool> SessionShell::finish(std::chrono::milliseconds timeout) {
   const Moment deadline = deadline_of(timeout);
+  {
+    // A push that has passed its gate hands its step over first: else it would be accepted, and never sent.
+    std::unique_lock lock(mutex_);
+    finish_asked_ = true;
+    if (!changed_.wait_until(lock, deadline, [&] { return fills_ == 0 || error_; })) return false;
+  }
   CallStatus asked;
   run_there([&] {
-    if (auto answer = core_.finish(monotonic_now_ns(), actions_); !answer) {
-      asked = std::unexpected(answer_of(std::move(answer.error())));
-      return;
-    }
+    auto answer = core_.finish(monotonic_now_ns(), actions_);
+    if (answer) return;
+    asked = std::unexpected(answer_of(std::move(answer.error())));
     const std::lock_guard lock(mutex_);
-    finish_asked_ = true;
+    finish_asked_ = false;
   });
   if (!asked) return std::unexpected(asked.error());
   std::unique_lock lock(mutex_);

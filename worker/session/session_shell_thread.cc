@@ -56,20 +56,39 @@ void SessionShell::run() {
     execute_actions();
     serve();
   } catch (const std::exception& problem) {
-    if (peer_lookup_) poller_.remove_descriptor(peer_lookup_->lookup->descriptor());
-    fail_by_own(error_of(problem));
     actions_.clear();
+    fail_by_own(error_of(problem));
+    say_goodbye_after_failure();
+    stop_polling();  // messages are not read any more
     publish();
     // Callers may still ask for statistics: commands are served until the end.
     while (!stop_) {
       poller_.wait(kWaitMaxMs);
       take_commands();
     }
+    for (ShardConnection& wire : wires_) wire.connection.reset();
+    return;
   }
+  stop_polling();
+  for (ShardConnection& wire : wires_) wire.connection.reset();
+}
+
+/// The other workers must not wait for dead_after, nor the user for a saved state that is not written.
+void SessionShell::say_goodbye_after_failure() {
+  try {
+    execute_actions();
+    if (options_.save_path.empty() || std::exchange(saved_at_end_, true)) return;
+    say(Severity::kError, "the state was not saved: the session's thread failed in the middle of its work");
+  } catch (const std::exception&) {
+    actions_.clear();  // there is no memory for it either
+  }
+}
+
+void SessionShell::stop_polling() {
+  if (peer_lookup_) poller_.remove_descriptor(peer_lookup_->lookup->descriptor());
   if (datagrams_) poller_.remove_descriptor(datagrams_->descriptor());
   for (ShardConnection& wire : wires_) {
     if (wire.connection) poller_.remove(*wire.connection);
-    wire.connection.reset();
   }
 }
 
@@ -204,6 +223,7 @@ void SessionShell::receive(uint32_t shard) {
       core_.on_bad_message(shard, received->message.error(), now, actions_);
     }
     execute_actions();
+    if (!wire.connection) return;  // the shard is elsewhere, and cannot be connected to now
   }
   // After the messages: a shard's last words come before the end of its connection.
   watch(shard);
@@ -290,7 +310,11 @@ void SessionShell::connect_now(uint32_t shard) {
       connected = std::unexpected(made.error());
     }
   }
-  if (!connected) core_.fail_session(connected.error(), monotonic_now_ns(), actions_);
+  if (connected) return;
+  if (connected.error().code != ErrorCode::kIo) return fail_by_own(connected.error());
+  // No descriptor, perhaps for a moment: it is tried again as a shard that does not answer.
+  wire.seen = protocol::ConnectionState::kDisconnected;
+  core_.on_disconnected(shard, connected.error(), monotonic_now_ns(), actions_);
 }
 
 void SessionShell::send_now(SendAction&& send) {

@@ -117,10 +117,13 @@ TensorUpdate UpdateShelf::take(size_t tensor, uint64_t step) {
     return {.tensor = tensor, .step = step, .applied = true, .pieces = {}, .owner = nullptr};
   }
   MILLRACE_CHECK(found != nullptr, tensor, step);
+  // What takes memory comes first: the step is whole for the next call where there is none.
+  const auto owners = std::make_shared<std::vector<std::shared_ptr<const void>>>();
+  std::ranges::stable_sort(found->update.pieces, {}, &UpdatePiece::begin);  // of one range: the earlier step first
+  *owners = std::move(found->owners);
   TensorUpdate update = std::move(found->update);
   update.applied = attached(tensor) && step >= shelves_[tensor].from_step;
-  std::ranges::stable_sort(update.pieces, {}, &UpdatePiece::begin);  // of one range: the earlier step first
-  update.owner = std::make_shared<const std::vector<std::shared_ptr<const void>>>(std::move(found->owners));
+  update.owner = owners;
   std::erase_if(shelves_[tensor].steps, [&](const Step& queued_step) { return queued_step.step == step; });
   return update;
 }

@@ -2,11 +2,15 @@
 
 #include <cstring>
 #include <functional>
+#include <latch>
 #include <map>
 #include <memory>
 #include <new>
+#include <optional>
 #include <span>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "kernels/base/hash.h"
@@ -98,6 +102,65 @@ TEST(StarvedSession, APushTakesAllOfAGradientOrNothing) {
   expect_pushes_take_all_or_nothing(job);
   job.guarantees.audit = true;
   expect_pushes_take_all_or_nothing(job);
+}
+
+TEST(StarvedSession, AnAwaitHandsOutAllOfAnUpdateOrNothing) {
+  const testing::SessionOptions job = testing::session_job_of(1);
+  testing::FakeCluster cluster(testing::session_spec_of(job, kSessionTwoTensors), 1);
+  const auto shell = joined_shell(job, cluster);
+  const std::vector<uint32_t> indices = {3, 70};
+  const std::vector<float> values = {6, 1};
+  uint64_t step = 0;
+  const auto push_and_hear = [&] {
+    const auto pushed =
+        shell->push(1, 1, kSessionSoon, [&](PushSlot& slot) -> Status { return slot.add_sparse(indices, values, 1); });
+    ASSERT_TRUE(pushed.has_value() && pushed->has_value());
+    step = **pushed;
+    while (!shell->ready(1, step).value_or(true)) std::this_thread::yield();
+  };
+  std::optional<TensorUpdate> update;
+  const auto await = [&] {
+    auto got = shell->await(1, step, kSessionSoon);
+    if (got && *got) update = std::move(**got);
+    return update.has_value();
+  };
+  push_and_hear();
+  with_memory_ending_everywhere(await, [&](bool done) {
+    EXPECT_TRUE(done || await()) << "the call may be repeated";
+    ASSERT_TRUE(update.has_value());
+    EXPECT_EQ(testing::session_entries_of(*update), (std::map<uint64_t, float>{{3, 6.0f}, {70, 1.0f}}));
+    update.reset();
+    push_and_hear();
+  });
+}
+
+/// A push that fills its slot while another thread calls finish() is sent, and its update arrives.
+TEST(FinishedSession, APushUnderWayIsPartOfTheJob) {
+  const testing::SessionOptions job = testing::session_job_of(1);
+  testing::FakeCluster cluster(testing::session_spec_of(job, kSessionTwoTensors), 1);
+  const auto shell = joined_shell(job, cluster);
+  std::latch fills(1), goes_on(1);
+  const auto fill = [&](PushSlot& slot) -> Status {
+    fills.count_down();
+    goes_on.wait();
+    return slot.add_sparse(std::vector<uint32_t>{3}, std::vector<float>{6}, 1);
+  };
+  std::jthread pushes([&] {
+    const auto pushed = shell->push(1, 1, kSessionSoon, fill);
+    ASSERT_TRUE(pushed.has_value() && pushed->has_value());
+    const auto update = shell->await(1, **pushed, kSessionSoon);
+    ASSERT_TRUE(update.has_value() && update->has_value()) << "it was never sent";
+    EXPECT_EQ(testing::session_entries_of(**update), (std::map<uint64_t, float>{{3, 6.0f}}));
+  });
+  fills.wait();
+  std::jthread finishes([&] { EXPECT_TRUE(shell->finish(kSessionSoon).value_or(false)); });
+  // Another tensor is refused as soon as finish() was called.
+  const auto is_refused = [&] {
+    const auto other = shell->push(0, 1, kNoWait, [](PushSlot&) -> Status { return fail(ErrorCode::kNonFinite, ""); });
+    return !other && other.error().error.code == ErrorCode::kInvalidArgument;
+  };
+  while (!is_refused()) std::this_thread::yield();
+  goes_on.count_down();
 }
 
 /// Shards that keep pulls to themselves until they are released, and answer them with `kPulledWeight` then.

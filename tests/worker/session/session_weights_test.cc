@@ -119,6 +119,9 @@ TEST(SessionWeights, AnErrorThatACallbackThrowsOnTheSessionsThreadKeepsItsCode) 
   const std::string sentence =
       session_sentence_of(JobErrorCode::kUnsupported, [&] { job.session->await(0, 0, kSessionSoon); });
   EXPECT_NE(sentence.find("the schedule's own words"), std::string::npos) << sentence;
+  // The other workers do not wait for dead_after.
+  job.cluster.wait_until([&] { return job.cluster.goodbyes.contains(0); });
+  EXPECT_EQ(job.cluster.goodbyes[0].reason, protocol::Goodbye::Reason::kFailed);
 }
 
 }  // namespace
