@@ -169,6 +169,14 @@ Access::Intake Access::take(const protocol::Received& received, TimeNs now) {
     intake.label = label;
     intake.refusal = protocol::Message{received.message->header, refusal, {}};
   };
+  const RateLimit::Verdict counted = count(received, now);
+  if (counted == RateLimit::Verdict::kFloods) {
+    intake.ends_because = "over_rate";
+  } else if (!may_speak(received.peer)) {
+    // A connection that had not spoken when its key was taken away.
+    intake.ends_because = "key_revoked";
+    intake.ends_after = kRevokedAfter;
+  }
   if (received.message) {
     if (const Status judged = rules_.judge(received.peer, *received.message); !judged) {
       refuse(received.peer, &*received.message, judged.error(), now);
@@ -178,8 +186,6 @@ Access::Intake Access::take(const protocol::Received& received, TimeNs now) {
       return intake;
     }
   }
-  const RateLimit::Verdict counted = count(received, now);
-  intake.ends_connection = counted == RateLimit::Verdict::kFloods;
   if (!received.message) return intake;
   refusal.code = ErrorCode::kUnavailable;
   refusal.retry = true;

@@ -61,11 +61,15 @@ class Access {
   struct Intake {
     /// The refusal for its sender: the core may not see the message. Empty: it may, unless it is malformed.
     std::optional<protocol::Message> refusal = {};
-    std::string_view label = {};   ///< of the refusal, for the metrics; static storage
-    bool ends_connection = false;  ///< its key floods this shard
+    std::string_view label = {};  ///< of the refusal, for the metrics; static storage
+    /// Why its connection ends: over_rate, or key_revoked where the key is not allowed any more. Empty: it does not.
+    std::string_view ends_because = {};
+    TimeNs ends_after = 0;
   };
-  /// Judges a message, and counts it against the rate of its key. A refusal by the AccessRules is recorded and logged;
-  /// one of a contribution over its key's rate is not.
+  /// The connection of a revoked key ends this long after the reason was sent: its last messages may leave.
+  static constexpr TimeNs kRevokedAfter = kNsPerS;
+  /// Counts a message, refused or not, against the rate of its key, and judges it. A refusal by the AccessRules is
+  /// recorded and logged; one of a contribution over its key's rate is not.
   Intake take(const protocol::Received& received, TimeNs now);
   /// Returns whether this connection's key may speak here at all.
   bool may_speak(const protocol::PeerId& peer) const { return !own_ || rules_.may_connect(peer.key); }

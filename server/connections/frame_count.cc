@@ -6,8 +6,9 @@ namespace millrace::server {
 namespace {
 
 constexpr uint8_t kGreetingBytes = 64;
-constexpr uint8_t kSignatureEnd = 9;  ///< the last byte of the signature, before the version
-constexpr uint8_t kMechanism = 12;    ///< where the name of the mechanism begins
+constexpr uint8_t kSignatureEnd = 9;     ///< the last byte of the signature, before the version
+constexpr uint8_t kMechanism = 12;       ///< where the name of the mechanism begins
+constexpr uint8_t kHandshakeFrames = 2;  ///< of a client of CURVE: HELLO and INITIATE
 constexpr auto kMoreFlag = std::byte{1};
 constexpr auto kLongFlag = std::byte{2};
 constexpr auto kCommandFlag = std::byte{4};
@@ -22,18 +23,21 @@ void FrameCount::take_greeting(std::byte byte) {
                                                : at_ != kSignatureEnd + 1 || byte >= std::byte{3};
   if (!is_three) {
     part_ = Part::kUnknown;
-  } else if (at_ == kMechanism && byte == std::byte{'C'}) {
-    part_ = Part::kHidden;
-  } else if (++at_ == kGreetingBytes) {
-    part_ = Part::kFlags;
+    return;
   }
+  if (at_ == kMechanism && byte == std::byte{'C'}) before_hidden_ = kHandshakeFrames;
+  if (++at_ == kGreetingBytes) part_ = Part::kFlags;
 }
 
 FrameCount::Unfinished FrameCount::count(std::span<const std::byte> bytes) {
   Unfinished unfinished;
   const auto end_frame = [&] {
-    part_ = Part::kFlags;
-    if (is_last_) unfinished = {.continues = false};
+    part_ = before_hidden_ == 1 ? Part::kHidden : Part::kFlags;
+    if (before_hidden_ > 0) {
+      --before_hidden_;
+    } else if (is_last_) {
+      unfinished = {.continues = false};
+    }
   };
   while (!bytes.empty() && part_ != Part::kUnknown && part_ != Part::kHidden) {
     const uint64_t taken = part_ == Part::kBody ? std::min<uint64_t>(rest_, bytes.size()) : 1;

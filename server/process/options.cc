@@ -19,6 +19,7 @@
 #include "monitoring/command_line/usage_sentence.h"
 #include "protocol/address/endpoint_text.h"
 #include "protocol/address/host_port.h"
+#include "protocol/job/job_spec.h"
 
 namespace millrace::server {
 
@@ -81,13 +82,19 @@ constexpr const char* kFooter =
     "  6  a port is in use, too few files may be open, or the membership table cannot be read or written\n";
 
 void add_limits(CLI::App& app, Limits& limits) {
-  const auto from_one = in_range(1U, std::numeric_limits<uint32_t>::max());
   app.option_defaults()->group("Limits (a refusal names the one it met)");
-  app.add_option("--jobs-max", limits.jobs_max, "Jobs open at a time")->check(from_one)->capture_default_str();
-  app.add_option("--workers-max", limits.workers_max, "Workers of a job")->check(from_one)->capture_default_str();
-  app.add_option("--tensors-max", limits.tensors_max, "Tensors of a job")->check(from_one)->capture_default_str();
+  app.add_option("--jobs-max", limits.jobs_max, "Jobs open at a time")
+      ->check(in_range(1U, std::numeric_limits<uint32_t>::max()))
+      ->capture_default_str();
+  // No job may have more (protocol::validate()).
+  app.add_option("--workers-max", limits.workers_max, "Workers of a job")
+      ->check(in_range(1U, protocol::kWorkersMax))
+      ->capture_default_str();
+  app.add_option("--tensors-max", limits.tensors_max, "Tensors of a job")
+      ->check(in_range(1U, protocol::kTensorsMax))
+      ->capture_default_str();
   app.add_option("--parts-max", limits.parts_max, "Parts of a job, over all shards")
-      ->check(from_one)
+      ->check(in_range(1U, protocol::kPartsMax))
       ->capture_default_str();
   add_size(app, "--message-bytes-max", limits.message_bytes_max, "Payload of one message", 1, kSizeMax);
   add_size(app, "--job-memory-bytes-max", limits.job_memory_bytes_max, "Open, decoded and kept bytes of one job", 1,

@@ -55,8 +55,6 @@ constexpr uint32_t kTableWaitMs = 20;
 constexpr TimeNs kGaugesEvery = kNsPerS;
 /// Between two tries to begin tasks for which there was no memory.
 constexpr int kStarvedMs = 10;
-/// Time in which a connection whose key was taken away may still receive the reason.
-constexpr TimeNs kRevokedAfter = kNsPerS;
 /// Time without a turn of the loop after which /healthz reports the shard as unhealthy.
 constexpr TimeNs kStallLimit = 5 * kNsPerS;
 
@@ -409,7 +407,7 @@ void ShardProcess::Loop::end_revoked(TimeNs now) {
       is_over,
       {ErrorCode::kUnauthenticated, "the key of this connection is not among this shard's allowed keys any more"}, now,
       actions_);
-  guard_->connections().end_later(is_over, "key_revoked", now + kRevokedAfter);
+  guard_->connections().end_later(is_over, "key_revoked", now + Access::kRevokedAfter);
 }
 
 Status ShardProcess::Loop::run() {
@@ -475,7 +473,8 @@ ConnectionWatch::Inbox ShardProcess::Loop::receive() {
     const TimeNs now = monotonic_now_ns();
     const bool is_hello = guard_->on_message(*received, now);
     const Access::Intake intake = access_->take(*received, now);
-    if (intake.ends_connection) guard_->connections().end_later(received->peer, "over_rate", now);
+    if (!intake.ends_because.empty())
+      guard_->connections().end_later(received->peer, intake.ends_because, now + intake.ends_after);
     if (intake.refusal) {
       actions_.metrics.push_back({Metric::kRefused, {}, intake.label, 1});
       listener_->send(received->peer, *intake.refusal);

@@ -196,11 +196,17 @@ void ShardCore::on_worker_message(const protocol::PeerId& from, protocol::Messag
   Job* job = find_job(header.job);
   if (!job) return count(Metric::kDropped, "unknown_job", actions);
   if (header.epoch > job->membership().epoch) {
-    // Another shard notified the worker of a change first: read the table, then judge.
+    // Another shard notified the worker of a change first: read the table, then judge. The epoch is the sender's: one
+    // that the table lacks costs no more reads than the poll.
+    if (now < sessions_.at(from).next_epoch_look) return count(Metric::kDropped, "unknown_epoch", actions);
     refresh(now, actions);
     job = find_job(header.job);
-    if (!job || !sessions_.contains(from)) return;
-    if (header.epoch > job->membership().epoch) return count(Metric::kDropped, "unknown_epoch", actions);
+    const auto session = sessions_.find(from);
+    if (!job || session == sessions_.end()) return;
+    if (header.epoch > job->membership().epoch) {
+      session->second.next_epoch_look = now + static_cast<TimeNs>(config_.limits.table_poll_ms) * kNsPerMs;
+      return count(Metric::kDropped, "unknown_epoch", actions);
+    }
   }
   const protocol::Member* found = find_member(job->membership(), header.worker);
   if (!found || found->incarnation != header.incarnation) return count(Metric::kDropped, "other_identity", actions);
@@ -283,6 +289,7 @@ bool ShardCore::may_be_reach(std::span<const protocol::LogReach> reach, const Jo
 
 void ShardCore::on_goodbye(Job& job, const protocol::Member& member, const protocol::Goodbye& goodbye, TimeNs now,
                            Actions& actions) {
+  if (is_leaving(job.membership().job, member)) return;
   const bool finished = goodbye.reason == protocol::Goodbye::Reason::kFinished;
   log(finished ? Severity::kInfo : Severity::kWarning,
       fmt::format("job '{}': worker {} {}{}{}", job.spec().name, member.worker, finished ? "has finished" : "leaves",
@@ -296,7 +303,6 @@ void ShardCore::on_goodbye(Job& job, const protocol::Member& member, const proto
                            .incarnation = member.incarnation,
                            .code = finished ? "finished" : "failed",
                            .sentence = goodbye.sentence});
-  if (is_leaving(job.membership().job, member)) return;
   Leaver leaver{job.membership().job, member, finished ? Leaving::kFinished : Leaving::kFailed};
   // R10f is a rule of mode synchronous, and of steps that shards decide.
   const bool binds = job.spec().mode == protocol::Mode::kSynchronous && job.spec().path != protocol::Path::kSwitch;

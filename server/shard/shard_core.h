@@ -132,7 +132,10 @@ class ShardCore {
     uint64_t job = 0;
     uint32_t worker = 0;
     uint64_t incarnation = 0;
-    bool operator==(const Session&) const = default;
+    TimeNs next_epoch_look = 0;  ///< until then its messages of unknown epochs do not make this shard read the table
+    bool is_of(const Session& other) const {
+      return job == other.job && worker == other.worker && incarnation == other.incarnation;
+    }
   };
   /// Another shard, as the table and its ShardHello describe it.
   struct Neighbour {
@@ -257,7 +260,7 @@ class ShardCore {
   Job* open_job(const std::string& key_name, uint64_t number, const protocol::JobSpec& spec, protocol::JobLayout layout,
                 Actions& actions);
   Result<protocol::JobRecord> open_record(const protocol::PeerId& from, const protocol::Header& header,
-                                          const protocol::Hello& hello);
+                                          const protocol::Hello& hello, const protocol::JobLayout& layout);
   /// Returns the record after the join, or after this shard has taken over a job that refused the join: `refused` then
   /// has the reason.
   Result<protocol::JobRecord> join_job(const protocol::PeerId& from, const protocol::JobRecord& record,

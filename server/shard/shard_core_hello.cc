@@ -62,17 +62,21 @@ Error not_free_yet(const std::string& earlier, bool returns, uint32_t worker, Ti
                       earlier, worker, seconds_of(wait))};
 }
 
+/// Returns whether the worker has the weights that a job needs which begins with those of worker 0.
+Status judge_initial_weights(const protocol::Header& header, const protocol::Hello& hello) {
+  if (hello.spec.initial_weights != protocol::InitialWeights::kFirst || hello.has_weights) return {};
+  return fail(
+      ErrorCode::kUnsupported,
+      fmt::format("job '{}' begins with the weights of worker 0: worker {} is to give or take them, and can only "
+                  "where weights are attached; attach weights to every tensor",
+                  hello.spec.name, header.worker));
+}
+
 /// Returns whether the worker may join: whether a running job admits it, and whether it has weights where they are
 /// needed.
 Status may_join(const protocol::JobRecord& record, const protocol::Header& header, const protocol::Hello& hello,
                 const Joiner& joiner) {
-  if (hello.spec.initial_weights == protocol::InitialWeights::kFirst && !hello.has_weights) {
-    return fail(
-        ErrorCode::kUnsupported,
-        fmt::format("job '{}' begins with the weights of worker 0: worker {} is to give or take them, and can only "
-                    "where weights are attached; attach weights to every tensor",
-                    record.name, header.worker));
-  }
+  if (const Status weights = judge_initial_weights(header, hello); !weights) return weights;
   const protocol::Member* member = find_member(record.membership, header.worker);
   const bool is_there = member && (member->nonce == hello.nonce || member->incarnation != joiner.replaces);
   if (record.membership.finished || !record.membership.started || is_there) return {};
@@ -117,7 +121,7 @@ void ShardCore::on_hello(const protocol::PeerId& from, const protocol::Header& h
     if (Job* before = find_job(other->second.job)) before->members().disconnect(other->second.worker);
   }
   const Session session{job.membership().job, member.worker, member.incarnation};
-  if (other == sessions_.end() || other->second != session) {
+  if (other == sessions_.end() || !other->second.is_of(session)) {
     actions.audit.push_back({.what = AuditEvent::What::kJoin,
                              .by = from,
                              .job = job.spec().name,
@@ -172,7 +176,7 @@ Job* ShardCore::named(std::string_view name) {
 }
 
 Result<protocol::JobRecord> ShardCore::open_record(const protocol::PeerId& from, const protocol::Header& header,
-                                                   const protocol::Hello& hello) {
+                                                   const protocol::Hello& hello, const protocol::JobLayout& layout) {
   Result<std::optional<protocol::JobRecord>> known = table_.read_job(hello.spec.name);
   if (!known) return std::unexpected(known.error());
   if (header.job != 0 && (!*known || (*known)->membership.job != header.job)) {
@@ -192,6 +196,12 @@ Result<protocol::JobRecord> ShardCore::open_record(const protocol::PeerId& from,
   }
   if (const Status past = *known ? judge_past(**known, header) : Status(); !past) return std::unexpected(past.error());
   if (*known) return std::move(**known);
+  // A refusal of the joiner comes before the row, which would stay.
+  if (const Status weights = judge_initial_weights(header, hello); !weights) return std::unexpected(weights.error());
+  if (!layout.parts.empty()) {
+    const Status store = judge_store(hello.spec, layout, job_bytes_max_of(name, hello.spec.name));
+    if (!store) return std::unexpected(store.error());
+  }
   return table_.create_job(hello.spec.name, protocol::encode_job_spec(hello.spec), hello.spec.path);
 }
 
@@ -383,7 +393,7 @@ Result<Job*> ShardCore::admit_by_table(const protocol::PeerId& from, const proto
     if (const Status datagrams = judge_datagrams(hello.spec, layout); !datagrams)
       return std::unexpected(datagrams.error());
   }
-  const Result<protocol::JobRecord> record = open_record(from, header, hello);
+  const Result<protocol::JobRecord> record = open_record(from, header, hello, layout);
   if (!record) return std::unexpected(record.error());
   const Result<protocol::JobSpec> theirs = protocol::decode_job_spec(record->spec);
   if (!theirs) return std::unexpected(theirs.error());

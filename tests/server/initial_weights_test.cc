@@ -50,6 +50,12 @@ TEST_F(InitialState, WorkersOnTheLog_JoinWorkerZeroAndTakeItsWeights) {
   EXPECT_EQ(cluster.holds(2).n, 1u);
 }
 
+TEST_F(InitialState, AWorkerWithoutWeightsLeavesNoRowOfTheJob) {
+  const auto refusal = expect_body<Refuse>(cluster.say_hello(0, cluster.hello(0)));
+  EXPECT_THAT(refusal.sentence, HasSubstr("attach weights to every tensor"));
+  EXPECT_FALSE(cluster.table().read_job(cluster.spec().name).value());
+}
+
 TEST_F(InitialState, TheFirstStepWaitsForThemAndStatusSaysSo) {
   cluster.join_all_with_weights();
   cluster.step({0});

@@ -261,6 +261,37 @@ TEST_F(Hostile, EpochThatTheTableDoesNotKnowIsDropped) {
   expect_unharmed();
 }
 
+TEST_F(Hostile, MessagesOfUnknownEpochsReadTheTableNoMoreOftenThanThePoll) {
+  cluster.pass(60);  // the poll knows all changes
+  const int64_t before = cluster.table().calls;
+  for (uint32_t at = 0; at < 1'000; ++at) {
+    protocol::Message message = honest();
+    message.header.epoch = (uint64_t{1} << 40) + at;
+    cluster.send(ScriptedCluster::peer(0), 0, message);
+  }
+  EXPECT_EQ(cluster.counted(Metric::kDropped, "unknown_epoch"), 1'000);
+  EXPECT_LE(cluster.table().calls - before, 1);
+  cluster.now += 50 * kNsPerMs;
+  protocol::Message message = honest();
+  message.header.epoch = UINT64_MAX;
+  cluster.send(ScriptedCluster::peer(0), 0, message);
+  EXPECT_EQ(cluster.table().calls - before, 2) << "the table is asked again";
+  expect_unharmed();
+}
+
+TEST_F(Hostile, AMemberThatLeavesManyTimesHasOneLineInTheAuditLog) {
+  cluster.fail_table_writes(true);
+  for (const auto reason : {protocol::Goodbye::Reason::kFinished, protocol::Goodbye::Reason::kFailed}) {
+    for (int at = 0; at < 3; ++at) {
+      cluster.send(ScriptedCluster::peer(0), 0, {cluster.header(0), protocol::Goodbye{reason, "again"}, {}});
+    }
+  }
+  ASSERT_EQ(cluster.audited.size(), 3u) << "two joins before it";
+  EXPECT_EQ(cluster.audited.back().what, AuditEvent::What::kLeave);
+  EXPECT_EQ(cluster.audited.back().code, "finished");
+  EXPECT_EQ(cluster.said("worker 0 has finished") + cluster.said("worker 0 leaves"), 1u);
+}
+
 TEST_F(Hostile, WrongShardNumberIsDropped) {
   protocol::Message message = honest();
   message.header.shard = 3;

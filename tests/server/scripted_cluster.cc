@@ -238,6 +238,7 @@ void ScriptedCluster::carry_out(uint32_t shard, Actions& actions) {
   }
   for (DatagramChange& change : actions.datagrams) datagram_changes.push_back(std::move(change));
   for (LogLine& line : actions.log) log_.push_back(std::move(line.text));
+  for (AuditEvent& event : actions.audit) audited.push_back(std::move(event));
   for (const ConnectShard& connect : actions.connects) connected_[{shard, connect.shard}] = connect.address;
   for (SendToPeer& send : actions.to_peers) deliver(shard, std::move(send));
   for (SendToShard& send : actions.to_shards) {

@@ -114,6 +114,7 @@ class ScriptedCluster {
   std::string connected_to(uint32_t from, uint32_t to) const;
   /// Lines of all shards' logs that have this in them.
   size_t said(std::string_view words) const;
+  std::vector<AuditEvent> audited;  ///< by all shards
 
   /// Of the tables of all shards.
   std::shared_ptr<millrace::testing::MemoryTableState> table_state = millrace::testing::make_memory_table_state();

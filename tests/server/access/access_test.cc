@@ -74,8 +74,37 @@ TEST_F(AccessOfFiles, EachMessageCountsAndAContributionWaits) {
   EXPECT_EQ(refusal.step, 7U);
   EXPECT_EQ(refused.label, "over_rate");
   protocol::Received malformed{alice(), fail(ErrorCode::kMalformed, "x"), 10'000'000};
-  EXPECT_TRUE(access->take(malformed, 0).ends_connection) << "64 times its debt";
-  EXPECT_TRUE(access->take(received(alice(), protocol::Heartbeat{}, 10), 0).ends_connection);
+  EXPECT_EQ(access->take(malformed, 0).ends_because, "over_rate") << "64 times its debt";
+  EXPECT_EQ(access->take(received(alice(), protocol::Heartbeat{}, 10), 0).ends_because, "over_rate");
+}
+
+TEST_F(AccessOfFiles, MessagesThatAreRefusedCountAsWell) {
+  policy(R"({"keys": ["*"], "jobs": ["*"], "may": ["create"], "rate": "80kbit"})");
+  const auto access = open();
+  const auto forged = [&](uint64_t bytes) { return access->take(received(alice(), protocol::ShardHello{}, bytes), 0); };
+  for (const uint64_t bytes : {20'000, 100'000}) {
+    const Access::Intake intake = forged(bytes);
+    ASSERT_TRUE(intake.refusal) << "a worker's key may not speak as a shard";
+    EXPECT_EQ(intake.ends_because, "");
+  }
+  EXPECT_EQ(access->take(received(alice(), protocol::Contribution{}, 10), 0).label, "over_rate");
+  EXPECT_EQ(forged(10'000'000).ends_because, "over_rate");
+}
+
+/// A connection that had not spoken when its key was taken away has no session that the reload could end.
+TEST_F(AccessOfFiles, TheFirstMessageOfARevokedKeyEndsItsConnection) {
+  policy(R"({"keys": ["*"], "jobs": ["*"], "may": ["create"]})");
+  const auto access = open();
+  const protocol::PeerId quiet = alice();
+  EXPECT_EQ(access->take(received(quiet, hello_for("j"), 10), 0).ends_because, "");
+  std::filesystem::remove(path_ + "/keys/alice.pub");
+  ASSERT_TRUE(access->reload(0));
+  const Access::Intake intake = access->take(received(quiet, hello_for("j"), 10), 0);
+  EXPECT_TRUE(intake.refusal);
+  EXPECT_EQ(intake.ends_because, "key_revoked");
+  EXPECT_EQ(intake.ends_after, Access::kRevokedAfter);
+  protocol::Received malformed{quiet, fail(ErrorCode::kMalformed, "x"), 10};
+  EXPECT_EQ(access->take(malformed, 0).ends_because, "key_revoked");
 }
 
 TEST_F(AccessOfFiles, ARateThatAReloadBringsHoldsForKeysThatSpokeBefore) {

@@ -89,12 +89,34 @@ TEST(FrameCount, OtherProtocolsCountAsTheMostFramesWithoutAnEnd) {
   }
 }
 
-TEST(FrameCount, CurveHidesTheEnds) {
+TEST(FrameCount, CurveHidesTheEndsBehindItsHandshake) {
   FrameCount counter;
-  count(counter, greeting().replace(12, 5, "CURVE"));
-  const auto unfinished = count(counter, frame(1, 100));
-  EXPECT_FALSE(unfinished.continues);
-  EXPECT_EQ(unfinished.bytes, 0U);
+  const auto hello = count(counter, greeting().replace(12, 5, "CURVE") + frame(4, 200));
+  EXPECT_TRUE(hello.continues);
+  EXPECT_EQ(hello.bytes, 64U + 202U);
+  const auto unfinished = count(counter, frame(6, 300).substr(0, 100));
+  EXPECT_TRUE(unfinished.continues);
+  EXPECT_EQ(unfinished.bytes, 100U);
+  const auto initiate = count(counter, frame(6, 300).substr(100) + frame(1, 100));
+  EXPECT_FALSE(initiate.continues);
+  EXPECT_EQ(initiate.bytes, 0U);
+  EXPECT_EQ(count(counter, frame(0, 100)).bytes, 0U);
+}
+
+/// A frame of the handshake ends no message, with any flags.
+TEST(FrameCount, AnEndlessHandshakeOfCurveCounts) {
+  for (const char flags : {'\0', '\2', '\6'}) {
+    FrameCount counter;
+    count(counter, greeting().replace(12, 5, "CURVE"));
+    uint64_t bytes = 0;
+    const std::string endless = std::string(1, static_cast<char>(flags | 2)) + std::string("\0\0\0\0\x10\0\0\0", 8);
+    for (const std::string& piece : {endless, std::string(1'000'000, 'x'), std::string(1'000'000, 'x')}) {
+      const auto unfinished = count(counter, piece);
+      EXPECT_TRUE(unfinished.continues);
+      bytes += unfinished.bytes;
+    }
+    EXPECT_EQ(bytes, 2'000'009U) << static_cast<int>(flags);
+  }
 }
 
 }  // namespace

@@ -343,6 +343,7 @@ TEST(Store, ItsMemoryIsTheJobsAndRefusedWithTheFlagsName) {
   Stores of_poor_key(store_job(1, "adam:0.1", 1'000));
   of_poor_key.job_quota = 23'999;
   EXPECT_THAT(expect_body<Refuse>(of_poor_key.join(0)).sentence, HasSubstr("quota of the key"));
+  EXPECT_FALSE(of_poor_key.table().read_job(of_poor_key.spec().name).value()) << "a row would stay";
   of_poor_key.job_quota = 24'000;
   expect_body<protocol::Welcome>(of_poor_key.join(0));
   limits.job_memory_bytes_max = 24'000;
