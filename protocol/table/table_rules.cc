@@ -74,7 +74,7 @@ Error shard_count_error(uint64_t count_in_table, uint32_t count_asked) {
   return {
       ErrorCode::kShardMapMismatch,
       fmt::format("the membership table holds a map of {} shards and this shard was started for {}: start it with the "
-                  "table's count, or all shards with a new table",
+                  "table's count. For another count stop all shards, and let 'millrace cluster remove' forget the map",
                   count_in_table, count_asked)};
 }
 

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <optional>
+#include <utility>
+
 #include "kernels/base/bytes.h"
 #include "tests/worker/peer/pump.h"
 
@@ -121,6 +124,84 @@ TEST(PeerCore, ARankWhoseMessageNeverComesAlthoughItIsAliveIsNamed) {
   for (const uint32_t rank : {0u, 1u}) {
     ASSERT_TRUE(pump.core(rank).failure().has_value());
     EXPECT_EQ(pump.core(rank).failure()->error.code, ErrorCode::kTimeout);
+  }
+}
+
+/// Each waits for the other one. A message is a sign of life, and no reason to ask at once.
+TEST(PeerCore, RanksThatWaitForEachOtherAskAtTheStatedPace) {
+  GroupOptions options;
+  options.silence_ms_max = 1'000;
+  Pump pump(2, 1, options);
+  for (const uint32_t rank : {0u, 1u}) {
+    const Collective waiting{"each for the other", [](Channel& channel) -> Task<Status> {
+                               co_await channel.receive(1 - channel.rank(), 1);
+                               co_return Status{};
+                             }};
+    ASSERT_TRUE(pump.start(rank, waiting).has_value());
+  }
+  constexpr TimeNs kTime = 4 * kSecond;
+  for (; pump.now <= kTime; pump.now += kNsPerMs) {
+    pump.deliver_all();
+    for (const uint32_t rank : {0u, 1u}) pump.tick(rank);
+  }
+  const uint64_t asks_of_a_rank = kTime / (250 * kNsPerMs) + 1;
+  EXPECT_LE(pump.messages, 2 * 2 * asks_of_a_rank) << "with their answers";
+  EXPECT_GE(pump.messages, 10u);
+  for (const uint32_t rank : {0u, 1u}) EXPECT_FALSE(pump.core(rank).failure().has_value());
+}
+
+TEST(PeerCore, BytesOfALongMessageAreASignOfLife) {
+  GroupOptions options;
+  options.silence_ms_max = 1'000;
+  PeerCore core(0, 2, options);
+  Actions actions;
+  ASSERT_TRUE(core.start(ring("ring"), 0, actions).has_value());
+  const auto pass = [&](TimeNs from, TimeNs to) {
+    for (TimeNs now = from; now < to; now += 50 * kNsPerMs) core.on_tick(now, actions);
+  };
+  for (TimeNs now = 0; now < 5 * kSecond; now += kSecond) {
+    pass(now, now + kSecond);
+    core.on_heard(1, now + kSecond);
+  }
+  EXPECT_FALSE(core.failure().has_value());
+  pass(5 * kSecond, 6'400 * kNsPerMs);
+  ASSERT_TRUE(core.failure().has_value()) << "the bytes have stopped";
+  EXPECT_EQ(core.failure()->rank, std::optional<uint32_t>(1));
+}
+
+TEST(PeerCore, ACollectiveWithoutANumberLeftIsRefused) {
+  GroupOptions options;
+  options.collectives_max = 2;
+  Pump pump(2, 1, options);
+  for (const uint32_t rank : {0u, 1u, 0u, 1u}) ASSERT_TRUE(pump.start(rank, ring("ring")).has_value());
+  pump.deliver_all();
+  for (const uint32_t rank : {0u, 1u}) {
+    const auto refused = pump.start(rank, ring("ring"));
+    ASSERT_FALSE(refused.has_value());
+    EXPECT_EQ(refused.error().code, ErrorCode::kLimitExceeded);
+    EXPECT_TRUE(pump.core(rank).ended(1)) << "those before are not touched";
+    EXPECT_FALSE(pump.core(rank).failure().has_value());
+  }
+}
+
+/// A malformed message is its sender's fault, and the sender is not known here.
+TEST(PeerCore, AMalformedMessageIsNotBlamedOnItsReceiver) {
+  for (const auto& [code, at_fault] : {std::pair{ErrorCode::kMalformed, std::optional<uint32_t>()},
+                                       std::pair{ErrorCode::kNonFinite, std::optional<uint32_t>(1)}}) {
+    Pump pump(3, 1);
+    for (uint32_t rank = 0; rank < 3; ++rank) {
+      const Collective failing{"fails at rank 1", [code](Channel& channel) -> Task<Status> {
+                                 if (channel.rank() == 1) co_return fail(code, "it is so");
+                                 co_await channel.receive(1, 1);
+                                 co_return Status{};
+                               }};
+      ASSERT_TRUE(pump.start(rank, failing).has_value());
+    }
+    pump.deliver_all();
+    for (uint32_t rank = 0; rank < 3; ++rank) {
+      ASSERT_TRUE(pump.core(rank).failure().has_value());
+      EXPECT_EQ(pump.core(rank).failure()->rank, at_fault);
+    }
   }
 }
 

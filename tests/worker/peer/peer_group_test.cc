@@ -139,6 +139,8 @@ class Noting final : public Communicator {
   uint32_t size() const override { return inner_.size(); }
   Status send(uint32_t to, PeerMessage message) override { return inner_.send(to, std::move(message)); }
   Result<std::optional<ReceivedMessage>> receive() override { return inner_.receive(); }
+  std::optional<uint32_t> culprit() const override { return inner_.culprit(); }
+  std::optional<uint32_t> take_heard() override { return inner_.take_heard(); }
   std::optional<uint32_t> take_lost() override { return inner_.take_lost(); }
   void wait(TimeNs at_most, WaitAs as) override {
     std::atomic<uint32_t>& waits = as == WaitAs::kIdle ? idle : as == WaitAs::kBackground ? background : between;

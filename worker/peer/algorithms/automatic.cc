@@ -46,6 +46,7 @@ constexpr uint32_t kFirstTag =
     1U << 30;  ///< behind those of the algorithms; each with room for as many as there are ranks
 constexpr uint32_t kTogetherTag = kFirstTag + (3U << 20);
 constexpr uint32_t kTimesTag = kFirstTag + (4U << 20);
+constexpr uint32_t kOrderTag = kFirstTag + (5U << 20);
 
 double middle_of(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
@@ -119,7 +120,11 @@ class Automatic final : public Allreduce {
     }
     const Result<GroupSpeeds> group = co_await measure_group(channel, mine, kFirstTag);
     if (!group) co_return std::unexpected(group.error());
-    co_return make_candidates(group->speeds, group->entries, channel.size());
+    // Processors of different kinds may round the models' logarithms differently: rank 0's order counts.
+    auto all = co_await allgather_numbers<uint32_t>(channel, ids_by_cost(group->speeds, group->entries, channel.size()),
+                                                    kOrderTag);
+    if (!all) co_return std::unexpected(all.error());
+    co_return make_candidates(all->front());
   }
 
   /// Bytes and times of an entry; of pairs where there is no codec, or none that takes this contribution (its run says
@@ -128,22 +133,37 @@ class Automatic final : public Allreduce {
     return measure_coding(codec, own, [&channel] { return channel.clock(); }).value_or(EntryCoding{});
   }
 
-  /// Errors   those of the best algorithm, where none can be made of these settings.
-  Status make_candidates(const MachineSpeeds& speeds, double entries, uint32_t ranks) {
+  /// Returns the algorithms that the models have within kWithin of the best one, the best first.
+  std::vector<uint32_t> ids_by_cost(const MachineSpeeds& speeds, double entries, uint32_t ranks) const {
     const auto k = std::clamp<uint64_t>(static_cast<uint64_t>(std::ceil(entries)), 1, settings_.dimension);
     const SumShape shape{.dimension = settings_.dimension, .k = k, .ranks = ranks};
     const std::vector<PlannedCost> ranking = rank_algorithms(shape, speeds, Wanted::kExactSum);
-    Status status;
+    std::vector<uint32_t> ids;
     for (const PlannedCost& one : ranking) {
-      if (candidates_.size() == kCandidatesMax || one.total_s() > kWithin * ranking.front().total_s()) break;
-      auto made = make_allreduce(one.info.id, settings_);
+      if (one.total_s() > kWithin * ranking.front().total_s()) break;
+      ids.push_back(static_cast<uint32_t>(one.info.id));
+    }
+    return ids;
+  }
+
+  /// Errors   those of the best algorithm, where none can be made of these settings. malformed: no algorithm's number.
+  Status make_candidates(std::span<const uint32_t> ids) {
+    if (ids.empty()) return fail(ErrorCode::kMalformed, "auto: rank 0 names no algorithm");
+    Status status;
+    for (const uint32_t number : ids) {
+      if (candidates_.size() == kCandidatesMax) break;
+      const auto id = static_cast<AlgorithmId>(number);
+      const bool is_one = number != 0 && number < static_cast<uint32_t>(AlgorithmId::kAuto);
+      if (!is_one || algorithm_info(id).result != ResultKind::kExactSum)
+        return fail(ErrorCode::kMalformed, "auto: rank 0 names an algorithm that this rank lacks");
+      auto made = make_allreduce(id, settings_);
       if (!made) {
         if (status) status = std::unexpected(made.error());
         continue;
       }
       left_.push_back(candidates_.size());
       Candidate& candidate = candidates_.emplace_back();
-      candidate.info = &algorithm_info(one.info.id);
+      candidate.info = &algorithm_info(id);
       candidate.allreduce = std::move(*made);
     }
     return candidates_.empty() ? status : Status{};

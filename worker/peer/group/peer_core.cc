@@ -98,6 +98,10 @@ void PeerCore::send(uint32_t to, MessageKind kind, uint32_t collective, uint64_t
 
 Result<uint32_t> PeerCore::start(Collective collective, TimeNs now, Actions& actions) {
   if (failure_) return std::unexpected(failure_->error);
+  if (next_ == options_.collectives_max) {
+    return fail(ErrorCode::kLimitExceeded, "the group has run " + std::to_string(next_) +
+                                               " collectives, and has no number for another one: make a new group");
+  }
   const Call call(*this, now, actions);
   const uint32_t number = next_++;
   auto& running =
@@ -137,8 +141,11 @@ void PeerCore::step(Running& running, Advance advance) {
     status = fail(ErrorCode::kInternal, std::string("a collective failed: ") + problem.what());
   }
   if (!status) {
-    // The others wait for what will not come.
-    return end_group({{status.error().code, rank_text(rank_) + ": " + status.error().message}, rank_}, Tell::kAll);
+    // The others wait for what will not come. At fault for a malformed message is its sender, which is not known here.
+    const bool is_own = status.error().code != ErrorCode::kMalformed;
+    return end_group({{status.error().code, rank_text(rank_) + ": " + status.error().message},
+                      is_own ? std::optional(rank_) : std::nullopt},
+                     Tell::kAll);
   }
   ended_.emplace(number, std::move(status));
   done_.emplace_back(number, std::move(running.what.description));
@@ -150,7 +157,7 @@ void PeerCore::step(Running& running, Advance advance) {
 void PeerCore::on_message(uint32_t from, PeerMessage message, TimeNs now, Actions& actions) {
   if (failure_ || from >= size_ || from == rank_) return;
   const Call call(*this, now, actions);
-  asked_.erase(from);
+  on_heard(from, now);
   switch (message.kind) {
     case MessageKind::kData: return on_data(from, std::move(message));
     case MessageKind::kAsk: return on_ask(from, message);
@@ -158,6 +165,11 @@ void PeerCore::on_message(uint32_t from, PeerMessage message, TimeNs now, Action
     case MessageKind::kDiffers: return on_differs(from, message);
     case MessageKind::kAbort: return on_abort(from, message);
   }
+}
+
+void PeerCore::on_heard(uint32_t from, TimeNs now) {
+  // Not erased: two ranks that ask each other would do so at once, again and again.
+  if (const auto at = asked_.find(from); at != asked_.end()) at->second = {.heard = now};
 }
 
 void PeerCore::on_data(uint32_t from, PeerMessage message) {
@@ -343,6 +355,14 @@ void PeerCore::look_after(const Running& running) {
                                                 std::to_string(options_.silence_ms_max) + " ms (" + rank_text(rank_) +
                                                 " waits for it in collective " + std::to_string(running.number) + ", " +
                                                 running.what.description + "): it is dead or stuck"},
+                      from},
+                     Tell::kAll);
+  }
+  if (now_ - waiting->since >= 2 * ns(options_.start_ms_max)) {
+    return end_group({{ErrorCode::kTimeout, rank_text(from) + " is alive, but its message for " + rank_text(rank_) +
+                                                " in collective " + std::to_string(running.number) + " (" +
+                                                running.what.description + ") has not come whole within " +
+                                                std::to_string(uint64_t{2} * options_.start_ms_max) + " ms"},
                       from},
                      Tell::kAll);
   }

@@ -27,6 +27,8 @@ struct GroupOptions {
   uint32_t start_ms_max = 600'000;
   /// Of messages for collectives that were not started here.
   uint64_t early_bytes_max = uint64_t{1} << 32;
+  /// Collectives of a group: their numbers must not repeat.
+  uint32_t collectives_max = UINT32_MAX;
   /// Clock by which collectives measure themselves. Null: the time of the call, plus the work charged since (simulated
   /// time).
   TimeNs (*clock)() = nullptr;
@@ -84,6 +86,8 @@ class PeerCore final : private ChannelSink {
   /// Returns the collective's number. Runs it as far as it gets by itself.
   Result<uint32_t> start(Collective collective, TimeNs now, Actions& actions);
   void on_message(uint32_t from, PeerMessage message, TimeNs now, Actions& actions);
+  /// Takes the transport's report that bytes of this rank have come: a part of a message, perhaps.
+  void on_heard(uint32_t from, TimeNs now);
   /// Takes the transport's report that this rank is gone.
   void on_lost(uint32_t rank, TimeNs now, Actions& actions);
   /// Ends the group, because the transport failed, or the caller gives up.
@@ -112,9 +116,9 @@ class PeerCore final : private ChannelSink {
   enum class RunState : uint8_t { kNotStarted = 1, kRunning = 2, kDone = 3 };
   enum class Tell : uint8_t { kNobody = 1, kAll = 2 };
   struct Running;
-  /// Holds the state of a query to a silent rank. The rank's next message, other than an answer, deletes it.
+  /// Holds the state of a query to a silent rank.
   struct Asked {
-    TimeNs heard = 0;  ///< when it answered
+    TimeNs heard = 0;  ///< when bytes of it came last
     TimeNs first = 0;  ///< when it was asked first without an answer
     TimeNs last = 0;
     bool unanswered = false;

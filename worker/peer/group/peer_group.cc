@@ -121,12 +121,15 @@ void PeerGroup::take_in() {
     Result<std::optional<ReceivedMessage>> received = communicator_.receive();
     const TimeNs now = communicator_.now();
     if (!received) {
-      core_.fail_group({received.error(), rank()}, now, actions);
+      core_.fail_group({received.error(), communicator_.culprit().value_or(rank())}, now, actions);
       break;
     }
     if (!*received) break;
     core_.on_message((*received)->from, std::move((*received)->message), now, actions);
     execute_actions(std::exchange(actions, {}));
+  }
+  while (const std::optional<uint32_t> heard = communicator_.take_heard()) {
+    core_.on_heard(*heard, communicator_.now());
   }
   while (const std::optional<uint32_t> lost = communicator_.take_lost()) {
     core_.on_lost(*lost, communicator_.now(), actions);

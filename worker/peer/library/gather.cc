@@ -43,6 +43,7 @@ struct PendingGather::Impl {
   std::shared_ptr<Group::Impl> group;
   peer::Pending<Packets> pending;
   bool taken = false;
+  std::optional<Error> failure = {};  ///< later calls have it too
 };
 
 PendingGather Group::start_gather(std::span<const std::byte> own) {
@@ -65,9 +66,15 @@ PendingGather::~PendingGather() = default;
 bool PendingGather::ready() { return held(impl_).taken || held(impl_).pending.test(); }
 
 Gathered PendingGather::wait() {
-  if (held(impl_).taken) refuse(JobErrorCode::kInvalidArgument, "this result was handed out before");
-  held(impl_).taken = true;
-  return public_gathered_of(take(held(impl_).pending.wait(), JobErrorOrigin::kJob));
+  Impl& impl = held(impl_);
+  if (!impl.failure) {
+    if (impl.taken) refuse(JobErrorCode::kInvalidArgument, "this result was handed out before");
+    Result<Packets> packets = impl.pending.wait();
+    impl.taken = true;
+    if (packets) return public_gathered_of(std::move(*packets));
+    impl.failure = std::move(packets.error());
+  }
+  return public_gathered_of(take(Result<Packets>(std::unexpected(*impl.failure)), JobErrorOrigin::kJob));
 }
 
 std::optional<Gathered> PendingGather::try_wait(std::chrono::milliseconds timeout) {

@@ -57,6 +57,12 @@ class Communicator : public BodyMemory {
   /// begins at a multiple of 8.
   /// Errors   malformed, version_mismatch: from a peer of another build; io: the transport failed.
   virtual Result<std::optional<ReceivedMessage>> receive() = 0;
+  /// Returns the rank whose bytes the last error of receive() is about; empty: this rank's transport failed.
+  virtual std::optional<uint32_t> culprit() const { return std::nullopt; }
+
+  /// Returns a rank of which bytes have come since it was returned last, for transports that receive long messages in
+  /// parts.
+  virtual std::optional<uint32_t> take_heard() { return std::nullopt; }
 
   /// Returns a rank that is known to be lost permanently, each once; for transports that can detect it.
   virtual std::optional<uint32_t> take_lost() { return std::nullopt; }

@@ -210,6 +210,11 @@ class MpiCommunicator::Links {
     return std::nullopt;
   }
 
+  std::optional<uint32_t> culprit() const {
+    const std::lock_guard lock(mutex_);
+    return culprit_;
+  }
+
   void wait(TimeNs at_most, WaitAs as) {
     const TimeNs begin = monotonic_now_ns();
     const Pauses pauses = as == WaitAs::kIdle ? kIdlePauses : kBackgroundPauses;
@@ -441,7 +446,12 @@ class MpiCommunicator::Links {
     MPI_Get_count(&status, MPI_BYTE, &count);
     if (count < 0 || static_cast<size_t>(count) != received.bytes.size())
       return bad(received.from, "is shorter than it said");
-    if (!received.announced) return take_head(std::move(received));
+    if (!received.announced) {
+      const uint32_t from = received.from;
+      Status taken = take_head(std::move(received));
+      if (!taken) culprit_ = from;
+      return taken;
+    }
     PeerMessage message = std::move(*received.announced);
     message.body = SharedBytes::from(std::move(received.bytes));
     arrive(received.from, std::move(message));
@@ -507,7 +517,8 @@ class MpiCommunicator::Links {
     arrived_.push_back({from, std::move(message)});
   }
 
-  static Status bad(uint32_t from, const char* what) {
+  Status bad(uint32_t from, const char* what) {
+    culprit_ = from;
     return fail(ErrorCode::kMalformed, "a message of rank " + std::to_string(from) + " " + what);
   }
 
@@ -521,6 +532,7 @@ class MpiCommunicator::Links {
   mutable std::mutex mutex_;
   std::deque<ReceivedMessage> arrived_;
   std::optional<Error> problem_;
+  std::optional<uint32_t> culprit_;  ///< the rank whose bytes the problem is about
   Traffic traffic_;
   uint32_t next_body_tag_ = kBodyTagMin;
   uint64_t body_bytes_begun_ = 0;  ///< in one poll
@@ -575,6 +587,7 @@ Status MpiCommunicator::send(uint32_t to, PeerMessage message) {
 
 WritableBody MpiCommunicator::take_body(size_t bytes) { return links_->take_body(bytes); }
 Result<std::optional<ReceivedMessage>> MpiCommunicator::receive() { return links_->receive(); }
+std::optional<uint32_t> MpiCommunicator::culprit() const { return links_->culprit(); }
 void MpiCommunicator::wait(TimeNs at_most, WaitAs as) { links_->wait(at_most, as); }
 void MpiCommunicator::wake() { links_->wake(); }
 Traffic MpiCommunicator::traffic() const { return links_->traffic(); }

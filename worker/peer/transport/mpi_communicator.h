@@ -83,6 +83,7 @@ class MpiCommunicator final : public Communicator {
   Status send(uint32_t to, PeerMessage message) override;
   WritableBody take_body(size_t bytes) override;
   Result<std::optional<ReceivedMessage>> receive() override;
+  std::optional<uint32_t> culprit() const override;
   void wait(TimeNs at_most, WaitAs as) override;
   void wake() override;
   bool yields() const override { return yields_; }

@@ -158,7 +158,13 @@ void TcpCommunicator::serve(TcpConnection& connection, uint32_t events) {
   if ((events & EPOLLOUT) != 0) connection.flush();
   if ((events & ~static_cast<uint32_t>(EPOLLOUT)) != 0) {
     Status read = connection.read(scratch_, kReadBytesATurn, arrived_);
-    if (!read && !problem_) problem_ = read.error();
+    if (connection.take_has_read() && std::ranges::find(heard_, connection.peer()) == heard_.end()) {
+      heard_.push_back(connection.peer());
+    }
+    if (!read && !culprit_) {
+      problem_ = read.error();
+      culprit_ = connection.peer();
+    }
     if (connection.state() == TcpState::kLost) lost_.push_back(connection.peer());
     if (connection.state() != TcpState::kOpen) return forget(connection);
   }
@@ -169,6 +175,13 @@ void TcpCommunicator::serve(TcpConnection& connection, uint32_t events) {
 void TcpCommunicator::forget(TcpConnection& connection) {
   ::epoll_ctl(epoll_.number(), EPOLL_CTL_DEL, connection.descriptor(), nullptr);
   connection.close();
+}
+
+std::optional<uint32_t> TcpCommunicator::take_heard() {
+  if (heard_.empty()) return std::nullopt;
+  const uint32_t rank = heard_.front();
+  heard_.pop_front();
+  return rank;
 }
 
 std::optional<uint32_t> TcpCommunicator::take_lost() {

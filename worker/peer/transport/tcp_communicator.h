@@ -49,6 +49,8 @@ class TcpCommunicator final : public Communicator {
   uint32_t size() const override { return static_cast<uint32_t>(connections_.size()); }
   Status send(uint32_t to, PeerMessage message) override;
   Result<std::optional<ReceivedMessage>> receive() override;
+  std::optional<uint32_t> culprit() const override { return culprit_; }
+  std::optional<uint32_t> take_heard() override;
   std::optional<uint32_t> take_lost() override;
   void wait(TimeNs at_most, WaitAs as) override;
   void wake() override;
@@ -75,6 +77,8 @@ class TcpCommunicator final : public Communicator {
   std::deque<uint32_t> lost_;
   std::optional<Error> problem_;
   std::atomic<bool> has_something_ = false;  ///< of the three above, for wait() on another thread
+  std::optional<uint32_t> culprit_;          ///< of the first problem
+  std::deque<uint32_t> heard_;               ///< each rank once
   Traffic traffic_;
 };
 

@@ -102,6 +102,7 @@ Status TcpConnection::read(std::span<uint8_t> scratch, size_t bytes_max, std::de
     const LinkResult found = link_->read(parts);
     const size_t count = found.bytes;
     taken += count;
+    has_read_ = has_read_ || count > 0;
     const size_t of_body = std::min(count, missing);
     body_bytes_ += of_body;
     if (missing > 0 && of_body == missing) deliver(arrived);

@@ -61,6 +61,8 @@ class TcpConnection {
   /// Errors   malformed, version_mismatch, limit_exceeded: bytes that no peer sends, or no memory for a body.
   ///          unauthenticated: bytes that the peer did not seal. Then state() is kLost.
   Status read(std::span<uint8_t> scratch, size_t bytes_max, std::deque<ReceivedMessage>& arrived);
+  /// Returns whether read() has had bytes since the last call.
+  bool take_has_read() { return std::exchange(has_read_, false); }
 
   void close();
 
@@ -82,6 +84,7 @@ class TcpConnection {
   std::unique_ptr<TcpLink> link_;
   uint64_t body_bytes_max_;
   TcpState state_ = TcpState::kOpen;
+  bool has_read_ = false;
   std::deque<Output> output_;
   // The message that is arriving.
   MessageHeader header_ = {};

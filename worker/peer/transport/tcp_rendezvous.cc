@@ -13,9 +13,12 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "kernels/base/hash.h"
+#include "protocol/address/host_lookups.h"
 #include "worker/peer/transport/tcp_frame.h"
 #include "worker/peer/transport/tcp_opening.h"
 
@@ -86,15 +89,31 @@ bool has_ended(const Descriptor& socket) {
   return found == 0 || (found < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
 }
 
+/// Returns whether the other side will send nothing after the bytes that are there.
+bool has_closed(const Descriptor& socket) {
+  pollfd polled{socket.number(), POLLRDHUP, 0};
+  return ::poll(&polled, 1, 0) > 0 && (polled.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+}
+
 /// One rank below this one: attempts to connect to it, one after the other.
 class Attempt {
  public:
-  Attempt(uint32_t rank, HostPort address, const TcpIdentity& self, const TcpMeeting& meeting)
-      : rank_(rank), address_(std::move(address)), self_(self), resolver_(meeting.resolver), key_(meeting.key) {}
+  Attempt(uint32_t rank, HostPort address, const TcpIdentity& self, const TcpMeeting& meeting,
+          protocol::HostLookups& lookups)
+      : rank_(rank), address_(std::move(address)), self_(self), lookups_(&lookups), key_(meeting.key) {}
 
   uint32_t rank() const { return rank_; }
   bool is_done() const { return done_; }
+  /// Returns whether it was done before, and its connection has ended since.
+  bool has_restarted() const { return restarted_; }
   std::unique_ptr<TcpLink> take_link() { return std::move(link_); }
+  /// Begins again: the connection has ended before all ranks were there.
+  void restart(TimeNs now) {
+    done_ = false;
+    restarted_ = true;
+    hosts_.clear();
+    rest(now, "it ended the connection");
+  }
   /// Returns why the last attempt failed; empty: the rank accepts, and has not answered.
   std::string problem() const {
     const std::string at = " at " + protocol::host_port_text(address_.host, address_.port);
@@ -114,7 +133,8 @@ class Attempt {
   /// Errors  job_mismatch, version_mismatch, unauthenticated: the answer is not that of this rank of this group.
   Status advance(TimeNs now) {
     if (done_) return {};
-    if (stage_ == Stage::kResting && now >= next_) begin(now);
+    if (stage_ == Stage::kResting && now >= next_) stage_ = Stage::kLookingUp;
+    if (stage_ == Stage::kLookingUp) begin(now);
     if (stage_ == Stage::kConnecting) finish_connecting(now);
     if (stage_ == Stage::kOpening) {
       if (Status opened = await_opening(now); !opened) return opened;
@@ -124,13 +144,15 @@ class Attempt {
   }
 
  private:
-  enum class Stage : uint8_t { kResting, kConnecting, kOpening, kAwaiting };
+  enum class Stage : uint8_t { kResting, kLookingUp, kConnecting, kOpening, kAwaiting };
 
   void begin(TimeNs now) {
+    next_ = INT64_MAX;  // HostLookups has the event
     if (hosts_.empty()) {
-      auto found = resolver_(address_.host);
-      if (!found) return rest(now, found.error().message);
-      hosts_ = std::move(*found);
+      auto found = lookups_->find(address_.host, now);
+      if (!found) return;
+      if (!*found) return rest(now, found->error().message);
+      hosts_ = std::move(**found);
       next_host_ = 0;
     }
     const protocol::SocketAddress at = protocol::socket_address(hosts_[next_host_], address_.port);
@@ -264,7 +286,8 @@ class Attempt {
   uint32_t rank_;
   HostPort address_;
   TcpIdentity self_;
-  const protocol::HostResolver& resolver_;
+  protocol::HostLookups* lookups_;
+  bool restarted_ = false;
   const std::optional<protocol::SecretKey>& key_;
   Stage stage_ = Stage::kResting;
   bool done_ = false;
@@ -390,7 +413,7 @@ class Entrance {
       return refuse(guest, refusal);
     }
     std::unique_ptr<TcpLink>& present = connected_.at(hello->from);
-    if (present && !has_ended(present->socket())) return refuse(guest, TcpRefusal::kTaken);
+    if (present && !has_closed(present->socket())) return refuse(guest, TcpRefusal::kTaken);
     send_at_once(guest.link->socket());
     const TcpFrame welcome{.kind = TcpFrameKind::kWelcome,
                            .size = self_.size,
@@ -420,6 +443,7 @@ class Meeting {
   Meeting(TcpListener listener, const TcpMeeting& meeting, const TcpIdentity& self)
       : listener_(std::move(listener)),
         meeting_(meeting),
+        lookups_(meeting.resolver),
         connected_(self.size),
         entrance_(self, meeting.key, connected_) {}
 
@@ -427,7 +451,7 @@ class Meeting {
     for (uint32_t rank = 0; rank < self.rank; ++rank) {
       auto address = host_port_of(meeting_.addresses[rank], protocol::PortZero::kRefused);
       if (!address) return std::unexpected(address.error());
-      attempts_.emplace_back(rank, std::move(*address), self, meeting_);
+      attempts_.emplace_back(rank, std::move(*address), self, meeting_, lookups_);
     }
     return {};
   }
@@ -449,14 +473,28 @@ class Meeting {
  private:
   Status advance(TimeNs now) {
     for (Attempt& attempt : attempts_) {
+      std::unique_ptr<TcpLink>& link = connected_[attempt.rank()];
       if (Status status = attempt.advance(now); !status) return status;
-      if (attempt.is_done() && !connected_[attempt.rank()]) connected_[attempt.rank()] = attempt.take_link();
+      if (attempt.is_done() && !link) link = attempt.take_link();
     }
     for (const Descriptor& listener : listener_.sockets()) {
       if (Status status = entrance_.accept_all(listener, now); !status) return status;
     }
     entrance_.hear_guests(now);
+    // Once all ranks were there, the end of one is the group's error.
+    if (now >= next_check_ && !is_complete()) restart_ended(now);
     return {};
+  }
+
+  /// The process of a rank whose connection has ended may be started again.
+  void restart_ended(TimeNs now) {
+    next_check_ = now + kGiveUpEvery;
+    for (Attempt& attempt : attempts_) {
+      std::unique_ptr<TcpLink>& link = connected_[attempt.rank()];
+      if (!link || !has_ended(link->socket())) continue;
+      link.reset();
+      attempt.restart(now);
+    }
   }
 
   bool is_complete() const {
@@ -474,19 +512,26 @@ class Meeting {
 
   Error missing() const {
     const std::string time = " within " + std::to_string(meeting_.time_max / kNsPerMs) + " ms";
-    for (const Attempt& attempt : attempts_) {
-      if (attempt.is_done()) continue;
-      return {ErrorCode::kTimeout,
-              "no connection to rank " + std::to_string(attempt.rank()) + time + ": the rank" + attempt.problem()};
+    // A rank whose connection has ended may have waited for another one, too, and given up just before this one.
+    for (const bool has_restarted : {false, true}) {
+      for (const Attempt& attempt : attempts_) {
+        if (attempt.is_done() || attempt.has_restarted() != has_restarted) continue;
+        return {ErrorCode::kTimeout,
+                "no connection to rank " + std::to_string(attempt.rank()) + time + ": the rank" + attempt.problem()};
+      }
+      if (const auto rank = entrance_.first_missing()) {
+        return {ErrorCode::kTimeout,
+                "rank " + std::to_string(*rank) + " has not connected" + time + " to " + listener_.address() + hint()};
+      }
     }
-    return {ErrorCode::kTimeout, "rank " + std::to_string(*entrance_.first_missing()) + " has not connected" + time +
-                                     " to " + listener_.address() + hint()};
+    return {ErrorCode::kTimeout, "the ranks did not meet" + time};
   }
 
   void wait(TimeNs now, TimeNs end) {
     std::vector<pollfd> polled;
     TimeNs next = std::min(end, now + kGiveUpEvery);
     for (const Attempt& attempt : attempts_) next = std::min(next, attempt.poll_for(polled));
+    lookups_.poll_for(polled);
     next = std::min(next, entrance_.poll_for(polled));
     for (const Descriptor& listener : listener_.sockets()) polled.push_back({listener.number(), POLLIN, 0});
     const int wait_ms = static_cast<int>(std::max<TimeNs>(0, next - now + kNsPerMs - 1) / kNsPerMs);
@@ -495,9 +540,11 @@ class Meeting {
 
   TcpListener listener_;
   const TcpMeeting& meeting_;
+  protocol::HostLookups lookups_;
   Links connected_;
   Entrance entrance_;
   std::vector<Attempt> attempts_;
+  TimeNs next_check_ = 0;
 };
 
 }  // namespace

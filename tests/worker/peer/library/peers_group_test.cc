@@ -165,11 +165,17 @@ TEST_P(PeersGroup, AGatherOfALostRankIsTheGroupsError) {
       group.start_gather({});
       return;  // frees the group with the gather under way, or after it
     }
+    std::optional<PendingGather> pending;
     const auto [code, sentence] = thrown_by([&] {
       group.gather({});
-      group.gather({});
+      pending.emplace(group.start_gather({}));
+      pending->wait();
     });
     EXPECT_TRUE(code == JobErrorCode::kUnavailable || code == JobErrorCode::kTimeout) << sentence;
+    // The result was not handed out: a second wait has the same error.
+    if (pending) {
+      EXPECT_EQ(thrown_by([&] { pending->wait(); }).second, sentence);
+    }
     EXPECT_THAT(sentence, HasSubstr("rank 1"));
     EXPECT_EQ(thrown_by([&] { return group.try_barrier(); }).first, code);
   });

@@ -16,6 +16,7 @@
 
 #include "tests/worker/peer/transport/communicator_cases.h"
 #include "tests/worker/peer/transport/tcp_ranks.h"
+#include "worker/peer/group/peer_group.h"
 
 /// The communicator over TCP: messages among ranks, ends of connections, and bytes that no rank sends.
 namespace millrace::peer::testing {
@@ -168,6 +169,7 @@ struct FalsePeer {
   Error error() {
     auto received = communicator->receive();
     EXPECT_FALSE(received.has_value());
+    EXPECT_EQ(communicator->culprit(), std::optional<uint32_t>(1));
     EXPECT_EQ(communicator->take_lost(), std::optional<uint32_t>(1));
     const auto after = communicator->receive();
     EXPECT_TRUE(after.has_value() && !after->has_value()) << "the error is reported once";
@@ -208,6 +210,15 @@ TEST(TcpCommunicators, BytesThatNoRankSendsEndTheConnectionWithASentence) {
   }
 }
 
+TEST(TcpCommunicators, TheRankThatSaidBadBytesIsTheGroupsCulprit) {
+  FalsePeer peer;
+  PeerGroup group(*peer.communicator, {}, Progress::kByCaller);
+  peer.say(ByteBuffer(64, 0x20));
+  group.make_progress();
+  ASSERT_TRUE(group.failure().has_value());
+  EXPECT_EQ(group.failure()->rank, std::optional<uint32_t>(1));
+}
+
 TEST(TcpCommunicators, MessagesBeforeBadBytesAreHandedOutAndAPartOfOneIsNot) {
   FalsePeer peer;
   ByteBuffer bytes;
@@ -237,8 +248,12 @@ TEST(TcpCommunicators, AMessageMayArriveByteByByte) {
       peer.say({&byte, 1});
     }
   };
+  EXPECT_FALSE(peer.communicator->take_heard().has_value());
   byte_by_byte(header);
+  EXPECT_EQ(peer.communicator->take_heard(), std::optional<uint32_t>(1)) << "a part is a sign of life";
+  EXPECT_FALSE(peer.communicator->take_heard().has_value());
   byte_by_byte(message.body.bytes);
+  EXPECT_EQ(peer.communicator->take_heard(), std::optional<uint32_t>(1));
   const ReceivedMessage received = next_message(*peer.communicator);
   EXPECT_TRUE(std::ranges::equal(received.message.body.bytes, message.body.bytes));
 }

@@ -7,6 +7,7 @@
 
 #include <array>
 #include <atomic>
+#include <latch>
 #include <memory>
 #include <string>
 #include <thread>
@@ -116,6 +117,42 @@ TEST(TcpMeetings, ARankWhoseFirstConnectionHasEndedMayConnectAgain) {
   const Stranger again(all.meeting.addresses[0]), one(all.meeting.addresses[0]);
   EXPECT_TRUE(again.say(hello(2)).is_welcome());
   EXPECT_TRUE(one.say(hello(1)).is_welcome());
+}
+
+/// Rank 0 welcomes rank 1, ends, and is started again.
+TEST(TcpMeetings, ALowerRankThatIsStartedAgainIsMetAgain) {
+  TcpAddresses all(3);
+  std::jthread one([&all] { EXPECT_TRUE(meet_in(all, 1).has_value()); });
+  pollfd listening{all.listeners[0].sockets().front().number(), POLLIN, 0};
+  ASSERT_EQ(::poll(&listening, 1, 60'000), 1);
+  {
+    const Descriptor first(::accept4(listening.fd, nullptr, nullptr, SOCK_CLOEXEC));
+    TcpFrameBytes hello = {};
+    ASSERT_EQ(::recv(first.number(), hello.data(), hello.size(), MSG_WAITALL), static_cast<ssize_t>(hello.size()));
+    const TcpFrameBytes welcome = encode_tcp_frame(
+        {.kind = TcpFrameKind::kWelcome, .size = 3, .group = tcp_group_of(all.meeting).value(), .from = 0, .to = 1});
+    ASSERT_EQ(::send(first.number(), welcome.data(), welcome.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(welcome.size()));
+  }
+  ASSERT_EQ(::poll(&listening, 1, 60'000), 1) << "rank 1 tries again";
+  std::jthread zero([&all] { EXPECT_TRUE(meet_in(all, 0).has_value()); });
+  std::jthread two([&all] { EXPECT_TRUE(meet_in(all, 2).has_value()); });
+}
+
+TEST(TcpMeetings, AResolverThatDoesNotAnswerDoesNotHoldUpTheTimeLimit) {
+  TcpAddresses all(3);
+  const auto answers = std::make_shared<std::latch>(1);
+  TcpMeeting two = all.of(2);
+  two.addresses[0] = "slow.invalid:7600";
+  two.time_max = 300 * kNsPerMs;
+  two.resolver = [answers](const std::string& host) -> Result<std::vector<protocol::HostAddress>> {
+    if (protocol::is_numeric_host(host)) return protocol::look_up_host(host);
+    answers->wait();
+    return fail(ErrorCode::kUnavailable, "it is slow");
+  };
+  const std::string sentence = refusal_sentence_of(meet_ranks(std::move(all.listeners[2]), two), ErrorCode::kTimeout);
+  EXPECT_THAT(sentence, HasSubstr("no connection to rank 0 within 300 ms"));
+  answers->count_down();
 }
 
 TEST(TcpMeetings, AMissingRankIsNamed) {
