@@ -119,10 +119,11 @@ say "manual pages and completions are there"
 zcat /usr/share/man/man1/millrace-train.1.gz | grep 'SH NAME' >/dev/null
 
 say "a removal ends the services, a purge leaves no file of the packages"
-systemctl start millrace-server@0
+systemctl enable --now millrace-server@0
 rm -r /etc/millrace/keys /etc/millrace/policy.json
 apt-get purge -y -q millrace-server millrace-switch millrace-tools >/dev/null
 if systemctl is-active millrace-server@0; then exit 1; fi
 [ ! -e /etc/millrace ]
-[ ! -e /var/lib/millrace/table.db ]
+[ -z "$(find /var/lib/millrace -name 'table.db*' 2>/dev/null)" ]
+[ ! -L /etc/systemd/system/multi-user.target.wants/millrace-server@0.service ]
 say "done"

@@ -355,9 +355,11 @@ std::string options_markdown() {
       "# Options\n\n"
       "Each option with its kind and its default. Sentences use these names. A command has flags for some of them: "
       "its\n"
-      "`--help` lists them. A flag, and a key of a configuration file, is the name with dashes, or the flag that "
-      "stands\n"
-      "beside the name. `millrace train --help` has the words of selections, codecs and stores.\n"
+      "`--help` lists them, with the defaults that differ there, as `--select none` of `millrace train`. A flag, and a "
+      "key of\n"
+      "a configuration file, is the name with dashes, or the flag that stands beside the name. `millrace train "
+      "--help`\n"
+      "has the words of selections, codecs and stores.\n"
       "`worker_options_test` compares this page with the code, and writes it with `MILLRACE_WRITE_OPTIONS=1`.\n\n";
   return fmt::format("{}{}\n{}", kHead, page_of(options_of(draft), "Of a job: equal at all workers"),
                      page_of(options_of(worker), "Of a worker"));

@@ -1,6 +1,6 @@
 // Least squares by several processes: each holds some rows, all end with the same weights.
 //
-//   millrace_example_training tcp://127.0.0.1:7400 WORKER WORKERS [STEPS [HTTP]]
+//   millrace_example_training tcp://127.0.0.1:7600 WORKER WORKERS [STEPS [HTTP]]
 //
 // HTTP: 127.0.0.1:9201 serves this worker's metrics there.
 

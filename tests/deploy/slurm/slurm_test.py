@@ -7,6 +7,7 @@ Starts munged, slurmctld and slurmd with a configuration of its own on free port
 they are not installed (slurm-wlm, munge), or not root.
 """
 
+import concurrent.futures
 import os
 import shutil
 import socket
@@ -21,6 +22,7 @@ PROGRAMS = Path(sys.argv.pop(1)).resolve()
 SOURCE = Path(sys.argv.pop(1)).resolve()
 sys.path.insert(0, str(SOURCE / "tests/integration"))
 sys.argv.insert(1, str(PROGRAMS))  # commands takes it off again
+import etcd_members  # noqa: E402
 from commands import made_up_rows  # noqa: E402
 from reserved_ports import ReservedPorts  # noqa: E402
 
@@ -32,6 +34,7 @@ if missing or os.geteuid() != 0:
     sys.exit(77)
 
 WORKERS = 2
+KEYS_OF_A_REMOVED_CLUSTER = 4  # format, identity, changes, last_job: one that is not removed has more
 CONFIGURATION = """ClusterName=test
 SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort={controller}
@@ -141,6 +144,24 @@ class SlurmTest(unittest.TestCase):
         self.assertEqual({name: mode for name, mode in files.items() if name.endswith((".key", ".pub"))},
                          {"cluster.key": 0o600, "cluster.pub": 0o644, "worker.key": 0o600, "worker.pub": 0o644})
         self.assertEqual(self.said("squeue", "--noheader"), "")
+
+    @unittest.skipUnless(etcd_members.is_here(), "etcd is not installed (deploy/setup.sh --tests)")
+    def test_JobsWithOneEtcdHaveClustersOfTheirOwn(self):
+        """Two jobs at a time train with one MILLRACE_TABLE, with two numbers of shards. No shard of theirs stays in etcd."""
+        etcd = etcd_members.Members(self.folder, 1)
+        self.addCleanup(etcd.end)
+        etcd.leader()
+        rows = self.folder / "rows_of_two.svm"
+        rows.write_text(made_up_rows(200, 3), encoding="utf-8")
+        for table, prefix in ((etcd.table(), "/millrace-slurm/"), (etcd.table("/ours"), "/ours/")):
+            with concurrent.futures.ThreadPoolExecutor() as both:
+                jobs = [both.submit(self.submit, "--train", rows, "--epochs", "1", "--batch", "50", MILLRACE_TABLE=table, MILLRACE_SHARDS=shards)
+                        for shards in ("1", "2")]
+            for job in jobs:
+                code, text, _ = job.result()
+                self.assertEqual(code, 0, text)
+                self.assertNotIn("stays in etcd", text)
+            self.assertLessEqual(etcd.keys(prefix + "job-"), KEYS_OF_A_REMOVED_CLUSTER * len(jobs))
 
     def test_TheCodeOfTheWorkersIsThatOfTheJob(self):
         code, text, _ = self.submit("--train", self.folder / "absent.svm")

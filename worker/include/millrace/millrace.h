@@ -10,7 +10,7 @@
 /// shows no type of another library, has no signal handler and prints nothing.
 ///
 ///   const millrace::JobConfig job{.name = "demo", .workers = 4};
-///   const millrace::WorkerConfig me{.worker = 0, .shards = {"tcp://10.0.0.1:7400"}};
+///   const millrace::WorkerConfig me{.worker = 0, .shards = {"tcp://10.0.0.1:7600"}};
 ///   auto session = millrace::Session::connect(job, me, {{.name = "w", .dimension = n, .weights = weights}});
 ///   for (...) { const uint64_t step = session->push(0, gradient); session->await(0, step); }
 ///   session->finish();

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Linear regression with NumPy: every worker has rows of its own, and all have the same weights after each step.
 
-    millrace serve --shards 2                       # prints the shards' addresses
-    numpy_linear.py --worker 0 --workers 2 --servers 127.0.0.1:7400,127.0.0.1:7401 &
-    numpy_linear.py --worker 1 --workers 2 --servers 127.0.0.1:7400,127.0.0.1:7401
+    millrace serve --shards 2                       # on ports 7600 and 7601
+    numpy_linear.py --worker 0 --workers 2 --servers 127.0.0.1:7600,127.0.0.1:7601 &
+    numpy_linear.py --worker 1 --workers 2 --servers 127.0.0.1:7600,127.0.0.1:7601
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Millrace: sums of sparse gradients over the workers of a job.
 
     job = millrace.JobConfig(name="demo", workers=2, select="topk:0.01")
-    me = millrace.WorkerConfig(worker=0, servers="tcp://10.0.0.1:7400")
+    me = millrace.WorkerConfig(worker=0, servers="tcp://10.0.0.1:7600")
     with millrace.Session(job, me, [millrace.Tensor("w", gradient.size)]) as session:
         step = session.push("w", gradient)
         session.wait_into("w", step, gradient)
