@@ -53,6 +53,7 @@ class Cluster {
   bool job_can_start() const;
   bool store_may_be_lost() const;
   bool lacks_finished_steps(const SimWorker& process, bool unheard = false) const;
+  bool lost_worker_may_return() const;
   bool was_member_at_the_end(const SimWorker& process) const;
   std::optional<ErrorCode> code_of_the_end(const SimWorker& process) const;
   bool explained(const SimWorker& process) const;
@@ -294,6 +295,15 @@ bool Cluster::lacks_finished_steps(const SimWorker& process, bool unheard) const
   });
 }
 
+/// R10f: Returns whether a killed process had not finished, and nothing has its number now. The shards wait for it: it
+/// may have the steps that a worker lacks.
+bool Cluster::lost_worker_may_return() const {
+  return std::ranges::any_of(world_.workers, [this](const auto& other) {
+    return !other->alive() && (other->core() == nullptr || other->core()->phase() != Phase::kFinished) &&
+           !has_successor(*other);
+  });
+}
+
 bool Cluster::was_member_at_the_end(const SimWorker& process) const {
   const auto& views = world_.oracle.views();
   return !views.empty() && views.rbegin()->second.finished &&
@@ -334,7 +344,8 @@ bool Cluster::explained(const SimWorker& process) const {
     // Its place may be another process's by now.
     case ErrorCode::kTimeout:
       return a_shard_is_gone() || too_few_for_a_successor() || has_successor(process) ||
-             (world_.scenario.spec.mode == protocol::Mode::kSynchronous && lacks_finished_steps(process, true));
+             (world_.scenario.spec.mode == protocol::Mode::kSynchronous &&
+              (lacks_finished_steps(process, true) || (lost_worker_may_return() && lacks_finished_steps(process))));
     case ErrorCode::kIdentityInUse: return second || has_successor(process) || world_.scenario.hostile > 0;
     case ErrorCode::kUnavailable: return !world_.scenario.faults.empty();
     case ErrorCode::kStale: return job_ended && lacks_finished_steps(process);

@@ -161,6 +161,7 @@ TEST(ClusterSimFound, ShardStartedAfterJobCreation_NotTakenForARestartedOne) { e
 TEST(ClusterSimFound, LostViewChangeIsToldAgain) { expect_clean(kMixed, 43); }
 TEST(ClusterSimFound, LostHelloDoesNotMakeAMemberLookDead) { expect_clean(kMixed, 482); }
 TEST(ClusterSimFound, ABucketThatIsFirstPushedAfterAReturnOwesTheStepsBefore) { expect_clean(kMixed, 7'106'978); }
+TEST(ClusterSimFound, OnlyAKilledWorkerMayHaveTheSteps_WorkerThatLacksThemTimesOut) { expect_clean(kMixed, 9'400'130); }
 TEST(ClusterSimFound, ResendBeyondTheSummaryIsNotCalledUncounted) { expect_clean(kMixed, 6); }
 
 TEST(ClusterSimFound, StoreSavedLate_SavedAgainWithoutAnotherRequest) { expect_clean(kAsynchronous, 50'248); }
