@@ -40,12 +40,20 @@ extern "C" void on_last_signal(int /*signal*/) {
   _exit(static_cast<int>(ExitCode::kInterrupted));
 }
 
+/// SIGHUP, the end of the terminal, keeps another use: `nohup` ignores it, and servers read files again.
+bool is_hangup_taken() {
+  struct sigaction now{};
+  sigaction(SIGHUP, nullptr, &now);
+  return now.sa_handler == SIG_IGN || now.sa_handler == on_reload_signal;
+}
+
 void take_signals(void (*handler)(int), int flags) {
   struct sigaction action{};
   action.sa_handler = handler;
   action.sa_flags = flags;
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
+  if (!is_hangup_taken()) sigaction(SIGHUP, &action, nullptr);
 }
 
 /// Takes a signal that requests something of a running process.

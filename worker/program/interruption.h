@@ -28,7 +28,8 @@ class InterruptionRequests {
   std::atomic<int> count_{0};
 };
 
-/// Makes SIGINT and SIGTERM end the process at once. It ends with the exit code of an interruption, one line on stderr
+/// Makes SIGINT and SIGTERM end the process at once. So does SIGHUP, here and below, unless it is ignored (nohup) or
+/// taken by reload_request_flag(). The process ends with the exit code of an interruption, one line on stderr
 /// and without unfinished files (atomic_file.h). For commands that hold nothing else.
 void end_at_interruption();
 

@@ -11,7 +11,7 @@ std::string exit_code_table() {
          "  4  a server cannot be reached\n"
          "  5  the servers refuse the job or this worker; the sentence says why\n"
          "  6  a file cannot be read or written\n"
-         "  7  interrupted (SIGINT, SIGTERM)\n"
+         "  7  interrupted (SIGINT, SIGTERM, SIGHUP)\n"
          "  8  the job ended early: a shard was lost, too few workers are left, a time ran out\n"
          "  9  status: a job is stalled\n"
          "  10 status: a job waits for its start\n"

@@ -54,6 +54,46 @@ TEST(Interruption, SignalTwiceAtOnce_SetsTheFlagAndASecondRequestEndsProcess) {
   EXPECT_EXIT(raise_all({SIGTERM, SIGINT}), ::testing::KilledBySignal(SIGINT), "");
 }
 
+TEST(Interruption, Hangup_EndsTheProcessUnlessItIsIgnoredOrReadsFilesAgain) {
+  const auto raise_hangup = [] {
+    std::raise(SIGHUP);
+    _exit(interruption_flag().load() ? 0 : 1);
+  };
+  EXPECT_EXIT(
+      {
+        std::signal(SIGHUP, SIG_DFL);
+        end_at_interruption();
+        raise_hangup();
+      },
+      ::testing::ExitedWithCode(static_cast<int>(ExitCode::kInterrupted)), "interrupted");
+  EXPECT_EXIT(
+      {
+        std::signal(SIGHUP, SIG_DFL);
+        end_at_interruption();
+        interruption_flag();
+        raise_hangup();
+      },
+      ::testing::ExitedWithCode(0), "");
+  EXPECT_EXIT(
+      {
+        std::signal(SIGHUP, SIG_IGN);
+        end_at_interruption();
+        interruption_flag();
+        raise_hangup();
+      },
+      ::testing::ExitedWithCode(1), "");
+  EXPECT_EXIT(
+      {
+        std::signal(SIGHUP, SIG_DFL);
+        end_at_interruption();
+        const std::atomic<bool>& reload = reload_request_flag();
+        interruption_requests();
+        std::raise(SIGHUP);
+        _exit(reload.load() && interruption_requests().count() == 0 ? 0 : 1);
+      },
+      ::testing::ExitedWithCode(0), "");
+}
+
 TEST(ChildProcess, OwnSession_SignalsToTheParentsGroupDoNotReachIt) {
   constexpr int kPatienceMs = 60'000;
   for (const ChildSession session : {ChildSession::kParents, ChildSession::kOwn}) {
