@@ -55,43 +55,25 @@ TEST(Interruption, SignalTwiceAtOnce_SetsTheFlagAndASecondRequestEndsProcess) {
 }
 
 TEST(Interruption, Hangup_EndsTheProcessUnlessItIsIgnoredOrReadsFilesAgain) {
-  const auto raise_hangup = [] {
+  const auto hang_up = [](auto disposition, auto take_signals, auto is_seen) {
+    std::signal(SIGHUP, disposition);
+    end_at_interruption();
+    take_signals();
     std::raise(SIGHUP);
-    _exit(interruption_flag().load() ? 0 : 1);
+    _exit(is_seen() ? 0 : 1);
   };
-  EXPECT_EXIT(
-      {
-        std::signal(SIGHUP, SIG_DFL);
-        end_at_interruption();
-        raise_hangup();
-      },
-      ::testing::ExitedWithCode(static_cast<int>(ExitCode::kInterrupted)), "interrupted");
-  EXPECT_EXIT(
-      {
-        std::signal(SIGHUP, SIG_DFL);
-        end_at_interruption();
-        interruption_flag();
-        raise_hangup();
-      },
-      ::testing::ExitedWithCode(0), "");
-  EXPECT_EXIT(
-      {
-        std::signal(SIGHUP, SIG_IGN);
-        end_at_interruption();
-        interruption_flag();
-        raise_hangup();
-      },
-      ::testing::ExitedWithCode(1), "");
-  EXPECT_EXIT(
-      {
-        std::signal(SIGHUP, SIG_DFL);
-        end_at_interruption();
-        const std::atomic<bool>& reload = reload_request_flag();
-        interruption_requests();
-        std::raise(SIGHUP);
-        _exit(reload.load() && interruption_requests().count() == 0 ? 0 : 1);
-      },
-      ::testing::ExitedWithCode(0), "");
+  const auto is_interrupted = [] { return interruption_flag().load(); };
+  const auto reads_again = [] { return reload_request_flag().load() && interruption_requests().count() == 0; };
+  const auto take_nothing = [] {};
+  const auto take_flag = [] { interruption_flag(); };
+  const auto take_reload = [] {
+    reload_request_flag();
+    interruption_requests();
+  };
+  EXPECT_EXIT(hang_up(SIG_DFL, take_nothing, is_interrupted), ::testing::ExitedWithCode(7), "interrupted");
+  EXPECT_EXIT(hang_up(SIG_DFL, take_flag, is_interrupted), ::testing::ExitedWithCode(0), "");
+  EXPECT_EXIT(hang_up(SIG_IGN, take_flag, is_interrupted), ::testing::ExitedWithCode(1), "");
+  EXPECT_EXIT(hang_up(SIG_DFL, take_reload, reads_again), ::testing::ExitedWithCode(0), "");
 }
 
 TEST(ChildProcess, OwnSession_SignalsToTheParentsGroupDoNotReachIt) {

@@ -335,6 +335,16 @@ struct PythonGradientSum::State {
   void check_failure() const {
     if (failure) throw *failure;
   }
+  /// Returns call(state, values) of a gradient whose size is right, without the interpreter's lock.
+  template <typename Call>
+  static auto with_gradient(std::shared_ptr<State> state, py::handle gradient, const Call& call) {
+    FloatInput input(gradient, "gradient");
+    return without_lock([&] {
+      const std::shared_ptr<State> kept = std::move(state);
+      kept->check_size(input.values().size());
+      return call(*kept, input.values());
+    });
+  }
 };
 
 PythonGradientSum::PythonGradientSum(const PythonGroup& group, uint64_t dimension, const JobOptions& job,
@@ -361,44 +371,34 @@ PythonGradientSum::PythonGradientSum(const PythonGroup& group, uint64_t dimensio
       dimension_(dimension) {}
 
 void PythonGradientSum::fill(py::handle gradient) {
-  FloatInput input(gradient, "gradient");
-  std::shared_ptr<State> state = state_.held("the sum");
-  return without_lock([&] {
-    const std::shared_ptr<State> kept = std::move(state);
-    const std::span<const float> values = input.values();
-    kept->check_size(values.size());
+  State::with_gradient(state_.held("the sum"), gradient, [](State& state, std::span<const float> values) {
     Buffer<float> copied(values.size());
     const bool is_finite = copy_finite(values.data(), copied);
     count_copied_in(std::span(copied));
-    const uint64_t dropped = is_finite ? 0 : kept->copy_finite_values(values, copied);
-    const std::lock_guard lock(kept->mutex);
-    kept->check_idle();
-    kept->non_finite_dropped += dropped;
-    kept->filled = std::move(copied);
+    const uint64_t dropped = is_finite ? 0 : state.copy_finite_values(values, copied);
+    const std::lock_guard lock(state.mutex);
+    state.check_idle();
+    state.non_finite_dropped += dropped;
+    state.filled = std::move(copied);
   });
 }
 
 uint64_t PythonGradientSum::push(py::handle gradient) {
-  FloatInput input(gradient, "gradient");
-  std::shared_ptr<State> state = state_.held("the sum");
-  return without_lock([&] {
-    const std::shared_ptr<State> kept = std::move(state);
-    const std::span<const float> values = input.values();
-    kept->check_size(values.size());
-    const std::lock_guard lock(kept->mutex);
-    kept->check_idle();
-    kept->filled = {};
-    const Result<uint64_t> copied = kept->exchange->start_from(kept->pushed, values);
-    const bool is_refused = !copied && copied.error().code == ErrorCode::kNonFinite && !kept->group->failure();
+  return State::with_gradient(state_.held("the sum"), gradient, [](State& state, std::span<const float> values) {
+    const std::lock_guard lock(state.mutex);
+    state.check_idle();
+    state.filled = {};
+    const Result<uint64_t> copied = state.exchange->start_from(state.pushed, values);
+    const bool is_refused = !copied && copied.error().code == ErrorCode::kNonFinite && !state.group->failure();
     if (is_refused) {
       Buffer<float> finite(values.size());
-      kept->non_finite_dropped += kept->copy_finite_values(values, finite);
+      state.non_finite_dropped += state.copy_finite_values(values, finite);
       count_copied_in(std::span(finite));
-      kept->filled = std::move(finite);
-      return kept->start_filled(1);
+      state.filled = std::move(finite);
+      return state.start_filled(1);
     }
     if (copied) copy_counters().bytes_in += *copied;
-    return kept->started(copied ? Status{} : std::unexpected(copied.error()));
+    return state.started(copied ? Status{} : std::unexpected(copied.error()));
   });
 }
 
