@@ -61,10 +61,10 @@ struct ContextCalls {
 
 template <class Call>
 void find_driver_call(const char* name, Call*& call) {
-  constexpr unsigned int kVersion = 12'000;
+  constexpr unsigned int kDriverRelease = 12'000;
   void* found = nullptr;
   cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
-  const int code = cudaGetDriverEntryPointByVersion(name, &found, kVersion, cudaEnableDefault, &result);
+  const int code = cudaGetDriverEntryPointByVersion(name, &found, kDriverRelease, cudaEnableDefault, &result);
   if (code != cudaSuccess) (void)cudaGetLastError();
   if (code == cudaSuccess && result == cudaDriverEntryPointSuccess) call = std::bit_cast<Call*>(found);
 }
