@@ -130,6 +130,7 @@ struct ShardMetrics {
   CounterFamily jobs_opened;             ///< none
   CounterFamily jobs_ended;              ///< [reason]
   CounterFamily table_errors;            ///< [code] of the membership table
+  GaugeFamily table_reachable;           ///< none; 1: the membership table answers
   CounterFamily keys_refused;            ///< none; connections whose key is not allowed
   GaugeFamily key_files_skipped;         ///< none; of the folder of allowed keys
   GaugeFamily key_end_time;              ///< none; of the first key that ends

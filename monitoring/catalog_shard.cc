@@ -6,7 +6,7 @@
 namespace millrace::monitoring {
 namespace {
 
-constexpr std::array<MetricInfo, 57> kShardMetrics = {{
+constexpr std::array<MetricInfo, 58> kShardMetrics = {{
     {.name = "millrace_shard_messages_total",
      .kind = MetricKind::kCounter,
      .labels = kMessage,
@@ -182,6 +182,10 @@ constexpr std::array<MetricInfo, 57> kShardMetrics = {{
      .kind = MetricKind::kCounter,
      .labels = kCode,
      .help = "Errors of the membership table, by error code"},
+    {.name = "millrace_shard_table_reachable",
+     .kind = MetricKind::kGauge,
+     .help = "1: the membership table answers; 0: its calls have failed for over a second",
+     .shown = Shown::kDetail},
     {.name = "millrace_shard_keys_refused_total",
      .kind = MetricKind::kCounter,
      .help = "Connections refused because their key is not among the allowed ones"},
@@ -285,6 +289,7 @@ ShardMetrics::ShardMetrics(Metrics& metrics)
       jobs_opened(metrics, kShardMetrics[index_of(kShardMetrics, "millrace_shard_jobs_opened_total")]),
       jobs_ended(metrics, kShardMetrics[index_of(kShardMetrics, "millrace_shard_jobs_ended_total")]),
       table_errors(metrics, kShardMetrics[index_of(kShardMetrics, "millrace_shard_table_errors_total")]),
+      table_reachable(metrics, kShardMetrics[index_of(kShardMetrics, "millrace_shard_table_reachable")]),
       keys_refused(metrics, kShardMetrics[index_of(kShardMetrics, "millrace_shard_keys_refused_total")]),
       key_files_skipped(metrics, kShardMetrics[index_of(kShardMetrics, "millrace_shard_key_files_skipped")]),
       key_end_time(metrics, kShardMetrics[index_of(kShardMetrics, "millrace_shard_key_end_time_seconds")]),

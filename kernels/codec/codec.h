@@ -109,6 +109,7 @@ class ValueCodec {
 
   /// Return how a job may treat the error. The error of a contraction may stay in a residual. |v - decoded| <= c |v|
   /// with c < 1 over a stream, in expectation where it rounds at random. An unbiased codec has E[decoded] = v.
+  /// Limit: rounding draws 24 bits. The mean may be further from 0 than v, by 2^-24 of the distance of two levels.
   virtual bool contraction(const CodecSpec& spec) const { return lossless(spec); }
   virtual bool unbiased(const CodecSpec& spec) const { return lossless(spec); }
 

@@ -94,7 +94,11 @@ uint64_t SwitchLink::write(DatagramHeader header, ByteSpan extension, ByteSpan p
   uint8_t* const body = room.data() + kDatagramHeaderBytes;
   if (!extension.empty()) std::memcpy(body, extension.data(), extension.size());
   if (!payload.empty()) std::memcpy(body + extension.size(), payload.data(), payload.size());
-  sink.send(key.seal(header, room), to);
+  const size_t bytes = key.seal(header, room);
+  const bool is_request = header.type == DatagramType::kChallengeRequest;
+  const size_t filled = is_request ? std::clamp<size_t>(identity_.packet_bytes, bytes, room.size()) : bytes;
+  std::ranges::fill(room.subspan(bytes, filled - bytes), uint8_t{0});
+  sink.send(filled, to);
   return header.sequence;
 }
 

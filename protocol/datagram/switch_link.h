@@ -25,6 +25,8 @@ class SwitchLink {
     JobKey key{};
     uint16_t worker = 0;
     uint64_t nonce_seed = 0;  ///< random: nonces are drawn from it
+    /// A CHALREQ is filled up with zeros to this length (S5.6): the job's longest datagram. 0: it is not.
+    uint32_t packet_bytes = 0;
   };
   explicit SwitchLink(const Identity& identity);
 

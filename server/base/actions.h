@@ -88,6 +88,7 @@ struct StoreRequest {
     kBegin,   ///< a new save: its file begins with these bytes; one that was not ended is given up
     kAppend,  ///< continues with these bytes
     kEnd,     ///< these are the last: it takes the place of the save before
+    kGiveUp,  ///< removes a save that was begun and not ended, if there is one; without bytes
   };
   What what = What::kLoad;
   uint64_t job = 0;

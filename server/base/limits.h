@@ -1,6 +1,9 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+
+#include "protocol/messages/frame.h"
 
 namespace millrace::server {
 
@@ -21,6 +24,12 @@ struct Limits {
   /// --abandon-after: a job ends when its last worker has been silent for this time
   uint32_t abandon_ms = 60'000;
   uint32_t table_poll_ms = 50;  ///< how often the table's change counter is read
+
+  /// Returns the largest payload that a shard takes. Runs of weights are as large as an envelope, and pass any
+  /// --message-bytes-max.
+  constexpr uint64_t received_bytes_max() const {
+    return std::max(message_bytes_max, protocol::FrameLimits().envelope_bytes_max);
+  }
 };
 
 }  // namespace millrace::server

@@ -219,8 +219,8 @@ const PartRound::RetainedUpdate& PartRound::keep(Decision decision, MemoryAccoun
   history_.advance(decision.changed);
   update.body.summary = summary_;
   update.body.stable = stable_;
-  update.charge = MemoryCharge(retained_account, decision.payload.bytes.size());
   update.payload = std::move(decision.payload);
+  update.charge = MemoryCharge(retained_account, update.bytes());
   retained_.push_back(std::move(update));
   open_.erase(open);
   attempt_ = Attempt{};

@@ -50,6 +50,7 @@ class PartRound {
 
     /// Returns about the bytes that the update takes in memory, and in a message, without its payload.
     uint64_t bytes_beside_payload() const;
+    uint64_t bytes() const { return payload.bytes.size() + bytes_beside_payload(); }
   };
 
   struct Attempt {

@@ -59,14 +59,14 @@ uint64_t random_incarnation_seed() {
 
 uint64_t aggregator_bytes(const protocol::JobSpec& spec, const protocol::SwitchLayout& layout, size_t racks) {
   constexpr uint64_t kSlotBytes = 3 << 10;
-  constexpr uint64_t kSessionBytes = 600;
+  constexpr uint64_t kSessionBytes = 3'900;
   constexpr uint64_t kHistogramBytes = 73 << 10;
   constexpr uint64_t kScratchBytes = 108'000;
   const uint64_t window = layout.window_indices;
   const uint64_t results = 2 * protocol::kFragmentsMax * uint64_t{spec.switch_path.packet_bytes_max};
   const uint64_t groups = racks * (results / 2 + window / 8);
-  return layout.slots * (window * 4 + window / 4 + results + groups + kSlotBytes) + 10 * window + kScratchBytes +
-         layout.lanes * (kHistogramBytes + kSessionBytes * (protocol::kSwitchWorkersMax + racks));
+  return layout.slots * (window * 4 + window / 4 + window * 3 / 2 + results + groups + kSlotBytes) + 10 * window +
+         kScratchBytes + layout.lanes * (kHistogramBytes + kSessionBytes * (protocol::kSwitchWorkersMax + racks));
 }
 
 Result<std::unique_ptr<DatagramThread>> DatagramThread::start(const DatagramOptions& options,
@@ -186,6 +186,7 @@ Status DatagramThread::begin(uint64_t job, const protocol::JobSpec& spec, const 
   asked.window_indices = layout.window_indices;
   asked.lanes = layout.lanes;
   asked.slots = layout.slots;
+  asked.packet_bytes = spec.switch_path.packet_bytes_max;
   asked.reselect_k = layout.reselect_k;
   asked.lease_ns = kNoLease;
   asked.racks = std::move(*racks);

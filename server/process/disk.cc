@@ -7,8 +7,10 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <filesystem>
 #include <map>
 #include <system_error>
+#include <utility>
 
 #include "protocol/files/atomic_file.h"
 
@@ -30,7 +32,8 @@ class SystemDisk : public Disk {
   SystemDisk& operator=(const SystemDisk&) = delete;
 
   Result<int> create(const std::string& path) override {
-    return opened(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, files::kOwnerOnly), path,
+    ::unlink(path.c_str());
+    return opened(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, files::kOwnerOnly), path,
                   "cannot create");
   }
   Status write(int file, ByteSpan bytes) override {
@@ -66,6 +69,17 @@ class SystemDisk : public Disk {
     return synced ? closed : synced;
   }
   void remove(const std::string& path) override { ::unlink(path.c_str()); }
+  std::vector<std::string> find(const std::string& prefix) override {
+    const std::string folder = prefix.substr(0, prefix.rfind('/') + 1);
+    std::vector<std::string> found;
+    std::error_code failed;
+    std::filesystem::directory_iterator at(folder, failed);
+    for (; !failed && at != std::filesystem::directory_iterator(); at.increment(failed)) {
+      std::string path = folder + at->path().filename().native();
+      if (path.starts_with(prefix)) found.push_back(std::move(path));
+    }
+    return found;
+  }
 
   Result<Opened> open(const std::string& path) override {
     const Result<int> file = opened(::open(path.c_str(), O_RDONLY | O_CLOEXEC), path, "cannot open");

@@ -4,6 +4,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "kernels/base/buffer.h"
 #include "kernels/base/result.h"
@@ -17,7 +18,8 @@ class Disk {
  public:
   virtual ~Disk() = default;
 
-  /// Creates an empty file in place of an earlier one; returns its number for the calls below.
+  /// Creates an empty file in place of an earlier one; returns its number for the calls below. Another process that
+  /// has the earlier file open does not write into this one.
   virtual Result<int> create(const std::string& path) = 0;
   virtual Status write(int file, ByteSpan bytes) = 0;
   virtual Status sync(int file) = 0;
@@ -28,6 +30,9 @@ class Disk {
   virtual Status check_replaceable(const std::string& path) = 0;
   virtual Status sync_folder(const std::string& path) = 0;
   virtual void remove(const std::string& path) = 0;
+  /// Returns the paths of the folder of `prefix` that begin with it, as FOLDER/NAME. None where the folder cannot be
+  /// read.
+  virtual std::vector<std::string> find(const std::string& prefix) = 0;
 
   struct Opened {
     int file = 0;

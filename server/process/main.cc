@@ -89,6 +89,8 @@ int main(int argc, char** argv) {
   if (reload_requested.load()) (*process)->request_reload();
   if (end_requested.load()) (*process)->request_stop();
   kServerProgram.print_line(start_line(options, **process));
-  if (const millrace::Status ended = (*process)->run(); !ended) return kServerProgram.report_error(ended.error());
-  return 0;
+  const millrace::Status ended = (*process)->run();
+  // A signal from here on has no process to reach, and does not end this one in its last moments.
+  running.store(nullptr);
+  return ended ? 0 : kServerProgram.report_error(ended.error());
 }

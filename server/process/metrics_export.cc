@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "server/supervision/supervision.h"
+
 namespace millrace::server {
 
 using monitoring::Counter;
@@ -190,6 +192,7 @@ void MetricsExport::update_gauges(const StatusReport& status, TimeNs now) {
     shard_.audit_mass.with({job.name, "lost"}).set(job.audit->lost);
     shard_.audit_mass.with({job.name, "held"}).set(job.audit->in_residual);
   }
+  shard_.table_reachable.with({}).set(reaches_table(status) ? 1 : 0);
   shard_.memory_bytes.with({}).set(static_cast<double>(status.memory_bytes));
   shard_.memory_limit_bytes.with({}).set(static_cast<double>(status.memory_bytes_max));
   shard_.key_files_skipped.with({}).set(status.keys ? static_cast<double>(status.keys->skipped_files) : 0);

@@ -240,7 +240,7 @@ void add_job_flags(CLI::App& app, Options& options) {
   app.add_option(
          "--job-keys", options.job_keys,
          "Folder of those jobs' keys: N.key for the job with number N at the switch, as the switch has it: 64 "
-         "hexadecimal digits, readable by its owner alone; read again on SIGHUP, for jobs that begin later. N.racks "
+         "hexadecimal digits, readable by its owner and group alone; read again on SIGHUP, for jobs that begin later. N.racks "
          "beside it, where racks' switches add up in front of this shard, lists their workers: {\"racks\": "
          "[[0, 1], [2, 3]]}")
       ->type_name("FOLDER")

@@ -26,6 +26,8 @@ constexpr uint64_t kQueueBytesMin = 256 << 20;
 constexpr uint64_t kStrangersPart = 4;
 /// A look at intervals ends the largest of them until half is free, so that they do not keep others out.
 constexpr uint64_t kStrangersKeptPart = 2 * kStrangersPart;
+/// Bytes that CURVE adds to a frame, and that ZeroMQ counts in its limit.
+constexpr uint64_t kCurveBytes = 64;
 /// The largest Hello, and the buffers that ZeroMQ reads it into.
 constexpr uint64_t kStrangerBytesMax = protocol::FrameLimits().envelope_bytes_max + (1 << 20);
 
@@ -44,7 +46,7 @@ Result<std::string> advertised_address(const Options& options, const std::string
 protocol::TransportOptions transport_options(const Options& options, std::optional<protocol::TransportKeys> keys) {
   protocol::TransportOptions transport;
   transport.keys = std::move(keys);
-  transport.limits.payload_bytes_max = options.limits.message_bytes_max;
+  transport.limits.payload_bytes_max = options.limits.received_bytes_max() + kCurveBytes;
   transport.received_messages_max = kReceivedMessagesMax;
   transport.queue_bytes_max = std::max<uint64_t>(kQueueBytesMin, options.limits.message_bytes_max);
   transport.queue_total_bytes_max = options.limits.shard_memory_bytes_max;
@@ -56,7 +58,7 @@ PortGuard::PortGuard(const Options& options, uint16_t port, ProcessLog& log, Met
       log_(log),
       metrics_(metrics),
       access_(access),
-      connections_(port, options.limits.message_bytes_max + protocol::FrameLimits().envelope_bytes_max,
+      connections_(port, options.limits.received_bytes_max() + protocol::FrameLimits().envelope_bytes_max,
                    std::max(options.limits.shard_memory_bytes_max / kStrangersKeptPart, kStrangerBytesMax)) {
   limit_strangers(
       {.port = port,

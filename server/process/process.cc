@@ -204,8 +204,7 @@ Result<bool> ShardProcess::Loop::open(const SpareWait& wait) {
   // At once: without a lease a spare may take this number.
   if (const Status held = table_->hold_lease(options_.shard, incarnation_); !held) return std::unexpected(held.error());
   links_ = std::make_unique<ShardLinks>(options_.shards, context_, poller_, log_);
-  if (saves->possible)
-    disk_ = std::make_unique<StoreThread>(options_.store_dir, options_.shard, system_disk(), [this] { waker_.wake(); });
+  if (saves->possible) disk_ = start_store_thread(options_, incarnation_, [this] { waker_.wake(); });
   ShardConfig config{options_.shard,
                      options_.shards,
                      incarnation_,
@@ -304,7 +303,8 @@ void ShardProcess::Loop::look_as_spare(TimeNs now) {
 
 Status ShardProcess::Loop::open_http() {
   monitoring::HttpHandlers handlers;
-  handlers.title = options_.spare ? std::string("Millrace spare")
+  // A spare becomes a shard while its page is open.
+  handlers.title = options_.spare ? std::string("Millrace server")
                                   : fmt::format("Millrace shard {} of {}", options_.shard, options_.shards);
   handlers.metrics_text = [this] { return metrics_.prometheus_text(); };
   handlers.unhealthy = [this]() -> std::optional<std::string> {

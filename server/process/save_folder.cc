@@ -1,8 +1,13 @@
 #include "server/process/save_folder.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <charconv>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "kernels/base/clock.h"
 #include "kernels/base/hash.h"
@@ -17,7 +22,8 @@ bool is_plain(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-' || c == '.';
 }
 
-std::string temporary(const std::string& path) { return path + ".new"; }
+constexpr std::string_view kTemporary = ".new";  ///< temporary files begin with the path of their file, and this
+constexpr size_t kOwnerBytesMax = 20;            ///< digits of an incarnation
 
 /// Returns the path of a save that could not take its place.
 std::string kept_name(const std::string& path) { return path + ".kept"; }
@@ -58,14 +64,88 @@ void StoreFolder::give_up(const std::string& name) {
   disk_.remove(path);
 }
 
+/// Two processes never write to one file: the file would have bytes of both.
+std::string StoreFolder::temporary(const std::string& path) const {
+  return fmt::format("{}{}-{}-{}", path, kTemporary, start_.incarnation, getpid());
+}
+
+/// Returns the path of the file with the last start. Starts of another table's shard do not count.
+std::string StoreFolder::owner_path() const {
+  return fmt::format("{}/shard-{}-{:016x}.owner", folder_, shard_, hash64(start_.table));
+}
+
+/// Returns the incarnation that owns the saves; 0: none is known.
+Result<uint64_t> StoreFolder::read_owner() {
+  const std::string path = owner_path();
+  const std::vector<std::string> found = disk_.find(path);  // and its temporary files
+  if (std::ranges::find(found, path) == found.end()) return 0;
+  const Result<Disk::Opened> opened = disk_.open(path);
+  if (!opened) return std::unexpected(opened.error());
+  ByteBuffer bytes(std::min<uint64_t>(opened->bytes, kOwnerBytesMax));
+  const Status got = disk_.read(opened->file, bytes);
+  (void)disk_.close(opened->file);
+  if (!got) return std::unexpected(got.error());
+  const std::string digits(bytes.begin(), bytes.end());
+  uint64_t owner = 0;
+  std::from_chars(digits.data(), digits.data() + digits.size(), owner);
+  return owner;
+}
+
+Status StoreFolder::claim() {
+  if (start_.incarnation == 0) return {};
+  const std::string path = owner_path();
+  remove_leftovers(path);
+  const Result<int> file = disk_.create(temporary(path));
+  if (!file) return std::unexpected(file.error());
+  const std::string digits = std::to_string(start_.incarnation);
+  Status done = disk_.write(*file, ByteBuffer(digits.begin(), digits.end()));
+  if (done) done = disk_.sync(*file);
+  if (const Status closed = disk_.close(*file); done) done = closed;
+  if (done) done = disk_.rename(temporary(path), path);
+  if (done) return disk_.sync_folder(folder_);
+  disk_.remove(temporary(path));
+  return done;
+}
+
+Status StoreFolder::check_owner() {
+  if (start_.incarnation == 0) return {};
+  const Result<uint64_t> owner = read_owner();
+  if (!owner) return std::unexpected(owner.error());
+  if (*owner == start_.incarnation) return {};
+  if (*owner < start_.incarnation) return claim();
+  return fail(ErrorCode::kStale, fmt::format("start {} of shard {} saves in '{}', and this process is start {}", *owner,
+                                             shard_, folder_, start_.incarnation));
+}
+
+/// Removes the temporary files that other processes left beside the path.
+void StoreFolder::remove_leftovers(const std::string& path) {
+  const std::string prefix = path + std::string(kTemporary);
+  for (const std::string& left : disk_.find(prefix)) {
+    // Not of a job whose name begins like this one's file.
+    if (left.find_first_not_of("-0123456789", prefix.size()) == std::string::npos) disk_.remove(left);
+  }
+}
+
+Status StoreFolder::begin(const std::string& name) {
+  give_up(name);
+  const std::string path = path_of(name);
+  // Before weights are copied and written: an obstacle to the rename would be there at the end, too.
+  if (Status can = disk_.check_replaceable(path); !can) return can;
+  if (Status owned = check_owner(); !owned) return owned;
+  remove_leftovers(path);
+  const Result<int> file = disk_.create(temporary(path));
+  if (!file) return std::unexpected(file.error());
+  open_[name] = *file;
+  return {};
+}
+
 Status StoreFolder::write(const StoreRequest& request) {
-  if (request.what == StoreRequest::What::kBegin) {
+  if (request.what == StoreRequest::What::kGiveUp) {
     give_up(request.name);
-    // Before weights are copied and written: an obstacle to the rename would be there at the end, too.
-    if (Status can = disk_.check_replaceable(path_of(request.name)); !can) return can;
-    const Result<int> file = disk_.create(temporary(path_of(request.name)));
-    if (!file) return std::unexpected(file.error());
-    open_[request.name] = *file;
+    return {};
+  }
+  if (request.what == StoreRequest::What::kBegin) {
+    if (Status begun = begin(request.name); !begun) return begun;
   }
   const auto at = open_.find(request.name);
   if (at == open_.end()) {
@@ -81,13 +161,14 @@ Status StoreFolder::write_and_end(const std::string& name, int file, const Store
   const std::string path = path_of(name);
   if (const Status done = disk_.write(file, request.bytes.bytes); !done) return done;
   if (const Status done = disk_.sync(file); !done) return done;
+  if (const Status owned = check_owner(); !owned) return owned;
   open_.erase(name);
   if (const Status done = disk_.close(file); !done) {
     disk_.remove(temporary(path));
     return done;
   }
   if (Status done = disk_.rename(temporary(path), path); !done) {
-    // The save is whole: another name keeps it from the next save, which overwrites the temporary file.
+    // The save is whole: another name keeps it from the next save, which removes the temporary file.
     const bool kept = disk_.rename(temporary(path), kept_name(path)).has_value();
     done.error().message += fmt::format("; the save is in '{}'", kept ? kept_name(path) : temporary(path));
     return done;

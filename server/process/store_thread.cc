@@ -7,9 +7,10 @@
 
 namespace millrace::server {
 
-StoreThread::StoreThread(std::string folder, uint32_t shard, std::unique_ptr<Disk> disk, std::function<void()> wake)
+StoreThread::StoreThread(std::string folder, uint32_t shard, std::unique_ptr<Disk> disk, std::function<void()> wake,
+                         ShardStart start)
     : disk_(std::move(disk)),
-      folder_(std::move(folder), shard, *disk_),
+      folder_(std::move(folder), shard, *disk_, std::move(start)),
       wake_(std::move(wake)),
       thread_([this] { run(); }) {}
 
@@ -56,7 +57,16 @@ StoreThread::Answer StoreThread::execute_request(const StoreRequest& request) {
   }
 }
 
+/// The next save reports a failure.
+void StoreThread::claim_folder() {
+  try {
+    (void)folder_.claim();
+  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): tried again
+  }
+}
+
 void StoreThread::run() {
+  claim_folder();
   std::unique_lock lock(mutex_);
   for (;;) {
     changed_.wait(lock, [this] { return closing_ || !asked_.empty(); });
@@ -71,6 +81,12 @@ void StoreThread::run() {
     wake_();
     lock.lock();
   }
+}
+
+std::unique_ptr<StoreThread> start_store_thread(const Options& options, uint64_t incarnation,
+                                                std::function<void()> wake) {
+  return std::make_unique<StoreThread>(options.store_dir, options.shard, system_disk(), std::move(wake),
+                                       ShardStart{incarnation, options.table.location});
 }
 
 }  // namespace millrace::server

@@ -24,7 +24,8 @@ class StoreThread {
   };
 
   /// wake   called from the thread when there is an answer.
-  StoreThread(std::string folder, uint32_t shard, std::unique_ptr<Disk> disk, std::function<void()> wake);
+  StoreThread(std::string folder, uint32_t shard, std::unique_ptr<Disk> disk, std::function<void()> wake,
+              ShardStart start = {});
   /// Finishes the requests.
   ~StoreThread();
   StoreThread(const StoreThread&) = delete;
@@ -37,6 +38,7 @@ class StoreThread {
 
  private:
   void run();
+  void claim_folder();
   Answer execute_request(const StoreRequest& request);
 
   std::unique_ptr<Disk> disk_;
@@ -49,5 +51,9 @@ class StoreThread {
   bool closing_ = false;
   std::thread thread_;  ///< last: it uses all of the above
 };
+
+/// Starts the thread for the saves of this start of the shard, on the system's disk.
+std::unique_ptr<StoreThread> start_store_thread(const Options& options, uint64_t incarnation,
+                                                std::function<void()> wake);
 
 }  // namespace millrace::server

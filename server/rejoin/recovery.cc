@@ -13,8 +13,11 @@ namespace {
 /// No log is longer: beyond it steps could not be counted on.
 constexpr uint64_t kStepsMax = uint64_t{1} << 48;
 
-/// Answers of one source that are none, or not whole: one may be damaged on the way, more are not chance.
+/// Invalid answers of one source: one may be damaged on the way, more are not chance.
 constexpr uint32_t kWrongMax = 2;
+
+/// Answers in a row without any of the updates: more than chance, or than a full queue at the worker.
+constexpr uint32_t kEmptyMax = 4;
 
 bool decodes(const SharedBytes& payload, const protocol::PartLayout& part) {
   DecodeTask::Input input;
@@ -115,16 +118,19 @@ uint64_t Recovery::first_missing(const PartFetch& part, const Source& source) co
   return step;
 }
 
+bool Recovery::lacks(const PartFetch& part, const Source& source) const {
+  const bool gives_summary = &source == &part.sources.front();
+  return first_missing(part, source) < source.below || (gives_summary && !part.summary);
+}
+
 void Recovery::ask_sources(TimeNs now, Actions& actions) {
   for (PartFetch& part : parts_) {
     for (Source& source : part.sources) {
-      const uint64_t step = first_missing(part, source);
-      const bool gives_summary = &source == &part.sources.front();
-      if (step == source.below && !(gives_summary && !part.summary)) continue;
+      if (!lacks(part, source)) continue;
       if (source.asked == 0 || source.asked + heartbeat() <= now) {
         const protocol::Member* member = find_member(setup_.members.membership(), source.worker);
         MILLRACE_CHECK(member != nullptr, source.worker);
-        setup_.members.send(*member, protocol::Fetch{part.layout->part, step}, actions);
+        setup_.members.send(*member, protocol::Fetch{part.layout->part, first_missing(part, source)}, actions);
         source.asked = now;
       }
       next_ask_ = std::min(next_ask_, source.asked + heartbeat());
@@ -232,9 +238,11 @@ void Recovery::on_update(const protocol::Member& from, const protocol::Update& b
     count(Metric::kDropped, "damaged_update", actions);
     return wrong(*part, *source, now, actions);
   }
-  source->since = now;
-  part->got.emplace(body.step,
-                    PartRound::RetainedUpdate{body, payload, MemoryCharge(setup_.kept, payload.bytes.size())});
+  source->empty = 0;
+  note_progress(from.worker, now);
+  PartRound::RetainedUpdate kept{body, payload, {}};
+  kept.charge = MemoryCharge(setup_.kept, kept.bytes());
+  part->got.emplace(body.step, std::move(kept));
   advance_stage();
 }
 
@@ -243,7 +251,6 @@ void Recovery::on_fetched(const protocol::Member& from, const protocol::Fetched&
   if (stage_ != Stage::kFetching || part == parts_.end()) return count(Metric::kDropped, "unasked_fetched", actions);
   const auto source = std::ranges::find(part->sources, from.worker, &Source::worker);
   if (source == part->sources.end()) return count(Metric::kDropped, "unasked_fetched", actions);
-  source->since = now;
   if (source == part->sources.begin() && !part->summary) {
     const bool whole = body.n == part->decided && body.decided_in == part->decided_in &&
                        is_summary_of(body.summary, body.n, body.decided_in, setup_.spec.mode);
@@ -252,20 +259,39 @@ void Recovery::on_fetched(const protocol::Member& from, const protocol::Fetched&
       return wrong(*part, *source, now, actions);
     }
     part->summary = body.summary;
+    note_progress(from.worker, now);
   }
   // That was the last one. The missing updates were lost on the way: they are requested again a heartbeat after the
-  // last time.
+  // last time. A member that repeats Fetched alone does not retain the updates. Answers to one request count once.
+  const bool incomplete = !std::exchange(source->gave, false) && lacks(*part, *source);
+  if (incomplete && std::exchange(source->counted, source->asked) != source->asked && ++source->empty >= kEmptyMax) {
+    pass_over(*part, source->worker, now);
+    return ask(now, actions);
+  }
   advance_stage();
+}
+
+void Recovery::note_progress(uint32_t worker, TimeNs now) {
+  for (PartFetch& part : parts_) {
+    for (Source& source : part.sources) {
+      if (source.worker != worker) continue;
+      source.since = now;
+      source.gave = true;
+    }
+  }
 }
 
 void Recovery::wrong(PartFetch& part, Source& source, TimeNs now, Actions& actions) {
   source.asked = 0;
-  if (++source.wrong >= kWrongMax) {
-    part.wrong.insert(source.worker);
-    choose_sources(part, now);
-    advance_stage();
-  }
+  source.gave = true;  // the Fetched of this answer does not count as another one
+  if (++source.wrong >= kWrongMax) pass_over(part, source.worker, now);
   ask(now, actions);
+}
+
+void Recovery::pass_over(PartFetch& part, uint32_t worker, TimeNs now) {
+  part.wrong.insert(worker);
+  choose_sources(part, now);
+  advance_stage();
 }
 
 void Recovery::advance_stage() {
@@ -294,7 +320,7 @@ Recovery::Removals Recovery::removals(TimeNs now) const {
   }
   for (const PartFetch& part : parts_) {
     for (const Source& source : part.sources) {
-      if (!part.complete() && source.asked != 0 && source.since + timeout <= now) add(source.worker);
+      if (source.asked != 0 && source.since + timeout <= now && lacks(part, source)) add(source.worker);
     }
   }
   return removals;

@@ -32,7 +32,8 @@ bool makes_sense(const protocol::State& state, const protocol::JobLayout& layout
 ///
 /// Epochs   answers and fetched updates hold for one epoch; begin_epoch() asks all members again.
 /// Hostile  answers are checked against the membership; fetched updates are decoded. A member that sends an invalid
-///          update twice is not asked again. It is removed if no other member retains that update.
+///          update twice, or repeatedly none of those that it retains, is not asked again. It is removed if no other
+///          member retains them.
 /// Store    a job with a store also needs the updates since the shard's last save. The shard fetches all updates that
 ///          members retain without a gap.
 /// Cost     an update is decoded on the caller's thread; there are as many as the slowest synced member, or the store,
@@ -117,9 +118,12 @@ class Recovery {
     uint32_t worker = 0;
     uint64_t first = 0;
     uint64_t below = 0;
-    TimeNs since = 0;    ///< when it last gave something
+    TimeNs since = 0;    ///< when its worker last gave something, of any part
     TimeNs asked = 0;    ///< 0: not yet
-    uint32_t wrong = 0;  ///< invalid or incomplete answers
+    TimeNs counted = 0;  ///< when the request was sent whose answer counted last in `empty`
+    bool gave = false;   ///< its worker gave something since this part's last Fetched
+    uint32_t empty = 0;  ///< incomplete answers in a row that gave nothing new
+    uint32_t wrong = 0;  ///< invalid answers
   };
   struct PartFetch {
     const protocol::PartLayout* layout = nullptr;
@@ -142,12 +146,18 @@ class Recovery {
   /// permanently.
   bool majority() const { return answers_.size() * 2 >= setup_.members.all().size(); }
   uint64_t first_missing(const PartFetch& part, const Source& source) const;
+  /// Returns whether the source has yet to give an update, or the summary.
+  bool lacks(const PartFetch& part, const Source& source) const;
   void ask(TimeNs now, Actions& actions);
   void ask_members(TimeNs now, Actions& actions);
   void ask_sources(TimeNs now, Actions& actions);
   void plan(TimeNs now, Actions& actions);
   void choose_sources(PartFetch& part, TimeNs now);
+  /// Records that the worker gave something new. It sends one part after the other: all its sources have more time.
+  void note_progress(uint32_t worker, TimeNs now);
   void wrong(PartFetch& part, Source& source, TimeNs now, Actions& actions);
+  /// Asks other members instead. The source is gone afterwards.
+  void pass_over(PartFetch& part, uint32_t worker, TimeNs now);
   void advance_stage();
   void count(Metric metric, std::string_view label, Actions& actions) const;
 

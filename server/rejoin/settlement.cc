@@ -7,6 +7,7 @@
 #include "kernels/base/check.h"
 #include "kernels/base/hash.h"
 #include "protocol/base/limits.h"
+#include "protocol/messages/frame.h"
 #include "protocol/messages/handover_frame.h"
 #include "protocol/messages/log_branch.h"
 
@@ -14,6 +15,9 @@ namespace millrace::server {
 namespace {
 
 using protocol::Settle;
+
+// Every shard takes a run (Limits::received_bytes_max()).
+static_assert(protocol::kSnapshotRunBytes <= protocol::FrameLimits().envelope_bytes_max);
 
 /// Number of heartbeats without a message after which a giver is passed over.
 constexpr int64_t kGiverHeartbeats = 2;

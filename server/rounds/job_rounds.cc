@@ -19,6 +19,9 @@ constexpr uint32_t kNowhere = UINT32_MAX;
 /// the present step still needs.
 constexpr uint64_t kAheadShare = 2;
 
+/// The least that an update takes of kServedBytesMax, for its handling: one request gets at most 4,096.
+constexpr uint64_t kServedBytesMin = 64 << 10;
+
 std::vector<uint32_t> shards_of(const protocol::JobLayout& layout, const protocol::BucketLayout& bucket) {
   std::vector<uint32_t> shards;
   for (uint32_t at = 0; at < bucket.part_count; ++at) shards.push_back(layout.parts[bucket.first_part + at].shard);
@@ -205,7 +208,7 @@ std::optional<Error> JobRounds::admission_error(const protocol::Member& from, co
                              setup_.spec.name, account_.used_bytes(), kAheadShare, setup_.limits.job_memory_bytes_max)};
   }
   if (std::optional<Error> full = setup_.gate.refuses(account_, bytes)) {
-    if (!ahead && !starved_since_) starved_since_ = now;
+    if (!ahead && !starved_) starved_ = Starved{now, from.worker, from.incarnation};
     return full;
   }
   return std::nullopt;
@@ -228,7 +231,7 @@ void JobRounds::admit(const protocol::Member& from, PartRound& part, const proto
   open.imbalance = body.imbalance;
   open.charge = MemoryCharge(account_, payload.bytes.size());
   // There was room again: from here a long step is slow, not starved.
-  if (!part.is_ahead(from.worker, from.incarnation, body.step)) starved_since_.reset();
+  if (!part.is_ahead(from.worker, from.incarnation, body.step)) starved_.reset();
   part.admit(from.worker, body.step, std::move(open), now);
   RoundKey key = key_of(part);
   key.step = body.step;
@@ -277,6 +280,7 @@ void JobRounds::on_ack(const protocol::Member& from, const protocol::Ack& body, 
   if (failure_) return;
   std::map<PartRound*, AckKind> heard;
   std::set<uint32_t> asked;  // a part is served once a message, regardless of the number of its entries
+  uint64_t room = kServedBytesMax;
   for (const protocol::Ack::Entry& entry : body.entries) {
     PartRound* part = local_part(entry.part);
     const bool is_new = applies_after_acks() && part && entry.n > part->acknowledged(from.worker);
@@ -285,7 +289,7 @@ void JobRounds::on_ack(const protocol::Member& from, const protocol::Ack& body, 
     } else if (!part || !part->acknowledge(from.worker, entry.n, setup_.members.all())) {
       count(Metric::kDropped, "impossible_ack", 1, actions);
     } else if (entry.again && asked.insert(entry.part).second) {
-      serve_from(from, *part, entry.n, actions);
+      serve_from(from, *part, entry.n, room, actions);
     } else {
       acknowledged(from, *part, entry.n, actions);
     }
@@ -297,13 +301,27 @@ void JobRounds::on_ack(const protocol::Member& from, const protocol::Ack& body, 
   if (blocked_on_memory_) advance_all(now, actions);
 }
 
-void JobRounds::serve_from(const protocol::Member& to, PartRound& part, uint64_t step, Actions& actions) {
-  if (step < part.decided()) {
-    count(Metric::kServedAgain, "", static_cast<double>(part.decided() - std::max(step, part.stable())), actions);
+void JobRounds::serve_from(const protocol::Member& to, PartRound& part, uint64_t step, uint64_t& room,
+                           Actions& actions) {
+  const uint64_t from = std::max(step, part.stable());
+  if (asynchronous()) {
+    if (from < part.decided()) {
+      count(Metric::kServedAgain, "", static_cast<double>(part.decided() - from), actions);
+    }
+    delivery_of(part).restart(to.worker, step);
+    return deliver(to, part, actions);
   }
-  if (!asynchronous()) return serve_between(to, part, step, part.decided(), actions);
-  delivery_of(part).restart(to.worker, step);
-  deliver(to, part, actions);
+  const uint64_t below = served_below(part, from, part.decided(), room);
+  if (from < below) count(Metric::kServedAgain, "", static_cast<double>(below - from), actions);
+  serve_between(to, part, from, below, actions);
+}
+
+uint64_t JobRounds::served_below(const PartRound& part, uint64_t from, uint64_t below, uint64_t& room) {
+  uint64_t step = from;
+  for (; step < below && room > 0; ++step) {
+    room -= std::min(room, std::max(part.retained(step)->bytes(), kServedBytesMin));
+  }
+  return step;
 }
 
 void JobRounds::on_finishing(TimeNs now, Actions& actions) {
@@ -345,6 +363,11 @@ void JobRounds::on_membership(const std::vector<protocol::Member>& before, TimeN
     restarted += adopted.restarted ? 1 : 0;
   }
   digest_watch_.keep(setup_.members.all());
+  if (starved_) {
+    // The contribution that found no room is not sent again: the steps continue without it.
+    const protocol::Member* const member = find_member(setup_.members.membership(), starved_->worker);
+    if (!member || member->incarnation != starved_->incarnation) starved_.reset();
+  }
   if (store_) {
     store_->on_membership(setup_.members);
     // A member that joins keeps no earlier update: if all others left, these updates would be lost.
@@ -373,7 +396,7 @@ std::optional<TimeNs> JobRounds::deadline() const {
   }
   consider(next_due_);
   if (store_) consider(store_->deadline());
-  if (starved_since_) consider(*starved_since_ + static_cast<TimeNs>(setup_.limits.abandon_ms) * kNsPerMs);
+  if (starved_) consider(starved_->since + static_cast<TimeNs>(setup_.limits.abandon_ms) * kNsPerMs);
   return first;
 }
 

@@ -165,6 +165,16 @@ class JobRounds {
     std::unique_ptr<StepThreshold> steps;        ///< in its place, in reproducible jobs
     bool selects_from_sum() const { return threshold != nullptr || steps != nullptr; }
   };
+  /// The refused contribution since which those that a step needs find no memory: none is taken, nothing is decided.
+  struct Starved {
+    TimeNs since = 0;
+    uint32_t worker = 0;
+    uint64_t incarnation = 0;
+  };
+  /// About as many bytes as may wait for one worker (PortGuard): more updates at once would be dropped. The next ack,
+  /// or the next request, brings the rest.
+  static constexpr uint64_t kServedBytesMax = uint64_t{256} << 20;
+
   PartRound* local_part(uint32_t part);
   const PartRound* oldest_open() const;
   void wait_of_attempt(const PartRound& part, Waiting& waiting) const;
@@ -188,8 +198,10 @@ class JobRounds {
              Actions& actions) const;
   /// Sends the updates that members have not acknowledged, in the present epoch.
   void serve_all(Actions& actions);
-  /// Sends the retained updates of the steps from `step` on.
-  void serve_from(const protocol::Member& to, PartRound& part, uint64_t step, Actions& actions);
+  /// Sends the retained updates of the steps from `step` on, as far as there is room; takes it from `room`.
+  void serve_from(const protocol::Member& to, PartRound& part, uint64_t step, uint64_t& room, Actions& actions);
+  /// Returns below which step the retained updates of [from, below) may be sent at once; takes their bytes from `room`.
+  static uint64_t served_below(const PartRound& part, uint64_t from, uint64_t below, uint64_t& room);
 
   // job_rounds_delivery.cc: mode asynchronous
   bool asynchronous() const { return setup_.spec.mode == protocol::Mode::kAsynchronous; }
@@ -236,7 +248,8 @@ class JobRounds {
   void recover_store(Actions& actions);
   /// Makes parts retain the updates that the store's last save lacks.
   void retain_for_store();
-  /// Reports the steps that all members have acknowledged to the store: a save counts from there on.
+  /// Reports the acknowledged and the forgotten steps to the store: a save counts once all members have acknowledged
+  /// its steps.
   void tell_store(Actions& actions);
   void forget_stored();
   void announce_retained(const PartRound& part, Actions& actions);
@@ -271,6 +284,8 @@ class JobRounds {
   EncodePlan plan_for(const PartRound& part) const;
   std::vector<PartRound*> waiting_parts(const Bucket& bucket, uint64_t step);
   void finish(PartRound& part, EncodedUpdate update, TimeNs now, Actions& actions);
+  /// Warns once where an update is too large for its way back to a shard that restarts.
+  void check_size(const PartRound& part, uint64_t update_bytes, Actions& actions);
   void note_choice(const PartRound& part, CodecChooser chooser, Actions& actions);
   const CodecChooser& chooser_of(const PartRound& part) const {
     return choosers_[static_cast<size_t>(&part - parts_.data())];
@@ -300,9 +315,9 @@ class JobRounds {
   bool blocked_on_memory_ = false;  ///< a decision waits for acknowledgements to free memory
   std::optional<TimeNs> blocked_since_;
   bool goes_on_ = true;  ///< false from drop() to restore()
+  bool has_large_update_ = false;
   uint64_t branch_ = 0;  ///< log branch of the activation that this shard serves under.
-  /// Since when contributions that a step needs are refused for lack of memory: none is taken and nothing is decided.
-  std::optional<TimeNs> starved_since_;
+  std::optional<Starved> starved_;
   std::optional<Error> failure_;
   Error no_memory_{ErrorCode::kLimitExceeded, kNotRun};  ///< made while there was some
 };

@@ -389,12 +389,25 @@ void JobRounds::on_store_moved(TimeNs now, Actions& actions) {
 void JobRounds::on_store_written(const Status& written, TimeNs now, Actions& actions) {
   tell_store(actions);
   store_->on_written(written, actions);
+  retain_for_store();
   if (store_->is_saving()) return;
   forget_stored();
   // Steps continued while the save waited for acknowledgements.
   if (written) check_retained(actions);
   if (store_->failure()) failure_ = store_->failure();
   if (!failure_) advance_all(now, actions);
+}
+
+void JobRounds::check_size(const PartRound& part, uint64_t update_bytes, Actions& actions) {
+  if (update_bytes <= setup_.limits.received_bytes_max() || has_large_update_) return;
+  has_large_update_ = true;
+  actions.log.push_back(
+      {Severity::kWarning,
+       fmt::format("job '{}': the update of step {} of part {} has {} bytes, and this shard receives at most {} in one "
+                   "message (--message-bytes-max): if the shard restarts, no worker can return the update, and workers "
+                   "that lack it cannot continue; raise the flag at all shards, or parts_per_shard",
+                   setup_.spec.name, part.decided(), part.layout().part, update_bytes,
+                   setup_.limits.received_bytes_max())});
 }
 
 void JobRounds::finish(PartRound& part, EncodedUpdate update, TimeNs now, Actions& actions) {
@@ -404,6 +417,7 @@ void JobRounds::finish(PartRound& part, EncodedUpdate update, TimeNs now, Action
   count(Metric::kRoundSeconds, "", seconds(now - part.timing().first), actions);
   count(Metric::kUpdateEntries, "", static_cast<double>(update.entries), actions);
   count(Metric::kUpdateBytes, "", static_cast<double>(update.container.bytes.size()), actions);
+  check_size(part, update.container.bytes.size(), actions);
   count(Metric::kUpdateRawBytes, "", static_cast<double>(update.entries * kPairBytes), actions);
   if (audit_) audit_->decided(part, update.imbalance, actions);
   if (update.codec_error != 0) count(Metric::kCodecErrorDown, "", update.codec_error, actions);
@@ -425,7 +439,7 @@ void JobRounds::finish(PartRound& part, EncodedUpdate update, TimeNs now, Action
     }
   }
   announce_retained(part, actions);
-  starved_since_.reset();
+  starved_.reset();
   bucket.decided = part.decided();
   for (size_t at = bucket.first; at < bucket.first + bucket.count; ++at) {
     bucket.decided = std::min(bucket.decided, parts_[at].decided());
@@ -449,7 +463,7 @@ void JobRounds::on_tick(TimeNs now, Actions& actions) {
       agree_on_threshold(bucket, step, actions);
     }
   }
-  if (starved_since_ && now >= *starved_since_ + static_cast<TimeNs>(setup_.limits.abandon_ms) * kNsPerMs) {
+  if (starved_ && now >= starved_->since + static_cast<TimeNs>(setup_.limits.abandon_ms) * kNsPerMs) {
     failure_ = Error{
         ErrorCode::kLimitExceeded,
         fmt::format("the contributions of one step do not fit this shard's memory ({} bytes in use by the job): raise "

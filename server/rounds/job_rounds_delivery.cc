@@ -48,14 +48,18 @@ void JobRounds::deliver(const protocol::Member& to, PartRound& part, Actions& ac
 
 void JobRounds::deliver_at(Delivery::Pace how, const protocol::Member& to, PartRound& part, Actions& actions) {
   Delivery& delivery = delivery_of(part);
+  uint64_t room = kServedBytesMax;
   while (std::optional<Delivery::Steps> steps = delivery.next(to.worker, part.decided(), how)) {
     steps->from = std::max(steps->from, part.stable());
     if (how == Delivery::Pace::kMerged) {
       const uint64_t decoded_bytes = limit_merged(part, *steps);
       if (steps->below - steps->from > 1) return begin_merge(to, part, *steps, decoded_bytes, actions);
+    } else {
+      steps->below = served_below(part, steps->from, steps->below, room);
     }
     serve_between(to, part, steps->from, steps->below, actions);
     delivery.sent(to.worker, steps->below, how);
+    if (room == 0) return;
   }
 }
 

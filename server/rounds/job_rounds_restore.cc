@@ -26,7 +26,7 @@ void JobRounds::drop() {
   next_due_.reset();
   blocked_on_memory_ = false;
   blocked_since_.reset();
-  starved_since_.reset();
+  starved_.reset();
 }
 
 void JobRounds::restore(std::vector<PartRound::Restored> parts, uint64_t branch, TimeNs now) {
@@ -64,7 +64,7 @@ void JobRounds::recover_store(Actions& actions) {
 void JobRounds::tell_store(Actions& actions) {
   if (!store_ || !store_->is_saving()) return;
   for (const PartRound& part : parts_) {
-    store_->acknowledged(part.layout().part, part.acknowledged_by_all(setup_.members.all()));
+    store_->acknowledged(part.layout().part, part.acknowledged_by_all(setup_.members.all()), part.stable());
   }
   store_->end_acknowledged(actions);
 }
@@ -82,10 +82,7 @@ void JobRounds::forget_stored() {
 void JobRounds::announce_retained(const PartRound& part, Actions& actions) {
   if (!store_) return;
   const uint64_t before = store_->needs_from(part.layout().part);
-  // Parts move together: the other ones' updates take as much beside payloads.
-  const uint64_t bodies =
-      part.all_retained().size() * part.all_retained().back().bytes_beside_payload() * parts_.size();
-  store_->on_retained(retained_account_.used_bytes() + bodies, memory_for_rounds() / kStoredShare, actions);
+  store_->on_retained(retained_account_.used_bytes(), memory_for_rounds() / kStoredShare, actions);
   if (store_->needs_from(part.layout().part) != before) forget_stored();
 }
 

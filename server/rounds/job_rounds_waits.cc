@@ -103,7 +103,7 @@ std::optional<Waiting> JobRounds::waiting() const {
   } else {
     wait_of_attempt(*oldest, waiting);
   }
-  if (starved_since_) {
+  if (starved_) {
     waiting.because += fmt::format(
         "; contributions are refused because the job's {} bytes are near a limit "
         "(--job-memory-bytes-max {}, --shard-memory-bytes-max {})",

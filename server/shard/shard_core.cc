@@ -46,7 +46,7 @@ class ShardCore::Gate : public MemoryGate {
                                job.used_bytes(), bytes, job.limit_bytes())};
     }
     const uint64_t share = limits.shard_memory_bytes_max / std::max<size_t>(1, core_.jobs_.size());
-    uint64_t spoken_for = job.used_bytes() + bytes;
+    uint64_t spoken_for = job.used_bytes() + bytes + core_.bytes_of_ending_stores();
     for (const auto& [number, other] : core_.jobs_) {
       if (&other->rounds().account() != &job) spoken_for += std::max(other->rounds().account().used_bytes(), share);
     }
@@ -388,12 +388,16 @@ void ShardCore::on_tick(TimeNs now, Actions& actions) {
       close_if_failed(job, actions);
     });
   }
+  retry_last_saves(now, actions);
 }
 
 TimeNs ShardCore::next_deadline() const {
   TimeNs first = next_poll_;
   for (const auto& [number, job] : jobs_) {
     if (const std::optional<TimeNs> at = job->deadline()) first = std::min(first, *at);
+  }
+  for (const auto& [number, store] : ending_stores_) {
+    if (const std::optional<TimeNs> at = store ? store->deadline() : std::nullopt) first = std::min(first, *at);
   }
   if (draining_until_) first = std::min(first, ending_until_ ? next_ending_ : *draining_until_);
   return first;

@@ -231,7 +231,11 @@ class ShardCore {
   void end_store(Job& job, Actions& actions);
   JobStore* ending_store(uint64_t job);
   void on_last_task_done(const StoreTask& task, Actions& actions);
-  void forget_ended_store(uint64_t job);
+  void forget_ended_store(uint64_t job, Actions& actions);
+  void give_up_save(uint64_t job, const JobStore& store, Actions& actions) const;
+  void retry_last_saves(TimeNs now, Actions& actions);
+  void give_up_last_saves(Actions& actions);
+  uint64_t bytes_of_ending_stores() const;
 
   // shard_core_refusals.cc: answers to Hellos that are not admitted
   void refuse_hello(const protocol::PeerId& from, const protocol::Header& header, const protocol::Hello& hello,

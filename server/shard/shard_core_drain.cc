@@ -48,9 +48,11 @@ void ShardCore::hold_or_release_lease(Actions& actions) {
         drain_ = answer;
         log(Severity::kWarning, fmt::format("shard {} keeps its number: {}", config_.shard, refusal), actions);
       }
-    } else if (lease_released_) {
+    } else if (ending_stores_.empty() && lease_released_) {
       return;
-    } else if (std::ranges::none_of(jobs_, [](const auto& entry) { return entry.second->recovering(); })) {
+    } else if (ending_stores_.empty() &&
+               std::ranges::none_of(jobs_, [](const auto& entry) { return entry.second->recovering(); })) {
+      // A process whose number is taken ends at once, and with it the last save of a job that is over.
       const Status released = table_.release_lease();
       if (!released) return table_failed(released.error(), actions);
       lease_released_ = true;

@@ -72,6 +72,7 @@ void ShardCore::close(Job& job, std::optional<protocol::Body> last_message, std:
     if (link && link->peer) sessions_.erase(*link->peer);
   }
   if (store == StoreEnd::kSave) end_store(job, actions);
+  if (const JobStore* left = job.rounds().store()) give_up_save(job.membership().job, *left, actions);
   actions.log.push_back(std::move(line));
   actions.metrics.push_back(std::move(event));
   actions.audit.push_back(std::move(audit));
@@ -131,6 +132,7 @@ void ShardCore::advance_shutdown(TimeNs now, Actions& actions) {
       if (lost.due(now)) log(Severity::kError, not_ended(lost.name, number), actions);
     }
   }
+  if (now >= *ending_until_) give_up_last_saves(actions);
   stopped_ = jobs_.empty() && ending_stores_.empty() && (!owes || now >= *ending_until_);
 }
 

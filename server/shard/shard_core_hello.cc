@@ -377,9 +377,11 @@ Result<Job*> ShardCore::admit_by_table(const protocol::PeerId& from, const proto
   // Refusals by this shard alone come before the table has a row for the job.
   protocol::JobLayout layout;
   for (const auto& [number, store] : ending_stores_) {
-    if (store && store->name() == hello.spec.name)
-      return fail(ErrorCode::kUnavailable,
-                  fmt::format("the store of the job '{}' that was is being saved", store->name()));
+    if (!store || store->name() != hello.spec.name) continue;
+    const std::string failure = store->status().last_failure;
+    return fail(ErrorCode::kUnavailable,
+                fmt::format("the store of the job '{}' that was is being saved{}{}", store->name(),
+                            failure.empty() ? "" : "; a try has failed: ", failure));
   }
   if (!named(hello.spec.name)) {
     const Status room = limit(jobs_.size() + 1, config_.limits.jobs_max, "jobs open", "--jobs-max");

@@ -34,11 +34,15 @@ Status ShardCore::judge_store(const protocol::JobSpec& spec, const protocol::Job
                             "(--job-memory-bytes-max, or the quota of the key that created the job)",
                             bytes, kStoreShare, job_bytes_max));
   }
-  if (bytes != 0 && memory_.used_bytes() + bytes > config_.limits.shard_memory_bytes_max) {
-    return fail(ErrorCode::kLimitExceeded,
+  const uint64_t bytes_max = config_.limits.shard_memory_bytes_max;
+  if (bytes != 0 && memory_.used_bytes() + bytes > bytes_max) {
+    const uint64_t ending = bytes_of_ending_stores();
+    const bool is_short = memory_.used_bytes() - ending + bytes <= bytes_max;
+    return fail(is_short ? ErrorCode::kUnavailable : ErrorCode::kLimitExceeded,
                 fmt::format("{} bytes of weights, optimizer state and history where jobs use {} of this shard's {} "
-                            "(--shard-memory-bytes-max)",
-                            bytes, memory_.used_bytes(), config_.limits.shard_memory_bytes_max));
+                            "(--shard-memory-bytes-max){}",
+                            bytes, memory_.used_bytes(), bytes_max,
+                            ending == 0 ? "" : fmt::format("; the last saves of ended jobs will free {}", ending)));
   }
   return {};
 }
@@ -81,16 +85,60 @@ JobStore* ShardCore::ending_store(uint64_t job) {
   return at == ending_stores_.end() ? nullptr : at->second.get();
 }
 
-void ShardCore::forget_ended_store(uint64_t job) {
+void ShardCore::forget_ended_store(uint64_t job, Actions& actions) {
   const auto at = ending_stores_.find(job);
-  if (at != ending_stores_.end() && (!at->second || at->second->over())) ending_stores_.erase(at);
+  if (at == ending_stores_.end() || (at->second && !at->second->over())) return;
+  if (at->second) give_up_save(job, *at->second, actions);
+  ending_stores_.erase(at);
+}
+
+/// Removes the file of a save that no later request will end.
+void ShardCore::give_up_save(uint64_t job, const JobStore& store, Actions& actions) const {
+  if (config_.saves.possible && (store.is_saving() || store.is_dropped()))
+    actions.store_requests.push_back({StoreRequest::What::kGiveUp, job, store.name(), {}});
+}
+
+/// Returns the bytes of the weights that only their last save frees.
+uint64_t ShardCore::bytes_of_ending_stores() const {
+  uint64_t bytes = 0;
+  for (const auto& [number, store] : ending_stores_) bytes += store ? store->bytes() : 0;
+  return bytes;
+}
+
+void ShardCore::retry_last_saves(TimeNs now, Actions& actions) {
+  for (auto at = ending_stores_.begin(); at != ending_stores_.end();) {
+    const uint64_t number = at->first;
+    JobStore* store = at++->second.get();  // forgetting erases it
+    catch_out_of_memory(std::nullopt, actions, [&] {
+      if (store) store->on_tick(now, actions);
+      forget_ended_store(number, actions);
+    });
+  }
+}
+
+/// Drops the stores whose last save has failed: a shutdown does not wait for their disk.
+void ShardCore::give_up_last_saves(Actions& actions) {
+  for (auto at = ending_stores_.begin(); at != ending_stores_.end();) {
+    const JobStore* store = at->second.get();
+    if (!store || store->is_saving() || !store->deadline()) {
+      ++at;
+      continue;
+    }
+    log(Severity::kError,
+        fmt::format("job '{}' ({}) is over, and its last save has failed: {}; the save before stays as it is",
+                    store->name(), at->first, store->status().last_failure),
+        actions);
+    at = ending_stores_.erase(at);
+  }
 }
 
 void ShardCore::on_last_task_done(const StoreTask& task, Actions& actions) {
   JobStore* store = ending_store(task.job());
   if (!store) return;  // the job has no store any more
-  catch_out_of_memory(std::nullopt, actions, [&] { store->on_task_done(task, nullptr, actions); });
-  forget_ended_store(task.job());
+  catch_out_of_memory(std::nullopt, actions, [&] {
+    store->on_task_done(task, nullptr, actions);
+    forget_ended_store(task.job(), actions);
+  });
 }
 
 void ShardCore::end_store(Job& job, Actions& actions) {
@@ -98,16 +146,18 @@ void ShardCore::end_store(Job& job, Actions& actions) {
   if (!store || !config_.saves.possible) return;
   const uint64_t number = job.membership().job;
   std::unique_ptr<JobStore>& left = ending_stores_[number];  // before the job loses it
-  store->end(actions);
+  store->end(memory_, actions);
   left = job.rounds().take_store();
-  forget_ended_store(number);
+  forget_ended_store(number, actions);
 }
 
 void ShardCore::on_store_written(uint64_t number, const Status& written, TimeNs now, Actions& actions) {
   note_time(now);
   if (JobStore* store = ending_store(number)) {
-    catch_out_of_memory(std::nullopt, actions, [&] { store->on_written(written, actions); });
-    forget_ended_store(number);
+    catch_out_of_memory(std::nullopt, actions, [&] {
+      store->on_written(written, actions);
+      forget_ended_store(number, actions);
+    });
     if (draining_until_) catch_out_of_memory(std::nullopt, actions, [&] { advance_shutdown(now, actions); });
     return;
   }

@@ -145,18 +145,18 @@ void JobStore::done(Part& part, const Operation& operation, const StoreTask& tas
 
 void JobStore::become_ready(Part& part, Actions& actions) {
   part.ready = true;
-  begin_waiting(part, actions);
-  if (!is_ready()) return;
   const bool by_worker = header_.spec.store.begin == protocol::StoreBegin::kWorker;
   const bool placed = by_worker && part.position.n == 0 && part.saved_n == UINT64_MAX;
-  if (!placed) return save_when_ready(actions);
-  // No worker places them again: a successor of this shard finds them in the save.
-  first_weights_unsaved_ = saves_.possible;
+  // Once the worker's Pull is answered, no worker places them again: a successor of this shard finds them in the save.
+  if (placed) first_weights_unsaved_ = saves_.possible;
+  begin_waiting(part, actions);
+  if (!is_ready()) return;
+  if (!first_weights_unsaved_) return save_when_ready(actions);
   save(actions);
 }
 
 void JobStore::begin_waiting(Part& part, Actions& actions) {
-  if (!part.ready) return;
+  if (!part.ready || first_weights_unsaved_) return;
   for (auto at = part.waiting.begin(); at != part.waiting.end();) {
     if (at->asked.at_least > part.position.n) {
       ++at;
@@ -294,7 +294,7 @@ std::vector<uint32_t> JobStore::waits_for(const Members& members) const {
 }
 
 std::string JobStore::waiting_because(const Members& members) const {
-  if (first_weights_unsaved_) return "its first weights are being saved";
+  if (first_weights_unsaved_ && is_ready()) return "its first weights are being saved";
   if (is_ready()) return "updates are still going into the weights";
   if (loading_) return "it reads its save";
   const std::vector<uint32_t> workers = waits_for(members);

@@ -102,22 +102,23 @@ class JobStore {
   /// members   empty once the job is over.
   void on_task_done(const StoreTask& task, const Members* members, Actions& actions);
   void on_tick(TimeNs now, Actions& actions);
+  /// Returns when on_tick() has to be called. After end(): only where the last save has failed.
   std::optional<TimeNs> deadline() const;
 
   // job_store_save.cc
   /// Saves the present weights, if they have changed; after the save that is under way, and once all weights are there.
   void save(Actions& actions);
   void on_written(const Status& written, Actions& actions);
-  /// Records that all members have acknowledged the steps of the part below n; while a save is under way, and before
-  /// on_written().
-  void acknowledged(uint32_t number, uint64_t n);
+  /// Records that all members have acknowledged the steps of the part below n. The updates of the steps below `stable`
+  /// are forgotten. Called while a save is under way, and before on_written().
+  void acknowledged(uint32_t number, uint64_t n, uint64_t stable);
   /// Ends a save that waits for acknowledgements, if they are there: from then on it counts.
   void end_acknowledged(Actions& actions);
   void on_loaded(Result<StoreFile> loaded, Actions& actions);
-  /// Ends the store with its job: nothing is charged to the job's account any more, and no worker is answered. Decided
-  /// steps are applied and saved.
-  /// REQUIRES: the job's last call.
-  void end(Actions& actions);
+  /// Ends the store with its job: no worker is answered, and `account` is charged from now on instead of the job's.
+  /// Decided steps are applied and saved. A failed save is tried again.
+  /// REQUIRES: the job's last call; `account` outlives the store.
+  void end(MemoryAccount& account, Actions& actions);
   /// Returns whether nothing is left to be done after end().
   bool over() const;
 
@@ -165,6 +166,7 @@ class JobStore {
     bool placing_failed = false;
     uint64_t saved_n = UINT64_MAX;  ///< of the last save that was written
     uint64_t acknowledged = 0;      ///< by all members, while a save is under way
+    uint64_t forgotten = 0;         ///< steps whose updates no process retains, as last reported
   };
   struct Saving {
     enum class Stage : uint8_t {
@@ -199,6 +201,10 @@ class JobStore {
   bool is_ready() const;
   bool is_idle() const;
   bool has_changed() const;
+  bool can_save() const;
+  static uint64_t begins_from(const Part& part) { return part.saved_n == UINT64_MAX ? 0 : part.saved_n; }
+  bool lacks_updates() const;
+  bool survives_restart() const;
   void copied(Part& part, const SharedBytes& record, Actions& actions);
   void request(StoreRequest::What what, SharedBytes bytes, Actions& actions);
   void go_on_saving(Actions& actions);
@@ -206,6 +212,7 @@ class JobStore {
   void advance_end(Actions& actions);
   void save_when_ready(Actions& actions);
   void save_failed(const Error& why, Actions& actions);
+  void end_first_save(Actions& actions);
   void count(Metric metric, std::string_view label, Actions& actions) const;
 
   protocol::Combine combine_;
@@ -219,10 +226,12 @@ class JobStore {
   std::optional<Saving> saving_;
   bool save_again_ = false;  ///< asked for while one was under way, or weights were not there
   TimeNs next_save_ = 0;
-  bool save_failed_ = false;            ///< the last one
-  std::optional<TimeNs> retry_at_;      ///< when it is tried again
-  bool retains_updates_ = true;         ///< updates since the last save are kept
-  bool first_weights_unsaved_ = false;  ///< those that a worker placed
+  bool save_failed_ = false;        ///< the last one
+  std::optional<TimeNs> retry_at_;  ///< when it is tried again
+  bool retains_updates_ = true;     ///< updates since the last save are kept
+  /// Weights that a worker placed are not saved yet, and no save of them has failed. Pulls and steps wait: the worker
+  /// places them again at a successor of this shard.
+  bool first_weights_unsaved_ = false;
   uint64_t saves_written_ = 0;
   uint64_t saves_failed_ = 0;
   std::string last_failure_;
@@ -233,7 +242,6 @@ class JobStore {
   std::optional<StoreFile> loaded_;  ///< for recover(); without parts: no save can be used
   std::string unusable_save_;        ///< why; empty: none was read
   bool ended_ = false;
-  bool last_save_asked_ = false;
   std::optional<Error> failure_;
 };
 

@@ -29,8 +29,10 @@ void JobStore::drop() {
     part.running.reset();
     part.ready = false;
     part.saved_n = UINT64_MAX;
+    part.forgotten = 0;
   }
-  saving_.reset();  // its next part may be of another log
+  first_weights_unsaved_ = false;  // become_ready() sets it again
+  saving_.reset();                 // its next part may be of another log
   stale_ = unanswered_;
 }
 
@@ -72,7 +74,7 @@ bool JobStore::continue_from_initial(Part& part, const Log& log, Actions& action
   part.placed = 0;
   part.arrays = std::make_shared<StoreArrays>();
   ask(part, {.work = StoreTask::Fill{part.dimension}}, actions);
-  if (placed) return true;  // whose place_weights() has not returned sends them again
+  if (placed) return true;  // the worker whose place_weights() has not returned sends them again
   for (uint64_t step = 0; step < log(part.part).decided(); ++step) {
     const PartRound::RetainedUpdate& kept = *log(part.part).retained(step);
     decided(kept.body, kept.payload, actions);

@@ -32,6 +32,11 @@ bool JobStore::is_idle() const {
   return std::ranges::all_of(parts_, [](const Part& part) { return part.queue.empty(); });
 }
 
+/// Returns whether all weights are there, and no save has them.
+bool JobStore::can_save() const {
+  return saves_.possible && !failure_ && !parts_.empty() && is_ready() && has_changed();
+}
+
 void JobStore::save(Actions& actions) {
   if (!saves_.possible || failure_) return;
   // Weights that are not all there are worth nothing.
@@ -40,7 +45,7 @@ void JobStore::save(Actions& actions) {
     return;
   }
   save_again_ = false;
-  if (parts_.empty() || !has_changed()) return;
+  if (!can_save()) return;
   const StoreRecord header = encode_store_header(header_);
   ByteBuffer bytes(store_file_magic().begin(), store_file_magic().end());
   bytes.insert(bytes.end(), header.bytes.begin(), header.bytes.end());
@@ -58,10 +63,11 @@ void JobStore::go_on_saving(Actions& actions) {
   end_acknowledged(actions);
 }
 
-void JobStore::acknowledged(uint32_t number, uint64_t n) {
+void JobStore::acknowledged(uint32_t number, uint64_t n, uint64_t stable) {
   Part* part = local(number);
   MILLRACE_CHECK(part != nullptr, number);
   part->acknowledged = n;
+  part->forgotten = stable;
 }
 
 void JobStore::end_acknowledged(Actions& actions) {
@@ -95,7 +101,7 @@ uint64_t JobStore::needs_from(uint32_t number) const {
   MILLRACE_CHECK(part != nullptr, number);
   if (dropped_) return 0;  // recover() may need all there is
   if (!saves_.possible || !retains_updates_ || ended_) return UINT64_MAX;
-  return part->saved_n == UINT64_MAX ? 0 : part->saved_n;
+  return begins_from(*part);
 }
 
 void JobStore::on_retained(uint64_t bytes, uint64_t bytes_max, Actions& actions) {
@@ -131,10 +137,24 @@ void JobStore::on_written(const Status& written, Actions& actions) {
   save_failed_ = false;
   retry_at_.reset();
   retains_updates_ = true;
-  first_weights_unsaved_ = false;
   saving_.reset();
+  // While it was written, updates after its position were forgotten. From now on they are retained: the next save is
+  // whole.
+  if (lacks_updates()) save_again_ = true;
+  end_first_save(actions);
   save_when_ready(actions);
   advance_end(actions);
+}
+
+/// Returns whether updates are forgotten that a successor of this shard would need after the save that it begins with.
+bool JobStore::lacks_updates() const {
+  return std::ranges::any_of(parts_, [](const Part& part) { return part.forgotten > begins_from(part); });
+}
+
+/// Answers the pulls that waited for the first weights to be saved. The save may have failed.
+void JobStore::end_first_save(Actions& actions) {
+  if (!std::exchange(first_weights_unsaved_, false)) return;
+  for (Part& part : parts_) begin_waiting(part, actions);
 }
 
 void JobStore::save_failed(const Error& why, Actions& actions) {
@@ -145,8 +165,8 @@ void JobStore::save_failed(const Error& why, Actions& actions) {
   ++saves_failed_;
   last_failure_ = why.message;
   save_failed_ = true;
-  first_weights_unsaved_ = false;
   saving_.reset();
+  end_first_save(actions);
   save_when_ready(actions);
   advance_end(actions);
 }
@@ -193,19 +213,19 @@ void JobStore::on_loaded(Result<StoreFile> loaded, Actions& actions) {
 void JobStore::on_tick(TimeNs now, Actions& actions) {
   if (save_failed_ && !retry_at_) retry_at_ = now + kRetryAfter;
   const bool again = retry_at_ && now >= *retry_at_;
-  const bool due = saves_.every != 0 && now >= next_save_;
+  const bool due = saves_.every != 0 && !ended_ && now >= next_save_;
   if (due) next_save_ = now + saves_.every;
   if (again) retry_at_.reset();
   if ((again || due) && !saving_) save(actions);  // the disk is slower than the interval: this one is left out
+  advance_end(actions);
 }
 
 std::optional<TimeNs> JobStore::deadline() const {
-  if (ended_) return std::nullopt;
-  if (saves_.every == 0) return retry_at_;
+  if (saves_.every == 0 || ended_) return retry_at_;
   return retry_at_ ? std::min(*retry_at_, next_save_) : next_save_;
 }
 
-void JobStore::end(Actions& actions) {
+void JobStore::end(MemoryAccount& account, Actions& actions) {
   ended_ = true;
   for (Part& part : parts_) {
     part.waiting.clear();
@@ -221,22 +241,33 @@ void JobStore::end(Actions& actions) {
     }
   }
   queued_bytes_.reset();
-  charge_ = {};
-  account_ = nullptr;
+  charge_ = MemoryCharge(account, charge_.bytes());
+  account_ = &account;
+  // The last save is tried at once, also where one has failed before.
+  save_failed_ = false;
+  retry_at_.reset();
   advance_end(actions);
 }
 
 void JobStore::advance_end(Actions& actions) {
   if (ended_) end_acknowledged(actions);
-  // The decided steps go into the last save.
-  if (!ended_ || last_save_asked_ || saving_ || failure_ || !is_idle()) return;
-  last_save_asked_ = true;
+  // The decided steps go into the last save. One that has failed is tried again by on_tick().
+  if (!ended_ || saving_ || save_failed_ || !is_idle() || !can_save()) return;
   save(actions);
 }
 
 bool JobStore::over() const {
   if (!ended_) return false;
-  return failure_.has_value() || (last_save_asked_ && !saving_ && is_idle());
+  return failure_.has_value() || (!saving_ && is_idle() && !can_save());
+}
+
+/// Returns whether a successor of this shard finds the weights: by the last save, or the beginning, and by the updates
+/// that are retained since. Until placed weights are saved, their worker places them again.
+bool JobStore::survives_restart() const {
+  if (!saves_.possible || !retains_updates_ || dropped_ || lacks_updates()) return false;
+  const bool placed = header_.spec.store.begin == protocol::StoreBegin::kWorker;
+  if (!placed || first_weights_unsaved_ || !is_ready()) return true;
+  return std::ranges::none_of(parts_, [](const Part& part) { return part.saved_n == UINT64_MAX; });
 }
 
 StoreStatus JobStore::status() const {
@@ -252,7 +283,7 @@ StoreStatus JobStore::status() const {
   status.saves_written = saves_written_;
   status.saves_failed = saves_failed_;
   status.last_failure = last_failure_;
-  status.survives_restart = saves_.possible && retains_updates_ && !dropped_;
+  status.survives_restart = survives_restart();
   if (saves_written_ != 0) {
     status.saved_steps = UINT64_MAX;
     for (const Part& part : parts_) status.saved_steps = std::min(status.saved_steps, part.saved_n);

@@ -7,18 +7,17 @@
 namespace millrace::server {
 namespace {
 
-/// Another shard's write lock makes single calls fail: failures count once they have lasted this long.
 constexpr int64_t kTableFailsForMs = 1'000;
 /// The shard calls the table several times a second. Without a failure for this long the table answers again.
 constexpr int64_t kTableAnswersForMs = 3'000;
+
+}  // namespace
 
 bool reaches_table(const StatusReport& report) {
   if (!report.table_failures) return true;
   const TableFailuresStatus& failures = *report.table_failures;
   return failures.first_ms - failures.last_ms < kTableFailsForMs || failures.last_ms >= kTableAnswersForMs;
 }
-
-}  // namespace
 
 std::optional<std::string> unready_reason(const StatusReport& report) {
   if (report.shutting_down) return "shutting down";

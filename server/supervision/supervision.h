@@ -16,6 +16,10 @@ namespace millrace::server {
 /// it is not shutting down, it reaches the membership table, and none of its jobs is in recovery.
 std::optional<std::string> unready_reason(const StatusReport& report);
 
+/// Returns whether the shard's calls to the membership table succeed. Another shard's write lock makes single calls
+/// fail: failures count once they have lasted a second.
+bool reaches_table(const StatusReport& report);
+
 /// Tells supervisors how the shard does: the service manager by datagrams, probes by the answer of /readyz.
 ///
 /// Order    as_spare() if at all, serving(), then update() and keep_alive() in each pass, draining().

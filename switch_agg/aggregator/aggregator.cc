@@ -8,6 +8,7 @@
 #include "switch_agg/aggregator/combine_job.h"
 #include "switch_agg/aggregator/outbox.h"
 #include "switch_agg/aggregator/reduce_job.h"
+#include "switch_agg/slot/kept_result.h"
 #include "switch_agg/slot/slot.h"
 
 namespace millrace::switch_agg {
@@ -19,7 +20,7 @@ using Event = AggregatorEvent;
 
 namespace {
 
-constexpr uint32_t kPacketBytesMin = 1200;  ///< a WELCOME of kSlotsMax slots fits
+static_assert(kAggregatorPacketBytesMin >= kFragmentBytesMin);
 
 Event event_of(DatagramFault fault) {
   switch (fault) {
@@ -41,6 +42,10 @@ Status validate(const SwitchJob& job, const AggregatorOptions& options) {
     return refuse("window indices must be a multiple of 64, at most " + std::to_string(options.window_indices_max));
   }
   if (job.slots == 0 || job.slots > protocol::kSlotsMax) return refuse("give 1 to 128 slots");
+  if (job.packet_bytes != 0 &&
+      (job.packet_bytes < kAggregatorPacketBytesMin || job.packet_bytes > options.packet_bytes_max)) {
+    return refuse("packets have 1200 bytes to --packet-bytes-max, " + std::to_string(options.packet_bytes_max));
+  }
   if (job.lanes != 1) return refuse("each of its lanes is a job of its own here (split_by_lanes())");
   // Every worker counts a result's entries as applied: its indices and values must be the sum's own.
   const WindowIndexCodec index = job.result_codecs.index;
@@ -105,8 +110,9 @@ struct Aggregator::State {
 };
 
 Aggregator::Aggregator(const AggregatorOptions& options, uint64_t incarnation_seed) {
-  MILLRACE_CHECK(options.packet_bytes_max >= kPacketBytesMin && options.packet_bytes_max <= protocol::kDatagramBytesMax,
-                 options.packet_bytes_max);
+  MILLRACE_CHECK(
+      options.packet_bytes_max >= kAggregatorPacketBytesMin && options.packet_bytes_max <= protocol::kDatagramBytesMax,
+      options.packet_bytes_max);
   MILLRACE_CHECK(options.window_indices_max % 64 == 0 && options.window_indices_max <= protocol::kWindowIndicesMax,
                  options.window_indices_max);
   MILLRACE_CHECK(options.slots_max <= UINT16_MAX, options.slots_max);

@@ -34,11 +34,15 @@ struct SwitchJob {
   Role role = Role::kReduce;
   uint32_t workers = 0;  ///< of the whole job, not of the rack: the headroom of sums, |q| <= (2^31 - 1) / workers
   uint32_t window_indices = 0;  ///< a multiple of 64, <= options.window_indices_max.
-  /// Reserved for the job, <= kSlotsMax. The switch refuses the job where fewer slots are left.
+  /// Reserved for the job, <= kSlotsMax. The switch refuses the job where fewer slots are left. Role reduce: the job
+  /// may use fewer (S6.3.3).
   uint32_t slots = 0;
   /// Exact ones only: kRaw, kGap or kBitmap; kFixed32 (16 bits where a result's values fit).
   protocol::WindowCodecs result_codecs{.index = protocol::WindowIndexCodec::kGap,
                                        .value = protocol::WindowValueCodec::kFixed32};
+  /// Longest datagram of the job, at least 1200: `switch_packet_bytes` of its workers. 0: 1472, or
+  /// options.packet_bytes_max where that is less.
+  uint32_t packet_bytes = 0;
   uint64_t reselect_k = 0;  ///< entries of a step's update (kCombine: of the rack's sums); 0: the whole sum.
   /// Silence of all its workers for this time frees its slots (a new incarnation).
   TimeNs lease_ns = 10 * kNsPerS;
@@ -48,12 +52,16 @@ struct SwitchJob {
   std::vector<uint64_t> racks{};  ///< kReduce, where racks add up in front of it: workers of each, disjoint; at most 64
 };
 
+/// The least packet_bytes and packet_bytes_max: a WELCOME of kSlotsMax slots fits.
+inline constexpr uint32_t kAggregatorPacketBytesMin = 1200;
+
 struct AggregatorOptions {
   uint32_t jobs_max = 64;
   uint32_t slots_max = 512;  ///< of all jobs together
-  /// A multiple of 64; memory: slots_max x (4 B + 2 bit) x this.
+  /// A multiple of 64; memory: slots_max x (5.5 B + 2 bit) x this.
   uint32_t window_indices_max = protocol::kWindowIndicesMax;
-  uint32_t packet_bytes_max = 1472;  ///< UDP payload of the path's MTU, at least 1200.
+  /// Of all jobs: at least 1200. Memory is of this size, results of the job's.
+  uint32_t packet_bytes_max = 1472;
   /// Retained results: one per worker and slot in this time.
   TimeNs answer_gap_ns = kNsPerMs;
 };

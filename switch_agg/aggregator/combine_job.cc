@@ -26,7 +26,8 @@ CombineJob::CombineJob(const SwitchJob& job, const AggregatorOptions& options, S
       link_({.job = job.job,
              .key = job.key,
              .worker = static_cast<uint16_t>(protocol::kRackWorkers + job.rack_number),
-             .nonce_seed = nonce_seed}),
+             .nonce_seed = nonce_seed,
+             .packet_bytes = job_.packet_bytes}),
       reselection_(job.reselect_k),
       cells_(job.slots) {
   link_.aim(job.shard);
@@ -100,7 +101,7 @@ void CombineJob::hello(const Datagram& datagram, const protocol::Endpoint& from,
 void CombineJob::welcome(uint16_t worker, const Outbox& out) {
   protocol::WelcomeTerms said{
       .slots = static_cast<uint32_t>(slots_.size()), .window_indices = job_.window_indices, .turns = {}};
-  send_welcome(worker, said, out);
+  send_welcome(worker, epoch_, said, out);
 }
 
 void CombineJob::ask_shard(const Outbox& out) {

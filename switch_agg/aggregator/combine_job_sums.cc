@@ -159,7 +159,7 @@ void CombineJob::forward(const Datagram& datagram, const Outbox& out) {
   header.flags &= static_cast<uint8_t>(~flag::kFlush);
   const uint64_t bit = uint64_t{1} << header.worker;
   // Its worker was not asked to leave room for the extension; its packets past the rack arrive.
-  if (datagram.signed_bytes.size() + kDatagramMacBytes + kPartialTermsBytes > options_->packet_bytes_max) {
+  if (datagram.signed_bytes.size() + kDatagramMacBytes + kPartialTermsBytes > job_.packet_bytes) {
     return out.count(Event::kNoRoom);
   }
   out.count(Event::kForwarded);
@@ -218,7 +218,7 @@ bool CombineJob::encode_group(uint16_t number, std::span<const uint16_t> indices
   header.extension_words = kPartialTermsBytes / 8;
   if (indices.empty()) flags |= flag::kEmpty;
   const std::array<uint8_t, kPartialTermsBytes> extension{};
-  const size_t room = options_->packet_bytes_max - kDatagramHeaderBytes - kPartialTermsBytes - kDatagramMacBytes;
+  const size_t room = job_.packet_bytes - kDatagramHeaderBytes - kPartialTermsBytes - kDatagramMacBytes;
   const std::span<uint8_t> payload = std::span(scratch_->packet).first(room);
   uint64_t hash = hash64(ByteSpan(), incarnation() ^ slot.cur << 8 ^ number);
   size_t at = 0;

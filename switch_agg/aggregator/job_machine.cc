@@ -1,5 +1,6 @@
 #include "switch_agg/aggregator/job_machine.h"
 
+#include <algorithm>
 #include <bit>
 #include <limits>
 
@@ -21,6 +22,13 @@ namespace {
 
 /// Header, code, epoch, incarnation, nonce, MAC.
 constexpr size_t kNoticeBytes = kDatagramHeaderBytes + 32 + kDatagramMacBytes;
+/// UDP payload in an MTU of 1500, which every path carries.
+constexpr uint32_t kDefaultPacketBytes = 1472;
+
+SwitchJob with_packet_bytes(SwitchJob job, const AggregatorOptions& options) {
+  if (job.packet_bytes == 0) job.packet_bytes = std::min(kDefaultPacketBytes, options.packet_bytes_max);
+  return job;
+}
 
 }  // namespace
 
@@ -33,7 +41,7 @@ Scratch::Scratch(uint32_t window_indices_max, uint32_t packet_bytes_max)
       packet(packet_bytes_max) {}
 
 JobMachine::JobMachine(const SwitchJob& job, const AggregatorOptions& options, SlotPool& pool, Scratch& scratch)
-    : job_(job),
+    : job_(with_packet_bytes(job, options)),
       options_(&options),
       pool_(&pool),
       scratch_(&scratch),
@@ -44,7 +52,10 @@ JobMachine::JobMachine(const SwitchJob& job, const AggregatorOptions& options, S
 
 JobMachine::~JobMachine() { free_slots(); }
 
-bool JobMachine::reserve_slots() { return has_slots() || pool_->reserve(job_.slots, job_.window_indices, slots_); }
+bool JobMachine::reserve_slots() {
+  const SlotShape shape{.window_indices = job_.window_indices, .packet_bytes = job_.packet_bytes};
+  return has_slots() || pool_->reserve(job_.slots, shape, slots_);
+}
 
 void JobMachine::free_slots() { pool_->give_back(slots_); }
 
@@ -215,10 +226,11 @@ void JobMachine::back_off(const Datagram& datagram, const protocol::HelloTerms& 
   notice_stranger(datagram, why, hello.worker_nonce, from, out);
 }
 
-void JobMachine::send_welcome(uint16_t worker, const protocol::WelcomeTerms& said, const Outbox& out) {
+void JobMachine::send_welcome(uint16_t worker, uint32_t epoch, const protocol::WelcomeTerms& said, const Outbox& out) {
   const std::span<uint8_t> room = out.room(kDatagramHeaderBytes + 8 + size_t{8} * said.slots + kDatagramMacBytes);
   if (room.empty()) return;
   DatagramHeader header = header_of(DatagramType::kWelcome);
+  header.epoch = epoch;
   header.extension_words = static_cast<uint8_t>(put_welcome(said, room.subspan(kDatagramHeaderBytes)) / 8);
   out.send(sessions_.seal_to_worker(worker, header, room), sessions_.endpoint(worker));
 }

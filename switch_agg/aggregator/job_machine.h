@@ -100,7 +100,8 @@ class JobMachine {
   void say_notice(uint16_t worker, const protocol::Notice& said, const Outbox& out);
   void notice_stranger(const protocol::Datagram& datagram, protocol::NoticeCode code, const protocol::Nonce& nonce,
                        const protocol::Endpoint& from, const Outbox& out);
-  void send_welcome(uint16_t worker, const protocol::WelcomeTerms& said, const Outbox& out);
+  /// epoch  of the HELLO that it answers: its sender takes no WELCOME of another one.
+  void send_welcome(uint16_t worker, uint32_t epoch, const protocol::WelcomeTerms& said, const Outbox& out);
   protocol::DatagramHeader header_of(protocol::DatagramType type) const;
   /// Decodes into the scratch's entries, to which `entries` points then.
   bool decode(const protocol::DatagramHeader& header, ByteSpan payload, protocol::WindowEntries& entries,

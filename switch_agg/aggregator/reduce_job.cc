@@ -23,12 +23,15 @@ void ReduceJob::forget() {
   fetches_left_ = 0;
   contributed_ = 0;
   open_turns_ = 0;
+  epoch_slots_ = 0;
   ended_.reset();
   if (groups_) groups_->clear();
 }
 
 /// Says that no worker has more to send, and none asks for its closing turn's result any more.
-bool ReduceJob::has_ended(TimeNs now) const { return has_slots() && ended_.count() == slots_.size() && is_quiet(now); }
+bool ReduceJob::has_ended(TimeNs now) const {
+  return epoch_slots_ != 0 && ended_.count() == epoch_slots_ && is_quiet(now);
+}
 
 void ReduceJob::receive(const Datagram& datagram, const protocol::Endpoint& from, const Outbox& out) {
   const DatagramHeader& header = datagram.header;

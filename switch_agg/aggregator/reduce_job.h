@@ -32,6 +32,7 @@ class ReduceJob : public JobMachine {
 
   // S6.
   void hello(const protocol::Datagram& datagram, const protocol::Endpoint& from, const Outbox& out);
+  bool has_the_shape(const protocol::Datagram& datagram, const protocol::HelloTerms& hello, const Outbox& out);
   void rack_hello(const protocol::Datagram& datagram, const protocol::Endpoint& from, const Outbox& out);
   void begin_collecting(uint32_t epoch, const protocol::HelloTerms& hello);
   void collect(uint16_t worker, const protocol::HelloTerms& hello, const Outbox& out);
@@ -72,7 +73,8 @@ class ReduceJob : public JobMachine {
     uint64_t at_most = 0;  ///< workers, a bit each: they have the result of turn most - 1
   };
   std::array<Position, protocol::kSlotsMax> positions_{};
-  uint32_t open_turns_ = 0;  ///< of all slots
+  uint32_t epoch_slots_ = 0;  ///< slots of the epoch's job: at most as many as are reserved; 0: no epoch yet
+  uint32_t open_turns_ = 0;   ///< of all slots
   uint32_t fetches_left_ = 0;
   uint32_t fetch_tries_ = 0;
   TimeNs fetch_after_ = 0;

@@ -19,8 +19,8 @@ void ReduceJob::contribution(const Datagram& datagram, const Outbox& out) {
     out.count(Event::kNotOpen);
     return notice(header.worker, NoticeCode::kSayHello, out);
   }
-  if ((live_ >> header.worker & 1) == 0 || header.slot >= slots_.size()) return out.count(Event::kStranger);
-  if (header.extension_words != 0 || !is_unit_well_formed(header, job_.slots)) return out.count(Event::kBadFields);
+  if ((live_ >> header.worker & 1) == 0 || header.slot >= epoch_slots_) return out.count(Event::kStranger);
+  if (header.extension_words != 0 || !is_unit_well_formed(header, epoch_slots_)) return out.count(Event::kBadFields);
   contributed_ |= uint64_t{1} << header.worker;
   unit(datagram, out);
 }

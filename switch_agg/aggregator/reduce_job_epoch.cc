@@ -27,13 +27,12 @@ constexpr uint32_t kFetchTries = 4;
 
 uint64_t bit_of(uint16_t worker) { return uint64_t{1} << worker; }
 
-/// Says whether the HELLO is possible for the job.
-bool can_be(const HelloTerms& hello, uint16_t worker, const SwitchJob& job) {
+/// Says whether a worker that keeps the rules can send the HELLO.
+bool can_be(const HelloTerms& hello, uint16_t worker) {
   const auto positions = std::span(hello.positions).first(std::min<size_t>(hello.slots, hello.positions.size()));
-  return hello.slots == job.slots && (hello.live & bit_of(worker)) != 0 &&
-         std::popcount(hello.live) <= static_cast<int>(job.workers) && std::ranges::all_of(positions, [](uint64_t at) {
-           return at >= 1 && at < std::numeric_limits<uint64_t>::max() / 2;
-         });
+  return !positions.empty() && (hello.live & bit_of(worker)) != 0 && std::ranges::all_of(positions, [](uint64_t at) {
+    return at >= 1 && at < std::numeric_limits<uint64_t>::max() / 2;
+  });
 }
 
 /// The lowest bit of `mask` above `after`, else the lowest of all. REQUIRES: mask != 0.
@@ -52,7 +51,7 @@ bool ReduceJob::fits(const DatagramHeader& header, const HelloTerms& hello) cons
   if (phase_ == Phase::kClosed || header.epoch > epoch_) return true;
   if (header.epoch < epoch_ || hello.membership_hash != membership_hash_ || hello.live != live_) return false;
   if (phase_ == Phase::kCollecting || sessions_.is_session(header.worker, hello.worker_nonce)) return true;
-  if ((contributed_ & bit_of(header.worker)) != 0 || hello.slots != slots_.size()) return false;
+  if ((contributed_ & bit_of(header.worker)) != 0 || hello.slots != epoch_slots_) return false;
   for (uint32_t number = 0; number < hello.slots; ++number) {
     const uint64_t at = hello.positions[number];
     if (at != positions_[number].most && at + 1 != positions_[number].most) return false;
@@ -65,7 +64,8 @@ void ReduceJob::hello(const Datagram& datagram, const protocol::Endpoint& from, 
   const auto hello = admit_hello(datagram, from, out);
   if (!hello) return;
   const uint32_t epoch = datagram.header.epoch;
-  if (!can_be(*hello, worker, job_)) return out.count(Event::kHelloRefused);
+  if (!can_be(*hello, worker)) return out.count(Event::kHelloRefused);
+  if (!has_the_shape(datagram, *hello, out)) return;
   if (!reserve_slots()) {
     out.count(Event::kNoSlots);
     return notice(worker, NoticeCode::kNoSlots, out);
@@ -80,13 +80,30 @@ void ReduceJob::hello(const Datagram& datagram, const protocol::Endpoint& from, 
   if (phase_ == Phase::kFetching && out.now() >= fetch_after_) fetch(out);
 }
 
+/// Says whether the HELLO is of a job that this one can be (S6.3.3). Otherwise its sender gets the reason, and leaves
+/// the path: no retransmission cures it.
+bool ReduceJob::has_the_shape(const Datagram& datagram, const HelloTerms& hello, const Outbox& out) {
+  const DatagramHeader& header = datagram.header;
+  const bool is_new = phase_ == Phase::kClosed || header.epoch > epoch_;
+  if (std::popcount(hello.live) > static_cast<int>(job_.workers)) {
+    out.count(Event::kHelloRefused);
+    notice(header.worker, NoticeCode::kNoSlots, out);
+    return false;
+  }
+  if (is_new ? hello.slots <= job_.slots : hello.slots == epoch_slots_) return true;
+  out.count(Event::kHelloRefused);
+  const uint32_t slots = is_new ? job_.slots : epoch_slots_;
+  send_welcome(header.worker, header.epoch, {.slots = slots, .window_indices = job_.window_indices, .turns = {}}, out);
+  return false;
+}
+
 /// A rack's session begins. It has no positions, and what epoch it is in is its workers' to say.
 void ReduceJob::rack_hello(const Datagram& datagram, const protocol::Endpoint& from, const Outbox& out) {
   const auto hello = admit_hello(datagram, from, out);
   if (!hello) return;
   if (hello->slots != 0) return out.count(Event::kHelloRefused);
   out.count(Event::kHello);
-  send_welcome(datagram.header.worker, {.slots = 0, .window_indices = job_.window_indices, .turns = {}}, out);
+  send_welcome(datagram.header.worker, epoch_, {.slots = 0, .window_indices = job_.window_indices, .turns = {}}, out);
 }
 
 void ReduceJob::begin_collecting(uint32_t epoch, const HelloTerms& hello) {
@@ -94,6 +111,9 @@ void ReduceJob::begin_collecting(uint32_t epoch, const HelloTerms& hello) {
   for (uint32_t number = 0; number < slots_.size(); ++number) slot(number).set_closed(slot(number).cur);
   if (groups_) groups_->clear();
   open_turns_ = 0;
+  // Slots that no later turn closes must not count as ended.
+  if (epoch_slots_ != hello.slots) ended_.reset();
+  epoch_slots_ = hello.slots;
   phase_ = Phase::kCollecting;
   epoch_ = epoch;
   live_ = hello.live;
@@ -119,7 +139,7 @@ void ReduceJob::collect(uint16_t worker, const HelloTerms& hello, const Outbox& 
 }
 
 void ReduceJob::all_collected(const Outbox& out) {
-  const auto positions = std::span(positions_).first(slots_.size());
+  const auto positions = std::span(positions_).first(epoch_slots_);
   const bool apart = std::ranges::any_of(positions, [](const Position& at) { return at.most - at.least > 1; });
   if (apart) {
     // One retained result cannot repair it, so a worker has a bug. Nothing opens; all workers get a notice, and HELLOs
@@ -134,7 +154,7 @@ void ReduceJob::all_collected(const Outbox& out) {
   // Nothing was before, so no step was counted that these workers know of.
   if (std::ranges::all_of(positions, [](const Position& at) { return at.most == 1; })) reselection_.reset();
   fetches_left_ = 0;
-  for (uint32_t number = 0; number < slots_.size(); ++number) {
+  for (uint32_t number = 0; number < epoch_slots_; ++number) {
     const Position& position = positions_[number];
     slot(number).set_closed(position.most - 1);
     fetched_from_[number] = kNobody;
@@ -152,7 +172,7 @@ void ReduceJob::all_collected(const Outbox& out) {
 void ReduceJob::fetch(const Outbox& out) {
   fetch_after_ = out.now() + kFetchGaps * options_->answer_gap_ns;
   const bool ask_another = ++fetch_tries_ % kFetchTries == 0;
-  for (uint32_t number = 0; number < slots_.size(); ++number) {
+  for (uint32_t number = 0; number < epoch_slots_; ++number) {
     if (fetched_from_[number] == kNobody) continue;
     if (ask_another) {
       // Fragments of the other upload are discarded: fragments of two uploads are never mixed.
@@ -175,7 +195,7 @@ void ReduceJob::on_kept(const Datagram& datagram, const Outbox& out) {
     out.count(Event::kOldEpoch);
     return notice(header.worker, NoticeCode::kOldEpoch, out);
   }
-  const bool asked = header.epoch == epoch_ && phase_ == Phase::kFetching && header.slot < slots_.size() &&
+  const bool asked = header.epoch == epoch_ && phase_ == Phase::kFetching && header.slot < epoch_slots_ &&
                      fetched_from_[header.slot] == header.worker && header.turn == slot(header.slot).cur;
   if (!asked) return out.count(Event::kKeptUnasked);
   const bool is_void = (header.flags & flag::kVoid) != 0;
@@ -211,11 +231,11 @@ SwitchWaiting ReduceJob::waiting() const {
     waiting.workers = live_ & ~greeted_;
   } else if (phase_ == Phase::kFetching) {
     waiting.what = SwitchWait::kKeptResults;
-    for (const uint8_t worker : std::span(fetched_from_).first(slots_.size()))
+    for (const uint8_t worker : std::span(fetched_from_).first(epoch_slots_))
       waiting.workers |= worker == kNobody ? 0 : bit_of(worker);
   } else if (phase_ == Phase::kOpen && open_turns_ != 0) {
     waiting.what = SwitchWait::kContributions;
-    for (uint32_t number = 0; number < slots_.size(); ++number)
+    for (uint32_t number = 0; number < epoch_slots_; ++number)
       waiting.workers |= slot(number).open ? live_ & ~slot(number).whole : 0;
   }
   return waiting;
@@ -226,17 +246,16 @@ void ReduceJob::open(const Outbox& out) {
   out.count(Event::kOpened);
   for (uint64_t left = live_; left != 0; left &= left - 1) welcome(static_cast<uint16_t>(std::countr_zero(left)), out);
   // A laggard needs it (S6.4); the others drop it.
-  for (uint32_t number = 0; number < slots_.size(); ++number) {
+  for (uint32_t number = 0; number < epoch_slots_; ++number) {
     KeptResult& result = slot(number).kept_of(slot(number).cur);
     if (result.fragments() != 0) send_to_all(result, out);
   }
 }
 
 void ReduceJob::welcome(uint16_t worker, const Outbox& out) {
-  protocol::WelcomeTerms said{
-      .slots = static_cast<uint32_t>(slots_.size()), .window_indices = job_.window_indices, .turns = {}};
-  for (uint32_t number = 0; number < slots_.size(); ++number) said.turns[number] = positions_[number].most - 1;
-  send_welcome(worker, said, out);
+  protocol::WelcomeTerms said{.slots = epoch_slots_, .window_indices = job_.window_indices, .turns = {}};
+  for (uint32_t number = 0; number < epoch_slots_; ++number) said.turns[number] = positions_[number].most - 1;
+  send_welcome(worker, epoch_, said, out);
 }
 
 }  // namespace millrace::switch_agg

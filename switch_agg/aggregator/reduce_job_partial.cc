@@ -37,14 +37,14 @@ void ReduceJob::partial(const Datagram& datagram, const Outbox& out) {
   const auto terms = protocol::read_partial_terms(datagram.extension);
   if (!terms) return out.count(Event::kBadFields);
   const uint64_t workers = job_.racks[rack] & live_;
-  if (terms->have == 0 || (terms->have & ~workers) != 0 || header.slot >= slots_.size()) {
+  if (terms->have == 0 || (terms->have & ~workers) != 0 || header.slot >= epoch_slots_) {
     return out.count(Event::kStranger);
   }
   if (terms->hash != 0) {
-    if (terms->have != workers || !is_part_well_formed(header, job_.slots)) return out.count(Event::kBadFields);
+    if (terms->have != workers || !is_part_well_formed(header, epoch_slots_)) return out.count(Event::kBadFields);
     return group_part(rack, datagram, *terms, out);
   }
-  if (!is_unit(header, *terms) || !is_unit_well_formed(header, job_.slots)) return out.count(Event::kBadFields);
+  if (!is_unit(header, *terms) || !is_unit_well_formed(header, epoch_slots_)) return out.count(Event::kBadFields);
   Datagram alone = datagram;
   alone.header.worker = static_cast<uint16_t>(std::countr_zero(terms->have));
   unit(alone, out);

@@ -30,10 +30,22 @@ using protocol::WindowIndexCodec;
 constexpr size_t kNameBytesMax = 200;
 constexpr uint64_t kLeaseSecondsMax = 86'400;
 
-constexpr std::array<std::string_view, 15> kFields = {
-    "name",           "job",   "key_file", "role",        "workers",
-    "window_indices", "slots", "lanes",    "reselect_k",  "result_index_codec",
-    "lease_seconds",  "shard", "rack",     "rack_number", "racks"};
+constexpr std::array<std::string_view, 16> kFields = {"name",
+                                                      "job",
+                                                      "key_file",
+                                                      "role",
+                                                      "workers",
+                                                      "window_indices",
+                                                      "slots",
+                                                      "lanes",
+                                                      "packet_bytes",
+                                                      "reselect_k",
+                                                      "result_index_codec",
+                                                      "lease_seconds",
+                                                      "shard",
+                                                      "rack",
+                                                      "rack_number",
+                                                      "racks"};
 constexpr std::array<std::pair<std::string_view, Role>, 2> kRoles = {
     {{"reduce", Role::kReduce}, {"combine", Role::kCombine}}};
 constexpr std::array<std::pair<std::string_view, WindowIndexCodec>, 3> kIndexCodecs = {
@@ -184,6 +196,8 @@ Result<SwitchJob> read_job(const Json& object, size_t number, const std::string&
   if (job.slots % job.lanes != 0) reader.refuse("\"slots\" must be a multiple of \"lanes\": each has as many");
   if (job.job > kU32 - (job.lanes - 1))
     reader.refuse("needs a number for each of its \"lanes\", and they end at 2^32 - 1");
+  job.packet_bytes =
+      static_cast<uint32_t>(reader.number("packet_bytes", kAggregatorPacketBytesMin, protocol::kDatagramBytesMax, 0));
   job.reselect_k = reader.number("reselect_k", 0, std::numeric_limits<int64_t>::max(), 0);
   if (job.reselect_k != 0 && job.reselect_k < job.lanes)
     reader.refuse("\"reselect_k\" must be 0 or at least \"lanes\", which share it");

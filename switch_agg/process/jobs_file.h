@@ -16,6 +16,7 @@ namespace millrace::switch_agg {
 ///
 /// Optional fields:
 /// - "lanes": lcores that share its windows, each with a job number, from "job" on
+/// - "packet_bytes": longest datagram of the job (1472), as at its workers
 /// - "reselect_k", "result_index_codec" (raw, gap, bitmap), "lease_seconds"
 /// - with "role": "combine": "shard": "192.0.2.9:7600", the workers "rack": [0, 1, 2, 3], and "rack_number" (0), its
 ///   index in the shard's list

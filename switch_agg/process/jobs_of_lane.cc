@@ -12,8 +12,8 @@ namespace {
 bool same(const SwitchJob& a, const SwitchJob& b) {
   const auto fields = [](const SwitchJob& job) {
     return std::tie(job.job, job.lanes, job.name, job.key, job.role, job.workers, job.window_indices, job.slots,
-                    job.result_codecs.index, job.result_codecs.value, job.reselect_k, job.lease_ns, job.rack,
-                    job.rack_number, job.racks);
+                    job.result_codecs.index, job.result_codecs.value, job.packet_bytes, job.reselect_k, job.lease_ns,
+                    job.rack, job.rack_number, job.racks);
   };
   return fields(a) == fields(b) && a.shard == b.shard;
 }

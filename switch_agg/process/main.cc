@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <atomic>
 #include <csignal>
 #include <nlohmann/json.hpp>
 
@@ -13,10 +14,15 @@ namespace {
 
 using millrace::switch_agg::kSwitchProgram;
 
-millrace::switch_agg::SwitchProcess* running = nullptr;  // for the signal handlers; set once before signals are taken
+// For the signal handlers.
+std::atomic<millrace::switch_agg::SwitchProcess*> running = nullptr;
 
-void on_stop(int) { running->request_stop(); }
-void on_reload(int) { running->request_reload(); }
+void on_stop(int) {
+  if (millrace::switch_agg::SwitchProcess* process = running.load()) process->request_stop();
+}
+void on_reload(int) {
+  if (millrace::switch_agg::SwitchProcess* process = running.load()) process->request_reload();
+}
 
 std::string start_line(const millrace::switch_agg::RunOptions& options,
                        const millrace::switch_agg::SwitchProcess& process) {
@@ -44,10 +50,12 @@ int run(const millrace::switch_agg::RunOptions& options) {
     return options.json ? kSwitchProgram.report_failed_start_as_json(process.error())
                         : kSwitchProgram.report_error(process.error());
   }
-  running = process->get();
+  running.store(process->get());
   millrace::monitoring::take_server_signals(on_stop, SIGHUP, on_reload);
   kSwitchProgram.print_line(start_line(options, **process));
   (*process)->run(*manager);
+  // A signal from here on has no process to reach, and does not end this one in its last moments.
+  running.store(nullptr);
   return 0;
 }
 

@@ -80,7 +80,7 @@ void add_limits(CLI::App& run, RunOptions& options) {
       ->check(in_range(1u, 65'536u))
       ->capture_default_str();
   run.add_option("--window-indices-max", options.limits.window_indices_max,
-                 "Indices of a window; a slot takes 4.25 bytes for each")
+                 "Indices of a window; a slot takes 5.75 bytes for each")
       ->check(in_range(64u, protocol::kWindowIndicesMax))
       ->capture_default_str();
   add_size(run, "--packet-bytes-max", options.limits.packet_bytes_max,
@@ -92,7 +92,7 @@ void add_dpdk(CLI::App& run, RunOptions& options, RunTexts& texts, bool& huge_pa
   run.add_option("--prefix-bits", options.dpdk.prefix_bits, "Of the network of --listen")
       ->check(in_range(0u, 32u))
       ->capture_default_str();
-  run.add_option("--gateway", texts.gateway, "Router to other networks, for packets that do not answer one from there")
+  run.add_option("--gateway", texts.gateway, "Router to other networks")
       ->type_name("ADDRESS")
       ->check(checked([](const std::string& text) { return protocol::parse_endpoint(text + ":0"); }));
   run.add_flag("--huge-pages", huge_pages, "Uses huge pages");

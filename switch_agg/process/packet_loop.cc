@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <iterator>
 
 namespace millrace::switch_agg {
@@ -77,6 +78,8 @@ void Lane::exchange(TimeNs now) {
 
 void Lane::change_jobs(std::vector<uint32_t> removed, std::vector<SwitchJob> added) {
   const std::lock_guard lock(mutex_);
+  // exchange() removes before it adds: a job of an earlier change that this one removes is not to be added.
+  std::erase_if(added_, [&](const SwitchJob& job) { return std::ranges::find(removed, job.job) != removed.end(); });
   removed_.insert(removed_.end(), removed.begin(), removed.end());
   added_.insert(added_.end(), std::make_move_iterator(added.begin()), std::make_move_iterator(added.end()));
 }

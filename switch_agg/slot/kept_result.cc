@@ -21,6 +21,15 @@ constexpr size_t kSharedExtensionBytes = protocol::kResultTermsBytes;
 /// Bytes of an entry under the codes that entries mostly take.
 constexpr size_t kEntryBytes = 3;
 
+/// The least payload that encode_window() takes.
+constexpr size_t kPayloadBytesMin = 64;
+/// Marks of the least number of entries: each rack's workers and one word.
+constexpr size_t kMarkBytesMin = protocol::RetainedMarks::record_bytes(1);
+static_assert(kDatagramHeaderBytes + protocol::kResultTermsBytes + protocol::kSwitchWorkersMax * kMarkBytesMin +
+                      kPayloadBytesMin + kDatagramMacBytes <=
+                  kFragmentBytesMin,
+              "the shortest fragments have room for the marks of all racks");
+
 /// Says how many entries a fragment of these bytes (extension and payload) is offered, and the bytes reserved for their
 /// marks.
 struct Share {
@@ -33,8 +42,12 @@ Share share_for(size_t bytes, size_t racks) {
   // An extension has 255 words.
   const size_t words_most = (255 - protocol::kResultTermsBytes / 8) / racks - 1;
   const size_t wanted = (bytes - protocol::kResultTermsBytes - 8 * racks) / (64 * kEntryBytes + 8 * racks) + 1;
-  const auto entries = static_cast<uint32_t>(64 * std::min(words_most, wanted));
-  return {.entries = entries, .mark_bytes = racks * protocol::RetainedMarks::record_bytes(entries)};
+  const size_t words_fit = (bytes - protocol::kResultTermsBytes - kPayloadBytesMin) / (8 * racks) - 1;
+  const auto entries = static_cast<uint32_t>(64 * std::min({words_most, wanted, words_fit}));
+  const Share share{.entries = entries, .mark_bytes = racks * protocol::RetainedMarks::record_bytes(entries)};
+  MILLRACE_CHECK(entries > 0 && protocol::kResultTermsBytes + share.mark_bytes + kPayloadBytesMin <= bytes, bytes,
+                 racks);
+  return share;
 }
 
 /// Writes what racks kept of these entries; returns the bytes.

@@ -16,11 +16,14 @@ struct RackEntries {
   std::span<const uint64_t> indices;  ///< [window_indices / 64] a bit each
 };
 
+/// The shortest fragments that results are encoded into.
+inline constexpr size_t kFragmentBytesMin = 1200;
+
 /// Holds the encoded result of one turn. It is sent to all workers when the turn closes, and to one worker that missed
 /// it. Fragments lie as datagrams, header and extension first, without sequence and MAC: each transmission gets its
 /// own.
 ///
-/// Memory   kFragmentsMax * fragment_bytes_max, handed over once.
+/// Memory   kFragmentsMax * fragment_bytes_max, handed over once. REQUIRES: fragment_bytes_max >= kFragmentBytesMin.
 class KeptResult {
  public:
   KeptResult() = default;
@@ -52,6 +55,7 @@ class KeptResult {
   /// index that changes with the step, so that the omitted indices vary. Returns the number of omitted entries.
   ///
   /// header  of a RESULT: all fields that its fragments share.
+  /// REQUIRES: at most kSwitchWorkersMax racks.
   /// Order   a fragment's indices increase; those of fragment f + 1 follow f's, round the window's end where entries
   ///         were omitted.
   uint32_t encode(const protocol::DatagramHeader& header, const protocol::ResultTerms& terms,

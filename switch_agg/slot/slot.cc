@@ -82,6 +82,7 @@ void Slot::set_successor(uint32_t own, uint32_t step_now, uint32_t next_window) 
 
 SlotPool::SlotPool(uint32_t slots_max, uint32_t window_indices_max, uint32_t packet_bytes_max)
     : window_indices_max_(window_indices_max),
+      packet_bytes_max_(packet_bytes_max),
       sums_(size_t{slots_max} * window_indices_max),
       bits_(size_t{slots_max} * 2 * (window_indices_max / 64)),
       log_values_(size_t{slots_max} * (window_indices_max / kLogPart)),
@@ -92,17 +93,13 @@ SlotPool::SlotPool(uint32_t slots_max, uint32_t window_indices_max, uint32_t pac
       slots_(slots_max) {
   free_.reserve(slots_max);
   for (uint32_t slot = slots_max; slot-- > 0;) free_.push_back(static_cast<uint16_t>(slot));
-  const size_t result_bytes = protocol::kFragmentsMax * size_t{packet_bytes_max};
-  for (size_t slot = 0; slot < slots_.size(); ++slot) {
-    for (size_t version = 0; version < 2; ++version) {
-      slots_[slot].kept[version] =
-          KeptResult(results_.span().subspan((slot * 2 + version) * result_bytes, result_bytes), packet_bytes_max);
-    }
-  }
 }
 
-bool SlotPool::reserve(uint32_t slots, uint32_t window_indices, std::vector<uint16_t>& out) {
+bool SlotPool::reserve(uint32_t slots, const SlotShape& shape, std::vector<uint16_t>& out) {
+  const uint32_t window_indices = shape.window_indices;
   MILLRACE_CHECK(out.empty() && window_indices <= window_indices_max_, out.size(), window_indices);
+  MILLRACE_CHECK(shape.packet_bytes <= packet_bytes_max_, shape.packet_bytes, packet_bytes_max_);
+  const size_t result_bytes = protocol::kFragmentsMax * size_t{packet_bytes_max_};
   if (slots > free_.size()) return false;
   const size_t words = window_indices_max_ / 64;
   for (uint32_t taken = 0; taken < slots; ++taken) {
@@ -118,6 +115,10 @@ bool SlotPool::reserve(uint32_t slots, uint32_t window_indices, std::vector<uint
                                 .shared_ranks = shared_ranks_.span().first(window_indices / 64),
                                 .log_indices = log_indices_.span().subspan(at * log_max, log),
                                 .log_values = log_values_.span().subspan(at * log_max, log)});
+    for (size_t version = 0; version < 2; ++version) {
+      const size_t begin = (size_t{at} * 2 + version) * result_bytes;
+      slots_[at].kept[version] = KeptResult(results_.span().subspan(begin, result_bytes), shape.packet_bytes);
+    }
     slots_[at].set_closed(0);
   }
   return true;

@@ -68,17 +68,23 @@ struct Slot {
   void set_successor(uint32_t own, uint32_t step_now, uint32_t next_window);
 };
 
+/// Says how much of a slot's memory a job uses.
+struct SlotShape {
+  uint32_t window_indices = 0;
+  uint32_t packet_bytes = 0;  ///< of a result's fragment
+};
+
 /// Owns the slots of all jobs, and their memory: made once.
 ///
-/// Memory  slots_max x (window_indices_max x (4 B + 2 bit + 1.5 B of log) + 2 x 16 x packet_bytes_max + about 2 KiB).
+/// Memory  slots_max x (window_indices_max x (5.5 B + 2 bit) + 2 x 16 x packet_bytes_max + about 3 KiB).
 class SlotPool {
  public:
   SlotPool(uint32_t slots_max, uint32_t window_indices_max, uint32_t packet_bytes_max);
 
   uint32_t free_slots() const { return static_cast<uint32_t>(free_.size()); }
-  /// Returns the numbers of this many slots in `out`, with sums over the first `window_indices` of their memory.
-  /// Returns false where fewer are free; then nothing changes.
-  bool reserve(uint32_t slots, uint32_t window_indices, std::vector<uint16_t>& out);
+  /// Returns the numbers of this many slots in `out`, with sums and results of this shape in the first part of their
+  /// memory. Returns false where fewer are free; then nothing changes.
+  bool reserve(uint32_t slots, const SlotShape& shape, std::vector<uint16_t>& out);
   /// Frees the slots. REQUIRES: they have no open sum (set_closed()).
   void give_back(std::vector<uint16_t>& slots);
   Slot& operator[](uint16_t at) { return slots_[at]; }
@@ -86,6 +92,7 @@ class SlotPool {
 
  private:
   uint32_t window_indices_max_;
+  uint32_t packet_bytes_max_;
   PoolMemory<int32_t> sums_;
   PoolMemory<uint64_t> bits_;
   PoolMemory<int32_t> log_values_;

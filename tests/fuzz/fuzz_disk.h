@@ -35,6 +35,10 @@ class FuzzDisk {
     using What = server::StoreRequest::What;
     server::StoreRequest request = pass_over();
     if (request.what == What::kLoad) return request;
+    if (request.what == What::kGiveUp) {
+      unfinished_.erase(request.name);
+      return request;
+    }
     ByteBuffer& file = unfinished_[request.name];
     if (request.what == What::kBegin) file.clear();
     MILLRACE_CHECK(request.what == What::kBegin || !file.empty(), request.name);  // it begins with a header

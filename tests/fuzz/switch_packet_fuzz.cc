@@ -121,6 +121,7 @@ class SwitchFuzz {
   void hello(uint32_t at, uint32_t epoch) {
     const uint64_t live = source_.one_in(4) ? source_.byte() % 8 : 7;
     std::vector<uint64_t> positions = {source_.number(4), source_.number(4)};
+    if (source_.one_in(16)) positions.resize(source_.below(4), 1);  // of another number of slots
     give(at, workers_[at].hello(
                  {.epoch = epoch, .live = live, .positions = positions, .membership_hash = source_.below(2)}));
   }
@@ -392,9 +393,9 @@ class SwitchFuzz {
   void look_at_welcome(const Datagram& datagram) {
     const auto welcome = protocol::read_welcome(datagram.extension);
     const bool is_rack = datagram.header.worker >= protocol::kRackWorkers;
-    MILLRACE_CHECK(welcome && welcome->slots == (is_rack ? 0 : kSlots));
-    if (is_rack) return;
-    for (uint32_t slot = 0; slot < kSlots; ++slot) {
+    MILLRACE_CHECK(welcome && (is_rack ? welcome->slots == 0 : welcome->slots >= 1 && welcome->slots <= kSlots));
+    if (is_rack || counted(AggregatorEvent::kHelloRefused) != 0) return;
+    for (uint32_t slot = 0; slot < welcome->slots; ++slot) {
       if (welcome->turns[slot] == known_[slot].turn) continue;
       known_[slot] = {.turn = welcome->turns[slot], .step = known_[slot].step, .window = slot};
     }

@@ -197,7 +197,7 @@ TEST_P(DashboardLayoutTest, PanelsHaveNumbersAndTitlesOfTheirOwnAndDoNotOverlap)
   }
 }
 
-TEST(DashboardTest, WhatMustBeZeroIsRedWhereItIsNot) {
+TEST(DashboardTest, AnAuditImbalancePanelIsRedAboveZero) {
   size_t found = 0;
   for (const char* name : kDashboards) {
     const nlohmann::json dashboard = dashboard_json(name);
@@ -276,7 +276,7 @@ TEST(CatalogTest, SeriesWhoseLabelsAreKnownBeforehandBeginAtZero) {
     EXPECT_THAT(text, Not(HasSubstr(name)));
 }
 
-TEST(CatalogTest, ShardsAndWorkersExportWhatTheCatalogSays) {
+TEST(CatalogTest, ShardsAndWorkersExportTheMetricsOfTheCatalog) {
   Metrics metrics;
   const ShardMetrics shard(metrics);
   const WorkerMetrics worker(metrics);

@@ -175,7 +175,7 @@ void expect_refused_before_work(const std::string& path, const std::string& word
   EXPECT_THAT(AtomicFile::create(path).error().message, HasSubstr(words));
 }
 
-TEST(CheckReplaceable, WhatIsNoFileIsRefusedAndNotReplaced) {
+TEST(CheckReplaceable, AFolderOrAPipeIsRefusedAndNotReplaced) {
   const TemporaryFolder folder;
   ASSERT_EQ(mkdir((folder / "f").c_str(), 0700), 0);
   expect_refused_before_work(folder / "f", "it is a folder");

@@ -114,7 +114,7 @@ TEST(Admission, NewcomerToARunningJobJoinsIfItCanTakeWeights) {
   EXPECT_EQ(again.membership.epoch, welcome.membership.epoch) << "the same process: nothing changes";
 }
 
-TEST(Admission, AGoodbyeBehindAHelloIsOfWhomTheHelloLetIn) {
+TEST(Admission, AGoodbyeRemovesOnlyTheWorkerOfItsConnection) {
   ScriptedCluster cluster(admission_job(3));
   expect_body<Welcome>(cluster.join(0));
   const auto members = [&] {
@@ -221,7 +221,7 @@ TEST(Admission, NameIsFreeOnceAllMembersHaveFinished) {
   EXPECT_GT(welcome.membership.job, first);
 }
 
-TEST(Lives, MemberThatDiesBeforeTheStartMayComeBackUnderANewLife) {
+TEST(Lives, MemberThatDiesBeforeTheStartRejoinsAsANewIncarnation) {
   ScriptedCluster cluster(admission_job(3));
   cluster.join(0);
   cluster.join(1);
@@ -269,7 +269,7 @@ TEST(Lives, LastWorkerIsNeverRemovedForSilenceButAnAbandonedJobEnds) {
   EXPECT_EQ(cluster.counted(Metric::kJobsEnded, "abandoned"), 1);
 }
 
-TEST(Lives, NobodyIsBlamedForTimeInWhichTheShardItselfStoodStill) {
+TEST(Lives, ASuspendedShardEvictsNoSilentMember) {
   ScriptedCluster cluster(admission_job());
   cluster.join_all();
   cluster.now += 60 * kNsPerS;  // suspended: no tick in between
@@ -329,7 +329,7 @@ TEST(ShardLife, RowOfACrashedRunDoesNotKeepItsNameFromAnotherSpecification) {
   }
 }
 
-TEST(ShardLife, RowFromBeforeARestartIsNotEndedWhileItsWorkersComeBack) {
+TEST(ShardLife, AShardRestartEndsNoJobWhileItsWorkersReturn) {
   ScriptedCluster cluster(admission_job());
   const auto first = expect_body<Welcome>(cluster.join(0));
   cluster.start_shard(0, 1);
@@ -345,7 +345,7 @@ TEST(ShardLife, RowFromBeforeARestartIsNotEndedWhileItsWorkersComeBack) {
   EXPECT_EQ(expect_body<Welcome>(cluster.join(1)).membership.job, first.membership.job);
 }
 
-TEST(ShardLife, JobWhoseEndTheTableCouldNotBeToldIsNotOpenedAnew) {
+TEST(ShardLife, AJobWithAnUnrecordedEndIsNotReopened) {
   ScriptedCluster cluster(admission_job());
   cluster.join_all();
   cluster.push(0, 0, std::vector<float>(64, 3e38F));
@@ -385,7 +385,7 @@ TEST(Ends, AGoodbyeWhileTheTableCannotBeWrittenIsNotForgotten) {
   EXPECT_TRUE(std::holds_alternative<Welcome>(cluster.join(0))) << "the name is free";
 }
 
-TEST(Ends, AFailingTableAndWhoIsSilentMeanwhileAreNotSaidAtEveryPoll) {
+TEST(Ends, AFailingTableAndASilentMemberAreNotLoggedAtEveryPoll) {
   ScriptedCluster cluster(admission_job());
   cluster.join_all();
   cluster.pass(9'000);
@@ -421,7 +421,7 @@ TEST(Shards, HelloWithAnotherShardMapIsRefused) {
   EXPECT_EQ(refusals[0].code, ErrorCode::kShardMapMismatch);
 }
 
-TEST(Shards, AShardHelloThatIsRefusedWithRetryIsSaidAgain) {
+TEST(Shards, AShardRepeatsItsHelloAfterARefusalWithRetry) {
   ScriptedCluster cluster(admission_job(), 2);
   const auto believed = [&] { return cluster.core(1).status(cluster.now).peers.at(0).heard; };
   ASSERT_TRUE(believed());
@@ -458,7 +458,7 @@ TEST(Shards, HistogramsOfStrangersAreDropped) {
   EXPECT_EQ(cluster.counted(Metric::kDropped, "no_hello"), 1);
 }
 
-TEST(Shutdown, RoundsInFlightFinishAndMembersAreTold) {
+TEST(Shutdown, RoundsInFlightFinishAndMembersAreNotified) {
   ScriptedCluster cluster(admission_job());
   cluster.join_all();
   const std::vector<float> ones(64, 1);
@@ -496,7 +496,7 @@ TEST(Shutdown, DrainingIsBounded) {
   EXPECT_TRUE(cluster.core().stopped());
 }
 
-TEST(Shutdown, TheEndOfAJobIsToldAgainWhileTheTableCannotBeWritten) {
+TEST(Shutdown, ShutdownRetriesToRecordTheEndOfAJob) {
   ScriptedCluster cluster(admission_job());
   cluster.join_all();
   cluster.fail_table_writes(true);
@@ -514,7 +514,7 @@ TEST(Shutdown, TheEndOfAJobIsToldAgainWhileTheTableCannotBeWritten) {
   EXPECT_EQ(cluster.said("its end is not in the membership table"), 0u);
 }
 
-TEST(Shutdown, AJobThatTheTableCannotBeToldOfIsNamedWhenTheTimeIsOver) {
+TEST(Shutdown, ATimedOutShutdownNamesTheJobWithAnUnrecordedEnd) {
   for (const uint32_t drain_ms : {0u, 5'000u}) {
     Limits limits;
     limits.drain_ms = drain_ms;
@@ -541,7 +541,7 @@ TEST(Shutdown, AJobThatTheTableCannotBeToldOfIsNamedWhenTheTimeIsOver) {
   }
 }
 
-TEST(Shutdown, AJobThatEndedBeforeIsToldTooWhileTheTableCannotBeWritten) {
+TEST(Shutdown, ShutdownRetriesToRecordTheEndOfAnEarlierJob) {
   ScriptedCluster cluster(admission_job());
   cluster.join_all();
   cluster.push(0, 0, std::vector<float>(64, 3e38F));
@@ -557,7 +557,7 @@ TEST(Shutdown, AJobThatEndedBeforeIsToldTooWhileTheTableCannotBeWritten) {
   EXPECT_TRUE(cluster.table().read_job(uint64_t{1}).value()->membership.finished);
 }
 
-TEST(StatusReport, SaysWhoIsMissingAndWhy) {
+TEST(StatusReport, NamesTheMissingWorkersAndTheReason) {
   ScriptedCluster cluster(admission_job(3));
   cluster.join(1);
   JobStatus status = cluster.core().status(cluster.now).jobs.at(0);

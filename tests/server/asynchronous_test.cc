@@ -45,7 +45,7 @@ struct Asynchronous : ::testing::Test {
   std::map<uint32_t, uint64_t> steps_of_;
 };
 
-TEST_F(Asynchronous, EveryContributionIsAStepAndEverybodyGetsIt) {
+TEST_F(Asynchronous, EveryContributionIsAStepAndReachesEveryWorker) {
   start(asynchronous(ScriptedCluster::small_job(3)));
   cluster->push(1, 0, asynchronous_constant(4));
   EXPECT_THAT(named(0), ElementsAre("1/0"));
@@ -108,7 +108,7 @@ TEST_F(Asynchronous, TooFarAheadIsRefusedByName) {
       << refused[0].sentence;
 }
 
-TEST_F(Asynchronous, WhatDoesNotDecodeIsRefusedAndWhatFollowsItWaits) {
+TEST_F(Asynchronous, AnUndecodableContributionIsRefusedAndLaterOnesWait) {
   start(asynchronous(ScriptedCluster::small_job(2)));
   SharedBytes damaged = cluster->payload(asynchronous_constant(1));
   ByteBuffer bytes(damaged.bytes.begin(), damaged.bytes.end());
@@ -124,7 +124,7 @@ TEST_F(Asynchronous, WhatDoesNotDecodeIsRefusedAndWhatFollowsItWaits) {
   EXPECT_THAT(named(1), ElementsAre("0/0", "0/1"));
 }
 
-TEST_F(Asynchronous, WhatIsQueuedIsAheadAndMayFillHalfOfTheMemory) {
+TEST_F(Asynchronous, QueuedContributionsMayFillHalfOfTheJobMemory) {
   Limits limits;
   limits.job_memory_bytes_max = 4'000;
   start(asynchronous(ScriptedCluster::small_job(2), 8), limits);
@@ -160,7 +160,7 @@ TEST_F(Asynchronous, WhileItDrainsNothingMoreBegins) {
   EXPECT_THAT(named(1), ElementsAre("0/0")) << "the arrived contribution is decided";
 }
 
-TEST_F(Asynchronous, WhoComesBackIsCountedFromZeroAndWhatItHadSentIsNot) {
+TEST_F(Asynchronous, ARejoiningWorkerRestartsAtZeroAndItsQueueIsDropped) {
   ReturningCluster jobs(asynchronous(ReturningCluster::job(2), 2));
   jobs.join_all_with_weights();
   jobs.push(1, 0, asynchronous_constant(1));

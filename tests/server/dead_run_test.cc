@@ -33,7 +33,7 @@ struct DeadRun {
   uint64_t first = 0;
 };
 
-TEST(DeadRun, TheSameCommandAfterACrashBeginsTheJobAnewWithAllWorkers) {
+TEST(DeadRun, TheSameCommandAfterACrashRestartsTheJobWithAllWorkers) {
   DeadRun run;
   run.cluster.pass(kDeadAfterMs + 100);  // one of the two is removed, the last one is not
   ASSERT_EQ(run.cluster.membership().members.size(), 1u);
@@ -49,7 +49,7 @@ TEST(DeadRun, TheSameCommandAfterACrashBeginsTheJobAnewWithAllWorkers) {
   EXPECT_EQ(run.cluster.counted(Metric::kJobsEnded, "abandoned"), 1);
 }
 
-TEST(DeadRun, WhileTheWorkersMayBeAliveANewProcessWaitsAndIsToldForHowLong) {
+TEST(DeadRun, WhileWorkersMayLiveARefusalReportsTheRemainingWait) {
   DeadRun run;
   run.cluster.pass(1'500);
   const auto wait = expect_body<Refuse>(run.cluster.say_hello(0, fresh_hello(run.cluster, 0)));
@@ -213,7 +213,7 @@ TEST(DeadRun, AProcessThatJoinedDoesNotGoOnAloneWithNothing) {
   EXPECT_EQ(cluster.counted(Metric::kRecoveries, "cut"), 0);
 }
 
-TEST(DeadRun, AProcessThatReturnsGoesOnAloneFromWhatItHas) {
+TEST(DeadRun, ARejoiningWorkerContinuesAloneFromItsOwnState) {
   DeadRun run(3);
   ReturningCluster& cluster = run.cluster;
   cluster.live({0, 1}, kDeadAfterMs + 300);

@@ -82,6 +82,28 @@ TEST(Drain, AShardWhoseWeightsHaveNoPlaceForSavesRefuses) {
   }
 }
 
+TEST(Drain, AShardWritesTheLastSaveOfAJobBeforeItLeaves) {
+  protocol::JobSpec spec = ScriptedCluster::small_job(1);
+  spec.store.optimizer = optimizer_from_text("sgd:0.1").value();
+  ScriptedCluster cluster(spec, 1, {}, {.possible = true, .every = 0});
+  cluster.join_all();
+  cluster.push(0, 0, std::vector<float>(64, 1.0f));
+  cluster.ack(0, 1);
+  cluster.disk.holds = true;
+  cluster.send(ScriptedCluster::peer(0), 0,
+               {cluster.header(0), protocol::Goodbye{protocol::Goodbye::Reason::kFinished, ""}, {}});
+  ASSERT_TRUE(cluster.core().status(cluster.now).jobs.empty());
+  ASSERT_EQ(cluster.table().set_drain(0, 1, DrainNote{1, ""}), true);
+  cluster.pass(kPollsMs);
+  EXPECT_TRUE(is_held(cluster));
+  EXPECT_EQ(refusal(cluster), "");
+  cluster.disk.holds = false;
+  cluster.serve_disk();
+  cluster.pass(kPollsMs);
+  EXPECT_FALSE(is_held(cluster));
+  EXPECT_EQ(cluster.disk.saves.size(), 1u);
+}
+
 TEST(Drain, AShardThatRecoversServesAgainBeforeItLeaves) {
   ReturningCluster cluster(ReturningCluster::job(2), 1);
   cluster.join_all_with_weights();

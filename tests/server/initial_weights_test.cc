@@ -56,7 +56,7 @@ TEST_F(InitialState, AWorkerWithoutWeightsLeavesNoRowOfTheJob) {
   EXPECT_FALSE(cluster.table().read_job(cluster.spec().name).value());
 }
 
-TEST_F(InitialState, TheFirstStepWaitsForThemAndStatusSaysSo) {
+TEST_F(InitialState, TheStatusListsTheWorkersThatBlockTheFirstStep) {
   cluster.join_all_with_weights();
   cluster.step({0});
   EXPECT_EQ(cluster.holds(0).n, 0u);
@@ -68,7 +68,7 @@ TEST_F(InitialState, TheFirstStepWaitsForThemAndStatusSaysSo) {
   EXPECT_EQ(cluster.holds(0).n, 1u);
 }
 
-TEST_F(InitialState, OnceItHasAStepAWorkerGoesOnWithItsOwn) {
+TEST_F(InitialState, AfterTheFirstStepARejoiningWorkerKeepsItsWeights) {
   cluster.join_all_with_weights();
   for (const uint32_t worker : {1u, 2u}) cluster.say(worker, protocol::Goodbye{protocol::Goodbye::Reason::kFailed, ""});
   cluster.deliver_all(0);
@@ -80,7 +80,7 @@ TEST_F(InitialState, OnceItHasAStepAWorkerGoesOnWithItsOwn) {
   EXPECT_THAT(cluster.take_of<Settle>(1), ElementsAre(::testing::Field(&Settle::weights, Settle::Weights::kOwn)));
 }
 
-TEST_F(InitialState, WhoHasNoWeightsIsRefused) {
+TEST_F(InitialState, AWorkerWithoutWeightsIsRefused) {
   const auto refusal = std::get<Refuse>(cluster.say_hello(1, cluster.hello(1)));
   EXPECT_EQ(refusal.code, ErrorCode::kUnsupported);
   EXPECT_THAT(refusal.sentence, HasSubstr("begins with the weights of worker 0"));

@@ -125,7 +125,7 @@ TEST_F(AfterTheEnd, AShardThatShutsDownAnswersTheSame) {
   EXPECT_THAT(aborts(1), ElementsAre(lost));
 }
 
-TEST_F(AfterTheEnd, AMemberIsToldByAShardThatHasNotReadIt) {
+TEST_F(AfterTheEnd, AMemberLearnsTheEndOnceTheShardReadsTheTable) {
   end_in_table();
   const auto answers = ask(1);
   EXPECT_EQ(ReturningCluster::of<Welcome>(answers).size(), 1u) << "as before: the table is not read for a member";
@@ -133,7 +133,7 @@ TEST_F(AfterTheEnd, AMemberIsToldByAShardThatHasNotReadIt) {
   EXPECT_THAT(cluster.take_of<Abort>(1, 1), ElementsAre(lost)) << "once the shard has read it";
 }
 
-TEST_F(AfterTheEnd, AnotherProcessOfAMemberIsToldByAShardThatHasNotReadIt) {
+TEST_F(AfterTheEnd, AnotherProcessOfAMemberLearnsTheEndAtOnce) {
   end_in_table();
   const auto told = ReturningCluster::of<Abort>(ask(1, 77));
   EXPECT_THAT(told, Each(lost));
@@ -353,7 +353,7 @@ struct AfterAFinishAndAnEviction : AfterAFinish {
   }
 };
 
-TEST_F(AfterAFinishAndAnEviction, TheJobGoesOnWithAWorkerThatComesLaterAndHasTheSteps) {
+TEST_F(AfterAFinishAndAnEviction, TheJobContinuesWithALaterWorkerThatHasTheSteps) {
   ASSERT_TRUE(std::holds_alternative<Welcome>(cluster.say_hello(2, cluster.returning(2, 78))));
   cluster.holds(2).kept.clear();
   for (const uint32_t worker : {1u, 2u}) cluster.deliver_all(worker);
@@ -420,7 +420,7 @@ TEST_F(AfterAFinishOfShards, ASuccessorWhoseLogLacksStepsOfAFinishedWorkerEndsTh
   expect_end();
 }
 
-TEST_F(AfterAFinishOfShards, ASuccessorThatHasAllStepsOfAFinishedWorkerGoesOn) {
+TEST_F(AfterAFinishOfShards, ASuccessorWithAllStepsOfAFinishedWorkerRecovers) {
   step({0, 1});
   step({0, 1});
   leave(0, Goodbye::Reason::kFinished);

@@ -1,6 +1,11 @@
+#include <algorithm>
 #include <cmath>
+#include <functional>
+#include <optional>
 
 #include "kernels/base/random.h"
+#include "protocol/base/limits.h"
+#include "server/process/port_guard.h"
 #include "tests/server/scripted_cluster.h"
 
 namespace millrace::server {
@@ -75,7 +80,7 @@ TEST(Limits, MessageOverTheLimitIsRefusedWithTheFlag) {
   EXPECT_FALSE(refusals[0].retry);
 }
 
-TEST(Limits, FullJobRefusesWithRetryAndGoesOnOnceThereIsRoom) {
+TEST(Limits, AFullJobRefusesStepsAheadAndTakesTheNeededOnes) {
   Limits limits;
   limits.job_memory_bytes_max = 6'500;  // two contributions of the step to decide fit, no step ahead
   protocol::JobSpec spec = limits_job(2, 256);
@@ -198,9 +203,129 @@ TEST(Limits, StepThatOnceHadNoRoomIsNotEndedBecauseAWorkerIsSlow) {
   EXPECT_EQ(cluster.gather(1, 0).parts, 1u);
 }
 
+TEST(Limits, ARefusedContributionOfAnEvictedMemberEndsNoJob) {
+  Limits limits;
+  limits.shard_memory_bytes_max = 30'000;
+  limits.abandon_ms = 5'000;
+  protocol::JobSpec spec = limits_job(2, 1'024);
+  spec.heartbeat = std::chrono::milliseconds(200);
+  spec.dead_after = std::chrono::milliseconds(2'000);
+  ScriptedCluster cluster(spec, 1, limits);
+  cluster.join_all();
+  protocol::Hello second = cluster.hello(7);
+  second.spec = limits_job(8, 256);
+  second.spec.name = "second";
+  second.layout_hash = protocol::layout_hash(protocol::plan_layout(second.spec, 1));
+  ASSERT_TRUE(std::holds_alternative<Welcome>(cluster.say_hello(7, second)));
+  const std::vector<float> ones(1'024, 1);
+  cluster.push(1, 0, ones);
+  ASSERT_EQ(cluster.take_of<Refuse>(1).size(), 1u);
+  cluster.send(ScriptedCluster::peer(7), 0, {cluster.header(7), protocol::Goodbye{}, {}});
+  for (int second_passed = 0; second_passed < 8; ++second_passed) {
+    cluster.send(ScriptedCluster::peer(0), 0, {cluster.header(0), protocol::Heartbeat{}, {}});
+    cluster.pass(1'000);
+  }
+  EXPECT_EQ(cluster.counted(Metric::kMembersRemoved, "silent"), 1) << "worker 1 is dead";
+  cluster.push(0, 0, ones);  // computed for longer than --abandon-after
+  EXPECT_EQ(cluster.gather(0, 0).parts, 1u);
+}
+
+TEST(Limits, RunsOfWeightsPassAnyLimitOnMessages) {
+  Options options;
+  options.limits.message_bytes_max = 64 << 10;
+  EXPECT_GE(transport_options(options, std::nullopt).limits.payload_bytes_max, protocol::kSnapshotRunBytes);
+  options.limits.message_bytes_max = uint64_t{1} << 30;
+  EXPECT_GE(transport_options(options, std::nullopt).limits.payload_bytes_max, options.limits.message_bytes_max);
+}
+
+TEST(Limits, AnUpdateThatNoShardCanReceiveIsReported) {
+  Limits limits;
+  limits.message_bytes_max = 3 << 20;
+  constexpr size_t kPushed = 300'000;  // 2.4 MB of each worker; the sum has 4.8 MB
+  ScriptedCluster cluster(limits_job(2, 4'000'000), 1, limits);
+  cluster.join_all();
+  for (uint64_t step = 0; step < 2; ++step) {
+    for (const uint32_t worker : {0u, 1u}) {
+      std::vector<float> gradient(4'000'000, 0.0f);
+      std::fill_n(gradient.begin() + static_cast<ptrdiff_t>(worker * kPushed), kPushed, 1.0f);
+      cluster.push(worker, step, gradient);
+    }
+    EXPECT_EQ(cluster.gather(0, step).parts, 1u) << "the job continues";
+    cluster.take(1);
+  }
+  EXPECT_EQ(cluster.said("(--message-bytes-max)"), 1u) << "once a job";
+}
+
+/// Pushes nothing in step after step, without acks, until decisions are held back; returns the pushes.
+uint64_t push_nothing_until_held_back(ScriptedCluster& cluster, uint64_t pushes_max,
+                                      const std::function<void()>& next) {
+  const std::vector<float> nothing(64, 0.0f);
+  uint64_t pushes = 0;
+  while (pushes < pushes_max && cluster.core().status(cluster.now).jobs.at(0).steps_decided == pushes) {
+    next();
+    cluster.push(0, pushes++, nothing);
+    cluster.take(0);
+  }
+  return pushes;
+}
+
+TEST(Limits, EmptyUpdatesTakeMemoryOfTheirJob) {
+  Limits limits;
+  limits.job_memory_bytes_max = 1 << 20;
+  ScriptedCluster cluster(limits_job(1), 1, limits);
+  cluster.join_all();
+  EXPECT_LT(push_nothing_until_held_back(cluster, 10'000, [] {}), 10'000u);
+  const JobStatus job = cluster.core().status(cluster.now).jobs.at(0);
+  EXPECT_EQ(job.waiting_for, "memory");
+  EXPECT_LE(job.retained_updates * sizeof(PartRound::RetainedUpdate), limits.job_memory_bytes_max);
+}
+
+TEST(Limits, TheEpochsInAnUpdatesSummaryTakeMemoryOfTheJob) {
+  Limits limits;
+  limits.job_memory_bytes_max = 256 << 10;
+  ScriptedCluster cluster(limits_job(2), 1, limits);
+  cluster.join_all();
+  uint64_t incarnation = 1;
+  // A worker that joins and leaves again and again, as the table has it.
+  const auto change_members = [&] {
+    ASSERT_TRUE(change_job(cluster.table(), cluster.view_of(0).job, [&](protocol::JobRecord& record) -> Result<Change> {
+                  std::vector<protocol::Member>& members = record.membership.members;
+                  if (members.size() > 1) {
+                    members.pop_back();
+                  } else {
+                    members.push_back({1, ++incarnation, 77, protocol::MemberState::kJoining});
+                  }
+                  return Change::kChanged;
+                }).has_value());
+    cluster.pass(60);
+  };
+  const uint64_t pushes = push_nothing_until_held_back(cluster, 300, change_members);
+  EXPECT_LT(pushes, 300u) << "the summary of the last update has as many epochs";
+  EXPECT_GT(pushes, 30u);
+  EXPECT_GT(cluster.core().status(cluster.now).jobs.at(0).retained_bytes, limits.job_memory_bytes_max / 2);
+}
+
+TEST(Limits, OneAckIsAnsweredByABoundedNumberOfUpdates) {
+  constexpr uint64_t kSteps = 5'000;
+  constexpr uint64_t kServedMax = 4'096;
+  ScriptedCluster cluster(limits_job(1));
+  cluster.join_all();
+  ASSERT_EQ(push_nothing_until_held_back(cluster, kSteps, [] {}), kSteps);
+  const auto served = [&](uint64_t n) {
+    cluster.send(ScriptedCluster::peer(0), 0, {cluster.header(0), protocol::Ack{{{0, n, true}}}, {}});
+    return cluster.take_of<protocol::Update>(0);
+  };
+  const std::vector<protocol::Update> first = served(0);
+  ASSERT_EQ(first.size(), kServedMax);
+  EXPECT_EQ(first.back().step, kServedMax - 1);
+  const std::vector<protocol::Update> rest = served(kServedMax);
+  ASSERT_EQ(rest.size(), kSteps - kServedMax);
+  EXPECT_EQ(rest.back().step, kSteps - 1);
+}
+
 TEST(Limits, DecisionsAreHeldBackUntilKeptUpdatesAreAcknowledged) {
   Limits limits;
-  limits.job_memory_bytes_max = 4'000;
+  limits.job_memory_bytes_max = 10'000;
   ScriptedCluster cluster(limits_job(2, 256), 1, limits);
   cluster.join_all();
   std::vector<float> few(256, 0.0f);
@@ -245,7 +370,7 @@ TEST_F(Hostile, MessageOfAnotherIdentityThanTheConnectionsIsDropped) {
   expect_unharmed();
 }
 
-TEST_F(Hostile, ConnectionWithoutHelloIsToldToSayIt) {
+TEST_F(Hostile, AConnectionWithoutHelloIsAskedForOne) {
   cluster.send(ScriptedCluster::peer(5), 0, honest());
   const std::vector<Refuse> refusals = cluster.take_of<Refuse>(5);
   ASSERT_EQ(refusals.size(), 1u);

@@ -220,7 +220,7 @@ TEST(OutOfMemory, AShardThatMovesWhileMemoryEndsIsConnectedToAndHearsThisOne) {
   });
 }
 
-TEST(OutOfMemory, ASilentWorkerIsRemovedAndTheStepGoesOnWithoutIt) {
+TEST(OutOfMemory, ASilentWorkerIsEvictedAndTheStepDecidedWithoutIt) {
   uint64_t went_on = 0;
   at_every_allocation([&](uint64_t at) {
     Starved starved;
@@ -254,7 +254,7 @@ TEST(OutOfMemory, ASilentWorkerIsRemovedAndTheStepGoesOnWithoutIt) {
   EXPECT_GT(went_on, 1u) << "where memory ends before the rounds are touched";
 }
 
-TEST(OutOfMemory, AnEndThatTheTableSaysIsToldToEveryWorkerAndCountedOnce) {
+TEST(OutOfMemory, AnEndInTheTableReachesEveryWorkerAndCountsOnce) {
   at_every_allocation([&](uint64_t at) {
     Starved starved;
     ScriptedCluster& cluster = starved.cluster;

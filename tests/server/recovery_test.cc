@@ -66,7 +66,7 @@ struct ReproducibleRecovering : ::testing::Test {
   }
 };
 
-TEST_F(ReproducibleRecovering, AShardThatComesBackEndsAJobThatReSelectsAndSaysWhatToDo) {
+TEST_F(ReproducibleRecovering, ARestartedShardEndsAReselectingJobWithAdvice) {
   const std::vector<protocol::Abort> aborts = aborts_after_restart(protocol::Reselect::kTopK, 2);
   ASSERT_GE(aborts.size(), 2u) << "both workers are notified";
   for (const protocol::Abort& abort : aborts) {
@@ -75,7 +75,7 @@ TEST_F(ReproducibleRecovering, AShardThatComesBackEndsAJobThatReSelectsAndSaysWh
   }
 }
 
-TEST_F(ReproducibleRecovering, BeforeTheFirstStepAndWithoutReSelectionItGoesOn) {
+TEST_F(ReproducibleRecovering, AJobContinuesBeforeItsFirstStepOrWithoutReselection) {
   EXPECT_THAT(aborts_after_restart(protocol::Reselect::kTopK, 0), IsEmpty());
   EXPECT_THAT(aborts_after_restart(protocol::Reselect::kNone, 2), IsEmpty());
 }
@@ -138,7 +138,7 @@ TEST_F(Recovering, StepsGoOnAfterItWithTheSummaryOfBefore) {
   EXPECT_EQ(summary.epochs[1].second, 3u);
 }
 
-TEST_F(Recovering, StepThatNobodyReceivedIsOpenAgain) {
+TEST_F(Recovering, AStepThatNoMemberReceivedIsOpenAgain) {
   cluster.step({0, 1});
   for (const uint32_t worker : {0u, 1u}) {
     cluster.send(ScriptedCluster::peer(worker), 0,
@@ -154,7 +154,7 @@ TEST_F(Recovering, StepThatNobodyReceivedIsOpenAgain) {
   EXPECT_EQ(cluster.holds(0).n, 2u);
 }
 
-TEST_F(Recovering, ALineageThatNobodyTookOverIsNotTheParentOfTheNext) {
+TEST_F(Recovering, ALogBranchThatNoMemberAdoptedIsNoParent) {
   for (int times = 0; times < 2; ++times) {
     restart({0, 1});
     for (const uint32_t worker : {0u, 1u}) cluster.say_state(worker, true);
@@ -237,7 +237,7 @@ TEST_F(Recovering, MessageForTheEarlierStartIsAnsweredByAskingForAHello) {
   EXPECT_FALSE(refusals[0].about_contribution);
 }
 
-TEST_F(Recovering, TheBeatenCollectAnew) {
+TEST_F(Recovering, AShardThatLosesATableRaceCollectsStatesAgain) {
   cluster.step({0, 1});
   restart({0, 1});
   cluster.say_state(0, true);
@@ -274,14 +274,14 @@ TEST_F(RecoveringThree, ASilentMemberIsRemovedIfAMajorityHasAnswered) {
   EXPECT_FALSE(status().recovering);
 }
 
-TEST_F(RecoveringThree, WhoIsHeardAndDoesNotAnswerIsRemovedToo) {
+TEST_F(RecoveringThree, AMemberThatIsHeardButDoesNotAnswerIsEvicted) {
   restart({0, 1, 2});
   for (const uint32_t worker : {0u, 1u}) cluster.say_state(worker, true);
   cluster.live({0, 1, 2}, 2'300);
   EXPECT_EQ(cluster.membership().members.size(), 2u);
 }
 
-TEST_F(RecoveringThree, AMinorityRemovesNobodyAndTheJobEndsAfterAStatedTime) {
+TEST_F(RecoveringThree, AMinorityEvictsNoMemberAndTheJobTimesOut) {
   cluster.step({0, 1, 2});
   restart({0});
   cluster.say_state(0, true);
@@ -297,7 +297,7 @@ TEST_F(RecoveringThree, AMinorityRemovesNobodyAndTheJobEndsAfterAStatedTime) {
   EXPECT_THAT(aborts[0].sentence, HasSubstr("no majority of its 3 workers"));
 }
 
-TEST_F(RecoveringThree, NobodyIsBlamedForTimeInWhichTheShardItselfStoodStill) {
+TEST_F(RecoveringThree, NoMemberIsEvictedForAPauseOfTheShard) {
   restart({0, 1});
   for (const uint32_t worker : {0u, 1u}) cluster.say_state(worker, true);
   cluster.now += 10 * kNsPerS;
@@ -305,7 +305,7 @@ TEST_F(RecoveringThree, NobodyIsBlamedForTimeInWhichTheShardItselfStoodStill) {
   EXPECT_EQ(cluster.membership().members.size(), 3u);
 }
 
-TEST_F(RecoveringThree, WhatTheFurthestDoesNotKeepIsFetchedFromWhoDoes) {
+TEST_F(RecoveringThree, AnUpdateThatTheFurthestLacksIsFetchedElsewhere) {
   for (int step = 0; step < 4; ++step) cluster.step({0, 1, 2});
   // 0 is at 4 and keeps step 3; 1 is at 3 and keeps 1 and 2; 2 is at 1.
   ReturningCluster::Holds& first = cluster.holds(0);
@@ -334,7 +334,7 @@ TEST_F(RecoveringThree, WhatTheFurthestDoesNotKeepIsFetchedFromWhoDoes) {
   EXPECT_THAT(steps, ElementsAre(1, 2, 3));
 }
 
-TEST_F(RecoveringThree, WhoNeedsWhatNobodyKeepsIsRemovedToReturnByItsWeights) {
+TEST_F(RecoveringThree, AMemberThatNeedsUnretainedUpdatesIsEvictedAndRejoins) {
   for (int step = 0; step < 2; ++step) cluster.step({0, 1, 2});
   for (const uint32_t worker : {0u, 1u}) cluster.holds(worker).kept.clear();
   ReturningCluster::Holds& last = cluster.holds(2);
@@ -415,7 +415,7 @@ TEST_F(RecoveringThree, SummaryOfAnotherStepIsNotTaken) {
   EXPECT_FALSE(status().recovering) << "another one as far has it";
 }
 
-TEST_F(RecoveringThree, OnlyTheTableSaysWhoIsSynced) {
+TEST_F(RecoveringThree, AJoinersStateNeverExtendsTheLog) {
   cluster.step({0, 1, 2});
   cluster.live({0, 1}, 2'200);  // worker 2 is removed
   ASSERT_TRUE(std::holds_alternative<Welcome>(cluster.say_hello(2, cluster.returning(2, 5))));
@@ -427,7 +427,7 @@ TEST_F(RecoveringThree, OnlyTheTableSaysWhoIsSynced) {
   EXPECT_EQ(status().steps_decided, 1u) << "a joiner never makes the log longer";
 }
 
-TEST_F(Recovering, NobodySyncedIsACutToTheFurthestState) {
+TEST_F(Recovering, WithoutSyncedMembersLogsAreCutToTheFurthestState) {
   for (int step = 0; step < 2; ++step) cluster.step({0, 1});
   // Both processes have died; they rejoin with a save of step 2 and one of step 1.
   cluster.start_shard(0, 1);
@@ -466,7 +466,7 @@ struct RecoveringShards : Recovering {
   RecoveringShards() : Recovering(2, 2, 2) {}
 };
 
-TEST_F(RecoveringShards, TheOtherShardGoesOnInTheNewEpoch) {
+TEST_F(RecoveringShards, TheOtherShardContinuesInTheNewEpoch) {
   cluster.step({0, 1});
   restart({0, 1}, 1);
   cluster.pass(100);
@@ -486,7 +486,7 @@ TEST_F(RecoveringShards, TheOtherShardGoesOnInTheNewEpoch) {
   EXPECT_EQ(cluster.holds(1, 1).branch, 1u);
 }
 
-TEST_F(RecoveringShards, ALineageOfAnotherShardIsNoAnswer) {
+TEST_F(RecoveringShards, AStateWithAnotherShardsBranchIsDropped) {
   restart({0, 1}, 1);
   for (const uint32_t worker : {0u, 1u}) cluster.say_state(worker, true, 1);
   ASSERT_THAT(cluster.membership().activations, ElementsAre(Activation{1, 1, 0}));
@@ -516,7 +516,7 @@ TEST_F(RecoveringShards, AShardThatStartsElsewhereIsFoundByTheViewOfTheOther) {
   EXPECT_GT(cluster.membership().shards[1].incarnation, incarnation);
 }
 
-TEST_F(RecoveringShards, ACutByOneShardMakesVoidWhatTheOtherDecided) {
+TEST_F(RecoveringShards, ACutByOneShardVoidsTheStepsOfTheOther) {
   cluster.step({0, 1});
   ASSERT_EQ(status(1).steps_decided, 1u);
   protocol::JobRecord record = cluster.table().read_job(cluster.membership().job).value().value();

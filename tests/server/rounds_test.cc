@@ -209,7 +209,7 @@ TEST_F(Rounds, UnknownPartIsRefused) {
   EXPECT_EQ(refusals[0].code, ErrorCode::kInvalidArgument);
 }
 
-TEST_F(Rounds, AcknowledgingWhatWasNeverDecidedChangesNothing) {
+TEST_F(Rounds, AnAckOfAnUndecidedStepChangesNothing) {
   cluster.push(0, 0, rounds_constant(1));
   cluster.push(1, 0, rounds_constant(2));
   cluster.ack(0, 1'000'000);
@@ -270,7 +270,7 @@ TEST_F(ThreeWorkers, DecisionUnderWayIsBegunAgainWhenAContributorIsRemoved) {
   EXPECT_EQ(cluster.gather(0, 0).dense, rounds_constant(3));
 }
 
-TEST_F(ThreeWorkers, RemovedWorkerIsToldByAViewWithoutIt) {
+TEST_F(ThreeWorkers, AnEvictedWorkerReceivesAMembershipWithoutIt) {
   keep_alive({0, 1}, 12'000);
   const std::vector<MembershipChange> changes = cluster.take_of<MembershipChange>(2);
   ASSERT_FALSE(changes.empty());
@@ -340,7 +340,7 @@ TEST(BoundedStaleness, StepsAreDecidedInOrderWithinTheWindow) {
   for (uint64_t step = 0; step < 4; ++step) EXPECT_EQ(updates[step].step, step);
 }
 
-TEST(Audit, SummaryCarriesWhatEnteredAndWhatWasCarried) {
+TEST(Audit, TheSummaryListsTheCarriedSumOfEachWorker) {
   protocol::JobSpec spec = ScriptedCluster::small_job(2);
   spec.audit = true;
   spec.reselect.reselect = protocol::Reselect::kTopK;
@@ -360,7 +360,7 @@ TEST(Audit, SummaryCarriesWhatEnteredAndWhatWasCarried) {
   EXPECT_EQ(updates[0].summary.workers[1].carried, 5);
 }
 
-TEST(Audit, TheStatusSaysWhereEverythingIsAndWhoseBooksDoNotBalance) {
+TEST(Audit, TheStatusReportsTheAuditAndEachWorkersImbalance) {
   protocol::JobSpec spec = ScriptedCluster::small_job(2);
   spec.audit = true;
   ScriptedCluster cluster(spec);

@@ -275,6 +275,10 @@ void ScriptedCluster::serve_disk() {
 }
 
 Status ScriptedCluster::FakeDisk::write(uint32_t shard, const StoreRequest& request) {
+  if (request.what == StoreRequest::What::kGiveUp) {
+    unfinished.erase({shard, request.name});
+    return {};
+  }
   if (fails) return fail(ErrorCode::kIo, "no space left on this disk");
   ByteBuffer& file = unfinished[{shard, request.name}];
   if (request.what == StoreRequest::What::kBegin) file.clear();

@@ -152,7 +152,7 @@ TEST_F(Joining, AfterItsWordThatAllIsSettledItIsSyncedAndWaitedFor) {
   EXPECT_EQ(cluster.holds(0).n, 2u);
 }
 
-TEST_F(Joining, WhoIsOnTheLogGoesOnWithItsOwnWeightsIfTheShardKeepsTheRest) {
+TEST_F(Joining, AJoinerOnTheLogKeepsItsWeightsIfUpdatesAreRetained) {
   for (int step = 0; step < 2; ++step) cluster.step({0, 1, 2});
   ack_all({0, 1, 2});
   leave();
@@ -230,7 +230,7 @@ TEST_F(Joining, UpdatesAreKeptForAJoinerUntilItAcknowledges) {
   EXPECT_EQ(status().retained_updates, 0u);
 }
 
-TEST_F(Joining, WhatWasSettledCountsInItsEpochOnly) {
+TEST_F(Joining, ASettleCountsInItsOwnEpochOnly) {
   cluster.step({0, 1, 2});
   leave();
   join_fresh();
@@ -304,7 +304,7 @@ TEST_F(Joining, ARunThatDoesNotFitIsNotHandedOnAndAnotherGiverIsAsked) {
   })) << "no whole values";
 }
 
-TEST_F(Joining, WhereNobodyHasWeightsItWaitsAndStatusSaysSo) {
+TEST_F(Joining, AJoinerWithoutAGiverWaitsAndTheStatusReportsIt) {
   cluster.step({0, 1, 2});
   ack_all({0, 1, 2});
   leave();
@@ -500,7 +500,7 @@ struct Crowded : Joining {
   Crowded() : Joining(1, little(), 0) {}
 };
 
-TEST_F(Crowded, WhoHoldsUpTheOthersByNotAcknowledgingIsRemovedToReturn) {
+TEST_F(Crowded, AMemberThatWithholdsAcksIsEvictedAsBehind) {
   int steps = 0;
   for (; steps < 100; ++steps) {
     const uint64_t before = cluster.holds(0).n;

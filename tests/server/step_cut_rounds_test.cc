@@ -138,7 +138,7 @@ TEST(StepCutRounds, WithoutTheOptionTheNumberOfShardsShows) {
   EXPECT_NE(updates[0], updates[1]);
 }
 
-TEST(StepCutRounds, AShardThatIsNotHeardIsWaitedForAndComesAgain) {
+TEST(StepCutRounds, ASilentShardBlocksTheOthersUntilItReturns) {
   ScriptedCluster cluster(step_cut_rounds_job(2), 3);
   ASSERT_NO_FATAL_FAILURE(cluster.join_all());
   RandomSequence random(random_key(10));

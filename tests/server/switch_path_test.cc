@@ -88,7 +88,7 @@ TEST_F(SwitchPath, WordOfAnOlderEpochDoesNotCount) {
   EXPECT_THAT(status().switch_path->reports, IsEmpty());
 }
 
-TEST_F(SwitchPath, OfWhatIsSaidTwiceInOneEpochTheSecondHasNoEffect) {
+TEST_F(SwitchPath, RepeatedReportsInOneEpochChangeThePathOnce) {
   const uint64_t epoch = membership().epoch;
   say_in(1, Word::kSilent, epoch);
   say_in(1, Word::kSilent, epoch);
@@ -97,7 +97,7 @@ TEST_F(SwitchPath, OfWhatIsSaidTwiceInOneEpochTheSecondHasNoEffect) {
   EXPECT_EQ(cluster.counted(Metric::kPathChanges, "server"), 1);
 }
 
-TEST_F(SwitchPath, GoesBackWhenAllSyncedWorkersSaySoInOneEpoch) {
+TEST_F(SwitchPath, TheSwitchDecidesAgainOnceAllSyncedWorkersReportAnswers) {
   fall_back();
   say(0, Word::kAnswers);
   say(1, Word::kAnswers);
@@ -109,7 +109,7 @@ TEST_F(SwitchPath, GoesBackWhenAllSyncedWorkersSaySoInOneEpoch) {
   EXPECT_EQ(cluster.said("all 3 workers say that the switch answers again; the switch decides"), 1u);
 }
 
-TEST_F(SwitchPath, WhoTakesItsWordBackIsWaitedForAgain) {
+TEST_F(SwitchPath, AWithdrawnReportDelaysTheReturnToTheSwitch) {
   fall_back();
   say(0, Word::kAnswers);
   say(1, Word::kAnswers);
@@ -120,7 +120,7 @@ TEST_F(SwitchPath, WhoTakesItsWordBackIsWaitedForAgain) {
   EXPECT_EQ(membership().path, Path::kSwitch);
 }
 
-TEST_F(SwitchPath, WordsEndWithTheEpochInWhichTheyWereSaid) {
+TEST_F(SwitchPath, ReportsExpireWithTheirEpoch) {
   fall_back();
   say(0, Word::kAnswers);
   cluster.send(ScriptedCluster::peer(2), 0, {cluster.header(2), Goodbye{Goodbye::Reason::kFinished, ""}, {}});
@@ -130,7 +130,7 @@ TEST_F(SwitchPath, WordsEndWithTheEpochInWhichTheyWereSaid) {
   EXPECT_EQ(membership().path, Path::kSwitch);
 }
 
-TEST_F(SwitchPath, StatusHasWhatEachMemberWaitsForAndSinceWhen) {
+TEST_F(SwitchPath, StatusReportsTheWaitOfEachMemberAndItsDuration) {
   using Wait = Heartbeat::SwitchWait;
   EXPECT_TRUE(status().switch_path->waits.empty());
   const auto progress = [this](uint32_t worker, Wait wait, uint64_t steps) {
@@ -162,7 +162,7 @@ TEST_F(SwitchPath, StatusHasWhatEachMemberWaitsForAndSinceWhen) {
 
 // The new process may report as many steps as the earlier one: it has waited since its own report, not since that
 // one's.
-TEST(SwitchWordsProgress, OfANewProcessOfAWorkerBeginsAnew) {
+TEST(SwitchWordsProgress, ANewIncarnationWaitsFromItsOwnFirstReport) {
   SwitchHealth words("job");
   protocol::Membership one;
   one.members = {{.worker = 5, .incarnation = 1}};
@@ -184,7 +184,7 @@ TEST(SwitchWordsProgress, OfANewProcessOfAWorkerBeginsAnew) {
   EXPECT_EQ(waits(2 * kNsPerS).waits.at(0).since_ms, 1'000);
 }
 
-TEST_F(SwitchPath, WhatARemovedWorkerWaitedForIsInNoStatus) {
+TEST_F(SwitchPath, StatusOmitsTheWaitOfAnEvictedWorker) {
   Heartbeat heartbeat;
   heartbeat.switch_wait = Heartbeat::SwitchWait::kAnswer;
   cluster.send(ScriptedCluster::peer(2), 0, {cluster.header(2), heartbeat, {}});
@@ -203,7 +203,7 @@ TEST_F(SwitchPath, AnswersDoNotCountForTheSwitchThatDecides) {
   EXPECT_EQ(membership().epoch, epoch);
 }
 
-TEST_F(SwitchPath, WhoIsRemovedIsNotWaitedForAndItsWordIsOfNobody) {
+TEST_F(SwitchPath, AnEvictedWorkersReportIsNeitherAwaitedNorCounted) {
   fall_back();
   say(0, Word::kAnswers);
   protocol::Header removed = cluster.header(2);
@@ -260,7 +260,7 @@ TEST_F(SwitchPath, ContributionByMessageIsRefusedWithASentence) {
   EXPECT_EQ(cluster.counted_in_all(Metric::kContributions), 0);
 }
 
-TEST_F(SwitchPath, WhoComesToARunningJobWithoutWeightsIsRefused) {
+TEST_F(SwitchPath, ARunningJobRefusesAJoinerWithoutWeights) {
   protocol::Hello hello = cluster.returning(1, 4711);
   hello.has_weights = false;
   for (int beats = 0; beats < 30; ++beats) {
@@ -338,7 +338,7 @@ TEST_F(SwitchJoiner, GetsAHandoverAndWeightsAndTakesPart) {
 }
 
 // Shards know of no step. A rejoining worker reports its position for the case that no other member is left.
-TEST_F(SwitchJoiner, IsOnTheLogHoweverFarItSaysThatItIs) {
+TEST_F(SwitchJoiner, IsOnTheLogAtAnyReportedPosition) {
   protocol::State state = cluster.state_of(2);
   for (protocol::State::Part& part : state.parts) {
     part.n = 7;
@@ -354,7 +354,7 @@ TEST_F(SwitchJoiner, IsOnTheLogHoweverFarItSaysThatItIs) {
   EXPECT_TRUE(settles[0].on_log) << "else it would lose all that it has, by name";
 }
 
-TEST_F(SwitchJoiner, TheJobGoesOnFromWhoHasMostSteps) {
+TEST_F(SwitchJoiner, TheJobContinuesFromTheWorkerWithMostSteps) {
   cluster.say(1, Goodbye{Goodbye::Reason::kFailed, ""});
   EXPECT_TRUE(std::holds_alternative<Welcome>(cluster.say_hello(1, cluster.returning(1, 78))));
   cluster.say(0, Goodbye{Goodbye::Reason::kFailed, ""});
@@ -371,7 +371,7 @@ TEST_F(SwitchJoiner, TheJobGoesOnFromWhoHasMostSteps) {
   EXPECT_EQ(find_member(cluster.membership(), 2)->state, protocol::MemberState::kSynced);
 }
 
-TEST_F(SwitchJoiner, AHandoverThatIsNoneOrLongerThanItSaysIsAskedForElsewhere) {
+TEST_F(SwitchJoiner, ADamagedHandoverIsDroppedAndRequestedAgain) {
   cluster.say_state(2, false);
   const uint32_t part = 1;
   for (const auto& [all, end, magic] : {std::tuple{uint64_t{48}, uint64_t{32}, uint64_t{5}},
@@ -388,7 +388,7 @@ TEST_F(SwitchJoiner, AHandoverThatIsNoneOrLongerThanItSaysIsAskedForElsewhere) {
   EXPECT_THAT(cluster.take_of<protocol::Snapshot>(2), SizeIs(1));
 }
 
-TEST_F(SwitchJoiner, WhereNobodyIsLeftWithWeightsItIsStranded) {
+TEST_F(SwitchJoiner, IsStrandedIfNoMemberWithWeightsRemains) {
   for (const uint32_t worker : {0u, 1u}) cluster.say(worker, Goodbye{Goodbye::Reason::kFailed, ""});
   cluster.take(2);
   cluster.say_state(2, false);
@@ -397,7 +397,7 @@ TEST_F(SwitchJoiner, WhereNobodyIsLeftWithWeightsItIsStranded) {
   EXPECT_EQ(settles[0].weights, protocol::Settle::Weights::kNone);
 }
 
-TEST_F(SwitchPath, WhoHasFinishedIsNotInTheNextEpochAndTheOthersGoOn) {
+TEST_F(SwitchPath, AFinishedWorkerLeavesAndTheOthersContinue) {
   cluster.send(ScriptedCluster::peer(1), 0, {cluster.header(1), Goodbye{Goodbye::Reason::kFinished, ""}, {}});
   ASSERT_THAT(membership().members, SizeIs(2));
   EXPECT_EQ(membership().left, 1u);
@@ -477,7 +477,7 @@ struct NoAggregator : SwitchPath {
   NoAggregator() : SwitchPath(2, 1, "") {}
 };
 
-TEST_F(NoAggregator, JobWaitsForTheSwitchAndThatIsSaidOnce) {
+TEST_F(NoAggregator, JobKeepsPathSwitchAndTheShardLogsTheReasonOnce) {
   const uint64_t epoch = membership().epoch;
   say(0, Word::kSilent);
   say(1, Word::kSilent);
@@ -492,7 +492,7 @@ TEST_F(NoAggregator, JobWaitsForTheSwitchAndThatIsSaidOnce) {
   EXPECT_EQ(status().switch_path->because, "");
 }
 
-TEST(SwitchPathHello, JobThatShardZeroCannotStandInForIsRefusedBeforeTheTableHasIt) {
+TEST(SwitchPathHello, JobWithoutAFallbackAtShardZeroIsRefusedAndNotStored) {
   ScriptedCluster cluster(switch_job(1), 1, {}, {}, kDatagrams);
   cluster.judged = fail(ErrorCode::kInvalidArgument, "there is no key of job 7");
   const auto refusal = expect_body<Refuse>(cluster.join(0));

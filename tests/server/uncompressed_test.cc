@@ -75,7 +75,7 @@ INSTANTIATE_TEST_SUITE_P(Jobs, Uncompressed,
                          ::testing::Combine(::testing::Values("gap+raw", "gap+qsgd4", "auto+qsgd8", "auto"),
                                             ::testing::Values(1u, 4u)));
 
-TEST(UncompressedTensors, WhatBySizeLeavesAloneComesBackWholeInEveryStep) {
+TEST(UncompressedTensors, ATensorThatBySizeSkipsIsSummedExactlyInEveryStep) {
   protocol::JobSpec spec = job_of("by_size:0.001", "bloom_p0:0.1+qsgd2", 1);
   spec.tensors[0].dimension = 4'000;
   ScriptedCluster cluster(spec, 2);
@@ -91,7 +91,7 @@ TEST(UncompressedTensors, WhatBySizeLeavesAloneComesBackWholeInEveryStep) {
   }
 }
 
-TEST(UncompressedTensors, AContributionNamesItsOwnCodecsWhateverTheJobsAre) {
+TEST(UncompressedTensors, AContributionMayUseOtherCodecsThanItsJob) {
   protocol::JobSpec spec = ScriptedCluster::small_job(2);
   spec.codec_up = codec_from_text("raw+sign_mean").value();
   ScriptedCluster cluster(spec);

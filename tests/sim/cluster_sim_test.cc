@@ -158,15 +158,15 @@ TEST(ClusterSim, EqualSeedsGiveEqualRuns) {
 // Faults that seeds found, each with a seed that shows it when its repair is taken back. A seed stands for its scenario
 // only while draw_scenario() draws as it did; what does not depend on much is scripted below.
 TEST(ClusterSimFound, ShardStartedAfterJobCreation_NotTakenForARestartedOne) { expect_clean(kMixed, 13); }
-TEST(ClusterSimFound, LostViewChangeIsToldAgain) { expect_clean(kMixed, 43); }
+TEST(ClusterSimFound, LostMembershipChangeIsSentAgain) { expect_clean(kMixed, 43); }
 TEST(ClusterSimFound, LostHelloDoesNotMakeAMemberLookDead) { expect_clean(kMixed, 482); }
-TEST(ClusterSimFound, ABucketThatIsFirstPushedAfterAReturnOwesTheStepsBefore) { expect_clean(kMixed, 7'106'978); }
+TEST(ClusterSimFound, ABucketFirstPushedAfterARejoinFillsEarlierSteps) { expect_clean(kMixed, 7'106'978); }
 TEST(ClusterSimFound, OnlyAKilledWorkerMayHaveTheSteps_WorkerThatLacksThemTimesOut) { expect_clean(kMixed, 9'400'130); }
 TEST(ClusterSimFound, ResendBeyondTheSummaryIsNotCalledUncounted) { expect_clean(kMixed, 6); }
 
 TEST(ClusterSimFound, StoreSavedLate_SavedAgainWithoutAnotherRequest) { expect_clean(kAsynchronous, 50'248); }
 TEST(ClusterSimFound, HeartbeatBeforeSettlement_AcknowledgesNothing) { expect_clean(kAsynchronous, 9'101'015); }
-TEST(ClusterSimFound, AStoreThatBeginsAnewIsSavedOnceItsWeightsAreThere) { expect_clean(kAsynchronous, 7'109'228); }
+TEST(ClusterSimFound, ARestartedStoreIsSavedOnceItsWeightsAreRecovered) { expect_clean(kAsynchronous, 7'109'228); }
 
 /// One shard, one tensor, nothing lossy, nothing wrong.
 Scenario plain(uint32_t workers, uint64_t steps) {
@@ -191,7 +191,7 @@ SimReport expect_all_finish(const Scenario& scenario) {
   return report;
 }
 
-TEST(ClusterSimScripted, MemberRemovedBeforeTheStartComesBackUnderANewLife) {
+TEST(ClusterSimScripted, MemberEvictedBeforeTheStartRejoinsAsANewIncarnation) {
   Scenario scenario = plain(3, 4);
   // Worker 2 (node 3) holds up the start; worker 0 (node 1) is cut off and removed meanwhile.
   scenario.faults.push_back({.kind = SimFault::Kind::kPartition, .at = 0, .duration = 6 * kNsPerS, .a = 3, .b = 0});
@@ -201,7 +201,7 @@ TEST(ClusterSimScripted, MemberRemovedBeforeTheStartComesBackUnderANewLife) {
   EXPECT_EQ(report.removed, 1u);
 }
 
-TEST(ClusterSimScripted, WhatIsDamagedOnTheWayIsSentAgain) {
+TEST(ClusterSimScripted, DamagedMessagesAreSentAgain) {
   Scenario scenario = plain(3, 30);
   scenario.link.corruption = 0.03;
   scenario.calm_from = 60 * kNsPerS;
@@ -264,7 +264,7 @@ Scenario plain_asynchronous(uint32_t workers, uint64_t steps) {
 }
 
 // In mode synchronous, 20 steps take nearly as long as those of the worker that thinks up to 500 ms for each.
-TEST(ClusterSimScripted, ASlowWorkerHoldsUpNobodyInModeAsynchronous) {
+TEST(ClusterSimScripted, AStragglerDelaysNoOtherWorkerInModeAsynchronous) {
   Scenario scenario = plain_asynchronous(3, 20);
   scenario.slow_worker = 2;
   const SimReport report = expect_all_finish(scenario);
@@ -273,7 +273,7 @@ TEST(ClusterSimScripted, ASlowWorkerHoldsUpNobodyInModeAsynchronous) {
   EXPECT_EQ(report.steps_decided, 60u) << "every contribution is a step";
 }
 
-TEST(ClusterSimScripted, WhatIsLostOnTheWayIsFoundInModeAsynchronous) {
+TEST(ClusterSimScripted, LostMessagesAreSentAgainInModeAsynchronous) {
   Scenario scenario = plain_asynchronous(2, 60);
   scenario.spec.staleness = 3;
   scenario.link.loss = 0.05;
@@ -284,7 +284,7 @@ TEST(ClusterSimScripted, WhatIsLostOnTheWayIsFoundInModeAsynchronous) {
   EXPECT_LT(report.virtual_time, 60 * kNsPerS);
 }
 
-TEST(ClusterSimScripted, AShardThatComesBackCountsNothingTwiceInModeAsynchronous) {
+TEST(ClusterSimScripted, ARestartedShardCountsNothingTwiceInModeAsynchronous) {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     Scenario scenario = plain_asynchronous(3, 40);
     scenario.seed = seed;
@@ -338,7 +338,7 @@ TEST(ClusterSimScripted, WorkersWaitForServersThatStartLater) {
 }
 
 /// Proves that the oracle finds a fault: a step with a decision that is impossible.
-TEST(ClusterSimScripted, OracleFindsAnUpdateThatNamesWhatWasNeverSent) {
+TEST(ClusterSimScripted, OracleFindsAnUpdateThatListsAnUnsentContribution) {
   const Scenario scenario = draw_scenario(1);
   const protocol::JobLayout layout = protocol::plan_layout(scenario.spec, scenario.shards);
   ClusterOracle oracle(scenario, layout);

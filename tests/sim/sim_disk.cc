@@ -6,6 +6,10 @@ namespace millrace::testing {
 
 void SimDisk::write(const server::StoreRequest& request) {
   using What = server::StoreRequest::What;
+  if (request.what == What::kGiveUp) {
+    unfinished_.erase(request.name);
+    return;
+  }
   ByteBuffer& file = unfinished_[request.name];
   if (request.what == What::kBegin) file.clear();
   file.insert(file.end(), request.bytes.bytes.begin(), request.bytes.bytes.end());

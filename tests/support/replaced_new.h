@@ -9,6 +9,8 @@ namespace millrace::testing {
 /// The largest single operator new of this process since the last reset, on any thread.
 size_t largest_allocation();
 void reset_largest_allocation();
+/// Returns the bytes of every operator new of this process since it began, of aligned ones too; frees do not count.
+size_t allocated_bytes();
 
 /// While it lives, the operator new number `at` (from 0) of this thread throws std::bad_alloc, once, or with every one
 /// after it.

@@ -128,7 +128,7 @@ ByteBuffer flushed(MadeUpWorker& worker, const ByteBuffer& packet) {
   return worker.sealed(header, {}, datagram.payload);
 }
 
-TEST(CodecsTest, ManyTurnsAreTheSumsOfWhatThePacketsDecodeTo) {
+TEST(CodecsTest, ManyTurnsAreTheSumsOfTheDecodedPackets) {
   SwitchRig rig({.workers = 4, .slots = 2, .window_indices = kCodecsIndices, .slots_max = 4});
   rig.open();
   Contributions contributions(12);

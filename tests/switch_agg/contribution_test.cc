@@ -129,7 +129,7 @@ TEST_F(ContributionTest, SequenceZeroIsNeverASessions) {
   EXPECT_EQ(rig_.counted(Event::kAdded), 0);
 }
 
-TEST_F(ContributionTest, AnotherLifeIsDroppedAndToldOncePerGap) {
+TEST_F(ContributionTest, AnotherIncarnationIsDroppedWithOneNoticePerGap) {
   ByteBuffer packet = worker(0).contribution(
       {}, {{1, 5}, {2, 6}, {3, 7}, {80, 100'000}, {90, 70'000}, {91, 80'000}, {95, 1}, {97, 1}, {99, 2}});
   packet[8] ^= 1;
@@ -155,7 +155,7 @@ TEST_F(ContributionTest, NoAnswerIsLargerThanAnUnauthenticatedRequest) {
   EXPECT_EQ(rig_.sent().size(), 0);
 }
 
-TEST_F(ContributionTest, OldEpochIsDroppedAndTheEpochIsTold) {
+TEST_F(ContributionTest, OldEpochIsDroppedAndANoticeNamesTheEpoch) {
   rig_.greet(2, {1, 1, 1});
   rig_.since_now();
   rig_.give(1, worker(1).contribution({.epoch = 1}, {{1, 5}}));
@@ -171,7 +171,7 @@ TEST_F(ContributionTest, NewerEpochDoesNotMoveTheEpoch) {
   expect_notice(NoticeCode::kSayHello, 1);
 }
 
-TEST_F(ContributionTest, WhatComesBeforeTheEpochIsOpenIsToldToSayHello) {
+TEST_F(ContributionTest, AContributionBeforeTheOpeningGetsTheHelloNotice) {
   rig_.give(0, worker(0).hello({.epoch = 2, .live = 7, .positions = {1, 1}}));
   rig_.since_now();
   rig_.give(1, worker(1).contribution({.epoch = 2}, {{1, 5}}));

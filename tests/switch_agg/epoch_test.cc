@@ -80,16 +80,88 @@ TEST(EpochTest, AnotherMembershipOrLiveSetIsRefusedAndTold) {
 TEST(EpochTest, HellosThatCannotBeAreRefused) {
   SwitchRig rig;
   rig.shake_hands();
-  rig.give(0, rig.worker(0).hello({.live = 6, .positions = {1, 1}}));   // without itself
-  rig.give(0, rig.worker(0).hello({.live = 15, .positions = {1, 1}}));  // more workers than the job has
-  rig.give(0, rig.worker(0).hello({.live = 7, .positions = {1}}));      // another number of slots
-  rig.give(0, rig.worker(0).hello({.live = 7, .positions = {1, 0}}));   // turns begin at 1
+  rig.give(0, rig.worker(0).hello({.live = 6, .positions = {1, 1}}));  // without itself
+  rig.give(0, rig.worker(0).hello({.live = 7, .positions = {}}));
+  rig.give(0, rig.worker(0).hello({.live = 7, .positions = {1, 0}}));  // turns begin at 1
   rig.give(0, rig.worker(0).hello({.live = 7, .positions = {1, UINT64_MAX}}));
-  EXPECT_EQ(rig.counted(Event::kHelloRefused), 5);
+  EXPECT_EQ(rig.counted(Event::kHelloRefused), 4);
   EXPECT_EQ(phase(rig), SwitchPhase::kClosed);
 }
 
-TEST(EpochTest, AnOlderHelloIsToldTheEpochAndOpensNothing) {
+/// The answer makes the worker leave the path. Without one it repeats its HELLO for ever.
+TEST(EpochTest, AHelloOfTooManySlotsGetsTheSwitchsNumber) {
+  SwitchRig rig;
+  rig.shake_hands();
+  rig.give(0, rig.worker(0).hello({.epoch = 3, .live = 7, .positions = {1, 1, 1}}));
+  const Datagram answer = rig.only(0);
+  ASSERT_EQ(answer.header.type, DatagramType::kWelcome);
+  EXPECT_EQ(answer.header.epoch, 3) << "a worker takes no WELCOME of another epoch";
+  EXPECT_EQ(protocol::read_welcome(answer.extension)->slots, 2);
+  EXPECT_EQ(rig.counted(Event::kHelloRefused), 1);
+  EXPECT_EQ(phase(rig), SwitchPhase::kClosed);
+}
+
+TEST(EpochTest, AHelloOfTooManyWorkersGetsNoSlots) {
+  SwitchRig rig;
+  rig.shake_hands();
+  rig.give(0, rig.worker(0).hello({.live = 15, .positions = {1, 1}}));
+  EXPECT_EQ(protocol::read_notice(rig.only(0).extension)->code, NoticeCode::kNoSlots);
+  EXPECT_EQ(rig.counted(Event::kHelloRefused), 1);
+  EXPECT_EQ(phase(rig), SwitchPhase::kClosed);
+}
+
+/// Makes the job of a small model: it has fewer windows than the switch has slots.
+void greet_with(SwitchRig& rig, uint32_t slots, uint32_t epoch, uint64_t position) {
+  const std::vector<uint64_t> positions(slots, position);
+  for (uint32_t at = 0; at < 3; ++at)
+    rig.give(at, rig.worker(at).hello({.epoch = epoch, .live = 7, .positions = positions}));
+}
+
+TEST(EpochTest, AJobOfFewerSlotsRunsOnASwitchOfMore) {
+  SwitchRig rig({.slots = 16, .slots_max = 16});
+  rig.shake_hands();
+  greet_with(rig, 10, 1, 1);
+  ASSERT_EQ(phase(rig), SwitchPhase::kOpen);
+  EXPECT_EQ(protocol::read_welcome(rig.only(0).extension)->slots, 10);
+  const std::vector<Entries> entries = {{{5, 1}}, {{5, 1}}, {{5, 1}}};
+  rig.turn({.window = 3, .next = 13, .slot = 3}, entries);  // a stripe of 10
+  EXPECT_EQ(rig.result(0), (Entries{{5, 3}}));
+  rig.turn({.turn = 2, .window = 13, .slot = 3}, entries);
+  EXPECT_EQ(rig.result(0), (Entries{{5, 3}}));
+  rig.give(0, rig.worker(0).contribution({.window = 12, .slot = 12}, {{5, 1}}));
+  EXPECT_EQ(rig.counted(Event::kStranger), 1) << "a slot that the job does not have";
+}
+
+TEST(EpochTest, AHelloOfOtherSlotsThanItsEpochGetsTheEpochsNumber) {
+  SwitchRig rig({.slots = 4});
+  rig.shake_hands();
+  rig.give(0, rig.worker(0).hello({.live = 7, .positions = {1, 1}}));
+  rig.give(1, rig.worker(1).hello({.live = 7, .positions = {1, 1, 1, 1}}));
+  EXPECT_EQ(protocol::read_welcome(rig.only(1).extension)->slots, 2);
+  EXPECT_EQ(phase(rig), SwitchPhase::kCollecting);
+}
+
+TEST(EpochTest, AJobOfFewerSlotsEndsAndGivesItsNumberOn) {
+  SwitchRig rig({.slots = 4});
+  const auto finish = [&rig](uint32_t slots) {
+    for (uint16_t slot = 0; slot < slots; ++slot) {
+      for (uint32_t at = 0; at < 3; ++at)
+        rig.give(at, rig.worker(at).empty({.epoch = slots, .window = slot, .slot = slot, .flags = flag::kFin}));
+    }
+  };
+  rig.shake_hands();
+  for (const uint32_t slots : {3u, 4u}) {  // the epoch has the same number
+    greet_with(rig, slots, slots, 1);
+    ASSERT_EQ(phase(rig), SwitchPhase::kOpen);
+    finish(slots);
+  }
+  rig.now += 2 * kNsPerS;
+  rig.shake_hands();
+  greet_with(rig, 2, 1, 1);
+  EXPECT_EQ(rig.counted(Event::kBegunAnew), 1);
+}
+
+TEST(EpochTest, AnOlderHelloGetsTheEpochInANoticeAndOpensNothing) {
   SwitchRig rig;
   rig.open();
   rig.greet(5, {1, 1, 1});
@@ -127,7 +199,7 @@ TEST(EpochTest, ANewerHelloThrowsAwayOpenSums) {
   EXPECT_EQ(rig.heard(2).size(), 0);
 }
 
-TEST(EpochTest, AResultThatNobodyHasIsComputedAnew) {
+TEST(EpochTest, AResultThatNoWorkerHasIsComputedAgain) {
   SwitchRig rig;
   Closed closed(rig);
   rig.greet(2, {1, 1, 1});  // it reached no worker: the switch's own kept result does not decide
@@ -289,7 +361,7 @@ TEST(EpochTest, ANewerEpochEndsAFetch) {
   EXPECT_EQ(rig.result(0), (Entries{{5, 2}}));
 }
 
-TEST(EpochTest, PositionsMoreThanOneTurnApartOpenNothingAndAreToldToAll) {
+TEST(EpochTest, PositionsTooFarApartOpenNothingAndAllWorkersGetANotice) {
   SwitchRig rig;
   rig.shake_hands();
   rig.greet(1, {1, 3, 2});
@@ -302,7 +374,7 @@ TEST(EpochTest, PositionsMoreThanOneTurnApartOpenNothingAndAreToldToAll) {
   EXPECT_EQ(phase(rig), SwitchPhase::kOpen);
 }
 
-TEST(EpochTest, AWorkerThatJoinsIsWaitedFor) {
+TEST(EpochTest, ATurnAwaitsTheContributionOfAJoiningWorker) {
   SwitchRig rig;
   rig.shake_hands();
   for (uint32_t at = 0; at < 2; ++at) rig.give(at, rig.worker(at).hello({.live = 3, .positions = {1, 1}}));

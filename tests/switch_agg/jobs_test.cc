@@ -57,6 +57,8 @@ TEST(JobsTest, JobsThatCannotBeAreRefused) {
   EXPECT_EQ(code_of([](SwitchJob& job) { job.slots = 0; }), invalid);
   EXPECT_EQ(code_of([](SwitchJob& job) { job.slots = 129; }), invalid);
   EXPECT_EQ(code_of([](SwitchJob& job) { job.lanes = 2; }), invalid) << "it is split before";
+  EXPECT_EQ(code_of([](SwitchJob& job) { job.packet_bytes = 1199; }), invalid);
+  EXPECT_EQ(code_of([](SwitchJob& job) { job.packet_bytes = 1473; }), invalid) << "the port takes 1472";
   EXPECT_EQ(code_of([](SwitchJob& job) { job.lease_ns = 0; }), invalid);
   EXPECT_EQ(code_of([](SwitchJob& job) { job.result_codecs.index = WindowIndexCodec::kBloom; }), invalid);
   EXPECT_EQ(code_of([](SwitchJob& job) { job.result_codecs.value = WindowValueCodec::kQsgd8; }), invalid);
@@ -76,7 +78,7 @@ TEST(JobsTest, TooManyJobsAreRefused) {
   }
 }
 
-TEST(JobsTest, AJobOverTheQuotaIsToldAndTheOtherGoesOn) {
+TEST(JobsTest, AJobOverTheQuotaGetsANoticeAndTheOtherContinues) {
   SwitchRig rig({.slots = 2, .slots_max = 3});
   rig.open();
   JobsSecondJob second(rig, 2);
@@ -116,7 +118,7 @@ TEST(JobsTest, AJobThatWaitedGetsTheSlotsOfOneThatLeft) {
   EXPECT_EQ(rig.aggregator().counters(SwitchRig::kJob), nullptr);
 }
 
-TEST(JobsTest, AJobThatStallsHoldsNobodyUp) {
+TEST(JobsTest, AStalledJobDelaysNoOtherJob) {
   SwitchRig rig({.slots = 2, .slots_max = 4});
   rig.open();
   JobsSecondJob second(rig, 2);
@@ -145,7 +147,7 @@ TEST(JobsTest, APacketOfOneJobIsNoneOfAnother) {
   EXPECT_EQ(rig.counted(Event::kWrongIncarnation), 1);
 }
 
-TEST(JobsTest, SilenceForTheLeaseIsANewLifeAndFreesSlots) {
+TEST(JobsTest, AnExpiredLeaseDrawsANewIncarnationAndFreesSlots) {
   SwitchRig rig({.slots = 2, .slots_max = 2});
   rig.open();
   rig.give(0, rig.worker(0).contribution({}, {{5, 1}}));
@@ -189,6 +191,22 @@ TEST(JobsTest, AnyAuthenticPacketHoldsTheLease) {
   rig.now += 1 * kNsPerS;
   rig.tick();
   EXPECT_EQ(rig.counted(Event::kLeaseExpired), 1);
+}
+
+TEST(JobsTest, ARepeatedHelloHoldsTheLeaseBetweenTwoSteps) {
+  SwitchRig rig;
+  rig.open();
+  rig.turn({.next = 2}, {{{5, 1}}, {{5, 1}}, {{5, 1}}});
+  for (int time = 0; time < 5; ++time) {
+    rig.now += 9 * kNsPerS;
+    rig.give(0, rig.worker(0).hello({.live = 7, .positions = {2, 1}}));
+    EXPECT_EQ(rig.only(0).header.type, DatagramType::kWelcome);
+    rig.tick();
+  }
+  EXPECT_EQ(rig.counted(Event::kLeaseExpired), 0);
+  EXPECT_EQ(rig.aggregator().status()[0].phase, SwitchPhase::kOpen);
+  rig.turn({.turn = 2, .window = 2}, {{{5, 1}}, {{5, 1}}, {{5, 1}}});
+  EXPECT_EQ(rig.result(0), (Entries{{5, 3}})) << "the turns before go on";
 }
 
 TEST(JobsTest, LivesOfARestartedSwitchAreOthers) {

@@ -39,7 +39,7 @@ class LostTest : public ::testing::Test {
   SwitchRig rig_;
 };
 
-TEST_F(LostTest, AMissingNumberIsToldOnceThreeLaterOnesAreThere) {
+TEST_F(LostTest, AMissingNumberIsReportedOnceAfterThreeLaterOnes) {
   const uint64_t first = lose();
   EXPECT_EQ(send(), LostSequences{});
   EXPECT_EQ(send(), LostSequences{});
@@ -48,7 +48,7 @@ TEST_F(LostTest, AMissingNumberIsToldOnceThreeLaterOnesAreThere) {
   for (int i = 0; i < 5; ++i) EXPECT_EQ(send(), LostSequences{}) << "once is enough";
 }
 
-TEST_F(LostTest, WhatComesTwoLaterIsOutOfOrderAndNotLost) {
+TEST_F(LostTest, APacketThatArrivesTwoLaterIsNotReportedLost) {
   const ByteBuffer late = rig_.worker(1).contribution({.slot = 0}, {{1, 5}});
   send();
   send();
@@ -58,7 +58,7 @@ TEST_F(LostTest, WhatComesTwoLaterIsOutOfOrderAndNotLost) {
   EXPECT_EQ(rig_.counted(Event::kLossNotices), 0);
 }
 
-TEST_F(LostTest, ManyAreToldByANoticeForEachPacketThatComes) {
+TEST_F(LostTest, ManyLossesAreReportedByOneNoticePerArrivingPacket) {
   uint64_t first = 0;
   for (int i = 0; i < 70; ++i) first = first == 0 ? lose() : (lose(), first);
   EXPECT_EQ(send(), (LostSequences{first, ~uint64_t{0}})) << "65, and those behind them with the next";
@@ -68,7 +68,7 @@ TEST_F(LostTest, ManyAreToldByANoticeForEachPacketThatComes) {
   EXPECT_EQ(rig_.counted(Event::kLossNotices), 70);
 }
 
-TEST_F(LostTest, NobodyIsToldOutsideTheEpochThatIsOpen) {
+TEST_F(LostTest, NoLossIsReportedOutsideTheOpenEpoch) {
   lose();
   for (int i = 0; i < 3; ++i) {
     rig_.now += kNsPerS;

@@ -61,7 +61,7 @@ TEST_F(Marks, ForgedPacketsAndReplaysMarkNothing) {
   EXPECT_EQ(rig_.counted(Event::kCongestionMark), 0u);
 }
 
-TEST_F(Marks, WhatGoesToOneWorkerIsNotMarked) {
+TEST_F(Marks, AKeptResultForOneWorkerIsNotMarked) {
   EXPECT_EQ(mark_of_turn(1, Ecn::kEct0), Ecn::kEct0);
   rig_.give(1, rig_.worker(1).contribution({.next = 2}, {{1, 5}}), Ecn::kCe);
   ASSERT_EQ(rig_.sent().size(), 1u) << "the kept result";
@@ -69,7 +69,7 @@ TEST_F(Marks, WhatGoesToOneWorkerIsNotMarked) {
   EXPECT_EQ(mark_of_turn(2, Ecn::kEct0), Ecn::kCe);
 }
 
-TEST(MarksAtRack, AMarkOnTheWayToTheRackComesBackWithTheShardsResult) {
+TEST(MarksAtRack, AContributionMarkedAtTheRackMarksTheShardsResult) {
   RackRig rig;
   ASSERT_NO_FATAL_FAILURE(rig.open());
   const RackRig::Fields fields;

@@ -163,7 +163,7 @@ TEST_F(RackMemoryTest, NeitherSumsThatGoUpNorTheirResultsAllocate) {
   EXPECT_EQ(at_shard(Event::kClosed), 10);
 }
 
-TEST_F(RackMemoryTest, NeitherWhatIsFlushedNorWhatGoesUpAgainAllocates) {
+TEST_F(RackMemoryTest, NeitherFlushesNorRetransmittedPartialsAllocate) {
   turn(1);
   RackRig::Fields flushed = fields_of(2);
   flushed.flags = flag::kLast | flag::kFlush;
@@ -186,7 +186,7 @@ TEST_F(RackMemoryTest, NeitherWhatIsFlushedNorWhatGoesUpAgainAllocates) {
   EXPECT_GT(at_shard(Event::kKeptSent), 0);
 }
 
-TEST_F(RackMemoryTest, NeitherTellingWhatIsLostNorSendingItAgainAllocates) {
+TEST_F(RackMemoryTest, NeitherLossNoticesNorRetransmissionsAllocate) {
   turn(1);
   uint32_t parts = 0;
   rig_.lost = [&](const Datagram& datagram) { return datagram.header.type == DatagramType::kPartial && ++parts == 1; };
@@ -326,7 +326,7 @@ TEST_F(DeciderMemoryTest, NeitherFetchNorKeptAllocates) {
   EXPECT_GT(rig_.sent().size(), 3 + 2 * result.size()) << "welcomes and both results, to all";
 }
 
-TEST_F(DeciderMemoryTest, TellingWhatIsLostDoesNotAllocate) {
+TEST_F(DeciderMemoryTest, LossNoticesDoNotAllocate) {
   for (int i = 0; i < 70; ++i) (void)rig_.worker(1).contribution({.window_indices = kWindow}, {{1, 5}});
   const MadeUpWorker::ContributionFields fields{.window = 1, .next = 3, .slot = 1, .window_indices = kWindow};
   for (int i = 0; i < 4; ++i) rig_.give(1, rig_.worker(1).contribution(fields, {{1, 5}}));

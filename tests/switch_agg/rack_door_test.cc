@@ -115,7 +115,7 @@ void close_past_the_rack(RackRig& rig) {
   EXPECT_EQ(rig.counted_at_shard(Event::kGroupPart), 0);
 }
 
-TEST(RackSlots, ARackWithoutSlotsSaysSoAndItsWorkersGoPastIt) {
+TEST(RackSlots, ARackWithoutSlotsSendsANoticeAndWorkersBypassIt) {
   RackRig rig({.rack_slots_max = 0});
   rig.shake_hands_with_shard();
   rig.greet_shard(1, 7, 1);
@@ -131,7 +131,7 @@ TEST(RackSlots, ARackWithoutSlotsSaysSoAndItsWorkersGoPastIt) {
 }
 
 /// There were slots when the worker asked for a challenge, and there are none when it sends HELLO.
-TEST(RackSlots, ARackWhoseSlotsWentToAnotherJobSaysSo) {
+TEST(RackSlots, ARackThatLostItsSlotsToAnotherJobSendsANotice) {
   RackRig rig({.rack_slots_max = 1});
   ASSERT_NO_FATAL_FAILURE(rig.open());
   rig.now += 3600 * kNsPerS;
@@ -196,7 +196,7 @@ TEST_F(PartialDoor, AReplayIsDropped) {
   EXPECT_EQ(counted(Event::kGroupAdded), 1);
 }
 
-TEST_F(PartialDoor, OfAClosedTurnItIsAnsweredToThoseWhoAskAndNotAdded) {
+TEST_F(PartialDoor, APartialOfAClosedTurnIsAnsweredAndNotAdded) {
   ASSERT_NO_FATAL_FAILURE(close_turn(1));
   ask(1);
   EXPECT_EQ(counted(Event::kCurrentClosed), 1);

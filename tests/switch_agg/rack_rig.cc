@@ -41,11 +41,13 @@ RackRig::RackRig(const Shape& shape)
   shard_job_.workers = 3;
   shard_job_.window_indices = shape.window_indices;
   shard_job_.slots = 1;
+  shard_job_.packet_bytes = shape.packet_bytes_max;
   rack_job_ = shard_job_;
   shard_job_.racks = std::vector<uint64_t>{3};
   rack_job_.role = switch_agg::Role::kCombine;
   rack_job_.rack = 3;
   rack_job_.shard = kShard;
+  rack_job_.packet_bytes = shape.rack_packet_bytes_max;
   rack_job_.reselect_k = shape.rack_reselect_k;
   MILLRACE_CHECK(rack_.add_job(rack_job_, now).has_value() == (shape.rack_slots_max >= rack_job_.slots));
   restart_shard();

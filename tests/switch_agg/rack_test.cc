@@ -50,7 +50,7 @@ TEST_F(Rack, AllFragmentsOfAllMustBeIn) {
   EXPECT_EQ(rig_.counted_at_shard(Event::kGroupAdded), 1);
 }
 
-TEST_F(Rack, TellsItsWorkersWhatOfTheirsIsLost) {
+TEST_F(Rack, NotifiesItsWorkersOfTheirLostPackets) {
   (void)rig_.at_rack(0).contribution({}, {{1, 5}});
   for (int i = 0; i < 2; ++i) rig_.to_rack(0, {.slot = 1}, {});
   EXPECT_EQ(rig_.counted_at_rack(Event::kLossNotices), 0);
@@ -68,7 +68,7 @@ TEST_F(Rack, NextIsTheLeastAndFinWhatAllSay) {
   EXPECT_EQ(partials[0].header.flags, flag::kLast | flag::kEmpty);
 }
 
-TEST_F(Rack, FlushForgetsTheSumForGoodAndWhatComesAfterGoesUpRaw) {
+TEST_F(Rack, AFlushDropsTheSumAndLaterFragmentsAreForwardedRaw) {
   rig_.to_rack(0, {}, {{1, 5}});
   rig_.to_rack(0, {}, {{1, 5}});  // the first time-out's
   EXPECT_TRUE(rig_.partials().empty());
@@ -96,7 +96,7 @@ TEST_F(Rack, AFlushThatCompletesTheSumSendsIt) {
   EXPECT_TRUE(is_group(partials[0]));
 }
 
-TEST_F(Rack, WhoSendsAgainMakesTheGroupGoUpAgainOnceAGapAndIsNamed) {
+TEST_F(Rack, ADuplicateRetransmitsThePartialOncePerGapAndIsNamed) {
   rig_.lost = [](const Datagram& datagram) { return datagram.header.type == DatagramType::kPartial; };
   rig_.to_rack(0, {}, {{1, 5}});
   rig_.to_rack(1, {}, {{1, 7}});
@@ -166,7 +166,7 @@ TEST_F(Rack, APartThatTheShardLacksGoesUpAgainAlone) {
   EXPECT_EQ(rig_.told(0), (Entries{{1, 11}}));
 }
 
-TEST_F(Rack, WhatTheShardLacksOfATurnThatIsOverStaysAway) {
+TEST_F(Rack, ALostPartialOfAPastTurnIsNotRetransmitted) {
   rig_.lost = [](const Datagram& datagram) { return datagram.header.type == DatagramType::kPartial; };
   for (const uint32_t worker : {0u, 1u}) rig_.to_rack(worker, {}, {{1, 5}});
   rig_.lost = [](const Datagram&) { return false; };
@@ -179,7 +179,7 @@ TEST_F(Rack, WhatTheShardLacksOfATurnThatIsOverStaysAway) {
   EXPECT_EQ(rig_.counted_at_rack(Event::kPartAgain), 0);
 }
 
-TEST_F(Rack, WhatTheShardLackedBeforeTheLeaseEndedStaysAway) {
+TEST_F(Rack, APartialLostBeforeTheLeaseExpiredIsNotRetransmitted) {
   for (const uint32_t worker : {0u, 1u}) rig_.to_rack(worker, {}, {{1, 5}});
   rig_.to_shard(2, {}, {{1, 1}});
   ByteBuffer late;
@@ -220,7 +220,7 @@ TEST_F(Rack, WhatAnotherProcessSentBeforeIsInNoSum) {
   EXPECT_TRUE(rig_.partials().empty()) << "worker 0's half of before is gone too";
 }
 
-TEST_F(Rack, CountsWhatGoesUp) {
+TEST_F(Rack, CountsThePartialsThatItSends) {
   rig_.to_rack(0, {}, {{1, 5}, {9, 2}});
   rig_.to_rack(1, {}, {{1, 7}});
   const auto partials = rig_.partials();
@@ -255,7 +255,7 @@ TEST_F(Rack, WithFlushTheUnitGoesUpBesideTheGroup) {
   EXPECT_EQ(rig_.counted_at_shard(Event::kGroupOverlap), 1) << "so is the group";
 }
 
-TEST_F(Rack, AClosedTurnsGroupIsAnsweredToThoseWhoAsked) {
+TEST_F(Rack, OnlyTheRetransmittingWorkerGetsAClosedTurnsResult) {
   rig_.to_rack(0, {}, {{1, 5}});
   rig_.to_rack(1, {}, {{1, 7}});
   rig_.to_shard(2, {}, {{1, 100}});
@@ -283,7 +283,7 @@ TEST_F(Rack, AnOlderTurnGoesUpRawAndIsAnswered) {
   EXPECT_EQ(rig_.counted_at_shard(Event::kGroupAdded), 2) << "turn 2's sum was not touched";
 }
 
-TEST_F(Rack, WhatIsOverTheHeadroomGoesUpRawAndTheShardOmitsIt) {
+TEST_F(Rack, AValueOverTheHeadroomIsForwardedRawAndOmitted) {
   rig_.to_rack(0, {}, {{1, 5}, {2, 1}});
   rig_.to_rack(1, {}, {{1, INT32_MAX / 3 + 1}, {2, 1}});
   rig_.to_rack(0, {}, {{1, 5}, {2, 1}});
@@ -311,7 +311,7 @@ TEST_F(Rack, UnitsOfAnotherBindingAreTheShardsToJudge) {
   EXPECT_EQ(partials[0].header.exponent, -9);
 }
 
-TEST_F(Rack, ANewerEpochForgetsAllSumsAndOlderContributionsAreTold) {
+TEST_F(Rack, ANewerEpochDropsAllSumsAndRejectsOlderContributions) {
   rig_.to_rack(0, {}, {{1, 5}});
   rig_.greet_rack(2, 7);
   rig_.greet_shard(2, 7, 1);
@@ -427,7 +427,7 @@ TEST(RackParts, AGroupThatTakesMoreThanSixteenGoesRawAndSoDoTheTurnsAfterIt) {
   EXPECT_EQ(rig.partials().size(), 1) << "raw, at once";
 }
 
-TEST(RackCut, TheResultSaysWhatTheRackKeptAndAnUploadSaysItAgain) {
+TEST(RackCut, TheRetainedMarksOfAResultSurviveAShardRestart) {
   RackRig rig({.rack_reselect_k = 1});
   rig.open();
   rig.to_rack(0, {}, {{1, 50}, {2, 3}, {9, 2}});

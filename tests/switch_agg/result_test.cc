@@ -23,7 +23,7 @@ Entries drawn(RandomSequence& random, uint32_t window_indices, uint64_t count, i
   return entries;
 }
 
-TEST(ResultTest, ManyTurnsAreTheSumsThatAMapGivesWhateverTheCodecsAndTheOrder) {
+TEST(ResultTest, ManyTurnsMatchTheSumsOfAMapInRandomCodecsAndOrders) {
   SwitchRig rig({.workers = 4, .slots = 2, .window_indices = 1024, .slots_max = 4});
   rig.open();
   RandomSequence random(RandomKey::from(11));
@@ -70,7 +70,7 @@ TEST(ResultTest, AllEmptyIsAVoidResultThatMovesOn) {
   EXPECT_EQ(rig.only(1).header.flags & flag::kVoid, flag::kVoid);
 }
 
-TEST(ResultTest, AResultIsFinOnlyIfEverybodyIsDone) {
+TEST(ResultTest, AResultIsFinOnlyIfAllWorkersAreDone) {
   SwitchRig rig;
   rig.open();
   rig.give(0, rig.worker(0).empty({.flags = flag::kFin}));
@@ -125,6 +125,31 @@ TEST(ResultTest, ManyFragmentsArriveWhole) {
   }
   EXPECT_EQ(rig.result(0), expected);
   rig.give(0, rig.worker(0).contribution({.window_indices = 4096}, entries));
+  EXPECT_EQ(rig.result(0), expected);
+}
+
+/// Workers drop longer packets. Without the limit each retransmission of the result is lost again.
+TEST(ResultTest, AResultFitsItsJobsPacketsOnASwitchOfLongerOnes) {
+  SwitchRig rig({.workers = 2,
+                 .slots = 1,
+                 .window_indices = 4096,
+                 .packet_bytes_max = 8972,
+                 .slots_max = 2,
+                 .job_packet_bytes = 1472});
+  rig.open();
+  RandomSequence random(RandomKey::from(2));
+  Entries expected;
+  const Entries entries = drawn(random, 4096, 600, 3);  // some 3,000 bytes
+  const MadeUpWorker::ContributionFields fields{.window_indices = 4096};
+  for (uint32_t at = 0; at < 2; ++at) {
+    for (const auto& [index, value] : entries) expected[index] += value;
+    rig.give(at, rig.worker(at).contribution(fields, entries));
+  }
+  EXPECT_GT(rig.heard(0).size(), 1);
+  for (const Sent& sent : rig.sent()) EXPECT_LE(sent.bytes.size(), 1472);
+  EXPECT_EQ(rig.result(0), expected);
+  rig.give(0, rig.worker(0).contribution(fields, entries));
+  for (const Sent& sent : rig.sent()) EXPECT_LE(sent.bytes.size(), 1472);
   EXPECT_EQ(rig.result(0), expected);
 }
 

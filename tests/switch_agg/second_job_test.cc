@@ -189,7 +189,7 @@ TEST(SecondJobTest, BeginsWhenTheLeaseOfAKilledJobIsOver) {
 }
 
 /// A higher epoch moves the epoch of either job. The counts of the earlier job cut nothing of a job that begins.
-TEST(SecondJobTest, IsNotCutByWhatTheOneBeforeCounted) {
+TEST(SecondJobTest, IgnoresTheCountsOfTheEarlierJob) {
   SwitchRig rig({.reselect_k = 1});
   rig.open();
   for (uint16_t slot = 0; slot < 2; ++slot) {

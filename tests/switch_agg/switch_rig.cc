@@ -28,6 +28,7 @@ SwitchRig::SwitchRig(const Shape& shape)
   job_.workers = shape.workers;
   job_.window_indices = shape.window_indices;
   job_.slots = shape.slots;
+  job_.packet_bytes = shape.job_packet_bytes != 0 ? shape.job_packet_bytes : shape.packet_bytes_max;
   job_.reselect_k = shape.reselect_k;
   MILLRACE_CHECK(aggregator_.add_job(job_, now).has_value());
   for (uint32_t id = 0; id < shape.workers; ++id) workers_.emplace_back(kJob, job_.key, static_cast<uint16_t>(id));

@@ -22,6 +22,7 @@ class SwitchRig {
     uint64_t reselect_k = 0;
     uint32_t packet_bytes_max = 1472;
     uint32_t slots_max = 8;
+    uint32_t job_packet_bytes = 0;  ///< 0: packet_bytes_max
   };
   explicit SwitchRig(const Shape& shape);
   SwitchRig() : SwitchRig(Shape{}) {}

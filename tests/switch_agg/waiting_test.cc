@@ -21,7 +21,7 @@ std::string sentence(SwitchRig& rig) { return waiting_sentence(status(rig), rig.
 /// A worker that has another key than the job's.
 MadeUpWorker stranger(uint16_t id) { return {SwitchRig::kJob, job_key(99), id}; }
 
-TEST(SwitchWaits, AJobThatNobodyCameToWaitsForNothing) {
+TEST(SwitchWaits, AJobWithoutWorkersIsBlockedOnNothing) {
   SwitchRig rig;
   EXPECT_EQ(status(rig).waiting.what, SwitchWait::kNothing);
   EXPECT_EQ(sentence(rig), "");
@@ -63,7 +63,7 @@ TEST(SwitchWaits, AWorkerWithAnotherKeyIsNamedWithTheReason) {
       "their MAC is wrong (bad_mac); is the key there this job's?");
 }
 
-TEST(SwitchWaits, WhereAllKeysAreWrongThatIsSaidThoughNobodyIsWaitedFor) {
+TEST(SwitchWaits, WrongKeysAreReportedWhileNoWorkerIsAwaited) {
   SwitchRig rig;
   for (const uint16_t worker : {uint16_t{0}, uint16_t{2}}) {
     MadeUpWorker other = stranger(worker);
@@ -111,7 +111,7 @@ TEST(SwitchWaits, TurnsWaitForTheWorkersWhoseContributionsLack) {
   EXPECT_EQ(status(rig).waiting.what, SwitchWait::kNothing);
 }
 
-TEST(SwitchWaits, AnotherEpochWaitsAnew) {
+TEST(SwitchWaits, ANewEpochRestartsTheWait) {
   SwitchRig rig;
   rig.open();
   rig.give(0, rig.worker(0).contribution({}, {{5, 1}}));

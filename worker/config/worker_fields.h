@@ -92,7 +92,7 @@ void visit_worker(Visitor& v, Worker& worker) {
            worker.rack);
   v.option({.name = "switch_key_file",
             .group = kSwitch,
-            .help = "the job's key at the switch, readable by its owner alone",
+            .help = "the job's key at the switch, readable by its owner and group alone",
             .flag = "switch-key",
             .least = 1,
             .quantity = protocol::OptionQuantity::kFile},

@@ -106,11 +106,11 @@ struct PartRun {
   std::deque<Outstanding> outstanding;  ///< by step, ascending.
   /// Updates of steps after n. The update of n, or SETTLE, is still missing.
   std::map<uint64_t, protocol::Message> early;
-  TimeNs ask_at = 0;  ///< not asked for again before.
-  /// By step, up to n - 1. Those that all members have are dropped, but for the last.
-  std::deque<RetainedUpdate> retained;
-  protocol::Summary summary;  ///< as of n, where no update is retained
-  uint64_t answers = 0;       ///< pushes of the bucket that this part has answered
+  uint64_t settling_bytes = 0;          ///< payloads put into `early` since the settling began
+  TimeNs ask_at = 0;                    ///< not asked for again before.
+  std::deque<RetainedUpdate> retained;  ///< by step, up to n - 1: those that some member lacks, and the last
+  protocol::Summary summary;            ///< as of n, where no update is retained
+  uint64_t answers = 0;                 ///< pushes of the bucket that this part has answered
   CountedSteps counted;
   /// Of jobs with `history`: the entries that the updates below n changed.
   std::unique_ptr<IndexHistory> history;

@@ -13,7 +13,13 @@
 namespace millrace::worker {
 namespace {
 
-constexpr size_t kSettlingUpdatesMax = 65'536;  ///< of a part that is not settled
+// Of a part that is not settled: updates held in all, and the least limit on the bytes of their payloads.
+constexpr size_t kSettlingUpdatesMax = 65'536;
+constexpr uint64_t kSettlingBytesMin = 8 << 20;
+
+uint64_t settling_bytes_max(const PartRun& part) {
+  return std::max(kSettlingBytesMin, 2 * sizeof(float) * part.dimension());
+}
 
 }  // namespace
 
@@ -24,6 +30,7 @@ void SessionCore::Impl::begin_settling(Actions& actions) {
     part.incoming.reset();
     part.waiting_settle.reset();
     part.early.clear();
+    part.settling_bytes = 0;
   }
   forget_handovers();
   for (uint32_t shard = 0; shard < links.size(); ++shard) {
@@ -75,13 +82,21 @@ void SessionCore::Impl::on_fetch(uint32_t shard, const protocol::Fetch& fetch, A
        actions);
 }
 
+// Settling resolves contributions by the updates of their steps: these are always held. The others lead up to the
+// snapshot, for a successor of the shard. The shard retains every dropped update until this worker acknowledges it, and
+// serves it again when become_synced() asks.
 void SessionCore::Impl::keep_for_settling(PartRun& part, protocol::Message&& message) {
   const auto& update = std::get<protocol::Update>(message.body);
   const uint64_t step = update.step;
-  if (!update.merged.empty() || !joining() || part.early.size() >= kSettlingUpdatesMax) {
+  const uint64_t bytes = message.payload.bytes.size();
+  const bool own =
+      !asynchronous() && std::ranges::find(part.outstanding, step, &Outstanding::step) != part.outstanding.end();
+  const bool fits = part.early.size() < kSettlingUpdatesMax && bytes <= settling_bytes_max(part) - part.settling_bytes;
+  if (!update.merged.empty() || !joining() || part.settled || !(own || fits)) {
     ++counters.dropped_early;
     return;
   }
+  if (!part.early.contains(step) && !own) part.settling_bytes += bytes;
   part.early.insert_or_assign(step, std::move(message));
 }
 

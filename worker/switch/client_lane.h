@@ -220,6 +220,7 @@ struct SwitchClient::Lane {
   TimeNs hello_due = 0;  ///< kAsking, kHello
   uint32_t hello_timeouts = 0;
   TimeNs asked_at = INT64_MIN;  ///< time of the last request; INT64_MIN: none
+  TimeNs greeted_at = 0;        ///< time of the last HELLO to the decider
   TimeNs silence_counted_at = 0;
   TimeNs heard_at = 0;
 };

@@ -26,6 +26,7 @@ void SwitchClient::Lane::enter_epoch(TimeNs now, protocol::PacketSink& sink) {
   begin_rack(now, sink);
   link.aim(epoch.decider);
   if (link.has_session()) {
+    phase = SwitchPhase::kHello;
     say_hello(now, sink);
   } else {
     ask_incarnation(now, sink);
@@ -60,7 +61,6 @@ void SwitchClient::Lane::ask_incarnation(TimeNs now, protocol::PacketSink& sink)
 }
 
 void SwitchClient::Lane::say_hello(TimeNs now, protocol::PacketSink& sink) {
-  phase = SwitchPhase::kHello;
   protocol::HelloTerms hello{
       .membership_hash = epoch.membership_hash, .live = epoch.live, .worker_nonce = link.session_nonce()};
   hello.slots = static_cast<uint32_t>(slots.size());
@@ -72,6 +72,7 @@ void SwitchClient::Lane::say_hello(TimeNs now, protocol::PacketSink& sink) {
   header.epoch = epoch.epoch;
   link.send(header, ByteSpan(extension).first(bytes), {}, epoch.decider, sink);
   ++counters.hellos;
+  greeted_at = now;
   hello_due = now + round_trip.timeout(std::min(hello_timeouts, kHelloDoublingsMax));
 }
 
@@ -134,6 +135,7 @@ void SwitchClient::Lane::on_challenge(const Datagram& datagram, TimeNs now, prot
     ++counters.new_lives;
     leave_incarnation();
   }
+  phase = SwitchPhase::kHello;
   say_hello(now, sink);
 }
 

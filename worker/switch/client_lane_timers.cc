@@ -5,6 +5,12 @@
 
 /// Time-outs of turns and hellos (S5.4), an aggregator's silence (S5.6, S5.7).
 namespace millrace::worker {
+namespace {
+
+/// An idle worker repeats its HELLO this often (S5.7).
+constexpr TimeNs kGreetAgainAfter = kNsPerS / 2;
+
+}  // namespace
 
 void SwitchClient::Lane::tick(TimeNs now, protocol::PacketSink& sink) {
   if (phase == SwitchPhase::kOutside) return;
@@ -125,6 +131,9 @@ void SwitchClient::Lane::probe_idly(TimeNs now, protocol::PacketSink& sink) {
   link.request_challenge(epoch.epoch, sink);
   ++counters.challenge_requests;
   asked_at = now;
+  // The lease ends without authentic packets of the epoch, and a CHALREQ is none: it may be a replay. A worker that
+  // finishes does not hold the number of its job.
+  if (!steps.finishing && now - greeted_at >= kGreetAgainAfter) say_hello(now, sink);
 }
 
 TimeNs SwitchClient::Lane::next_deadline() const { return std::min(turn_deadline(), rack_deadline()); }

@@ -40,8 +40,8 @@ struct SwitchClientOptions {
   uint32_t workers = 1;         ///< most workers of the whole job at any time: the headroom of sums
   uint32_t dimension = 0;       ///< of the tensor, in indices
   uint32_t window_indices = 0;  ///< a multiple of 64, <= kWindowIndicesMax
-  /// The number that the aggregator reserves for the job; <= windows of the tensor, <= kSlotsMax; a multiple of
-  /// `lanes`.
+  /// At most as many as the decider reserves for the job, and exactly as many as a rack does. <= windows of the tensor,
+  /// <= kSlotsMax, and a multiple of `lanes`.
   uint32_t slots = 1;
   /// Of a job on several cores of its aggregator: window w is in lane w % lanes, which is the job of number `job` +
   /// lane there.

@@ -58,7 +58,8 @@ SwitchProbeOptions probe_options(const protocol::JobSpec& spec, uint32_t lane, u
   options.identity = {.job = spec.switch_path.job + lane,
                       .key = access.key,
                       .worker = static_cast<uint16_t>(worker),
-                      .nonce_seed = nonce_seed ^ kProbeNonces};
+                      .nonce_seed = nonce_seed ^ kProbeNonces,
+                      .packet_bytes = spec.switch_path.packet_bytes_max};
   if (const auto at = access.resolve(spec.switch_path.address)) options.at = *at;
   options.observation_time = TimeNs{spec.switch_path.return_after.count()} * kNsPerMs;
   return options;

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <cstring>
 #include <optional>
 
@@ -40,6 +41,8 @@ uint64_t blocks_for(uint64_t count, double rate) {
   return std::max<uint64_t>(1, static_cast<uint64_t>(std::ceil(high * static_cast<double>(count) / kBlockBits)));
 }
 
+constexpr uint64_t kBlocksMax = INT32_MAX / kBlockedWords;  ///< words are numbered in 31 bits: 8 GiB
+
 struct BlockedFilter {
   BlockedHashes hashes;
   Buffer<uint32_t> words;
@@ -48,8 +51,7 @@ struct BlockedFilter {
     ByteReader reader(bytes);
     const auto seed = reader.get<uint64_t>();
     const auto blocks = reader.get<uint32_t>();
-    // Words are numbered in 31 bits: 8 GiB, more than the largest dimension makes at the least rate.
-    if (!seed || !blocks || *blocks == 0 || *blocks > INT32_MAX / kBlockedWords) return std::nullopt;
+    if (!seed || !blocks || *blocks == 0 || *blocks > kBlocksMax) return std::nullopt;
     const auto filter = reader.get_bytes(uint64_t{*blocks} * kBlockedWords * sizeof(uint32_t));
     if (!filter || reader.remaining() != 0) return std::nullopt;
     BlockedFilter parsed{BlockedHashes::from(*seed, *blocks), {}};
@@ -96,7 +98,9 @@ class BloomBlockedIndexCodec final : public IndexCodec {
     MILLRACE_CHECK(decoded != nullptr && (indices.empty() || indices.back() < dimension), dimension);
     if (auto held = check_bloom_dimension(name(), dimension); !held) return held;
     const uint64_t blocks = blocks_for(indices.size(), options.spec.bloom_false_positive_rate);
-    MILLRACE_CHECK(blocks <= INT32_MAX / kBlockedWords, blocks);
+    if (blocks > kBlocksMax)
+      return fail(ErrorCode::kLimitExceeded,
+                  "bloom_blocked: the filter would be over 8 GiB; take a larger rate, or another codec");
     const uint64_t seed = bloom_seed(options);
     BlockedFilter filter{BlockedHashes::from(seed, static_cast<uint32_t>(blocks)), {}};
     filter.words.resize(blocks * kBlockedWords);

@@ -92,7 +92,7 @@ void DpdkPort::take_udp(rte_mbuf* frame, const UdpFrame& udp, Origin origin) {
     rte_pktmbuf_free(frame);
     return;
   }
-  neighbours_.learn(udp.from);
+  learn_sender(udp.from);
   held_[taken_] = frame;
   received_[taken_] = {udp.payload, {protocol::mapped_address(udp.from.ip), udp.from_port}, udp.ecn};
   counters_.bytes_in += udp.payload.size();
@@ -167,12 +167,23 @@ std::span<uint8_t> DpdkPort::room() {
 }
 
 Ipv4Address DpdkPort::next_hop(const Ipv4Address& ip) const {
-  if (!lane_.options.gateway) return ip;
+  return !lane_.options.gateway || is_on_network(ip) ? ip : *lane_.options.gateway;
+}
+
+bool DpdkPort::is_on_network(const Ipv4Address& ip) const {
   const uint32_t mask =
       lane_.options.prefix_bits == 0 ? 0 : static_cast<uint32_t>(~uint64_t{0} << (32 - lane_.options.prefix_bits));
   const uint32_t differs =
       std::byteswap(std::bit_cast<uint32_t>(ip)) ^ std::byteswap(std::bit_cast<uint32_t>(lane_.self.ip));
-  return (differs & mask) == 0 ? ip : *lane_.options.gateway;
+  return (differs & mask) == 0;
+}
+
+/// Any host can send UDP under any IP address. So a known address of this network stays until ARP replaces it, and a
+/// host of another network is reached by the gateway. Without a gateway its frames alone tell its router.
+void DpdkPort::learn_sender(const WireAddress& sender) {
+  if (!is_one_host(sender)) return;
+  if (is_on_network(sender.ip)) return neighbours_.learn_if_new(sender);
+  if (!lane_.options.gateway) neighbours_.learn(sender);
 }
 
 std::optional<UdpRoute> DpdkPort::route_to(const protocol::Endpoint& to) {
@@ -181,8 +192,7 @@ std::optional<UdpRoute> DpdkPort::route_to(const protocol::Endpoint& to) {
     ++counters_.send_refused;
     return std::nullopt;
   }
-  std::optional<MacAddress> mac = neighbours_.find(*ip);
-  if (!mac) mac = neighbours_.find(next_hop(*ip));
+  const std::optional<MacAddress> mac = neighbours_.find(next_hop(*ip));
   if (!mac) {
     ++counters_.no_neighbour;
     ask_for(next_hop(*ip));

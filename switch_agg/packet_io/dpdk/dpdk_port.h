@@ -43,6 +43,8 @@ class DpdkPort final : public PacketPort {
   void push(rte_mbuf* frame);
   /// Returns the route to an address. Empty: it is unreachable at present, which is counted.
   std::optional<UdpRoute> route_to(const protocol::Endpoint& to);
+  void learn_sender(const WireAddress& sender);
+  bool is_on_network(const Ipv4Address& ip) const;
   Ipv4Address next_hop(const Ipv4Address& ip) const;
 
   DpdkLane lane_;

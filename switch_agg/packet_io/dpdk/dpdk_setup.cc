@@ -17,6 +17,7 @@
 #include <string_view>
 
 #include "kernels/base/check.h"
+#include "switch_agg/packet_io/dpdk/buffer_count.h"
 #include "switch_agg/packet_io/dpdk/dpdk_device_text.h"
 
 namespace millrace::switch_agg {
@@ -24,9 +25,6 @@ namespace {
 
 constexpr uint16_t kDescriptors = 1024;
 constexpr unsigned kInboxFrames = 2048;
-/// Frames on their way: a full queue each way, full rings, a burst in hand each way, and what lanes keep in their
-/// caches.
-constexpr unsigned kMbufs = 16'384 - 1;
 constexpr unsigned kMbufCache = RTE_MEMPOOL_CACHE_MAX_SIZE;
 /// Of a buffer for headers alone: whole cache lines.
 constexpr uint16_t kHeaderRoom = RTE_PKTMBUF_HEADROOM + 64;
@@ -168,20 +166,20 @@ std::string name_of(std::string_view what, uint16_t device, uint32_t number = 0)
 
 /// Returns a pool that hands out the last returned buffer first, which is still in a cache. DPDK's usual pool goes
 /// round through all of its memory. Without that driver of DPDK: the usual one.
-rte_mempool* make_pool(const std::string& name, uint16_t room_bytes) {
+rte_mempool* make_pool(const std::string& name, uint32_t buffers, uint16_t room_bytes) {
   rte_mempool* const pool =
-      rte_pktmbuf_pool_create_by_ops(name.c_str(), kMbufs, kMbufCache, 0, room_bytes, SOCKET_ID_ANY, "lf_stack");
+      rte_pktmbuf_pool_create_by_ops(name.c_str(), buffers, kMbufCache, 0, room_bytes, SOCKET_ID_ANY, "lf_stack");
   if (pool != nullptr) return pool;
-  return rte_pktmbuf_pool_create(name.c_str(), kMbufs, kMbufCache, 0, room_bytes, SOCKET_ID_ANY);
+  return rte_pktmbuf_pool_create(name.c_str(), buffers, kMbufCache, 0, room_bytes, SOCKET_ID_ANY);
 }
 
 /// Returns the same in one piece, buffer after buffer. net_af_xdp shows the kernel as much memory as its buffers have
 /// bytes, from the first one on. A usual pool leaves the ends of pages out. Its last buffers then lie behind that
 /// memory, and the kernel drops every frame for them. Pages need not be next to each other for a device: this is for
 /// drivers of the kernel alone.
-rte_mempool* make_pool_in_one_piece(const std::string& name, uint16_t room_bytes) {
+rte_mempool* make_pool_in_one_piece(const std::string& name, uint32_t buffers, uint16_t room_bytes) {
   rte_mempool* const pool =
-      rte_mempool_create_empty(name.c_str(), kMbufs, static_cast<unsigned>(sizeof(rte_mbuf) + room_bytes), kMbufCache,
+      rte_mempool_create_empty(name.c_str(), buffers, static_cast<unsigned>(sizeof(rte_mbuf) + room_bytes), kMbufCache,
                                sizeof(rte_pktmbuf_pool_private), SOCKET_ID_ANY, RTE_MEMPOOL_F_NO_IOVA_CONTIG);
   if (pool == nullptr) return nullptr;
   if (rte_mempool_set_ops_byname(pool, "lf_stack", nullptr) != 0)
@@ -197,8 +195,31 @@ rte_mempool* make_pool_in_one_piece(const std::string& name, uint16_t room_bytes
   return pool;
 }
 
+std::unexpected<Error> no_memory(uint32_t buffers, const DpdkOptions& options) {
+  return device_failed(
+      fmt::format("find memory for {} buffers (more --dpdk-memory or huge pages, or fewer --lcores) for", buffers),
+      options, -rte_errno);
+}
+
+/// Returns the number of queues each way.
+uint16_t queues_of(const rte_eth_dev_info& info, const DpdkOptions& options) {
+  return static_cast<uint16_t>(std::min<uint32_t>({options.lanes, info.max_rx_queues, info.max_tx_queues}));
+}
+
+/// Returns the number of buffers of a pool. A driver may raise the number of descriptors to its least.
+uint32_t buffers_of(const rte_eth_dev_info& info, const DpdkOptions& options) {
+  return buffers_for({.lanes = options.lanes,
+                      .queues = queues_of(info, options),
+                      .receive_descriptors = std::max<uint32_t>(kDescriptors, info.rx_desc_lim.nb_min),
+                      .send_descriptors = std::max<uint32_t>(kDescriptors, info.tx_desc_lim.nb_min),
+                      .ring_frames = kInboxFrames,
+                      .cache = kMbufCache,
+                      .burst = PacketPort::kBurst});
+}
+
 /// The memory of the packets.
-rte_mempool* make_packet_pool(uint16_t device, const rte_eth_dev_info& info, const DpdkOptions& options) {
+rte_mempool* make_packet_pool(uint16_t device, const rte_eth_dev_info& info, uint32_t buffers,
+                              const DpdkOptions& options) {
   // Drivers of the kernel's interfaces copy into buffers of DPDK's usual size, and refuse smaller ones.
   const size_t room_bytes = std::max<size_t>(
       {RTE_MBUF_DEFAULT_BUF_SIZE, RTE_PKTMBUF_HEADROOM + kUdpHeadersBytes + options.packet_bytes_max + kRoomBehind,
@@ -209,8 +230,8 @@ rte_mempool* make_packet_pool(uint16_t device, const rte_eth_dev_info& info, con
   }
   const std::string name = name_of("pool", device);
   return std::string_view(info.driver_name) == "net_af_xdp"
-             ? make_pool_in_one_piece(name, static_cast<uint16_t>(room_bytes))
-             : make_pool(name, static_cast<uint16_t>(room_bytes));
+             ? make_pool_in_one_piece(name, buffers, static_cast<uint16_t>(room_bytes))
+             : make_pool(name, buffers, static_cast<uint16_t>(room_bytes));
 }
 
 }  // namespace
@@ -243,15 +264,15 @@ Result<std::vector<DpdkLane>> set_up_device(uint16_t device, const DpdkOptions& 
   MILLRACE_CHECK(options.lanes >= 1 && options.lanes <= 64, options.lanes);
   rte_eth_dev_info info{};
   if (const int code = rte_eth_dev_info_get(device, &info); code != 0) return device_failed("ask", options, code);
-  rte_mempool* const pool = make_packet_pool(device, info, options);
-  if (pool == nullptr) return device_failed("find memory (see --dpdk-memory) for", options, -rte_errno);
+  const uint32_t buffers = buffers_of(info, options);
+  rte_mempool* const pool = make_packet_pool(device, info, buffers, options);
+  if (pool == nullptr) return no_memory(buffers, options);
   rte_mempool* headers = nullptr;
   if ((info.tx_offload_capa & RTE_ETH_TX_OFFLOAD_MULTI_SEGS) != 0) {
-    headers = make_pool(name_of("headers", device), kHeaderRoom);
-    if (headers == nullptr) return device_failed("find memory (see --dpdk-memory) for", options, -rte_errno);
+    headers = make_pool(name_of("headers", device), buffers, kHeaderRoom);
+    if (headers == nullptr) return no_memory(buffers, options);
   }
-  const auto queues =
-      static_cast<uint16_t>(std::min<uint32_t>({options.lanes, info.max_rx_queues, info.max_tx_queues}));
+  const uint16_t queues = queues_of(info, options);
   if (const Status ready = set_up_queues(device, queues, info, pool, options); !ready)
     return std::unexpected(ready.error());
   DpdkLane wiring{.device = device,

@@ -50,13 +50,6 @@ void put_ethernet(const MacAddress& to, const MacAddress& from, uint16_t type, s
   put_word(out, 12, type);
 }
 
-/// An address that one host can have, so that a packet may be sent to it.
-bool is_one_host(const WireAddress& address) {
-  const bool multicast_mac = (address.mac[0] & 1) != 0;
-  const bool multicast_ip = address.ip[0] >= 224;
-  return !multicast_mac && !multicast_ip && address.mac != MacAddress{} && address.ip != Ipv4Address{};
-}
-
 /// An IPv4 packet in its frame, its header checked.
 struct Ipv4Frame {
   WireAddress from;
@@ -109,6 +102,12 @@ void put_ipv4_header(const Ipv4Route& route, size_t total_bytes, std::span<uint8
 }
 
 }  // namespace
+
+bool is_one_host(const WireAddress& address) {
+  const bool multicast_mac = (address.mac[0] & 1) != 0;
+  const bool multicast_ip = address.ip[0] >= 224;
+  return !multicast_mac && !multicast_ip && address.mac != MacAddress{} && address.ip != Ipv4Address{};
+}
 
 uint64_t internet_sum(ByteSpan bytes) {
   // Sums of byte-swapped words are the byte-swapped sum [RFC1071, 2]: words are added as they lie in memory, and the

@@ -33,6 +33,9 @@ struct WireAddress {
   bool operator==(const WireAddress&) const = default;
 };
 
+/// Returns whether one host can have the address, so that a packet may be sent to it: it is neither multicast nor 0.
+bool is_one_host(const WireAddress& address);
+
 enum class FrameFault : uint8_t {
   kMalformed,      ///< lengths, versions or the IPv4 checksum do not add up
   kOtherProtocol,  ///< well formed as far as it was read, and nothing that is handled here

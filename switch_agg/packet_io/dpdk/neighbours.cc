@@ -11,11 +11,21 @@ size_t Neighbours::set_of(const Ipv4Address& ip) {
   return std::bit_cast<uint32_t>(ip) * kGolden >> 24;
 }
 
+Neighbours::Entry* Neighbours::entry_of(const Ipv4Address& ip) {
+  std::array<Entry, kWays>& set = sets_[set_of(ip)];
+  const auto at = std::ranges::find_if(set, [&](const Entry& one) { return one.heard != 0 && one.host.ip == ip; });
+  return at == set.end() ? nullptr : &*at;
+}
+
 void Neighbours::learn(const WireAddress& host) {
-  std::array<Entry, kWays>& set = sets_[set_of(host.ip)];
-  auto at = std::ranges::find_if(set, [&](const Entry& one) { return one.heard != 0 && one.host.ip == host.ip; });
-  if (at == set.end()) at = std::ranges::min_element(set, {}, &Entry::heard);
+  Entry* at = entry_of(host.ip);
+  if (at == nullptr) at = &*std::ranges::min_element(sets_[set_of(host.ip)], {}, &Entry::heard);
   *at = {host, ++count_};
+}
+
+void Neighbours::learn_if_new(const WireAddress& host) {
+  const Entry* const known = entry_of(host.ip);
+  if (known == nullptr || known->host.mac == host.mac) learn(host);
 }
 
 std::optional<MacAddress> Neighbours::find(const Ipv4Address& ip) const {

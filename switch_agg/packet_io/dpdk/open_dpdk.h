@@ -26,7 +26,7 @@ struct DpdkOptions {
   Ipv4Address address{};
   /// The port asks by ARP for addresses that share these bits, and reaches others by the gateway.
   uint32_t prefix_bits = 24;
-  /// Of destinations that never sent a frame. A sender is answered at the hardware address of its frames.
+  /// Router to all other addresses. Without one, their senders are answered at the hardware address of their frames.
   std::optional<Ipv4Address> gateway{};
   uint16_t port = 0;  ///< UDP, of all lanes
   uint32_t lanes = 1;

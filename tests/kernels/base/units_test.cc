@@ -29,7 +29,7 @@ TEST(Units, DurationsAreNanoseconds) {
   EXPECT_FALSE(duration_from_text("0.4ns")) << "a fraction of a nanosecond";
 }
 
-TEST(Units, WhatIsNoDurationIsRefusedWithTheForms) {
+TEST(Units, AnInvalidDurationIsRefusedAndTheErrorListsTheUnits) {
   for (const char* bad : {"",
                           " ",
                           "0",

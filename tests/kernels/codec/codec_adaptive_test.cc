@@ -70,7 +70,7 @@ TEST(AdaptiveTables, BinsAndLevelsAreThoseOfTheValue) {
   }
 }
 
-TEST(AdaptiveTables, WhatIsExpectedStaysAContext) {
+TEST(AdaptiveTables, TheContextStaysInRange) {
   AdaptiveLevels levels = AdaptiveLevels::from(1, uint64_t{1} << 32);
   RandomSequence random(RandomKey::from(4));
   for (const int32_t extreme : {32 * 256, 0, 32 * 256}) {
@@ -171,7 +171,7 @@ TEST(AdaptiveCode, BlocksFollowOneAnother) {
   }
 }
 
-TEST(AdaptiveCode, AnySetComesBack) {
+TEST(AdaptiveCode, AnySetSurvivesARoundTrip) {
   const auto holds = [](const std::vector<uint32_t>& gaps, uint8_t spread, uint8_t repeats) {
     IndexBuffer indices;
     uint64_t next = 0;

@@ -1,4 +1,5 @@
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <bit>
 #include <cmath>
@@ -26,7 +27,7 @@ IndexBuffer oracle_scan(const ByteBuffer& bytes, uint64_t dimension) {
   return testing::BloomOracle(bytes, dimension, 8).positives;
 }
 
-TEST(BloomCodec, DecodesWhatTheEncoderSaidOnEveryInstructionSet) {
+TEST(BloomCodec, EveryInstructionSetDecodesTheSetThatTheEncoderReports) {
   const uint64_t dimension = 20'011;
   for (const double rate : {0.99, 0.6, 0.5, 0.05, 0.001}) {
     for (const double density : {0.0, 0.002, 0.2, 1.0}) {
@@ -215,7 +216,7 @@ TEST(BloomCodec, FilterOfTooManyIndicesOrTooFull_Refused) {
   EXPECT_FALSE(bloom_p0_index_codec().decode(full, dimension, oracle_scan(full, dimension).size(), decoded));
 }
 
-TEST(BloomShapes, FiltersHaveNoMoreBitsSetThanIsSaid) {
+TEST(BloomShapes, FiltersSetNoMoreBitsThanTheirBound) {
   for (const uint64_t count : {0, 1, 2, 5, 30, 400, 20'000}) {
     for (const double rate : {0.99, 0.6, 0.5, 0.36, 0.35, 0.18, 0.17, 0.02, 1e-9}) {
       const IndexBuffer indices = testing::uniform_indices(count, 1.0, 1);
@@ -286,6 +287,23 @@ TEST(BloomCodec, AnotherCountIsAnError) {
   for (const uint64_t count : {uint64_t{0}, coded.decoded.size() - 1, coded.decoded.size() + 1, uint64_t{5001}}) {
     EXPECT_FALSE(bloom_p0_index_codec().decode(coded.bytes, 5000, count, decoded)) << count;
   }
+}
+
+TEST(BloomBlocked, AFilterOverItsLimitIsRefused) {
+  // 2^28 indices at the least rate. Nothing but the last one is read, so the memory stays unused.
+  constexpr size_t kCount = size_t{1} << 28;
+  void* const memory =
+      mmap(nullptr, kCount * sizeof(uint32_t), PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  ASSERT_NE(memory, MAP_FAILED);
+  const IndexSpan indices(static_cast<const uint32_t*>(memory), kCount);
+  ByteBuffer bytes;
+  IndexBuffer decoded;
+  const Status status =
+      bloom_blocked_index_codec().encode(indices, kCount, bloom_options(kBloomRateMin), bytes, &decoded);
+  munmap(memory, kCount * sizeof(uint32_t));
+  ASSERT_FALSE(status);
+  EXPECT_EQ(status.error().code, ErrorCode::kLimitExceeded);
+  EXPECT_TRUE(bytes.empty());
 }
 
 }  // namespace

@@ -111,7 +111,7 @@ TEST(Choice, IsTheLeastTimeOfAllByBruteForce) {
   }
 }
 
-TEST(Choice, WhatIsGivenUpWouldNotHaveWon) {
+TEST(Choice, NoAbandonedCandidateHasTheLeastTime) {
   const CodecSpeeds& speeds = fallback_speeds();
   size_t given_up = 0;
   for (const double rate : {1e6, 1e8, 1e9, 1e10, 1e12}) {
@@ -240,7 +240,7 @@ TEST(Choice, AFormThatMeansSomethingStays) {
   EXPECT_TRUE(choose_codecs(dense.view(), input).chosen.dense);
 }
 
-TEST(Choice, TakesWhateverAStreamIs) {
+TEST(Choice, UnusualStreamsGetAChoiceOfFiniteTime) {
   const CodecSpeeds speeds = even_speeds();
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const std::vector<Stream> streams = {
@@ -295,7 +295,7 @@ TEST(Choice, SaysWhyInOneLine) {
       << choose_codecs(stream.view(), input_of(speeds, 1e9)).text();
 }
 
-TEST(Chooser, ChangesOnlyForWhatIsClearlyFaster) {
+TEST(Chooser, ChangesOnlyToAClearlyFasterCodec) {
   CodecSpeeds speeds;
   speeds.index = {{IndexCodecId::kRaw, speed(50, 50)}, {IndexCodecId::kBitmap, speed(100, 100)}};
   speeds.value = {{ValueCodecId::kRaw, {}, {}}};
@@ -387,7 +387,7 @@ TEST(LinkRate, RisesAtOnceAndFallsSlowly) {
   EXPECT_EQ(stated.bits_per_s(), 5e9);
 }
 
-TEST(AutoText, ParsesWhatItPrints) {
+TEST(AutoText, ParsesItsPrintedText) {
   for (const char* text : {"auto", "auto+qsgd4", "auto+qsgd8:l2", "auto+qsgd2:max:1024"}) {
     const auto spec = codec_from_text(text);
     ASSERT_TRUE(spec) << text;

@@ -148,7 +148,7 @@ TEST(FitCodec, TheOrderOfTheEntriesPlaysNoPart) {
   }
 }
 
-TEST(FitCodec, AScaleThatIsAPowerOfTwoScalesWhatIsDecoded) {
+TEST(FitCodec, ScalingByAPowerOfTwoScalesTheDecodedValues) {
   for (const char* name : kFitNames) {
     const auto values = selected_values(1000, 2.3, 1, 5);
     const auto coded = fit_code_of(name, values);

@@ -113,7 +113,7 @@ TEST_P(GapBits, BytesAreThoseOfTheDefinition) {
   }
 }
 
-TEST_P(GapBits, AnySetComesBack) {
+TEST_P(GapBits, AnySetSurvivesARoundTrip) {
   const auto holds = [](const std::vector<uint32_t>& gaps, uint8_t spread) {
     IndexBuffer indices;
     uint64_t next = 0;
@@ -203,7 +203,7 @@ TEST(GapBits, HostileNumbersThatWouldWrapAreErrors) {
   refused(golomb_index_codec(), "1", {1, 0}, 1);
 }
 
-TEST(BitStream, WhatIsWrittenIsReadAtEveryLength) {
+TEST(BitStream, TheReaderReturnsTheWrittenFieldsOfEveryLength) {
   RandomSequence random(RandomKey::from(3));
   std::vector<std::pair<uint64_t, uint32_t>> fields;
   for (uint32_t i = 0; i < 3000; ++i) {

@@ -283,7 +283,7 @@ TEST(GsparCodec, EveryCorruptionOfAByteIsAnErrorOrFiniteValues) {
   }
 }
 
-TEST(GsparCodec, WhatTheHeaderCannotSayIsMalformed) {
+TEST(GsparCodec, InvalidHeadersAreMalformed) {
   const auto refused = [](const char* name, size_t at, int value) {
     const auto values = streams_of_every_mode()[2];
     ByteBuffer bytes = gspar_code_of(name, values);

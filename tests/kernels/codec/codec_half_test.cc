@@ -211,7 +211,7 @@ TEST(TernGrad, ItsValuesAreThoseOfQsgdWithTwoBitsAndTheMaximum) {
   }
 }
 
-TEST(TernGrad, TheVarianceIsWhatTheDrawSays) {
+TEST(TernGrad, TheVarianceEqualsThatOfTheDraw) {
   // Of a value v of a bucket with the maximum s: |v| (s - |v|).
   const auto values = values_of(Pattern::kGaussian, 256, 3);
   double largest = 0;
@@ -228,7 +228,7 @@ TEST(TernGrad, TheVarianceIsWhatTheDrawSays) {
   EXPECT_NEAR(error / kTrials / wanted, 1, 0.01);
 }
 
-TEST(TernGrad, WhatIsNoFiveDigitsIsMalformed) {
+TEST(TernGrad, InvalidDigitsAndHeadersAreMalformed) {
   const ByteBuffer good = {8, 0, 0, 0, 0, 0, 0x80, 0x3F, 242, 26};
   std::vector<float> values(8);
   ASSERT_TRUE(decode_values(terngrad_value_codec(), good, values));

@@ -95,7 +95,7 @@ TEST(IndexHistory, AHistoryOfAllTheLogIsCompleteFromItsBeginning) {
   EXPECT_EQ(history.position(), log.size());
 }
 
-TEST(IndexHistory, WhoComesLaterHasTheSameAfterSixWholePeriods) {
+TEST(IndexHistory, ALateHistoryEqualsTheFullOneAfterSixWholePeriods) {
   constexpr uint64_t kDimension = 3'000;
   const std::vector<IndexBuffer> log = testing::update_log(kDimension, 600, 4);
   for (const uint64_t joins : {1, 31, 32, 33, 100, 127, 200}) {
@@ -117,7 +117,7 @@ TEST(IndexHistory, WhoComesLaterHasTheSameAfterSixWholePeriods) {
   }
 }
 
-TEST(IndexHistory, WhatWasMissedBeforeARestartIsForgotten) {
+TEST(IndexHistory, ARestartedHistoryEqualsTheFullOneOnceComplete) {
   constexpr uint64_t kDimension = 1'000;
   const std::vector<IndexBuffer> log = testing::update_log(kDimension, 400, 5);
   IndexHistory always = testing::history_after(log, 150, kDimension);
@@ -151,7 +151,7 @@ TEST(IndexHistory, NamesTellDimensionPositionAndEveryUpdateThatMatters) {
   EXPECT_NE(testing::history_after(log, 256, kDimension).name(), name);
 }
 
-TEST(HistoryCode, DecodesWhatWasEncodedOnEveryInstructionSet) {
+TEST(HistoryCode, DecodesTheEncodedSetOnEveryInstructionSet) {
   std::vector<IndexSet> sets = testing::awkward_index_sets(1 << 20);
   for (IndexSet& set : testing::random_index_sets(50'000, 11)) sets.push_back(std::move(set));
   for (const IndexSet& set : sets) {
@@ -209,7 +209,7 @@ TEST(HistoryCode, LargeDimensionsAreWalkedInGroups) {
   });
 }
 
-TEST(HistoryCode, AnotherHistoryIsToldAndNothingIsDecoded) {
+TEST(HistoryCode, ACodeOfAnotherHistoryIsRefusedAsStale) {
   constexpr uint64_t kDimension = 2'000;
   const std::vector<IndexBuffer> log = testing::update_log(kDimension, 300, 9);
   const IndexHistory history = testing::history_after(log, 100, kDimension);
@@ -300,7 +300,7 @@ TEST(HistoryCode, RandomBytesAreAnErrorOrAValidSetAndLargeClaimsTakeNoMemory) {
   }
 }
 
-TEST(HistoryCode, TakesFewerBitsThanAdaptiveWhereSelectionsComeBack) {
+TEST(HistoryCode, TakesFewerBitsThanAdaptiveWhereSelectionsRecur) {
   constexpr uint64_t kDimension = 100'000;
   // One entry in twenty is selected often, and lies anywhere: gaps say nothing of which.
   RandomSequence random(RandomKey::from(13));

@@ -32,7 +32,7 @@ ByteBuffer index_encoded(const IndexCodec& codec, const IndexSet& set) {
 
 class LosslessIndexCodec : public ::testing::TestWithParam<const IndexCodec*> {};
 
-TEST_P(LosslessIndexCodec, DecodesWhatWasEncodedOnEveryInstructionSet) {
+TEST_P(LosslessIndexCodec, DecodesTheEncodedSetOnEveryInstructionSet) {
   const IndexCodec& codec = *GetParam();
   for (const IndexSet& set : sets_for(codec)) {
     ByteBuffer first;
@@ -49,7 +49,7 @@ TEST_P(LosslessIndexCodec, DecodesWhatWasEncodedOnEveryInstructionSet) {
   }
 }
 
-TEST_P(LosslessIndexCodec, AppendsToWhatIsThere) {
+TEST_P(LosslessIndexCodec, AppendsToExistingBytes) {
   const IndexSet set{"", 1000, testing::uniform_indices(1000, 0.4, 5)};
   const ByteBuffer alone = index_encoded(*GetParam(), set);
   ByteBuffer out{1, 2, 3};

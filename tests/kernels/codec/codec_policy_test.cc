@@ -39,7 +39,7 @@ std::vector<const IndexCodec*> picking_codecs() {
 
 class BloomPolicy : public ::testing::TestWithParam<const IndexCodec*> {};
 
-TEST_P(BloomPolicy, DecodesAsManyPositivesAsWereSelectedAndWhatTheEncoderSaid) {
+TEST_P(BloomPolicy, TheDecodedSetIsTheEncodersAndAsLargeAsTheSelection) {
   for (const uint64_t dimension : {1, 40, 20'011}) {
     for (const double rate : {0.99, 0.6, 0.5, 0.05, 0.001, 1e-9}) {
       for (const double density : {0.0, 0.002, 0.2, 1.0}) {
@@ -221,7 +221,7 @@ TEST(BloomP2, IsAlgorithm1WithoutDrawsFromEmptySets) {
   }
 }
 
-TEST(BloomP2, WhatIsAloneInASetIsDecodedAndMoreIsRightThanUnderP1) {
+TEST(BloomP2, LoneIndicesAreDecodedAndMoreAreCorrectThanUnderP1) {
   const uint64_t dimension = 40'000;
   const IndexBuffer indices = testing::uniform_indices(dimension, 0.02, 3);
   for (const uint64_t seed : {1, 2, 3}) {
@@ -302,7 +302,7 @@ IndexBuffer oracle_blocked(const ByteBuffer& bytes, uint64_t dimension) {
   return known;
 }
 
-TEST(BlockedBloom, DecodesWhatTheEncoderSaidOnEveryInstructionSet) {
+TEST(BlockedBloom, EveryInstructionSetDecodesTheSetThatTheEncoderReports) {
   for (const uint64_t dimension : {1, 1025, 20'011}) {
     for (const double rate : {0.5, 0.01, 1e-6}) {
       for (const double density : {0.0, 0.01, 1.0}) {

@@ -62,7 +62,7 @@ TEST(SignMean, GoldenBytesOfOneSignAndOfBoth) {
   EXPECT_EQ(same_sign({1, -3, 0, -4}).said, (std::vector<float>{2, -2, 2, -2}));
 }
 
-TEST(SignMean, AStreamOfOneSignIsOneNumberWhateverItsLength) {
+TEST(SignMean, AStreamOfOneSignTakesEightBytes) {
   auto values = values_of(Pattern::kGaussian, 100'000, 3);
   for (float& value : values) value = std::abs(value);
   EXPECT_EQ(same_sign(values).bytes.size(), 8u);

@@ -312,7 +312,7 @@ TEST(SketchCodec, MagnitudesShrinkNoneVanishesAndNoSignChanges) {
   }
 }
 
-TEST(SketchClaims, ABucketIsNeverOverWhatWasInsertedAndNeverLeavesItsGroup) {
+TEST(SketchClaims, AQueriedBucketIsAtMostTheInsertedOneAndInItsGroup) {
   // [SketchML18, 3.3]: with g groups of q buckets the error is q / g buckets at most, always towards 0.
   const auto values = values_of(Pattern::kGaussian, 40'000, 8);
   const auto coded = encode_sketch(kSketchml, {}, values);

@@ -11,7 +11,7 @@
 namespace millrace {
 namespace {
 
-TEST(CodecText, ParsesWhatItPrints) {
+TEST(CodecText, ParsesItsPrintedText) {
   for (const char* text : {"raw",
                            "bitmap",
                            "gap",
@@ -61,7 +61,7 @@ TEST(CodecText, QuantileBucketsHave7BitsUnlessTheTextSaysOthers) {
   EXPECT_EQ(codec_text(codec_from_text("gap+quantile:7").value()), "gap+quantile");
 }
 
-TEST(CodecText, RefusesWhatIsNoCodec) {
+TEST(CodecText, RefusesInvalidCodecTexts) {
   for (const char* text : {"",
                            "+",
                            "gap+",
@@ -145,7 +145,7 @@ Stream selected_stream(uint64_t dimension, double density, uint64_t seed) {
   return testing::random_stream(random, dimension, density);
 }
 
-TEST(StreamCodec, WhatTheEncoderSaysIsWhatIsDecodedBitForBit) {
+TEST(StreamCodec, DecodesTheStreamThatTheEncoderReportsBitForBit) {
   for (const IndexCodec* index : index_codecs()) {
     std::vector<std::string> values = {"qsgd2:l2", "qsgd5:7", "qsgd_elias3:l2:64"};
     for (const ValueCodec* value : value_codecs()) values.push_back(value->text({}));

@@ -33,7 +33,7 @@ void expect_value_round_trip(const ValueCodec& codec, const CodecSpec& spec, con
   ASSERT_TRUE(same_value_bits(received, coded.said));
 }
 
-TEST(ValueCodecs, WhatTheEncoderSaysIsDecodedBitForBit) {
+TEST(ValueCodecs, DecodesTheValuesThatTheEncoderReportsBitForBit) {
   for_each_value_codec([](const ValueCodec& codec, const CodecSpec& spec) {
     for (const Pattern pattern : kPatterns) {
       if (pattern == Pattern::kHuge) continue;
@@ -64,7 +64,7 @@ TEST(ValueCodecs, HugeValuesAreCodedOrRefused) {
   });
 }
 
-TEST(ValueCodecs, WhatIsNotFiniteIsRefusedUnlessAllBitsAreKept) {
+TEST(ValueCodecs, NonFiniteValuesAreRefusedUnlessTheCodecIsLossless) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
   for_each_value_codec([](const ValueCodec& codec, const CodecSpec& spec) {

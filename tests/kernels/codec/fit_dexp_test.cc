@@ -114,7 +114,7 @@ TEST(DoubleExponential, FewPointsAndEqualOnesAndOneSpikeAreFitted) {
   EXPECT_EQ(none.c, 0);
 }
 
-TEST(DoubleExponential, WhatIsNoMagnitudeIsDecodedAsOne) {
+TEST(DoubleExponential, AnInvalidFitIsDecodedAsValidMagnitudes) {
   std::vector<float> points(1000);
   // Below 0, over the largest, infinite minus infinite, below the smallest normal number.
   for (const DoubleExponential& fit : {DoubleExponential{-1, 0.5, 1, 0.9},

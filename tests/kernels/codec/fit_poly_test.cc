@@ -322,7 +322,7 @@ TEST(FitPoly, GoldenBytesOfALine) {
 
 // Biased, but close: the fit of a selection's values is within 2 % of them (a Gaussian's are within 1 %). Where the
 // tail is heavy, the error is a tenth of that of one piece.
-TEST(FitPoly, IsCloseToWhatASelectionLeaves) {
+TEST(FitPoly, SelectedValuesAreFittedWithinTwoPercent) {
   const auto error_of = [](const std::vector<float>& values) {
     const FitPolyCoded coded = fit_poly_code_of(values);
     EXPECT_EQ(coded.bytes[0], 1);

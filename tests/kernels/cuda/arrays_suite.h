@@ -149,7 +149,7 @@ TYPED_TEST(CudaArrays, BloomFilterAndQueryEqualTheHost) {
   }
 }
 
-TYPED_TEST(CudaArrays, AddCountsDigitsAndRefusesWhatIsNotFinite) {
+TYPED_TEST(CudaArrays, AddCountsDigitsAndRefusesNonFiniteSums) {
   for (const size_t n : {size_t{0}, size_t{1}, size_t{1023}, size_t{20'003}}) {
     for (const float weight : {1.0F, -0.3F}) {
       for (const std::vector<float>& values : values_to_code(n)) {
@@ -178,7 +178,7 @@ TYPED_TEST(CudaArrays, AddCountsDigitsAndRefusesWhatIsNotFinite) {
   }
 }
 
-TYPED_TEST(CudaArrays, WhatIsTakenComesBack) {
+TYPED_TEST(CudaArrays, ScatterAddRestoresTheTakenEntries) {
   const auto values = testing::values_of(testing::Pattern::kGaussian, 10'000, 2);
   for (const auto& queue : TypeParam::queues()) {
     const Array<typename TypeParam::Queue> array(*queue, values);

@@ -145,7 +145,7 @@ TYPED_TEST(CudaQuantize, AFractionThatEqualsItsRandomNumberRoundsDown) {
   }
 }
 
-TYPED_TEST(CudaQuantize, QsgdRefusesWhatTheHostRefuses) {
+TYPED_TEST(CudaQuantize, QsgdRefusesTheWidthsThatTheHostRefuses) {
   const std::vector<float> values(10, 1.0F);
   for (const uint32_t bits : {0u, 1u, 9u}) this->expect_qsgd_as_host(values, {.bits = bits});
 }

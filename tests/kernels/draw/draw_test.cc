@@ -65,7 +65,7 @@ void expect_draw_unbiased(const SelectionSpec& spec, const std::vector<float>& v
   EXPECT_NEAR(squares / random_ones, 1, 0.35);
 }
 
-TEST(SelectDraw, WhatIsSentIsTheValueInExpectation) {
+TEST(SelectDraw, DrawnValuesAreUnbiased) {
   const auto values = values_of(Pattern::kGaussian, 256, 3);
   for (const SelectionSpec& spec : kDrawing) expect_draw_unbiased(spec, values, 17);
 }

@@ -58,7 +58,7 @@ TEST(Grid, ValuesRoundToTheNearestIntegerTiesToEven) {
   EXPECT_EQ(to_grid(std::numeric_limits<float>::denorm_min(), kGridExponentLowest, 100), 0);
 }
 
-TEST(Grid, WhatIsOverTheLimitSaturates) {
+TEST(Grid, ValuesOverTheLimitSaturate) {
   EXPECT_EQ(to_grid(1e6F, 0, 32767), 32767);
   EXPECT_EQ(to_grid(-1e6F, 0, 32767), -32767);
   EXPECT_EQ(to_grid(-16777216.0F, 0, 32767), -16384);
@@ -185,7 +185,7 @@ TEST(ExponentTable, StaysWithinItsBounds) {
   EXPECT_EQ(table.of(0), kGridExponentLowest);
 }
 
-TEST(ExponentTable, AJoinerGoesOnFromTheHandedOverState) {
+TEST(ExponentTable, AJoinerContinuesFromTheHandover) {
   ExponentTable old(0, 32767);
   old.observe(1, 0, std::vector<int32_t>{100});
   old.end_step();

@@ -60,7 +60,7 @@ Split split(const Offered& offered) {
   return out;
 }
 
-TEST(SplitFates, IsWhatOneAtATimeMakesOfThem) {
+TEST(SplitOutcomes, TheSplitEqualsThatOfOneEntryAtATime) {
   RandomSequence random(RandomKey::from(4));
   for (size_t count = 0; count < 70; ++count) {
     const Offered offered = draw(random, count);
@@ -91,7 +91,7 @@ TEST(SplitFates, IsWhatOneAtATimeMakesOfThem) {
   }
 }
 
-TEST(SplitFates, WithoutRoomForWhatWasTakenItIsCounted) {
+TEST(SplitOutcomes, TakenEntriesAreCountedWithoutRoomForThem) {
   RandomSequence random(RandomKey::from(8));
   for (size_t count = 0; count < 70; ++count) {
     const Offered offered = draw(random, count);
@@ -110,7 +110,7 @@ TEST(SplitFates, WithoutRoomForWhatWasTakenItIsCounted) {
   }
 }
 
-TEST(SplitFates, SaysWhereWhateverEntryDoesNotAddUp) {
+TEST(SplitOutcomes, AnEntryThatDoesNotAddUpIsFoundAtAnyPosition) {
   RandomSequence random(RandomKey::from(5));
   for (size_t count = 1; count < 40; ++count) {
     for (size_t wrong = 0; wrong < count; ++wrong) {
@@ -123,7 +123,7 @@ TEST(SplitFates, SaysWhereWhateverEntryDoesNotAddUp) {
   }
 }
 
-TEST(SplitFates, AnAmountTooSmallForF32WasAppliedAllTheSame) {
+TEST(SplitOutcomes, AnAmountTooSmallForF32WasAppliedAllTheSame) {
   Offered offered{std::vector<uint32_t>(32, 7), std::vector<float>(32, 1.0F), std::vector<int32_t>(32, 1), 0x1p-200};
   const Split got = split(offered);
   EXPECT_EQ(got.counts.taken, 32U);

@@ -121,7 +121,7 @@ TEST(Optimize, TheFormOfTheStreamChangesNoBit) {
   }
 }
 
-TEST(Optimize, WhatTheSumDoesNotCarryStaysAsItIs) {
+TEST(Optimize, EntriesThatTheSumOmitsStayUnchanged) {
   for (const char* text : kTexts) {
     Arrays arrays(spec_of(text), {1, 2, 3});
     ASSERT_TRUE(arrays.step(sparse_of({{0, 1.0F}, {1, 1.0F}}, 3).view(), 1).has_value());
@@ -161,7 +161,7 @@ TEST(OptimizeDense, EveryRuleIsTheOracleOfAllEntriesToTheBitInEitherForm) {
   }
 }
 
-TEST(OptimizeDense, WhatTheSumLacksIsCarriedOnByItsMoments) {
+TEST(OptimizeDense, EntriesThatTheSumOmitsMoveByTheirMomentum) {
   for (const char* text : kTexts) {
     Arrays arrays(spec_of(text), {1, 2});
     ASSERT_TRUE(arrays.step_all(sparse_of({{0, 1.0F}}, 2).view(), 1).has_value());

@@ -113,7 +113,7 @@ TEST(Qsgd, GoldenBytesOfExactLevels) {
             (std::vector<uint8_t>{0x00, 0x00, 0xA0, 0x40}));
 }
 
-TEST(Qsgd, GoldenBytesOfWhatIsDrawn) {
+TEST(Qsgd, RandomRoundingGivesTheGoldenBytes) {
   std::vector<float> values(16, -2.5f);
   values[0] = 7;
   const auto encoded = encode_qsgd(
@@ -275,7 +275,7 @@ TEST(Qsgd, TheNumberOfThreadsDoesNotChangeTheResult) {
   EXPECT_EQ(alone.decoded, together.decoded);
 }
 
-TEST(Qsgd, ZerosAndWhatIsTooSmallForAScaleAreSentAsZeros) {
+TEST(Qsgd, ZerosAndValuesTooSmallForAScaleAreSentAsZeros) {
   for (const QsgdBucketScale scale : kScales) {
     for (const float value : {0.0f, -0.0f, 1e-40f, -1e-38f}) {
       const auto encoded = encode_qsgd(std::vector<float>(5, value), {.bits = 4, .bucket_size = 8, .scale = scale});

@@ -94,7 +94,7 @@ TEST(MassTest, OneEntryOfTypicalSizeAmongMillionsShows) {
 }
 
 /// target before + taken = target after + rounded: to the bit, at every entry, since TwoSum is exact.
-TEST(AccumulateTest, AddsTheSameBitsAndSaysWhatTheyLost) {
+TEST(AccumulateTest, AddsTheSameBitsAndReportsTheRoundingError) {
   for_each_isa([](const std::string& isa) {
     for (const size_t count : {1, 5, 16, 31, 2047, 2048, 2049, 10'007}) {
       const std::vector<float> before = normal_values(count, 7);

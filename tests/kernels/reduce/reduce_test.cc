@@ -275,7 +275,7 @@ TEST(ReduceTest, ConcatenateUndoesCut) {
   }
 }
 
-TEST(ReduceTest, ConcatenateOfMixedPiecesCarriesExactlyWhatTheyCarry) {
+TEST(ReduceTest, ConcatenateOfMixedPiecesHasExactlyTheirEntries) {
   const auto dense = dense_of({0, 1, 0});
   const auto sparse = stream_of(3, {{2, 5}});
   const auto joined = concatenate(views_of({dense, sparse, dense}));
@@ -294,7 +294,7 @@ TEST(ReduceTest, ConcatenateReachesTheLargestDimensionAndNotFurther) {
   EXPECT_EQ(over.error().code, ErrorCode::kInvalidArgument);
 }
 
-TEST(ReduceTest, NotCarriedKeepsWhatTheUpdateLeftOut) {
+TEST(ReduceTest, NotCarriedReturnsTheEntriesThatTheUpdateOmitted) {
   RandomSequence random(RandomKey::from(6));
   for (const uint64_t dimension : {1, 3, 64, 1000, 50'000}) {
     for (const double sent_density : {0.0, 0.001, 0.05, 0.6}) {

@@ -45,7 +45,7 @@ TEST(GaussianK, AnyValues_SelectsBetweenThreeQuartersAndTwiceKOfTheLargest) {
   }
 }
 
-TEST(GaussianK, OfNormalValuesTheThresholdLeavesKWhateverTheirMean) {
+TEST(GaussianK, TheThresholdLeavesKNormalValuesForAnyMean) {
   constexpr size_t kCount = 200'000;
   const auto centred = values_of(Pattern::kGaussian, kCount, 12);
   for (const double mean : {0.0, 0.3, -2.0}) {

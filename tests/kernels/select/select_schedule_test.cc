@@ -55,7 +55,7 @@ std::vector<float> of_one_sign(std::vector<float> values, uint64_t step) {
 // --- alternating signs
 // ------------------------------------------------------------------------------------------------
 
-TEST(SelectSchedule, KeepSignKeepsOneSignAndWhatIsNotFinite) {
+TEST(SelectSchedule, KeepSignKeepsOneSignAndNonFiniteValues) {
   const float infinity = std::numeric_limits<float>::infinity();
   const float nan = std::numeric_limits<float>::quiet_NaN();
   for_each_isa([&](const std::string& isa) {
@@ -182,7 +182,7 @@ TEST(SelectWarmUp, TheExponentialScheduleIsThePapers) {
   EXPECT_EQ(warm_up_density({.k = 10, .warm_up = WarmUp::kExponential, .warm_up_steps = 4}, 10'000, 3), 0.00390625);
 }
 
-TEST(SelectWarmUp, TheDensityNeverRisesAndIsNeverBelowWhatIsAskedFor) {
+TEST(SelectWarmUp, TheDensityNeverRisesNorFallsBelowTheSpecifiedDensity) {
   for (const double density : {1e-6, 0.001, 0.0625, 0.06, 0.25, 0.3, 1.0}) {
     for (const uint32_t steps : {1, 2, 3, 7, 1000}) {
       const SelectionSpec spec{
@@ -303,7 +303,7 @@ TEST(SelectSchedule, AnExponentialWarmUpAlternatesSignsInEveryStage) {
   }
 }
 
-TEST(SelectSchedule, AWarmUpFindsWhatIsNotFinite) {
+TEST(SelectSchedule, AWarmUpRefusesNonFiniteValues) {
   const SelectionSpec spec{
       .selection = SelectionId::kTopK, .density = 0.01, .warm_up = WarmUp::kDense, .warm_up_steps = 2};
   const auto selector = schedule_selector_for(spec, 50);
@@ -407,7 +407,7 @@ TEST(SelectScheduleText, TheOptionsAreWordsAfterTheNumbers) {
   }
 }
 
-TEST(SelectScheduleText, SampledReusesForFiveStepsUnlessItSays) {
+TEST(SelectScheduleText, SampledReusesForFiveStepsByDefault) {
   EXPECT_EQ(selection_from_text("sampled:0.01"),
             (SelectionSpec{.selection = SelectionId::kSampled, .density = 0.01, .period = 5}));
   EXPECT_EQ(selection_from_text("sampled:0.01:8"),

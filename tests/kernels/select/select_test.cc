@@ -80,7 +80,7 @@ TEST(Select, TopKIsTheSortedOracleWithoutZeros) {
   });
 }
 
-TEST(Select, NoneSelectsWhateverIsNotZero) {
+TEST(Select, NoneSelectsEveryNonZeroEntry) {
   for (const Pattern pattern : kPatterns) {
     const auto values = values_of(pattern, 5000, 1);
     const auto selector = selector_for({.selection = SelectionId::kNone}, values.size());

@@ -42,7 +42,7 @@ TEST(DropZeros, LeavesEveryOtherEntryAsItWasInItsPlace) {
   }
 }
 
-TEST(DropZeros, KeepsWhatIsNotZero) {
+TEST(DropZeros, KeepsNonZeroEntries) {
   const float least = std::numeric_limits<float>::denorm_min();
   Stream stream = sparse({1, 2, 3, 4}, {least, -least, std::numeric_limits<float>::infinity(), NAN});
   drop_zeros(stream);

@@ -28,7 +28,7 @@ std::unique_ptr<HttpPort> port_with_status(const std::string& status) {
 
 std::string address_of(const HttpPort& port) { return "127.0.0.1:" + std::to_string(port.port()); }
 
-TEST(HttpGet, ReadsWhatAPortShowsAndItsStatus) {
+TEST(HttpGet, ReadsTheStatusCodeAndTheBodyOfAReply) {
   const auto port = port_with_status(R"({"shard": 1})");
   const auto status = http_get(address_of(*port), "/status", kTimeoutMs);
   ASSERT_TRUE(status) << status.error().message;
@@ -43,7 +43,7 @@ TEST(HttpGet, ABodyOverTheLimitIsRefused) {
   EXPECT_EQ(http_get(address_of(*port), "/status", kTimeoutMs).error().code, ErrorCode::kLimitExceeded);
 }
 
-TEST(HttpGet, WhoDoesNotAnswerIsNamed) {
+TEST(HttpGet, TheErrorNamesAnAddressThatDoesNotAnswer) {
   std::string address;
   {
     const auto port = port_with_status("{}");
@@ -86,7 +86,7 @@ class Dripping {
   std::thread thread_;
 };
 
-TEST(HttpGet, AServerThatSendsAByteNowAndThenHoldsNobodyUp) {
+TEST(HttpGet, AGetFromADrippingServerTimesOut) {
   constexpr int kShortMs = 300;
   const std::vector<std::vector<std::string>> drips = {
       {"H"},                                                       // never a head
@@ -144,7 +144,7 @@ TEST(HttpGet, AsksInAVersionWithoutChunks) {
   EXPECT_THAT(request, ::testing::StartsWith("GET /status?x=1 HTTP/1.0\r\nHost: 127.0.0.1:"));
 }
 
-TEST(HttpGet, WhatIsNoAddressIsRefused) {
+TEST(HttpGet, AnInvalidAddressIsRefused) {
   for (const char* address : {"", "localhost", "localhost:http", "::1:9000"}) {
     EXPECT_EQ(http_get(address, "/status", kTimeoutMs).error().code, ErrorCode::kInvalidArgument) << address;
   }

@@ -122,7 +122,7 @@ TEST(HttpRequestReader, BoundsTheBodyAndAsksForItsLength) {
   EXPECT_EQ(get.take("GET /a HTTP/1.1\r\nContent-Length: 9\r\n\r\n"), Progress::kComplete);
 }
 
-TEST(HttpRequestReader, RefusesWhatIsNone) {
+TEST(HttpRequestReader, RefusesAMalformedRequestLine) {
   for (const std::string& line :
        {std::string(), std::string("GET"), std::string("GET /"), std::string("GET  HTTP/1.1"),
         std::string("GET / HTTP/2"), std::string("GET / FTP/1.1"), std::string("GET status HTTP/1.1"),
@@ -225,7 +225,7 @@ TEST(HttpExchange, APeerThatClosesItsEndEarlyStillGetsItsAnswer) {
   EXPECT_EQ(asked_nothing.state(), State::kOver);
 }
 
-TEST(HttpExchange, AnAnswerToWhoIsGoneIsNothing) {
+TEST(HttpExchange, AnAnswerAfterABrokenConnectionIsDropped) {
   HttpExchange exchange(0);
   exchange.on_bytes(kRequest, 0);
   exchange.on_broken();

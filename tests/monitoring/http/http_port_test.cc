@@ -273,7 +273,7 @@ class SlowClients {
   std::vector<int> sockets_;
 };
 
-TEST(HttpPortTest, ClientsThatNeverEndTheirRequestsHoldNobodyUp) {
+TEST(HttpPortTest, UnfinishedRequestsDoNotBlockOtherClients) {
   const auto port = started(handlers());
   ASSERT_TRUE(port);
   for (const int count : {2, 40, 200}) {
@@ -308,7 +308,7 @@ HttpHandlers handlers_that_hold_status(std::promise<void>& may_answer) {
   return with;
 }
 
-TEST(HttpPortTest, ClientsThatNeverReadTheirAnswersHoldNobodyUp) {
+TEST(HttpPortTest, UnreadAnswersDoNotBlockOtherClients) {
   HttpHandlers with = handlers();
   with.metrics_text = [] { return std::string(8 << 20, '#'); };
   const auto port = started(std::move(with));
@@ -421,7 +421,7 @@ TEST(HttpPortTest, AClientThatClosesItsHalfStillGetsItsAnswer) {
   ::close(socket);
 }
 
-TEST(HttpPortTest, MoreRequestsThanMayWaitAreToldSo) {
+TEST(HttpPortTest, ARequestAboveTheLimitIsRefusedAsBusy) {
   std::promise<void> may_answer;
   const auto port = started(handlers_that_hold_status(may_answer));
   ASSERT_TRUE(port);

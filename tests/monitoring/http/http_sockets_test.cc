@@ -38,7 +38,7 @@ TEST(ListenOnHost, TakesEveryAddressOfTheNameByOnePort) {
   EXPECT_EQ(accepts("::1", listeners->port), has_ipv6());
 }
 
-TEST(ListenOnHost, LeavesOutWhatIsNotThisMachinesUnlessThereIsNoOther) {
+TEST(ListenOnHost, SkipsForeignAddressesIfOneIsLocal) {
   const auto partly =
       protocol::listen_on_host({.host = "partly", .port = 0}, resolver_of({"203.0.113.7", "127.0.0.1"}));
   ASSERT_TRUE(partly);

@@ -63,7 +63,7 @@ TEST(StatusJson, AReportIsReadAsItWasWritten) {
   EXPECT_EQ(read->jobs[0].switch_path->aggregator->events[0].count, 43u);
 }
 
-TEST(StatusJson, WhatIsEmptyOrUnknownIsLeftOutOrEmpty) {
+TEST(StatusJson, EmptyOrUnknownFieldsAreOmittedOrEmpty) {
   StatusReport report;
   report.shard_count = 1;
   report.jobs.emplace_back();

@@ -85,7 +85,7 @@ TEST(HostLookup, AnErrorAndAnExceptionAreAnswersToo) {
   EXPECT_THAT((*thrown)->take()->error().message, HasSubstr("no memory"));
 }
 
-TEST(HostLookup, WhoHasAskedNeedNotWaitForTheAnswer) {
+TEST(HostLookup, ALookupCanBeDestroyedBeforeItsAnswer) {
   std::promise<void> may_answer;
   std::promise<void> ended;
   {

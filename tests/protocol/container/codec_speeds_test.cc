@@ -7,7 +7,7 @@
 namespace millrace {
 namespace {
 
-TEST(CodecSpeeds, WhoMayNotWaitGetsTheFallbackUntilAnotherThreadHasMeasured) {
+TEST(CodecSpeeds, SpeedsSoFarAreTheFallbackUntilAnotherThreadMeasured) {
   {
     const SpeedMeasurer nobody_asks;
   }

@@ -79,7 +79,7 @@ TEST(ContainerBytes, AreThoseOfTheirVersion) {
                                            "kContainerVersion in protocol/container/container.h");
 }
 
-TEST(Container, DecodesToWhatTheEncoderSaidForEveryCodec) {
+TEST(Container, EveryCodecDecodesToTheStreamThatItsEncoderReported) {
   for (const char* text : kAllCodecs) {
     for (const double density : {0.0, 0.01, 0.3, 1.0}) {
       const auto sparse = some_stream(4099, density);
@@ -100,7 +100,7 @@ TEST(Container, DecodesToWhatTheEncoderSaidForEveryCodec) {
   }
 }
 
-TEST(Container, HeaderSaysWhatIsInside) {
+TEST(Container, HeaderDescribesTheContent) {
   const auto bytes = container_of(some_stream(1000, 0.1), "gap+qsgd4");
   const auto header = read_container_header(bytes);
   ASSERT_TRUE(header);
@@ -203,7 +203,7 @@ TEST(Container, IsHeldWhereItArrivedOrDecoded) {
   }
 }
 
-TEST(Container, WhatIsHeldIsCheckedInPlaceTooAndAgainstTheSameLimits) {
+TEST(Container, ReadingASharedContainerAppliesTheSameChecks) {
   auto stream = some_stream(60'000, 0.1);
   stream.indices.resize(4'000);
   stream.values.resize(4'000);
@@ -357,7 +357,7 @@ TEST(ContainerClaims, SectionLengthsThatOverflowAreMalformed) {
   }
 }
 
-TEST(ContainerFields, WhatThisBuildDoesNotKnowIsUnsupported) {
+TEST(ContainerFields, AnUnknownFieldValueIsUnsupported) {
   const ByteBuffer good = container_of(some_stream(100, 0.1), "raw");
   for (const auto& [at, value] : {std::pair<size_t, uint8_t>{4, 2}, {5, 3}, {7, 99}, {8, 99}}) {
     ByteBuffer bytes = good;
@@ -398,7 +398,7 @@ TEST(ContainerFields, AStreamWithoutADimensionIsNotEncoded) {
   EXPECT_EQ(encoded.error().code, ErrorCode::kInvalidArgument);
 }
 
-TEST(ContainerDocument, TheWorkedExampleIsWhatTheCodeWritesAndReads) {
+TEST(ContainerDocument, TheCodeWritesAndReadsTheWorkedExample) {
   Stream stream = Stream::empty(16);
   stream.indices = {1, 4, 5};
   stream.values = {1.0f, -2.0f, 0.5f};
@@ -409,7 +409,7 @@ TEST(ContainerDocument, TheWorkedExampleIsWhatTheCodeWritesAndReads) {
   EXPECT_TRUE(testing::same_bits(decoded->view(), stream.view()));
 }
 
-TEST(PlainContainer, IsWhatTheCodecsMakeOfTheSameEntries) {
+TEST(PlainContainer, EqualsTheRawEncodingOfTheSameEntries) {
   constexpr uint64_t kDimension = 100'000;
   const Stream whole = some_stream(kDimension, 0.05);
   for (const auto& [begin, end] :

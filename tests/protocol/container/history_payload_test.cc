@@ -43,7 +43,7 @@ struct Example {
 
 ErrorCode code_of(const Result<ByteBuffer>& result) { return result ? ErrorCode{} : result.error().code; }
 
-TEST(HistoryPayload, ThePlainContainerComesBackBitForBitWhateverItsIndexCodec) {
+TEST(HistoryPayload, RestoresThePlainContainerOfEveryLosslessIndexCodec) {
   const Example example;
   for (const IndexCodec* codec : index_codecs()) {
     const std::string text = std::string(codec->name()) + "+raw";
@@ -62,7 +62,7 @@ TEST(HistoryPayload, ThePlainContainerComesBackBitForBitWhateverItsIndexCodec) {
   }
 }
 
-TEST(HistoryPayload, AnEmptyContributionComesBack) {
+TEST(HistoryPayload, AnEmptyContributionIsRestored) {
   const Example example;
   const ByteBuffer plain = plain_of({}, kDimension);
   const auto shortened = shorten_by_history(plain, {}, example.history);
@@ -128,7 +128,7 @@ ByteBuffer signed_again(ByteBuffer bytes) {
   return bytes;
 }
 
-TEST(HistoryPayload, WhatStandsForAnotherContainerThanItSaysIsRefused) {
+TEST(HistoryPayload, AnAlteredPayloadIsRefusedDespiteAValidChecksum) {
   const Example example;
   for (size_t at = kContainerHeaderBytes + kHistoryNameBytes; at < example.shortened.size(); at += 7) {
     ByteBuffer lie = example.shortened;

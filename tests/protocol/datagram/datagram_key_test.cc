@@ -46,7 +46,7 @@ ByteBuffer some_bytes(size_t count) {
   return bytes;
 }
 
-TEST(DatagramKey, VerifiesWhatTheSameKeySignedAtEveryLength) {
+TEST(DatagramKey, VerifiesASignatureOfTheSameKeyAtEveryLength) {
   for (const KeyScope& scope : {datagram_key_example_scope(), KeyScope::handshake(7, 3), KeyScope::to_all(7, 5)}) {
     const DatagramKey one(job_key(0), scope);
     const DatagramKey other(job_key(0), scope);
@@ -126,7 +126,7 @@ TEST(DatagramKey, EverythingThatItDerivesFromMakesAnotherKey) {
   EXPECT_EQ(macs.size(), 11u);
 }
 
-TEST(DatagramKey, SealsAWholeDatagramAroundWhatIsInIt) {
+TEST(DatagramKey, SealsADatagramAndLeavesItsPayloadUnchanged) {
   const DatagramKey key(job_key(0), datagram_key_example_scope());
   DatagramHeader header;
   header.type = DatagramType::kContribution;
@@ -144,7 +144,7 @@ TEST(DatagramKey, SealsAWholeDatagramAroundWhatIsInIt) {
   EXPECT_TRUE(std::equal(packet.begin() + 99, packet.end(), before.begin() + 99)) << "nothing behind it";
 }
 
-TEST(DatagramKey, DerivedInPlaceIsAsMadeAnew) {
+TEST(DatagramKey, AKeyDerivedInPlaceEqualsAConstructedKey) {
   const ByteBuffer bytes = some_bytes(64);
   DatagramKey key;
   for (const KeyScope& scope : {datagram_key_example_scope(), KeyScope::handshake(7, 3), KeyScope::to_all(7, 5)}) {
@@ -308,7 +308,7 @@ TEST(ReplayWindow, AgreesWithOneThatRemembersEverything) {
 
 /// Computes the losses in the obvious way: every number between the first and the last but three that has not come,
 /// each once.
-TEST(ReplayWindow, TellsWhatIsLostOnce) {
+TEST(ReplayWindow, ReportsEachLostSequenceOnce) {
   for (const uint64_t loss : {2, 10, 100}) {
     RandomSequence random(RandomKey::from(loss));
     ReplayWindow window;

@@ -94,7 +94,7 @@ TEST(DatagramHeader, EveryShorterLengthIsRefused) {
   }
 }
 
-TEST(DatagramHeader, WhatFollowsADatagramIsNoPartOfIt) {
+TEST(DatagramHeader, BytesBehindADatagramAreNotPartOfIt) {
   const ByteBuffer packet = example_datagram(datagram_example_header());
   ByteBuffer longer = packet;
   longer.insert(longer.end(), {7, 0, 9});

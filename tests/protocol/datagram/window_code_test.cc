@@ -42,7 +42,7 @@ Entries some_entries_of_run(size_t count) {
   return entries;
 }
 
-TEST(WindowCode, EveryCodecCountDensityWindowAndRoomComesBackAsDecoded) {
+TEST(WindowCode, EveryFragmentDecodesToTheValuesThatItsEncoderReported) {
   RandomSequence random(RandomKey::from(1));
   for (const WindowIndexCodec index : kIndexCodecs) {
     for (const WindowValueCodec value : kValueCodecs) {
@@ -186,7 +186,7 @@ TEST(WindowCode, NothingIsAnEmptyPayload) {
   EXPECT_EQ(decoder.decode(fragment.header, ByteBuffer{0}, 1024).error(), WindowFault::kTrailingBytes);
 }
 
-TEST(WindowCode, HeaderAndPayloadSayWhatTheyAre) {
+TEST(WindowCode, ARawFixed32WindowHasTheExpectedHeaderAndPayload) {
   const Entries entries{{100, 200, 900}, {1, 2, 3}};
   const Fragment fragment = encode(entries.view(), {WindowIndexCodec::kRaw, WindowValueCodec::kFixed32}, 1024, 100);
   EXPECT_EQ(fragment.header.entries, 3);
@@ -320,7 +320,7 @@ TEST(WindowCode, EvenSharesAreOfLikeLengthAndHardlyMore) {
   EXPECT_LE(unlike, windows / 20) << "where fragments are full to the last entry, a rest may be left";
 }
 
-TEST(WindowCode, WhatARunCarriesIsNotCutForAnotherCode) {
+TEST(WindowCode, EvenShareSplitsARunByItsEncodedSize) {
   const Entries run = some_entries_of_run(1200);
   const WindowCodecs raw{WindowIndexCodec::kRaw, WindowValueCodec::kFixed16};
   EXPECT_EQ(send_all(run, raw, 65'536, 1392).size(), 2u) << "as a run; raw it would be four";

@@ -52,7 +52,7 @@ DatagramHeader window_format_example_header() {
 
 const Entries kExample{{100, 109, 300}, {5, -2, 7}};
 
-TEST(WireFormatDocument, TheWorkedDatagramIsWhatTheCodeWritesAndReads) {
+TEST(WireFormatDocument, TheCodeWritesAndReadsTheWorkedDatagram) {
   const ByteBuffer documented = documented_bytes("datagram-example");
   DatagramHeader header = window_format_example_header();
   ByteBuffer packet(200);
@@ -69,13 +69,13 @@ TEST(WireFormatDocument, TheWorkedDatagramIsWhatTheCodeWritesAndReads) {
   EXPECT_EQ(Decoder().decode(datagram->header, datagram->payload, 1024), kExample);
 }
 
-TEST(WireFormatDocument, TheWorkedChallengeIsWhatTheCodeComputes) {
+TEST(WireFormatDocument, TheCodeComputesTheWorkedChallenge) {
   const ByteBuffer documented = documented_bytes("challenge-example");
   const Nonce nonce = challenge_nonce(example_job_key(), 7, 0x1122334455667788, 3, window_format_nonce_of(0x20), 1);
   EXPECT_EQ(std::vector<int>(nonce.begin(), nonce.end()), std::vector<int>(documented.begin(), documented.end()));
 }
 
-TEST(WireFormatDocument, TheWorkedHandshakeMacIsWhatTheCodeComputes) {
+TEST(WireFormatDocument, TheCodeComputesTheWorkedHandshakeMac) {
   const ByteBuffer documented = documented_bytes("handshake-mac-example");
   const ByteBuffer bytes = {1, 2, 3};
   const Mac mac = DatagramKey(example_job_key(), KeyScope::handshake(7, 3)).sign(bytes, 0);

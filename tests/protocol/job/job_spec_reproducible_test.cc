@@ -118,7 +118,7 @@ std::vector<Refused> refused_reproducible() {
 
 namespace {
 
-TEST(ReproducibleJob, WhatIsSoundIsAccepted) {
+TEST(ReproducibleJob, AValidReproducibleJobIsAccepted) {
   const std::vector<std::pair<const char*, std::function<void(JobSpec&)>>> accepted{
       {"reproducible", reproducible_but([](JobSpec&) {})},
       {"reproducible, with momentum, clipping and any codec without loss", reproducible_but([](JobSpec& s) {

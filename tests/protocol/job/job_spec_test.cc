@@ -223,7 +223,7 @@ TEST(FirstDifference, NamesTheFieldAndBothValuesForEveryField) {
   }
 }
 
-TEST(FirstDifference, OfEqualSpecificationsSaysSo) {
+TEST(FirstDifference, EqualSpecificationsHaveNoDifference) {
   EXPECT_EQ(first_difference(example_spec(), example_spec()), "no difference");
 }
 

@@ -576,7 +576,7 @@ TEST(ValidateJobSpec, EveryRefusalNamesItsReason) {
   }
 }
 
-TEST(ValidateJobSpec, WhatIsSoundIsAccepted) {
+TEST(ValidateJobSpec, AValidSpecificationIsAccepted) {
   std::vector<Accepted> all = accepted_jobs();
   for (Accepted& codec : accepted_codecs()) all.push_back(std::move(codec));
   for (const Accepted& accepted : all) {

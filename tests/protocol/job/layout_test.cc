@@ -230,7 +230,7 @@ TEST(Layout, BoundariesOfLargeBucketsFallOnMultiplesOf64) {
   for (const PartLayout& part : plan_layout(spec, 3).parts) EXPECT_EQ(part.begin % 64, 0u);
 }
 
-TEST(LayoutHash, IsEqualForEqualPlansAndTellsOthersApart) {
+TEST(LayoutHash, IsEqualForEqualPlansAndDiffersForOthers) {
   const JobSpec spec = layout_spec_of({100, 1'000'000});
   const uint64_t hash = layout_hash(plan_layout(spec, 2));
   EXPECT_EQ(hash, layout_hash(plan_layout(spec, 2)));

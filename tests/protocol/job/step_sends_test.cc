@@ -82,7 +82,7 @@ TEST(StepSends, StepDeclaredDense_SendsEverythingForAnyValuesAndEarlierSteps) {
   EXPECT_GT(some, 500u);
 }
 
-TEST(StepSends, AStepThatLeavesEntriesIsSaidToSendSome) {
+TEST(StepSends, IsSomeForAStepThatOmitsEntries) {
   constexpr uint64_t kDimension = 6000;
   const auto values = values_of(Pattern::kGaussian, kDimension, 3);
   for (const SelectionSpec& spec : specs_of_all(kDimension)) {
@@ -148,7 +148,7 @@ TEST(ResolvedBySize, EachSizeHasThePapersSelection) {
   EXPECT_EQ(at("topk:0.001:signs", 100), selection_from_text("topk:0.001:signs")) << "any other stays as it is";
 }
 
-TEST(ResolvedBySize, IsWhatASelectorOfBySizeSelects) {
+TEST(ResolvedBySize, SelectsTheSameEntriesAsBySize) {
   for (const uint64_t n : {64u, 4096u, 4097u, 32'768u, 32'769u, (1u << 22) + 1}) {
     std::vector<std::vector<float>> values;
     for (uint64_t step = 0; step < 3; ++step) values.push_back(values_of(Pattern::kGaussian, n, step));

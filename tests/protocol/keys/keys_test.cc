@@ -165,7 +165,7 @@ TEST_F(KeyFolder, NoUserMayLetAKeyInByAFileThatAllMayWrite) {
   EXPECT_THAT(AllowedKeys::read(path_ + "/pipe").error().message, HasSubstr("not a file")) << "and it did not wait";
 }
 
-TEST_F(KeyFolder, WrongFilesAreSaidWithoutTheirSecrets) {
+TEST_F(KeyFolder, ErrorsOfWrongKeyFilesRevealNoSecret) {
   const KeyPair pair = draw_key_pair();
   const std::string secret = file("a.key", secret_key_text(pair.secret), 0600);
   const std::string open = file("a.pub", public_key_text(pair.public_key), 0644);

@@ -9,6 +9,7 @@
 #include <optional>
 #include <regex>
 #include <set>
+#include <string_view>
 
 #include "protocol/job/job_spec_fields.h"
 #include "protocol/messages/frame.h"
@@ -133,6 +134,28 @@ TEST(FormatVersions, AreThoseOfTheDocument) {
   EXPECT_EQ(documented, last);
 }
 
+/// Returns the names of a text's constants that have "Version" or "Magic" in them. A std::regex takes seconds for it.
+std::vector<std::string> version_constants(std::string_view text) {
+  constexpr std::string_view kKeyword = "constexpr ";
+  std::vector<std::string> names;
+  for (size_t at = text.find(kKeyword); at != text.npos; at = text.find(kKeyword, at + 1)) {
+    const std::string_view declaration = text.substr(at, text.find_first_of(";={", at) - at);
+    const size_t end = declaration.find_last_not_of(" \n") + 1;
+    const std::string_view words = declaration.substr(0, end);
+    const std::string_view name = words.substr(words.find_last_of(" \n") + 1);
+    if (name.starts_with('k') && !name.ends_with(')') && (name.contains("Version") || name.contains("Magic")))
+      names.emplace_back(name);
+  }
+  return names;
+}
+
+TEST(FormatVersions, ConstantsAreFoundByTheirNames) {
+  EXPECT_THAT(
+      version_constants("constexpr int kVersion = 1; constexpr std::array<char, 4>\n kMagic{1}; int kOldMagic = 2;\n"
+                        "constexpr bool is_version(int kMagic); constexpr std::string_view kMagicWord =\n \"a\";"),
+      ::testing::ElementsAre("kVersion", "kMagic", "kMagicWord"));
+}
+
 /// A constant whose name says that bytes begin with it, or that it counts their versions. A new one needs a line in the
 /// list of formats and a test; then it has a place here.
 TEST(FormatVersions, NoConstantIsWithoutOne) {
@@ -163,11 +186,9 @@ TEST(FormatVersions, NoConstantIsWithoutOne) {
       "worker/bench/kernels/trace.cc kMemberMagic",
   };
   std::set<std::string> found;
-  const std::regex constant("\\bconstexpr\\b[^;={]*\\b(k\\w*(?:Version|Magic)\\w*)\\s*[={]");
   for (const auto& [path, text] :
        format_sources({"kernels", "protocol", "monitoring", "server", "switch_agg", "worker"})) {
-    for (std::sregex_iterator at(text.begin(), text.end(), constant); at != std::sregex_iterator(); ++at)
-      found.insert(path + " " + (*at)[1].str());
+    for (const std::string& name : version_constants(text)) found.insert(path + " " + name);
   }
   EXPECT_EQ(found, known);
 }

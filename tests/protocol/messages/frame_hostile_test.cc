@@ -302,7 +302,7 @@ TEST(HostileFrame, LivesThatDoNotComeBeforeTheLastAreRefused) {
   EXPECT_EQ(summary(2, 9), ErrorCode::kMalformed);
 }
 
-TEST(HostileFrame, AViewWhoseLineagesCannotBeIsRefused) {
+TEST(HostileFrame, AMembershipWithInvalidBranchesIsRefused) {
   const auto view = [](uint64_t branch, uint64_t parent, uint32_t shard, uint64_t cut) {
     return frame_hostile_refusal([&](auto e) {
       auto out = e.initMembershipChange().initMembership();

@@ -36,7 +36,7 @@ TEST(Branch, ThePathGoesThroughParentsAndKnowsNoOtherBranch) {
   EXPECT_TRUE(is_on_path(membership, 1, 0));
 }
 
-TEST(Branch, ActivationsThatCannotBeAreTold) {
+TEST(Branch, InvalidActivationsAreDetected) {
   EXPECT_TRUE(activations_make_sense(Membership{}));
   EXPECT_TRUE(activations_make_sense(lineage_example()));
   const auto with = [](auto change) {

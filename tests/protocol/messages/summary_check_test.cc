@@ -22,7 +22,7 @@ std::string_view after(const std::function<void(Summary&)>& change) {
   return disorder_in(summary);
 }
 
-TEST(SummaryOrder, WhatALogMayHaveIsInOrder) {
+TEST(SummaryOrder, AValidSummaryIsInOrder) {
   EXPECT_EQ(disorder_in(ordered()), "");
   EXPECT_EQ(disorder_in({}), "");
 }

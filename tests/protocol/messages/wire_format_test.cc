@@ -40,7 +40,7 @@ JobSpec smallest_spec() {
   return spec;
 }
 
-TEST(WireFormatDocument, TheWorkedContributionIsWhatTheCodeWritesAndReads) {
+TEST(WireFormatDocument, TheCodeWritesAndReadsTheWorkedContribution) {
   const SharedBytes payload = SharedBytes::from(documented_bytes("container-example"));
   const Message message{{.job = 1, .epoch = 3, .worker = 1, .incarnation = 1, .shard = 0, .shard_incarnation = 1},
                         Contribution{.part = 0, .step = 7, .payload_hash = container_identity(payload.bytes).value()},
@@ -53,14 +53,14 @@ TEST(WireFormatDocument, TheWorkedContributionIsWhatTheCodeWritesAndReads) {
   EXPECT_EQ(decoded->body, message.body);
 }
 
-TEST(WireFormatDocument, TheWorkedJobSpecificationIsWhatTheCodeWritesAndReads) {
+TEST(WireFormatDocument, TheCodeWritesAndReadsTheWorkedJobSpecification) {
   EXPECT_EQ(hex_of(encode_job_spec(smallest_spec())), hex_of(documented_bytes("job-spec-example")));
   const auto decoded = decode_job_spec(documented_bytes("job-spec-example"));
   ASSERT_TRUE(decoded) << decoded.error().message;
   EXPECT_EQ(*decoded, smallest_spec());
 }
 
-TEST(WireFormatDocument, TheWorkedHashesAreWhatTheCodeComputes) {
+TEST(WireFormatDocument, TheCodeComputesTheWorkedHashes) {
   const auto little_endian = [](uint64_t value) {
     ByteBuffer bytes;
     ByteWriter(bytes).put(value);
@@ -150,7 +150,7 @@ TEST(WireFormatDocument, EveryPageIsListedAndEveryLinkToAHeadingFindsIt) {
 /// Of the checksum in a container's header.
 constexpr size_t kChecksumAt = 56;
 
-TEST(LogDigest, OfMergedStepsIsWhatEachOfThemWouldMake) {
+TEST(LogDigest, OfAMergedUpdateEqualsThatOfItsSingleSteps) {
   const ByteBuffer one = documented_bytes("container-example");
   ByteBuffer other = one;
   other[kChecksumAt] ^= 1;

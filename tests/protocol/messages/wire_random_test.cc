@@ -22,7 +22,7 @@ TEST(WireRandomDocument, TheWorkedWordsAreThoseOfTheGenerator) {
   }
 }
 
-TEST(WireRandomDocument, TheSequenceDrawsWhatTheTextSays) {
+TEST(WireRandomDocument, TheSequenceDrawsTheDocumentedNumbers) {
   RandomSequence numbers(RandomKey::from(kExampleSeed), 0x7031);
   EXPECT_EQ(numbers.next_u64(), 0x82531549dd077ce8u);
   EXPECT_EQ(numbers.next_u64(), 0xe2ac2b5dba0a8d04u);

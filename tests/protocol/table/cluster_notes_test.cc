@@ -7,7 +7,7 @@
 namespace millrace::protocol {
 namespace {
 
-TEST(ClusterNotes, ComeBackAsTheyWere) {
+TEST(ClusterNotes, ADecodedNoteEqualsTheEncodedNote) {
   for (const ProcessNote& note : {ProcessNote{"tcp://a:1", "a:2", "millrace 1"}, ProcessNote{"tcp://a:1", "", ""}})
     EXPECT_EQ(decode_process_note(encode_process_note(note)), note);
   for (const DrainNote& note : {DrainNote{7, ""}, DrainNote{7, "a reason"}})

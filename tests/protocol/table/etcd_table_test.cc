@@ -399,7 +399,7 @@ TEST_F(EtcdTables, ThePolledCounterFollowsTheChangesOfOthers) {
   }
 }
 
-TEST(EtcdOutage, CallsFailAtOnceAndTheTableComesBackWithEtcd) {
+TEST(EtcdOutage, CallsFailAtOnceAndTheTableRecoversWithEtcd) {
   const auto server = testing::EtcdServer::start();
   if (!server) GTEST_SKIP() << testing::kNoEtcd;
   EtcdOptions options;

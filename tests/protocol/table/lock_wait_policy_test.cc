@@ -7,7 +7,7 @@ namespace {
 
 constexpr uint32_t kLockPatienceWaitMs = 20;
 
-TEST(LockWaitPolicy, OthersThatComeAndGoAreWaitedForEveryTime) {
+TEST(LockWaitPolicy, EveryCallWaitsIfHoldersReleaseTheLock) {
   LockWaitPolicy patience(kLockPatienceWaitMs);
   TimeNs now = 0;
   for (int turn = 0; turn < 100; ++turn) {
@@ -36,7 +36,7 @@ TEST(LockWaitPolicy, AStoppedHolderCostsThreeWaitsAndThenAnEleventhOfTheTime) {
   EXPECT_GE(waited, now / 12) << "it may recover";
 }
 
-TEST(LockWaitPolicy, AHolderThatCameBackIsWaitedForAgain) {
+TEST(LockWaitPolicy, CallsWaitAgainAfterOneGotTheLock) {
   LockWaitPolicy patience(kLockPatienceWaitMs);
   for (int in_vain = 0; in_vain < 5; ++in_vain) patience.waited_in_vain(0);
   EXPECT_EQ(patience.wait_ms(1), 0u);

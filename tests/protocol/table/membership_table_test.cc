@@ -113,7 +113,7 @@ class StoppedWriter {
   sqlite3* handle_ = nullptr;
 };
 
-TEST(SqliteTable, AStoppedWriterIsWaitedForThreeTimesAndThenOnceInElevenWaits) {
+TEST(SqliteTable, AStoppedWriterDelaysThreeCallsThenOneInElevenWaits) {
   constexpr uint32_t kWaitMs = 20;
   TimeNs now = kNsPerS;
   TemporaryDirectory directory;
@@ -152,7 +152,7 @@ TEST(SqliteTable, AStoppedWriterIsWaitedForThreeTimesAndThenOnceInElevenWaits) {
   EXPECT_EQ(table->compare_and_swap(next.membership.epoch - 1, next), true);
 }
 
-TEST_P(MembershipTables, EveryStartOfAShardIsANewLife) {
+TEST_P(MembershipTables, EveryStartOfAShardRaisesItsIncarnation) {
   EXPECT_EQ(table_->start_shard(0, 2, "tcp://a:1"), 1u);
   EXPECT_EQ(table_->start_shard(1, 2, "tcp://b:1"), 1u);
   EXPECT_EQ(open_()->start_shard(0, 2, "tcp://a:2"), 2u);
@@ -216,7 +216,7 @@ TEST_P(MembershipTables, ALeaseThatIsGivenBackIsFreeAndCanBeTakenAgain) {
   }
 }
 
-TEST_P(MembershipTables, ProcessesSayWhoTheyAre) {
+TEST_P(MembershipTables, TheTableListsTheNoteOfEachProcess) {
   const ProcessNote shard{"tcp://a:1", "a:2", "millrace 7"};
   const ProcessNote spare{"tcp://b:1", "", "millrace 8"};
   ASSERT_EQ(table_->start_shard(0, 2, shard.address), 1u);
@@ -409,7 +409,7 @@ TEST_P(MembershipTables, ImpossibleShardsAreRefused) {
   EXPECT_THAT(*table_->shard_map(), ::testing::IsEmpty());
 }
 
-TEST_P(MembershipTables, WhoeverCreatesAJobFirstWinsAndTheOtherGetsIt) {
+TEST_P(MembershipTables, TheSecondCreatorGetsTheJobOfTheFirst) {
   ASSERT_TRUE(table_->start_shard(0, 1, "tcp://a:1"));
   const auto first = table_->create_job("train", spec_bytes());
   ASSERT_TRUE(first);

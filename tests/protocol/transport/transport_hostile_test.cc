@@ -160,7 +160,7 @@ TEST_F(HostileTransport, APeerThatReadsNothingKeepsABoundedNumberOfBytes) {
   EXPECT_EQ(listener->send_frames(other->peer, envelope, payload), SendResult::kSent) << "each peer has its own bound";
 }
 
-TEST_F(HostileTransport, BytesThatAreNoZeroMqDisturbNobody) {
+TEST_F(HostileTransport, BytesThatAreNotZeroMqDisturbNoOtherPeer) {
   const int stranger = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in to{};
   to.sin_family = AF_INET;
@@ -175,7 +175,7 @@ TEST_F(HostileTransport, BytesThatAreNoZeroMqDisturbNobody) {
   close(stranger);
 }
 
-TEST_F(HostileTransport, AConnectionComesBackAfterItsListenerRestartedOnThePort) {
+TEST_F(HostileTransport, AConnectionReconnectsToAListenerRestartedOnItsPort) {
   auto listening = std::make_unique<TransportContext>();
   auto first = Listener::bind(*listening, "tcp://127.0.0.1:0").value();
   const std::string address = first->address();
@@ -205,7 +205,7 @@ TEST_F(HostileTransport, AConnectionComesBackAfterItsListenerRestartedOnThePort)
   EXPECT_EQ(received->message->body, every_message()[0].body);
 }
 
-TEST(TransportQueue, AFullQueueSaysSoAndTakesNothing) {
+TEST(TransportQueue, AFullQueueRefusesASend) {
   TransportOptions options;
   options.queue_messages_max = 3;
   options.linger_ms = 0;

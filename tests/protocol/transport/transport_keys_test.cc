@@ -98,7 +98,7 @@ TEST_F(KeyedListener, AMessageSaysWhoseKeyAndAddressItIsFrom) {
   ASSERT_TRUE(answer && answer->message);
 }
 
-TEST_F(KeyedListener, AKeyThatIsNotAllowedIsSaidToItsOwner) {
+TEST_F(KeyedListener, AProcessLearnsThatItsKeyIsNotAllowed) {
   allowed_ = draw_key_pair().public_key;
   TransportContext theirs(options_with(worker_, own_.public_key));
   const auto connection = Connection::connect(theirs, listener_->address()).value();

@@ -90,7 +90,7 @@ struct NamedHosts : ::testing::Test {
   }
 };
 
-TEST_F(NamedHosts, EveryAddressIsTriedWhateverItsPlaceAndFamily) {
+TEST_F(NamedHosts, AddressesOfBothFamiliesAreTriedInOrder) {
   const auto listener = listen("tcp://127.0.0.1:0");
   const std::vector<std::vector<std::string>> orders = {
       {"127.0.0.1"},          {"::1", "127.0.0.1"},          {"127.0.0.1", "::1"},
@@ -158,7 +158,7 @@ TEST_F(NamedHosts, ANumberIsNeverLookedUp) {
   EXPECT_EQ(names.lookups(), 0);
 }
 
-TEST(SlowResolver, NeitherHoldsUpItsThreadNorLosesWhatIsSentMeanwhile) {
+TEST(SlowResolver, NeitherBlocksItsThreadNorLosesNewMessages) {
   std::promise<void> may_answer;
   TransportOptions options;
   options.resolver = [held = may_answer.get_future().share()](const std::string&) {

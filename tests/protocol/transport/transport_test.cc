@@ -81,7 +81,7 @@ TEST(Transport, ALargePayloadIsNotCopiedAndItsOwnerIsReleased) {
   EXPECT_TRUE(watched.expired());
 }
 
-TEST(Transport, ASendToAnUnknownPeerIsSaid) {
+TEST(Transport, ASendToAnUnknownPeerIsReported) {
   Pair pair;
   EXPECT_EQ(pair.listener->send_frames(PeerId{"nobody"}, transport_bytes_of("e"), {}), SendResult::kUnknownPeer);
 }
@@ -95,7 +95,7 @@ TEST(Transport, APortInUseIsOneClearSentence) {
   EXPECT_NE(second.error().message.find("is in use"), std::string::npos) << second.error().message;
 }
 
-TEST(Transport, NobodyListeningShowsAsDisconnectedAndReconnectTriesAgain) {
+TEST(Transport, AConnectionWithoutListenerDisconnectsAndCanReconnect) {
   TransportContext context;
   std::string address;
   {
@@ -148,7 +148,7 @@ TEST(Transport, AListenerThatGoesIsNoticed) {
   EXPECT_EQ(wait_for_state(rest, *pair.connection, ConnectionState::kDisconnected), ConnectionState::kDisconnected);
 }
 
-TEST(Transport, WhatWasQueuedForAnOldConnectionDoesNotReachTheNewOne) {
+TEST(Transport, QueuedMessagesDoNotSurviveAReconnect) {
   Pair pair;
   ASSERT_EQ(wait_for_state(pair.poller, *pair.connection, ConnectionState::kConnected), ConnectionState::kConnected);
   const std::string address = pair.listener->address();
@@ -169,7 +169,7 @@ TEST(Transport, WhatWasQueuedForAnOldConnectionDoesNotReachTheNewOne) {
   EXPECT_EQ(text_of(wait_for_frames(both, **again).frames.at(0)), "new");
 }
 
-TEST(Transport, MalformedFramesAreErrorsOfTheirPeerAndDisturbNobody) {
+TEST(Transport, MalformedFramesAreErrorsOfTheirPeerOnly) {
   Pair pair;
   auto other = Connection::connect(pair.context, pair.listener->address()).value();
   ASSERT_EQ(pair.connection->send_frames(transport_bytes_of("garbage"), transport_bytes_of("more garbage")),

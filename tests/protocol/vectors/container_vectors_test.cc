@@ -164,7 +164,7 @@ void expect_container_is(const VectorJson& said, uint64_t dimension, const Strea
   }
 }
 
-TEST(ContainerVectors, AreWhatTheCodeMakesOnEveryInstructionSet) {
+TEST(ContainerVectors, EveryInstructionSetReproducesTheVectors) {
   for_each_isa([](const std::string& isa) {
     SCOPED_TRACE(isa);
     expect_vectors(kContainerFile, container_vectors());
@@ -243,7 +243,7 @@ VectorJson history_vector(const HistoryInput& input) {
   return json;
 }
 
-TEST(HistoryVectors, AreWhatTheCodeMakesOnEveryInstructionSet) {
+TEST(HistoryVectors, EveryInstructionSetReproducesTheVectors) {
   for_each_isa([](const std::string& isa) {
     SCOPED_TRACE(isa);
     VectorJson json = vector_file_head(kHistoryFile);

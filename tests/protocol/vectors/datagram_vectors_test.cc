@@ -405,7 +405,7 @@ KeyScope scope_of(const VectorJson& json) {
           .aggregator_nonce = array_of<16>(json.at("aggregator_nonce"))};
 }
 
-TEST(DatagramVectors, AreWhatTheCodeMakesOnEveryInstructionSet) {
+TEST(DatagramVectors, EveryInstructionSetReproducesTheVectors) {
   for_each_isa([](const std::string& isa) {
     SCOPED_TRACE(isa);
     expect_vectors(kDatagramFile, datagram_vectors());

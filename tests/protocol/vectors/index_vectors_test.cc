@@ -272,7 +272,7 @@ const VectorJson& stream_named(const VectorJson& file, const VectorJson& name) {
   return file.at("streams").at(0);
 }
 
-TEST(IndexVectors, AreWhatTheCodeMakesOnEveryInstructionSet) {
+TEST(IndexVectors, EveryInstructionSetReproducesTheVectors) {
   for_each_isa([](const std::string& isa) {
     SCOPED_TRACE(isa);
     expect_vectors(kIndexFile, index_vectors());

@@ -114,7 +114,7 @@ VectorJson message_vectors() {
   return json;
 }
 
-TEST(MessageVectors, AreWhatTheCodeMakes) { expect_vectors(kMessageFile, message_vectors()); }
+TEST(MessageVectors, TheCodeReproducesTheVectors) { expect_vectors(kMessageFile, message_vectors()); }
 
 TEST(MessageVectors, DecodeAsTheySayAndNoTruncationIsRead) {
   std::set<std::string> kinds;

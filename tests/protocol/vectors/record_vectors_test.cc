@@ -225,7 +225,7 @@ VectorJson record_vectors() {
   return json;
 }
 
-TEST(RecordVectors, AreWhatTheCodeMakes) { expect_vectors(kRecordFile, record_vectors()); }
+TEST(RecordVectors, TheCodeReproducesTheVectors) { expect_vectors(kRecordFile, record_vectors()); }
 
 void expect_record_decodes(const VectorJson& vector) {
   const auto kind = vector.at("kind").get<std::string>();

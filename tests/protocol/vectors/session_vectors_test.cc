@@ -64,7 +64,7 @@ VectorJson session_json(const SessionRun& run) {
   return json;
 }
 
-TEST(SessionVectors, AreWhatTheCoresSay) { expect_vectors(kSessionFile, session_json(whole_session())); }
+TEST(SessionVectors, TheCoresReproduceTheSession) { expect_vectors(kSessionFile, session_json(whole_session())); }
 
 TEST(SessionVectors, TellAWholeSession) {
   const SessionRun run = whole_session();

@@ -200,7 +200,7 @@ VectorJson value_vectors() {
   return json;
 }
 
-TEST(ValueVectors, AreWhatTheCodeMakesOnEveryInstructionSet) {
+TEST(ValueVectors, EveryInstructionSetReproducesTheVectors) {
   for_each_isa([](const std::string& isa) {
     SCOPED_TRACE(isa);
     expect_vectors(kValueFile, value_vectors());

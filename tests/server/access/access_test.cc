@@ -180,7 +180,7 @@ TEST_F(AccessOfFiles, ActsOfNamedTokensAreJudgedAndRecorded) {
   EXPECT_EQ(counts["order"], 59);
 }
 
-TEST_F(AccessOfFiles, AFolderWithoutAKeyOfAWorkerAllowsNobody) {
+TEST_F(AccessOfFiles, AFolderWithoutWorkerKeysAllowsNoWorker) {
   policy(R"({"keys": ["*"], "jobs": ["*"], "may": ["create"]})");
   const auto access = open();
   EXPECT_FALSE(access->allows_nobody());

@@ -34,7 +34,7 @@ class AuditFolder : public ::testing::Test {
   std::string path_;
 };
 
-TEST(AuditLine, HasWhatIsKnownAndNothingElse) {
+TEST(AuditLine, HasOnlyTheKnownFields) {
   const protocol::PublicKey key = protocol::draw_key_pair().public_key;
   const AuditEvent event{.what = Act::kJoin, .by = {"id", key, "192.0.2.7"}, .job = "j", .worker = 3, .incarnation = 9};
   const std::string line = audit_line(event, "worker-3", 1, {}, 1'700'000'000'042);
@@ -141,7 +141,7 @@ TEST_F(AuditFolder, ALineThatAKilledProcessLeftIsEnded) {
   EXPECT_FALSE(nlohmann::json::parse(lines[3]).contains("shard")) << "of a spare that waits";
 }
 
-TEST_F(AuditFolder, ItsGroupMayReadTheFileWhateverTheUmask) {
+TEST_F(AuditFolder, ItsGroupMayReadTheFileUnderAnyUmask) {
   const mode_t before = ::umask(0077);
   const auto log = AuditLog::open(path_ + "/audit.log").value();
   ::umask(before);
@@ -171,7 +171,7 @@ TEST_F(AuditFolder, ARotatedFileIsLeftAndANewOneBegun) {
   EXPECT_EQ(lines_of(path).size(), 3U);
 }
 
-TEST_F(AuditFolder, WhatIsNoFileIsRefusedAndAFailedReopenKeepsTheOldOne) {
+TEST_F(AuditFolder, AFolderOrAPipeIsRefusedAndAFailedReopenKeepsTheFile) {
   ASSERT_EQ(::mkfifo((path_ + "/pipe").c_str(), 0600), 0);
   EXPECT_FALSE(AuditLog::open(path_ + "/pipe"));
   EXPECT_FALSE(AuditLog::open(path_));

@@ -38,7 +38,7 @@ TEST(RateLimit, OverALongTimeAKeySendsItsRateAndASecondMore) {
   EXPECT_EQ(limit.take(other, 1'000'000, 0), kPasses) << "each key has its own";
 }
 
-TEST(RateLimit, AMessageLargerThanTheBucketPassesAndIsOwedFor) {
+TEST(RateLimit, AMessageLargerThanTheBucketPassesAndDelaysTheNext) {
   const PublicKey key = protocol::draw_key_pair().public_key;
   RateLimit limit;
   limit.set(key, 100, 0);
@@ -47,7 +47,7 @@ TEST(RateLimit, AMessageLargerThanTheBucketPassesAndIsOwedFor) {
   EXPECT_EQ(limit.take(key, 1, 10 * kNsPerS), kPasses);
 }
 
-TEST(RateLimit, WhatIsChargedPassesAndIsOwedForAMinuteAtMost) {
+TEST(RateLimit, AChargePassesAndDelaysItsKeyForAMinuteAtMost) {
   const PublicKey key = protocol::draw_key_pair().public_key;
   RateLimit limit;
   limit.set(key, 100, 0);

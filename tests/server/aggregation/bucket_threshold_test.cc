@@ -15,7 +15,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-TEST(SplitTake, SumsExactlyToTakeAndNobodyGivesMoreThanItHas) {
+TEST(SplitTake, SumsToTakeAndNoQuotaExceedsItsCount) {
   RandomSequence random(RandomKey::from(7));
   for (int round = 0; round < 500; ++round) {
     std::vector<uint64_t> in_bin(1 + random.next_below(6));
@@ -163,7 +163,7 @@ TEST(GlobalTopK, NothingAtAllIsDecided) {
   EXPECT_EQ(got.entries, 0u);
 }
 
-TEST(ReuseStep, SizeStaysWithinTwoPercentOfKAndNobodyWaits) {
+TEST(ReuseStep, SizeStaysWithinTwoPercentOfKAndNoShardWaits) {
   RandomSequence random(RandomKey::from(13));
   const Shape shape{3, 4, 200'000, 4'000};
   protocol::JobSpec spec = top_k_job(shape);
@@ -425,7 +425,7 @@ TEST(ReuseStep, SumThatOverflowsEndsTheJobThoughOnlyLargeSumsAreLookedAt) {
   EXPECT_EQ(aborts[0].code, ErrorCode::kNonFinite);
 }
 
-TEST(MagnitudeReachedBy, LiesWhereSoManyEntriesAreAbove) {
+TEST(MagnitudeReachedBy, IsReachedByTheGivenNumberOfEntries) {
   RandomSequence random(RandomKey::from(25));
   std::vector<float> values(100'000);
   for (float& value : values) value = static_cast<float>(random.next_normal());

@@ -69,7 +69,7 @@ TEST(StepThreshold, EveryShardFindsTheSameCutInAnyOrder) {
   }
 }
 
-TEST(StepThreshold, ASilentShardIsWaitedForAndAskedAgainAndAgain) {
+TEST(StepThreshold, AShardAsksASilentShardUntilItAnswers) {
   StepThreshold threshold = of_three(0);
   EXPECT_FALSE(threshold.deadline().has_value());
   threshold.on_decided(0, 0, counts_of({1}), 1'000);
@@ -90,7 +90,7 @@ TEST(StepThreshold, ASilentShardIsWaitedForAndAskedAgainAndAgain) {
   EXPECT_FALSE(threshold.deadline().has_value());
 }
 
-TEST(StepThreshold, WhoHearsTheSameTwiceAnswersAndOnlyOnceAMoment) {
+TEST(StepThreshold, ARepeatedHistogramIsAnsweredOncePerInterval) {
   StepThreshold threshold = of_three(0);
   threshold.on_decided(0, 0, counts_of({1}), 0);
   threshold.on_remote(1, 0, counts_of({1}));
@@ -102,7 +102,7 @@ TEST(StepThreshold, WhoHearsTheSameTwiceAnswersAndOnlyOnceAMoment) {
   EXPECT_EQ(threshold.answer_to(1, 0, kRepeat + 1), nullptr);
 }
 
-TEST(StepThreshold, StepsThatNobodyCanHaveOrLackAreDropped) {
+TEST(StepThreshold, StepsThatAreAheadOrLateAreDropped) {
   StepThreshold threshold = of_three(0);
   EXPECT_EQ(threshold.on_remote(1, 1, counts_of({1})), StepThreshold::Remote::kAhead);
   EXPECT_EQ(threshold.on_remote(1, 0, counts_of({1})), StepThreshold::Remote::kTaken);
@@ -118,7 +118,7 @@ TEST(StepThreshold, StepsThatNobodyCanHaveOrLackAreDropped) {
   EXPECT_FALSE(threshold.threshold(1).has_value());
 }
 
-TEST(StepThreshold, AloneItWaitsForNobody) {
+TEST(StepThreshold, ASingleShardDoesNotWait) {
   StepThreshold threshold({.k = 1, .shard = 0, .shards = {0}, .local_parts = 1, .repeat_ns = kRepeat});
   threshold.on_decided(0, 0, counts_of({4, 2}), 0);
   ASSERT_TRUE(threshold.threshold(1).has_value());

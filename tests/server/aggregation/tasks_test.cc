@@ -46,7 +46,7 @@ EncodePlan plan_with(const char* codec) {
   return plan;
 }
 
-TEST(EncodeUpdate, ErrorOfALossyCodeIsWhatTheCarriedEntriesChangedBy) {
+TEST(EncodeUpdate, ErrorOfALossyCodeIsTheChangeOfTheCarriedEntries) {
   const Stream sum = some_sum();
   for (const char* codec : {"gap+qsgd4", "raw+qsgd8", "bloom:0.01+qsgd4", "bloom:0.01+raw"}) {
     const auto update = encode_update(SharedStream::from(Stream(sum)), plan_with(codec));
@@ -60,7 +60,7 @@ TEST(EncodeUpdate, ErrorOfALossyCodeIsWhatTheCarriedEntriesChangedBy) {
   }
 }
 
-TEST(EncodeUpdate, SoManyOfTheLargestAreTakenTiesByLowerIndex) {
+TEST(EncodeUpdate, TheLargestEntriesAreSelectedTiesByLowerIndex) {
   Stream sum = some_sum();
   for (size_t at = 0; at < sum.values.size(); at += 5) sum.values[at] = at % 2 == 0 ? 1.5f : -1.5f;
   std::vector<size_t> order(sum.values.size());

@@ -55,7 +55,7 @@ double carried_by_definition(const Stream& update, const Stream& contribution) {
   return sum;
 }
 
-TEST(UpdateAudit, IsTheSumOfWhatItCarriesOfEachContribution) {
+TEST(UpdateAudit, CarriedIsTheSumOfEachContributionsCarriedEntries) {
   for (const double density : {0.0005, 0.02, 0.3}) {
     Round round(4, density);
     for (const bool dense : {false, true}) {

@@ -103,7 +103,7 @@ class Watch : public ::testing::Test {
   std::optional<ConnectionWatch> watch_;
 };
 
-TEST_F(Watch, WhatAClosedConnectionLeftUnreadEndsNoOther) {
+TEST_F(Watch, UnreadBytesOfClosedConnectionsEndNoOther) {
   const int small = accept(kStart);
   count_received(small, 600'000);
   std::vector<int> closed;
@@ -150,7 +150,7 @@ TEST_F(Watch, AMembersConnectionIsClosedOnceThreeLooksFoundItSo) {
   EXPECT_FALSE(watch_->is_closed({"unknown"}));
 }
 
-TEST_F(Watch, AMembersConnectionWhoseNumberIsAnothersIsClosedForGood) {
+TEST_F(Watch, AMemberStaysClosedAfterItsDescriptorIsReused) {
   const int replaced = accept(kStart);
   watch_->on_message({member_}, replaced, ConnectionWatch::Spoken::kHello, kStart);
   accept_instead_of(replaced, kStart + 1);
@@ -298,7 +298,7 @@ TEST_F(Strangers, AllTogetherHoldNoMoreThanTheTotalBesideTheShareOfEach) {
   EXPECT_THAT(look(kStart + kNsPerS), AllOf(Not(IsEmpty()), Each("unfinished_messages")));
 }
 
-TEST_F(Strangers, WholeMessagesForgiveNothingOfAnUnfinishedOne) {
+TEST_F(Strangers, WholeMessagesDoNotReduceTheCountOfAnUnfinishedOne) {
   const int one = greeted();
   constexpr int kWhole = 50;
   std::string messages;

@@ -60,7 +60,7 @@ TEST(DescriptorRoom, FewerWorkersThanTheLimitsAllowAreWorthASentence) {
   EXPECT_THAT(room.with_limit(10).warning(limits), HasSubstr("enough for 0 workers"));
 }
 
-TEST(DescriptorRoom, AWorkerThatWouldTakeWhatIsKeptIsRefusedWithTheReason) {
+TEST(DescriptorRoom, AWorkerThatNeedsReservedFilesIsRefusedWithTheReason) {
   Room room;
   DescriptorRoom judge = room.with_limit(180);
   room.used = 100;
@@ -124,7 +124,7 @@ TEST(DescriptorRoom, ConnectionsSinceTheCountAreCountedWhereTheyMayBeTooMany) {
   EXPECT_EQ(room.counts, 3) << "a crowd that is refused is not counted again and again";
 }
 
-TEST(DescriptorRoom, ConnectionsThatAreRefusedCanBeTold) {
+TEST(DescriptorRoom, RoomIsReservedToAnswerRefusedConnections) {
   Room room;
   DescriptorRoom judge = room.with_limit(1'000);
   room.used = judge.accept_below();
@@ -133,7 +133,7 @@ TEST(DescriptorRoom, ConnectionsThatAreRefusedCanBeTold) {
   EXPECT_TRUE(judge.judge_worker(kNsPerS)) << "the connections above are for refusals";
 }
 
-TEST(DescriptorRoom, WhereNobodyCountsEveryoneIsLetIn) {
+TEST(DescriptorRoom, AnUnknownCountAdmitsEveryWorker) {
   DescriptorRoom judge({.limit = 20, .count = [] { return std::optional<uint64_t>(); }});
   EXPECT_TRUE(judge.judge_start());
   EXPECT_TRUE(judge.judge_worker(0));

@@ -54,7 +54,7 @@ TEST(ReaderView, AStatusShowsTheReadersJobs) {
   EXPECT_EQ(nlohmann::json::parse(*all)["jobs"].size(), 2u);
 }
 
-TEST(ReaderView, WhatIsNoStatusIsNotShown) {
+TEST(ReaderView, AnInvalidStatusIsNotShown) {
   for (const char* text : {"", "[]", "{", "{}", R"({"error": "the loop of job news is stalled"})"})
     EXPECT_EQ(status_shown(text, shows_mine), std::nullopt) << text;
 }

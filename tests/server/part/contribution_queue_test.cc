@@ -75,7 +75,7 @@ TEST_F(ArrivalsTest, WhatOvertookWaitsForTheOneBeforeIt) {
   EXPECT_EQ(take(), "0/1");
 }
 
-TEST_F(ArrivalsTest, WhatWasCountedOrIsHereIsNotTakenAgain) {
+TEST_F(ArrivalsTest, ACountedOrQueuedContributionIsNotTakenAgain) {
   come(0, 1, 0);
   EXPECT_EQ(judge(0, 1, 0), Admission::kDuplicate);
   EXPECT_EQ(arrivals.judge(0, 1, 0, 7, nullptr), Admission::kConflict) << "other bytes";
@@ -87,7 +87,7 @@ TEST_F(ArrivalsTest, WhatWasCountedOrIsHereIsNotTakenAgain) {
   EXPECT_EQ(judge(1, 5, 2, &entry), Admission::kAdmit) << "of an incarnation without counted contributions";
 }
 
-TEST_F(ArrivalsTest, ASuccessorGoesOnWithTheNextNumberOfTheSummary) {
+TEST_F(ArrivalsTest, ASuccessorContinuesAtTheSummarysSequenceNumber) {
   const SummaryEntry entry = counted(4, 3);
   arrive(1, 4, 4, &entry);
   EXPECT_FALSE(arrivals.any_in_order());
@@ -96,7 +96,7 @@ TEST_F(ArrivalsTest, ASuccessorGoesOnWithTheNextNumberOfTheSummary) {
   EXPECT_EQ(take(), "1/3");
 }
 
-TEST_F(ArrivalsTest, NobodyIsFurtherAheadThanStalenessAllows) {
+TEST_F(ArrivalsTest, NoWorkerIsFurtherAheadThanStalenessAllows) {
   EXPECT_EQ(judge(0, 1, 2), Admission::kAdmit) << "an empty one may go before two pushes";
   EXPECT_EQ(judge(0, 1, 3), Admission::kAhead);
   come(0, 1, 0);
@@ -106,7 +106,7 @@ TEST_F(ArrivalsTest, NobodyIsFurtherAheadThanStalenessAllows) {
   EXPECT_EQ(judge(0, 1, UINT64_MAX), Admission::kAhead);
 }
 
-TEST_F(ArrivalsTest, ATurnIsWaitedForUntilItIsDecoded) {
+TEST_F(ArrivalsTest, AnUndecodedContributionBlocksThoseBehindIt) {
   arrive(0, 1, 0);
   come(1, 1, 0);
   EXPECT_TRUE(arrivals.any_in_order());
@@ -130,7 +130,7 @@ TEST_F(ArrivalsTest, WhatDoesNotDecodeLeavesItsPlaceEmptyAndHoldsUpOnlyItsOwnLif
   EXPECT_EQ(take(), "0/1");
 }
 
-TEST_F(ArrivalsTest, WithALifeGoesWhatWaitedUnderIt) {
+TEST_F(ArrivalsTest, ContributionsOfAnEndedIncarnationAreDropped) {
   come(0, 1, 0);
   come(0, 1, 1);
   come(1, 1, 0);

@@ -47,7 +47,7 @@ struct Modes : ::testing::Test {
   std::unique_ptr<ScriptedCluster> cluster;
 };
 
-TEST_F(Modes, QuorumDecidesAndNamesThoseWhoWereIn) {
+TEST_F(Modes, AQuorumDecidesAndTheUpdateNamesItsContributors) {
   start(partial_job(3, 2, 0));
   cluster->push(2, 0, patience_constant(4));
   EXPECT_THAT(contributors(), IsEmpty()) << "one of two is no quorum";
@@ -71,7 +71,7 @@ TEST_F(Modes, ContributionCrossedTheUpdate_OnlyARepeatedOneIsAnswered) {
   EXPECT_EQ(cluster->gather(1, 0).dense, patience_constant(5)) << "without its own";
 }
 
-TEST_F(Modes, DeadlineIsWaitedForAfterTheQuorumAndNotWhenAllAreIn) {
+TEST_F(Modes, AQuorumDecidesAtTheDeadlineAndAllMembersAtOnce) {
   start(partial_job(3, 2, 100));
   cluster->push(0, 0, patience_constant(1));
   cluster->push(1, 0, patience_constant(2));
@@ -107,7 +107,7 @@ TEST_F(Modes, DeadlineCountsFromWhenTheStepBeforeWasDecided) {
   EXPECT_THAT(contributors(), ElementsAre(ElementsAre(0, 1, 2))) << "the others of step 1 have waited for it";
 }
 
-TEST_F(Modes, WhatIsBeingDecodedIsCountedInBeforeTheStepIsDecided) {
+TEST_F(Modes, ContributionsBeingDecodedAreCountedInTheStep) {
   start(partial_job(3, 2, 0));
   cluster->hold_tasks = true;
   for (uint32_t worker = 0; worker < 3; ++worker) cluster->push(worker, 0, patience_constant(1));
@@ -148,7 +148,7 @@ TEST_F(Modes, BoundedStaleness_OmitsTheSlowForTheLimitOfStepsThenWaits) {
   EXPECT_THAT(contributors(), ElementsAre(ElementsAre(0, 1))) << "its two steps begin again";
 }
 
-TEST_F(Modes, LostUpdateIsServedAgainToWhoAsksForIt) {
+TEST_F(Modes, ALostUpdateIsSentAgainOnRequest) {
   start(partial_job(3, 2, 0));
   for (uint64_t step = 0; step < 2; ++step) {
     cluster->push(0, step, patience_constant(1));
@@ -180,7 +180,7 @@ TEST_F(Modes, MemberRemoved_BlocksNoStepAndItsContributionNotCounted) {
   EXPECT_THAT(contributors(), ElementsAre(ElementsAre(0, 1, 2)));
 }
 
-TEST_F(Modes, ParticipantsAreWaitedForAndOthersAreNot) {
+TEST_F(Modes, AStepIsBlockedOnItsParticipantsOnly) {
   protocol::JobSpec spec = partial_job(5, 0, 0);
   spec.participants = 2;
   start(spec);

@@ -98,7 +98,7 @@ class KeyedServer : public ::testing::Test {
   std::string http_;
 };
 
-TEST_F(KeyedServer, AnAllowedKeyJoinsAndTheAuditLogSaysSo) {
+TEST_F(KeyedServer, AJoinWithAnAllowedKeyIsInTheAuditLog) {
   Program program(flags());
   const std::string address = address_of(program);
   protocol::TransportContext context(as("alice"));
@@ -173,7 +173,7 @@ TEST_F(KeyedServer, AKeyThatIsNotAllowedGetsInOnlyAfterTheReload) {
   EXPECT_TRUE(wait_for(protocol::ConnectionState::kConnected));
 }
 
-TEST_F(KeyedServer, AKeyThatIsTakenAwayIsToldAndReadsNoMore) {
+TEST_F(KeyedServer, AWorkerWithARevokedKeyIsRefusedAndDisconnected) {
   const std::string log = folder_.path + "/log";
   Program program(flags(), log);
   const std::string address = address_of(program);

@@ -183,7 +183,7 @@ struct DatagramServerOfLanes : DatagramServer, ::testing::WithParamInterface<uin
 
 INSTANTIATE_TEST_SUITE_P(Lanes, DatagramServerOfLanes, ::testing::Values(1, 4));
 
-TEST_P(DatagramServerOfLanes, StandsInForASilentSwitchAndTheSumsAreExact) {
+TEST_P(DatagramServerOfLanes, TheServerReplacesASilentSwitchWithExactSums) {
   write_key();
   const nlohmann::json line = start();
   ASSERT_TRUE(line.is_object());

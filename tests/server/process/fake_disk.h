@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "server/process/disk.h"
 
@@ -65,6 +66,7 @@ class FakeDisk : public server::Disk {
   }
   Status rename(const std::string& from, const std::string& to) override {
     if (const Status done = call("rename"); !done) return done;
+    if (!names_.contains(from)) return fail(ErrorCode::kIo, "cannot rename '" + from + "': not there");
     names_[to] = names_.at(from);
     names_.erase(from);
     return {};
@@ -77,6 +79,13 @@ class FakeDisk : public server::Disk {
   }
   void remove(const std::string& path) override {
     if (call("remove")) names_.erase(path);
+  }
+  std::vector<std::string> find(const std::string& prefix) override {
+    std::vector<std::string> found;
+    for (const auto& [path, number] : names_) {
+      if (path.starts_with(prefix)) found.push_back(path);
+    }
+    return found;
   }
   Result<Opened> open(const std::string& path) override {
     const auto at = names_.find(path);

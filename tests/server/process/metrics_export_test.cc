@@ -58,6 +58,17 @@ class MetricsExportTest : public ::testing::Test {
   TimeNs now_ = kNsPerS;
 };
 
+TEST_F(MetricsExportTest, TheTablesGaugeFollowsFailuresThatLast) {
+  pass(kNsPerS);
+  EXPECT_THAT(text(), HasSubstr("\nmillrace_shard_table_reachable 1\n"));
+  status_.table_failures = TableFailuresStatus{"timeout", 1, 100, 100};
+  pass(kNsPerS);
+  EXPECT_THAT(text(), HasSubstr("\nmillrace_shard_table_reachable 1\n")) << "a lock of another process";
+  status_.table_failures = TableFailuresStatus{"timeout", 9, 5'000, 100};
+  pass(kNsPerS);
+  EXPECT_THAT(text(), HasSubstr("\nmillrace_shard_table_reachable 0\n"));
+}
+
 TEST_F(MetricsExportTest, SeriesOfAJobGoAStatedTimeAfterItsEnd) {
   open("short");
   open("long");
@@ -73,7 +84,7 @@ TEST_F(MetricsExportTest, SeriesOfAJobGoAStatedTimeAfterItsEnd) {
   EXPECT_THAT(text(), HasSubstr("millrace_shard_jobs_ended_total{reason=\"finished\"} 1\n"));
 }
 
-TEST_F(MetricsExportTest, WhoDecidesTheStepsOfAJobOfPathSwitch) {
+TEST_F(MetricsExportTest, APathSwitchJobExportsItsPathAsAGauge) {
   open("plain");
   open("by switch");
   status_.jobs.back().switch_path.emplace().decided_by = "switch";
@@ -97,7 +108,7 @@ TEST_F(MetricsExportTest, AnEndWhoseEventWasLostIsSeenInTheStatus) {
   EXPECT_THAT(text(), Not(HasSubstr("job=\"lost\"")));
 }
 
-TEST_F(MetricsExportTest, AnEndThatIsToldBeforeTheStatusHasItIsNotForgotten) {
+TEST_F(MetricsExportTest, AnEndReportedBeforeTheStatusStillDropsTheSeries) {
   open("early");
   export_.record({Metric::kJobsEnded, "early", "finished", 1});
   pass(2 * kNsPerS);  // the status still has it
@@ -115,7 +126,7 @@ TEST_F(MetricsExportTest, AJobThatNeverCountedARoundIsForgottenAsWell) {
   EXPECT_THAT(text(), Not(HasSubstr("job=\"idle\"")));
 }
 
-TEST_F(MetricsExportTest, AJobThatBeginsAgainGoesOnCounting) {
+TEST_F(MetricsExportTest, AReopenedJobContinuesItsCounters) {
   open("again");
   pass(2 * kNsPerS);
   end("again");
@@ -136,7 +147,7 @@ TEST_F(MetricsExportTest, JobsThatShareALabelKeepItWhileOneOfThemLives) {
   EXPECT_THAT(text(), HasSubstr("millrace_shard_rounds_total{job=\"m?hle\"} 3\n"));
 }
 
-TEST_F(MetricsExportTest, WhatIsCountedAfterTheEndGoesAsWell) {
+TEST_F(MetricsExportTest, SeriesCountedAfterTheEndExpireToo) {
   open("late");
   end("late");
   export_.record({Metric::kRounds, "late", "", 1});
@@ -183,7 +194,7 @@ TEST_F(MetricsExportTest, EveryMetricOfTheCatalogIsSetBySomething) {
   }
 }
 
-TEST_F(MetricsExportTest, WhatIsKnownBeforehandBeginsAtZero) {
+TEST_F(MetricsExportTest, SeriesWithKnownLabelsStartAtZero) {
   EXPECT_THAT(text(), HasSubstr("millrace_shard_jobs_opened_total 0\n"));
   EXPECT_THAT(text(), HasSubstr("millrace_shard_jobs_ended_total{reason=\"too_few_workers\"} 0\n"));
   EXPECT_THAT(text(), HasSubstr("millrace_shard_handshakes_total{outcome=\"refused\",peer=\"worker\"} 0\n"));

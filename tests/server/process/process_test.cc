@@ -197,7 +197,7 @@ struct ManagedEnvironment {
   }
 };
 
-TEST(ServerProgram, TellsItsServiceNotifierWhatItDoes) {
+TEST(ServerProgram, TheShardReportsItsStateToTheServiceManager) {
   TemporaryFolder folder;
   NotifySocket manager(folder.path + "/notify");
   const ManagedEnvironment environment(folder.path + "/notify");

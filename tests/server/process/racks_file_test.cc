@@ -19,7 +19,7 @@ TEST(RacksFile, IsAListOfWorkersForEachRack) {
   EXPECT_TRUE(parse_racks(R"({"racks": []})")->empty());
 }
 
-TEST(RacksFile, WhatIsNoneIsRefusedWithTheForm) {
+TEST(RacksFile, AnInvalidRacksFileIsRefusedWithTheExpectedForm) {
   for (const char* text : {"", "[]", "{}", R"({"racks": 3})", R"({"racks": [3]})", R"({"racks": [[]]})",
                            R"({"racks": [[64]]})", R"({"racks": [[-1]]})", R"({"racks": [["0"]]})",
                            R"({"racks": [[0.5]]})", R"({"racks": [[0]], "more": 1})", R"({"racks": [[0])"}) {
@@ -33,7 +33,7 @@ TEST(RacksFile, WhatIsNoneIsRefusedWithTheForm) {
   EXPECT_FALSE(parse_racks(many + "]}").has_value()) << "65 racks";
 }
 
-TEST(RacksFile, WhatIsNestedAsDeepAsAFileCanBeIsRefused) {
+TEST(RacksFile, ADeeplyNestedFileIsRefused) {
   const std::string deep = std::string(30'000, '[') + std::string(30'000, ']');
   for (const std::string& text :
        {deep, R"({"racks": )" + deep + "}", R"({"racks": [)" + deep + "]}", std::string(60'000, '[')}) {

@@ -46,18 +46,22 @@ StoreFile file_of(float value, const std::string& name = "job") {
   return file;
 }
 
-/// A save of it in three pieces, as a store asks for it. The first error.
-Status save(StoreFolder& folder, const StoreFile& file) {
+/// Returns a save of it in three pieces, as a store asks for it.
+std::vector<StoreRequest> requests_of(const StoreFile& file) {
   const StoreRecord header = encode_store_header(file.header);
   ByteBuffer first(store_file_magic().begin(), store_file_magic().end());
   first.insert(first.end(), header.bytes.begin(), header.bytes.end());
   StoreRecord part = encode_store_part(file.parts[0].part, file.parts[0].position, file.parts[0].arrays, header.hash);
   StoreRecord end = encode_store_end(1, part.hash);
   const std::string& name = file.header.name;
-  for (StoreRequest& request :
-       std::vector<StoreRequest>{{What::kBegin, 1, name, SharedBytes::from(std::move(first))},
-                                 {What::kAppend, 1, name, SharedBytes::from(std::move(part.bytes))},
-                                 {What::kEnd, 1, name, SharedBytes::from(std::move(end.bytes))}}) {
+  return {{What::kBegin, 1, name, SharedBytes::from(std::move(first))},
+          {What::kAppend, 1, name, SharedBytes::from(std::move(part.bytes))},
+          {What::kEnd, 1, name, SharedBytes::from(std::move(end.bytes))}};
+}
+
+/// Saves it. Returns the first error.
+Status save(StoreFolder& folder, const StoreFile& file) {
+  for (const StoreRequest& request : requests_of(file)) {
     if (const Status written = folder.write(request); !written) return written;
   }
   return {};
@@ -120,7 +124,7 @@ TEST(StoreFolderTest, WhenThePowerGoesAtAnyCallTheOldOrTheNewSaveIsThereWhole) {
   }
 }
 
-TEST(StoreFolderTest, ASaveThatIsBegunAnewGivesUpTheOneBefore) {
+TEST(StoreFolderTest, ANewSaveDropsTheUnfinishedOneOfItsJob) {
   FakeDisk disk;
   {
     StoreFolder folder("/saves", 0, disk);
@@ -133,6 +137,105 @@ TEST(StoreFolderTest, ASaveThatIsBegunAnewGivesUpTheOneBefore) {
     EXPECT_EQ(folder.write({What::kAppend, 1, "third", some}).error().code, ErrorCode::kInvalidArgument);
   }
   EXPECT_EQ(disk.names(), 1u) << "an unfinished file disappears with the process";
+}
+
+TEST(StoreFolderTest, ASaveThatIsGivenUpLeavesNothing) {
+  FakeDisk disk;
+  StoreFolder folder("/saves", 0, disk);
+  const std::vector<StoreRequest> requests = requests_of(file_of(1));
+  ASSERT_TRUE(folder.write(requests[0]).has_value());
+  ASSERT_TRUE(folder.write(requests[1]).has_value());
+  ASSERT_TRUE(folder.write({What::kGiveUp, 1, "job", {}}).has_value());
+  EXPECT_EQ(disk.open_files(), 0u);
+  EXPECT_EQ(disk.names(), 0u);
+  EXPECT_TRUE(folder.write({What::kGiveUp, 1, "job", {}}).has_value()) << "there is none";
+}
+
+/// Two starts of one shard that save in one folder.
+struct TwoStarts {
+  TwoStarts() {
+    EXPECT_TRUE(first.claim().has_value());
+    EXPECT_TRUE(second.claim().has_value());
+  }
+  FakeDisk disk;
+  StoreFolder first{"/saves", 0, disk, {.incarnation = 1, .table = "t"}};
+  StoreFolder second{"/saves", 0, disk, {.incarnation = 2, .table = "t"}};
+};
+
+TEST(StoreFolderTest, AnEarlierStartDoesNotDamageTheSaveOfALaterOne) {
+  FakeDisk disk;
+  StoreFolder first("/saves", 0, disk, {.incarnation = 1, .table = "t"});
+  StoreFolder second("/saves", 0, disk, {.incarnation = 2, .table = "t"});
+  ASSERT_TRUE(first.claim().has_value());
+  const std::vector<StoreRequest> old = requests_of(file_of(1));
+  ASSERT_TRUE(first.write(old[0]).has_value());
+  ASSERT_TRUE(first.write(old[1]).has_value());
+  ASSERT_TRUE(second.claim().has_value());
+  const std::vector<StoreRequest> later = requests_of(file_of(2));
+  ASSERT_TRUE(second.write(later[0]).has_value());
+  ASSERT_TRUE(first.write(old[1]).has_value()) << "into a file of its own";
+  ASSERT_TRUE(second.write(later[1]).has_value());
+  ASSERT_TRUE(second.write(later[2]).has_value());
+  const Status refused = first.write(old[2]);
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().code, ErrorCode::kStale);
+  EXPECT_THAT(refused.error().message, HasSubstr("start 2 of shard 0 saves in '/saves'"));
+  EXPECT_EQ(second.load("job").value(), file_of(2));
+  EXPECT_EQ(disk.names(), 2u) << "the save and its owner";
+  EXPECT_EQ(disk.open_files(), 0u);
+}
+
+TEST(StoreFolderTest, AnEarlierStartBeginsNoSaveAfterALaterOne) {
+  TwoStarts starts;
+  EXPECT_EQ(save(starts.first, file_of(5)).error().code, ErrorCode::kStale)
+      << "also before the first save of the later";
+  ASSERT_TRUE(save(starts.second, file_of(2)).has_value());
+  EXPECT_EQ(save(starts.first, file_of(5)).error().code, ErrorCode::kStale);
+  EXPECT_EQ(starts.first.load("job").value(), file_of(2));
+}
+
+TEST(StoreFolderTest, StartsOfAnotherTablesShardDoNotCount) {
+  TwoStarts starts;
+  StoreFolder other("/saves", 0, starts.disk, {.incarnation = 1, .table = "u"});
+  ASSERT_TRUE(other.claim().has_value());
+  EXPECT_TRUE(save(other, file_of(1, "others")).has_value());
+  EXPECT_TRUE(save(starts.second, file_of(2)).has_value());
+}
+
+TEST(StoreFolderTest, TheFirstStartOfANewTableOwnsTheSavesOfTheOldOne) {
+  TwoStarts starts;
+  ASSERT_TRUE(save(starts.second, file_of(2)).has_value());
+  StoreFolder again("/saves", 0, starts.disk, {.incarnation = 1, .table = "t"});
+  ASSERT_TRUE(again.claim().has_value());
+  EXPECT_EQ(again.load("job").value(), file_of(2));
+  EXPECT_TRUE(save(again, file_of(3)).has_value());
+}
+
+TEST(StoreFolderTest, AClaimThatFailsIsRepeatedByTheNextSave) {
+  FakeDisk disk;
+  StoreFolder folder("/saves", 0, disk, {.incarnation = 3, .table = "t"});
+  disk.go_wrong(FakeDisk::At::kFails, 0);
+  EXPECT_FALSE(folder.claim().has_value());
+  ASSERT_TRUE(save(folder, file_of(1)).has_value());
+  StoreFolder earlier("/saves", 0, disk, {.incarnation = 2, .table = "t"});
+  EXPECT_EQ(save(earlier, file_of(2)).error().code, ErrorCode::kStale);
+}
+
+TEST(StoreFolderTest, ASaveRemovesTheTemporaryFilesOfDeadProcesses) {
+  const Folder directory;
+  const std::unique_ptr<Disk> disk = system_disk();
+  StoreFolder folder(directory.path, 0, *disk, {.incarnation = 9, .table = "t"});
+  ASSERT_TRUE(folder.claim().has_value());
+  // A process that died while it claimed the saves leaves this name alone.
+  const std::string owner = std::filesystem::directory_iterator(directory.path)->path().string();
+  std::filesystem::rename(owner, owner + ".new-8-77");
+  const std::string path = folder.path_of("job");
+  for (const char* end : {".new", ".new-8-77", ".new-of-another-job"}) std::ofstream(path + end) << "x";
+  ASSERT_TRUE(save(folder, file_of(1)).has_value());
+  EXPECT_FALSE(std::filesystem::exists(path + ".new"));
+  EXPECT_FALSE(std::filesystem::exists(path + ".new-8-77"));
+  EXPECT_TRUE(std::filesystem::exists(path + ".new-of-another-job"));
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(directory.path), {}), 3) << "and the save, and its owner";
 }
 
 TEST(StoreFolderTest, EveryJobAndShardHasAFileOfItsOwn) {
@@ -212,7 +315,7 @@ TEST(StoreFolderTest, AFileThatMayNotGrowLeavesTheOldOne) {
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(directory.path), {}), 1);
 }
 
-TEST(StoreThreadTest, CarriesOutInOrderAndFinishesWhatWasAsked) {
+TEST(StoreThreadTest, RequestsRunInOrderAndFinishBeforeShutdown) {
   const Folder directory;
   std::atomic<int> woken = 0;
   std::vector<StoreThread::Answer> answers;

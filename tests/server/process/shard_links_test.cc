@@ -103,7 +103,7 @@ TEST_F(ShardLinksTest, AConnectionThatWasRefusedIsMadeAgain) {
   EXPECT_FALSE(links_.deadline().has_value());
 }
 
-TEST_F(ShardLinksTest, AShardHelloThatDidNotGoOutIsSaidOverAnotherConnection) {
+TEST_F(ShardLinksTest, AFailedShardHelloIsSentOnAnotherConnection) {
   listen();
   links_.connect({1, listener_->address()}, monotonic_now_ns());
   {

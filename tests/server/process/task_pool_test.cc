@@ -44,7 +44,7 @@ std::set<Task*> drain(TaskPool& pool, size_t count, std::mutex& mutex, std::cond
   return back;
 }
 
-TEST(TaskPool, EveryTaskRunsOnceAndComesBackOnce) {
+TEST(TaskPool, EveryTaskRunsOnceAndIsReturnedOnce) {
   for (const uint32_t threads : {1u, 2u, 4u}) {
     std::mutex mutex;
     std::condition_variable woken;
@@ -61,7 +61,7 @@ TEST(TaskPool, EveryTaskRunsOnceAndComesBackOnce) {
   }
 }
 
-TEST(TaskPool, LittleWorkWakesNobody) {
+TEST(TaskPool, ASmallBacklogWakesNoThread) {
   std::atomic<int> ran = 0;
   std::atomic<int> wakes = 0;
   TaskPool pool(4, [&] { ++wakes; });
@@ -109,7 +109,7 @@ struct HungryTask : CountingTask {
   }
 };
 
-TEST(TaskPool, TaskThatFindsNoMemoryComesBackAndNothingLeavesItsThread) {
+TEST(TaskPool, ATaskWithoutMemoryIsReturnedAndNoExceptionEscapes) {
   for (const uint32_t threads : {1u, 3u}) {
     std::mutex mutex;
     std::condition_variable woken;

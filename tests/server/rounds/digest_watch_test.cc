@@ -40,7 +40,7 @@ struct Digests : ::testing::Test {
   uint64_t digest[2] = {protocol::kLogDigestStart, protocol::kLogDigestStart};
 };
 
-TEST_F(Digests, WhoAppliedWhatWasDecidedAgreesAlsoSomeStepsLater) {
+TEST_F(Digests, CorrectDigestsOfEarlierStepsStillAgree) {
   round();
   const Heartbeat::Digest early{0, 1, digest[0]};
   round();
@@ -62,7 +62,7 @@ TEST_F(Digests, UpdatesCarryTheDigestWithTheirSummary) {
   }
 }
 
-TEST_F(Digests, WhatWasSaidInAnEarlierEpochIsNotCompared) {
+TEST_F(Digests, ADigestOfAnEarlierEpochIsNotCompared) {
   round();
   Heartbeat heartbeat;
   heartbeat.digests = {{0, 1, digest[0] ^ 1}};
@@ -98,7 +98,7 @@ TEST_F(Digests, DisagreementIsCountedLoggedOnceAndNamed) {
   EXPECT_EQ(cluster.counted(Metric::kRounds), 8) << "the job continues";
 }
 
-TEST_F(Digests, WhoTookOverTheDigestAgreesAgain) {
+TEST_F(Digests, AWorkerWithCorrectDigestsAgreesAgain) {
   round();
   say(1, {{0, 1, 5}, {1, 1, 6}});
   ASSERT_EQ(named().size(), 2u);
@@ -111,7 +111,7 @@ TEST_F(Digests, WhoTookOverTheDigestAgreesAgain) {
   EXPECT_EQ(cluster.said("worker 1 agrees again"), 1u);
 }
 
-TEST_F(Digests, WhoHasLeftIsNotNamed) {
+TEST_F(Digests, AWorkerThatLeftIsNotNamed) {
   round();
   say(1, {{0, 1, 5}});
   ASSERT_EQ(named().size(), 1u);
@@ -119,7 +119,7 @@ TEST_F(Digests, WhoHasLeftIsNotNamed) {
   EXPECT_THAT(named(), IsEmpty());
 }
 
-TEST_F(Digests, StepsOfTheFutureAndPartsOfNobodyAreCountedAndNothingElse) {
+TEST_F(Digests, DigestsOfFutureStepsAndUnknownPartsAreOnlyCounted) {
   round();
   say(0, {{0, 2, 5}, {2, 1, 5}, {UINT32_MAX, UINT64_MAX, 5}});
   EXPECT_EQ(cluster.counted(Metric::kDropped, "impossible_digest"), 3);
@@ -142,7 +142,7 @@ TEST_F(Digests, StepsLongAgoAreNotJudged) {
   EXPECT_EQ(cluster.counted(Metric::kDigests, "differ"), 1);
 }
 
-TEST(LogDigests, WhatWasTakenOverIsNotComparedWithWhatWasBefore) {
+TEST(LogDigests, AGapOrACutDropsEarlierDigests) {
   LogDigests digests;
   EXPECT_EQ(digests.after(0), protocol::kLogDigestStart);
   EXPECT_EQ(digests.after(1), std::nullopt);

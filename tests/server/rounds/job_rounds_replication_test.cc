@@ -31,7 +31,7 @@ struct Backing : ::testing::Test {
   ReturningCluster cluster;
 };
 
-TEST_F(Backing, TheKthAcknowledgementIsToldToAllSyncedMembersAndNoneBefore) {
+TEST_F(Backing, AllSyncedMembersLearnOfTheKthAckAndNoEarlierOne) {
   cluster.step({0, 1, 2});
   cluster.ack(1, 1);
   for (const uint32_t worker : {0u, 1u, 2u}) EXPECT_THAT(told(worker), IsEmpty());
@@ -50,7 +50,7 @@ TEST_F(Backing, AHeartbeatThatAcknowledgesCountsToo) {
   EXPECT_THAT(told(0), ElementsAre(1u));
 }
 
-TEST_F(Backing, ARepeatedAckIsAnsweredToWhoAsksAlone) {
+TEST_F(Backing, ARepeatedAckIsAnsweredToItsSenderOnly) {
   cluster.step({0, 1, 2});
   cluster.ack(0, 1);
   cluster.ack(0, 1);
@@ -62,7 +62,7 @@ TEST_F(Backing, ARepeatedAckIsAnsweredToWhoAsksAlone) {
   EXPECT_THAT(told(1), IsEmpty());
 }
 
-TEST_F(Backing, WithoutTheOptionNobodyIsToldAnything) {
+TEST_F(Backing, WithoutTheOptionNoReplicatedMessageIsSent) {
   ReturningCluster plain(ReturningCluster::job(2));
   plain.join_all_with_weights();
   plain.step({0, 1});
@@ -84,7 +84,7 @@ TEST_F(Backing, MemberRemoved_AcksNoLongerCountAndReplicatedSentAgain) {
   EXPECT_THAT(told(0), ElementsAre(1u));
 }
 
-TEST_F(Backing, WhoHasLeftHavingFinishedIsNotMissed) {
+TEST_F(Backing, AFinishedMembersAckIsNotRequired) {
   cluster.step({0, 1, 2});
   finish(1);
   EXPECT_EQ(cluster.membership().left, 1u);
@@ -98,7 +98,7 @@ TEST_F(Backing, WhoHasLeftHavingFinishedIsNotMissed) {
   EXPECT_THAT(told(0), ElementsAre(2u));
 }
 
-TEST_F(Backing, WhoWasRemovedForBeingBehindIsWaitedFor) {
+TEST_F(Backing, AMemberEvictedForBeingBehindIsNotCountedAsLeft) {
   protocol::JobRecord record;
   record.membership.started = true;
   record.membership.members = {{0, 1, 5}, {1, 1, 6}};
@@ -107,7 +107,7 @@ TEST_F(Backing, WhoWasRemovedForBeingBehindIsWaitedFor) {
   EXPECT_FALSE(record.membership.finished);
 }
 
-TEST_F(Backing, WhoJoinsCountsFromTheMomentWhenItIsSynced) {
+TEST_F(Backing, AJoinersAcksCountOnceItIsSynced) {
   cluster.step({0, 1, 2});
   cluster.live({0, 2}, 2'500);
   cluster.take(1);
@@ -123,7 +123,7 @@ TEST_F(Backing, WhoJoinsCountsFromTheMomentWhenItIsSynced) {
   EXPECT_THAT(told(0), ElementsAre(1u));
 }
 
-TEST_F(Backing, WhatAnEarlierLifeHasAcknowledgedIsNotWhatTheNextOneHas) {
+TEST_F(Backing, AcksOfAnEarlierIncarnationDoNotCountForTheNext) {
   cluster.step({0, 1, 2});
   cluster.ack(1, 1);
   cluster.live({0, 2}, 2'500);  // worker 1 is dead
@@ -139,7 +139,7 @@ TEST_F(Backing, WhatAnEarlierLifeHasAcknowledgedIsNotWhatTheNextOneHas) {
   EXPECT_THAT(told(0), ElementsAre(1u));
 }
 
-TEST_F(Backing, AShardThatComesBackKnowsItFromWhereTheMembersStand) {
+TEST_F(Backing, ARestartedShardRestoresAcksFromTheMembersStates) {
   cluster.step({0, 1, 2});
   cluster.forget(2);  // the update was lost on its way to worker 2
   cluster.ack(0, 1);
@@ -151,7 +151,7 @@ TEST_F(Backing, AShardThatComesBackKnowsItFromWhereTheMembersStand) {
   for (const uint32_t worker : {0u, 1u, 2u}) EXPECT_THAT(told(worker), ElementsAre(1u)) << worker;
 }
 
-TEST_F(Backing, StatusSaysWhoHasNotAcknowledged) {
+TEST_F(Backing, TheStatusListsTheMembersThatHaveNotAcknowledged) {
   cluster.step({0, 1, 2});
   cluster.ack(2, 1);
   const StatusReport report = cluster.core().status(cluster.now);

@@ -37,7 +37,7 @@ TEST(DeliveryTest, TwoMessagesAreUnderWayAtMost) {
   EXPECT_EQ(delivery.next(0, 9, Pace::kEach), (Steps{4, 9}));
 }
 
-TEST(DeliveryTest, OneSumIsMadeForAllWhoLackTheSame) {
+TEST(DeliveryTest, WorkersThatLackTheSameStepsShareOneSum) {
   Delivery delivery;
   for (const uint32_t worker : {0u, 1u, 2u}) delivery.restart(worker, 4);
   EXPECT_TRUE(delivery.wait_for_sum(0, {4, 9}, 77, {}));
@@ -69,7 +69,7 @@ TEST(DeliveryTest, PartOfASumReceivedMeanwhile_NotSentAgainAndNoOtherRequested) 
   EXPECT_EQ(delivery.take_waiting({5, 12}, 80).begun_by, std::nullopt);
 }
 
-TEST(DeliveryTest, WhatIsBesideAPayloadIsAllThatItsUpdateLists) {
+TEST(DeliveryTest, BytesBesideAPayloadCountAllListsOfItsUpdate) {
   PartRound::RetainedUpdate kept;
   const uint64_t fixed = kept.bytes_beside_payload();
   kept.payload = SharedBytes::from(ByteBuffer(1000));
@@ -141,7 +141,7 @@ TEST_F(Merging, AJobThatEndsWithFewerWorkersIsSentStepByStep) {
   EXPECT_THAT(came(0), SizeIs(4)) << "its shard's death must not make workers leave";
 }
 
-TEST_F(Merging, WhatIsDecidedWhileTwoMessagesAreUnderWayComesAsOne) {
+TEST_F(Merging, StepsDecidedBehindTwoMessagesArriveAsOneSum) {
   start(job(2));
   std::vector<float> values(64, 0);
   for (size_t at = 0; at < 6; ++at) {
@@ -190,7 +190,7 @@ TEST_F(Merging, ValuesThatWereRoundedAreNotSummed) {
   EXPECT_THAT(came(0), SizeIs(4));
 }
 
-TEST_F(Merging, WhatIsNotSmallerComesStepByStep) {
+TEST_F(Merging, SmallUpdatesAreMergedThoughTheirSumIsNoSmaller) {
   start(job(2));
   for (size_t at = 0; at < 4; ++at) {
     std::vector<float> values(64, 0);
@@ -202,7 +202,7 @@ TEST_F(Merging, WhatIsNotSmallerComesStepByStep) {
   EXPECT_THAT(came(0), ElementsAre("2-3")) << "small ones: messages are saved";
 }
 
-TEST_F(Merging, WhoAsksAgainGetsTheRestAnew) {
+TEST_F(Merging, AWorkerThatAsksAgainIsSentAllStepsItLacks) {
   start(job(2));
   for (int at = 0; at < 5; ++at) push(1);
   came(0);
@@ -239,7 +239,7 @@ TEST_F(Merging, AnAcknowledgementThatWasLostComesWithTheDigests) {
   EXPECT_THAT(came(0), ElementsAre("2-4"));
 }
 
-TEST_F(Merging, AHeartbeatSaysNothingOfWhatHasNotBeenSent) {
+TEST_F(Merging, AHeartbeatReportsOnlyTheStepsThatWereSent) {
   start(job(2));
   for (int at = 0; at < 5; ++at) push(1);
   came(0);
@@ -249,7 +249,7 @@ TEST_F(Merging, AHeartbeatSaysNothingOfWhatHasNotBeenSent) {
   EXPECT_EQ(answers[0].steps_applied, 2u) << "two are on the way, the others wait here";
 }
 
-TEST_F(Merging, WhatIsForgottenWhileItIsSummedIsNotSent) {
+TEST_F(Merging, StepsDroppedDuringTheirSumAreNotSent) {
   start(job(2));
   for (int at = 0; at < 5; ++at) push(1);
   for (const uint32_t worker : {0u, 1u}) came(worker);
@@ -290,7 +290,7 @@ TEST_F(Merging, NewEpoch_UnacknowledgedUpdatesSentAgainAndOldSumsForgotten) {
   EXPECT_THAT(after, ElementsAre("1-4")) << "once, though two sums were made";
 }
 
-TEST_F(Merging, AfterItsShardDiedWhoIsInTheMiddleOfASumComesBackWithWeights) {
+TEST_F(Merging, AfterARestartAMemberInsideASumIsEvictedAsBehind) {
   start(job(3));
   for (int at = 0; at < 6; ++at) push(1);
   // Worker 0 takes everything, the last steps as one; worker 2 is a step into that.

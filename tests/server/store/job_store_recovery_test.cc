@@ -123,7 +123,7 @@ TEST_F(StoreRecovering, TheSaveAndTheUpdatesAfterItAreTheWeights) {
   expect_at(10, 96);
 }
 
-TEST_F(StoreRecovering, WhatCameAfterTheSaveIsNeededUntilTheNextOne) {
+TEST_F(StoreRecovering, UpdatesAfterTheSaveAreNeededUntilTheNextOne) {
   open(JobStore::StartKind::kFresh);
   run();
   EXPECT_EQ(store_->needs_from(0), 0u) << "from the zeros on";
@@ -272,7 +272,7 @@ TEST_F(StoreRecovering, AShardThatLivesThroughACutKeepsItsWeightsIfTheyAreOnTheL
   expect_at(7, 49);
 }
 
-TEST_F(StoreRecovering, WhatWasBeingAppliedWhenTheLogChangedIsOfNoLog) {
+TEST_F(StoreRecovering, TasksOfAnEarlierLogDoNotChangeTheWeights) {
   open(JobStore::StartKind::kFresh, {});
   run();
   store_->decided(body(0), codec_.payload(constant(50)), actions_);
@@ -339,7 +339,7 @@ struct RecoveringSaved : StoreRecovering {
   }
 };
 
-TEST_F(RecoveringSaved, WhatTheJobBeganFromIsItsWeightsBeforeTheFirstStep) {
+TEST_F(RecoveringSaved, TheSaveThatAJobBeganFromGivesItsFirstWeights) {
   log(2, 2);
   come_back(save_of(500, 100, kJob - 1));
   expect_at(2, 98);

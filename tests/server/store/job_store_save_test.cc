@@ -43,7 +43,7 @@ protocol::JobSpec that_begins(protocol::JobSpec spec, StoreBegin begin) {
   return spec;
 }
 
-TEST(StoreSave, AJobThatIsOverIsSavedAndTheNextOneOfItsNameGoesOnFromThere) {
+TEST(StoreSave, AFinishedJobIsSavedAndTheNextOfItsNameContinues) {
   for (const char* optimizer : {"sgd:0.1", "momentum:0.1:0.9", "adagrad:0.5", "adam:0.01"}) {
     protocol::JobSpec spec = store_job(2, optimizer, 100);
     spec.parts_per_shard = 2;
@@ -175,7 +175,7 @@ TEST(StoreSave, NothingIsDecidedBeforeTheSaveIsRead) {
   EXPECT_EQ(second.weights(1), constant(-4));
 }
 
-TEST(StoreSave, OnDemandWhileTheJobGoesOn) {
+TEST(StoreSave, ASaveOnDemandDoesNotStopTheJob) {
   protocol::JobSpec spec = store_job(1, "sgd:1", 100);
   spec.parts_per_shard = 2;
   Stores cluster(spec, 1, {}, kSaves);
@@ -211,7 +211,7 @@ TEST(StoreSave, OneThatIsAskedForDuringAnotherComesAfterIt) {
   EXPECT_EQ(cluster.core().status(cluster.now).jobs[0].store->saves_written, written) << "nothing has changed";
 }
 
-TEST(StoreSave, ADiskThatFailsLeavesTheSaveBeforeAndTheJobGoesOn) {
+TEST(StoreSave, AFailingDiskKeepsTheEarlierSaveAndTheJobContinues) {
   Stores cluster(store_job(1, "sgd:1"), 1, {}, kSaves);
   cluster.join_all();
   cluster.step_all(0, constant(1));
@@ -253,7 +253,7 @@ TEST(StoreSave, EverySoOftenWhereSomethingHasChanged) {
   EXPECT_EQ(saved(cluster).parts[0].position.n, 2u);
 }
 
-TEST(StoreSave, WhatWasDecidedIsInTheLastSaveThoughItWasNotAppliedYet) {
+TEST(StoreSave, TheLastSaveIncludesDecidedUpdatesNotYetApplied) {
   Stores cluster(store_job(1, "sgd:1"), 1, {}, kSaves);
   cluster.join_all();
   cluster.hold_tasks = true;
@@ -262,9 +262,10 @@ TEST(StoreSave, WhatWasDecidedIsInTheLastSaveThoughItWasNotAppliedYet) {
   ASSERT_EQ(cluster.take_of<Update>(0).size(), 1u);
   cluster.finish_all();
   EXPECT_EQ(cluster.core().status(cluster.now).jobs.size(), 0u);
-  EXPECT_EQ(cluster.core().status(cluster.now).memory_bytes, 0u);
+  EXPECT_EQ(cluster.core().status(cluster.now).memory_bytes, 256u) << "its weights are still there";
   EXPECT_FALSE(is_saved(cluster));
   cluster.run_held_tasks();
+  EXPECT_EQ(cluster.core().status(cluster.now).memory_bytes, 0u);
   EXPECT_EQ(saved(cluster).parts[0].position.n, 1u);
   EXPECT_EQ(saved(cluster).parts[0].arrays.weights, constant(-1));
 }
@@ -282,6 +283,69 @@ TEST(StoreSave, AJobDoesNotBeginWhileTheOneBeforeOfItsNameIsBeingSaved) {
   cluster.disk.holds = false;
   cluster.serve_disk();
   EXPECT_TRUE(std::holds_alternative<protocol::Welcome>(cluster.join(0)));
+}
+
+TEST(StoreSave, AFailedLastSaveIsTriedAgain) {
+  const protocol::JobSpec spec = store_job(1, "sgd:1");
+  Stores cluster(spec, 1, {}, kSaves);
+  cluster.join_all();
+  cluster.step_all(0, constant(1));
+  cluster.disk.fails = true;
+  cluster.finish_all();
+  cluster.pass(11'000);
+  EXPECT_EQ(cluster.counted(Metric::kStoreSaves, "failed"), 2) << "every ten seconds";
+  EXPECT_EQ(cluster.core().status(cluster.now).memory_bytes, 256u);
+  const auto refusal = expect_body<Refuse>(cluster.say_hello(0, cluster.hello(0)));
+  EXPECT_TRUE(refusal.retry);
+  EXPECT_THAT(refusal.sentence, HasSubstr("a try has failed: no space left on this disk"));
+  cluster.disk.fails = false;
+  cluster.pass(11'000);
+  ASSERT_TRUE(is_saved(cluster));
+  EXPECT_EQ(saved(cluster).parts[0].position.n, 1u);
+  EXPECT_EQ(cluster.core().status(cluster.now).memory_bytes, 0u);
+  EXPECT_TRUE(std::holds_alternative<protocol::Welcome>(cluster.join(0)));
+}
+
+TEST(StoreSave, TheLastSaveDoesNotWaitForTheRetryOfAnEarlierOne) {
+  Stores cluster(store_job(1, "sgd:1"), 1, {}, kSaves);
+  cluster.join_all();
+  cluster.step_all(0, constant(1));
+  cluster.disk.fails = true;
+  save_now(cluster);
+  cluster.disk.fails = false;
+  cluster.finish_all();
+  EXPECT_TRUE(is_saved(cluster));
+}
+
+TEST(StoreSave, AShutdownGivesUpALastSaveThatFails) {
+  Stores cluster(store_job(1, "sgd:1"), 1, {}, kSaves);
+  cluster.join_all();
+  cluster.step_all(0, constant(1));
+  cluster.disk.fails = true;
+  cluster.shut_down();
+  cluster.pass(5'000);
+  EXPECT_FALSE(cluster.core().stopped()) << "the drain time is not over";
+  cluster.pass(6'000);
+  EXPECT_TRUE(cluster.core().stopped());
+  EXPECT_EQ(cluster.said("job 'job' (1) is over, and its last save has failed: no space left on this disk"), 1u);
+}
+
+TEST(StoreSave, AnEndedStoreTakesMemoryUntilItIsSaved) {
+  Limits limits;
+  limits.shard_memory_bytes_max = 384;  // one store and a half
+  Stores cluster(store_job(1, "sgd:1"), 1, limits, kSaves);
+  cluster.join_all();
+  cluster.disk.holds = true;
+  cluster.finish_all();
+  protocol::Hello other = cluster.hello(0);
+  other.spec.name = "other";
+  const auto refusal = expect_body<Refuse>(cluster.say_hello(0, other));
+  EXPECT_EQ(refusal.code, ErrorCode::kUnavailable);
+  EXPECT_TRUE(refusal.retry);
+  EXPECT_THAT(refusal.sentence, HasSubstr("the last saves of ended jobs will free 256"));
+  cluster.disk.holds = false;
+  cluster.serve_disk();
+  EXPECT_TRUE(std::holds_alternative<protocol::Welcome>(cluster.say_hello(0, other)));
 }
 
 TEST(StoreSave, AShardThatShutsDownSavesFirst) {
@@ -332,6 +396,38 @@ TEST(StoreSave, AStoreThatHasDivergedIsNotSaved) {
   cluster.step_all(1, constant(1e30F));
   EXPECT_EQ(cluster.core().status(cluster.now).jobs.size(), 0u);
   EXPECT_EQ(saved(cluster).parts[0].position.n, 1u);
+}
+
+TEST(StoreSave, AShardGivesUpTheSaveOfAStoreThatDiverges) {
+  Stores cluster(store_job(1, "sgd:1e30"), 1, {}, kSaves);
+  cluster.join_all();
+  cluster.step_all(0, constant(1));
+  cluster.disk.holds = true;
+  save_now(cluster);
+  serve_one_write(cluster);
+  ASSERT_EQ(cluster.disk.asked.size(), 1u);
+  ASSERT_EQ(cluster.disk.asked.front().second.what, StoreRequest::What::kAppend);
+  cluster.step_all(1, constant(1e30F));
+  EXPECT_EQ(cluster.core().status(cluster.now).jobs.size(), 0u);
+  ASSERT_EQ(cluster.disk.asked.size(), 2u);
+  EXPECT_EQ(cluster.disk.asked.back().second.what, StoreRequest::What::kGiveUp);
+  cluster.disk.holds = false;
+  cluster.serve_disk();
+  EXPECT_TRUE(cluster.disk.unfinished.empty());
+  EXPECT_FALSE(is_saved(cluster));
+}
+
+TEST(StoreSave, AShardGivesUpItsSaveWhereASpareHasItsNumber) {
+  Stores cluster(store_job(1, "sgd:1"), 1, {}, kSaves);
+  cluster.join_all();
+  cluster.step_all(0, constant(1));
+  cluster.disk.holds = true;
+  save_now(cluster);
+  ASSERT_EQ(cluster.table().take_over_shard(0, 1, "tcp://spare:9", ""), 2u);
+  cluster.pass(1'000);
+  ASSERT_TRUE(cluster.core().stopped());
+  ASSERT_EQ(cluster.disk.asked.size(), 2u);
+  EXPECT_EQ(cluster.disk.asked.back().second.what, StoreRequest::What::kGiveUp);
 }
 
 }  // namespace

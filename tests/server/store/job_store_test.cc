@@ -170,7 +170,7 @@ TEST(Store, ManyPullsOfAWorkerWaitAndNoMore) {
   EXPECT_EQ(answers[0].values, constant(-2, 2));
 }
 
-TEST(Store, WhoIsNoMemberAnyMoreWaitsForNothing) {
+TEST(Store, AMemberThatLeftHasNoWaitingPull) {
   Stores cluster(store_job(3, "sgd:1"));
   cluster.join_all();
   cluster.ask(2, {.id = 1, .part = 0, .at_least = 1, .count = 1});
@@ -234,7 +234,60 @@ TEST(Store, NothingIsDecidedBeforePlacedWeightsAreSavedOrCannotBe) {
     EXPECT_EQ(cluster.take_of<Update>(0).size(), 1u);
     EXPECT_EQ(cluster.weights(1), constant(4));
     EXPECT_EQ(cluster.disk.saves.size(), fails ? 0u : 1u);
+    const auto survives_restart = [&cluster] {
+      return cluster.core().status(cluster.now).jobs[0].store->survives_restart;
+    };
+    EXPECT_EQ(survives_restart(), !fails);
+    ASSERT_EQ(cluster.table().set_drain(0, 1, protocol::DrainNote{1, ""}), true);
+    cluster.pass(200);
+    EXPECT_EQ(cluster.table().read_drain(0).value()->refusal.empty(), !fails);
+    cluster.ack(0, 1);
+    cluster.disk.fails = false;
+    Actions actions;
+    cluster.core().save_stores(cluster.now, actions);
+    cluster.carry_out(0, actions);
+    EXPECT_TRUE(survives_restart());
   }
+}
+
+TEST(Store, PullsWaitUntilPlacedWeightsAreSavedOrCannotBe) {
+  for (const bool fails : {false, true}) {
+    Stores cluster(Placed::job(1, 64), 1, {}, kSaves);
+    cluster.join_all();
+    cluster.disk.holds = true;
+    cluster.disk.fails = fails;
+    const SharedBytes bytes = bytes_of(constant(5));
+    cluster.send(ScriptedCluster::peer(0), 0, {cluster.header(0), protocol::Place{0, 0, hash64(bytes.bytes)}, bytes});
+    cluster.ask(0, {.id = 3, .part = 0});
+    cluster.ask(0, {.id = 4, .part = 0, .count = 64});
+    EXPECT_TRUE(cluster.answers(0).empty());
+    EXPECT_TRUE(cluster.core().status(cluster.now).jobs[0].store->survives_restart) << "the worker has them";
+    cluster.disk.holds = false;
+    cluster.serve_disk();
+    const std::vector<PulledAnswer> answers = cluster.answers(0);
+    ASSERT_EQ(answers.size(), 2u);
+    EXPECT_EQ(answers[0].body.n, 0u);
+    EXPECT_EQ(answers[1].values, constant(5));
+  }
+}
+
+TEST(Store, NoPartIsDecidedBeforeThePlacedWeightsOfAllAreSaved) {
+  protocol::JobSpec spec = Placed::job(1, 64);
+  spec.parts_per_shard = 2;
+  Stores cluster(spec, 1, {}, kSaves);
+  cluster.join_all();
+  const auto place = [&cluster](uint32_t part) {
+    const SharedBytes bytes = bytes_of(constant(5, 32));
+    cluster.send(ScriptedCluster::peer(0), 0,
+                 {cluster.header(0), protocol::Place{part, 0, hash64(bytes.bytes)}, bytes});
+  };
+  cluster.push(0, 0, constant(1));
+  place(0);
+  EXPECT_TRUE(cluster.take_of<Update>(0).empty()) << "no worker would place them again";
+  EXPECT_THAT(cluster.core().status(cluster.now).jobs[0].waiting_because, HasSubstr("has not placed"));
+  place(1);
+  EXPECT_EQ(cluster.take_of<Update>(0).size(), 2u);
+  EXPECT_EQ(cluster.disk.saves.size(), 1u);
 }
 
 TEST(Store, WeightsThatAreNotPlacedInOrderWholeAndByTheLowestAreDropped) {
@@ -265,7 +318,7 @@ TEST(Store, WeightsThatAreNotPlacedInOrderWholeAndByTheLowestAreDropped) {
   EXPECT_EQ(cluster.weights(0), constant(4));
 }
 
-TEST(Store, ARunThatIsStillOnItsWayWhenOthersBeginAnewDoesNotMixWithThem) {
+TEST(Store, AnUnfinishedRunOfWeightsDoesNotMixWithALaterOne) {
   Placed cluster(1);
   cluster.hold_tasks = true;
   cluster.place(0, 0, constant(1, 32));
@@ -352,7 +405,7 @@ TEST(Store, ItsMemoryIsTheJobsAndRefusedWithTheFlagsName) {
   EXPECT_THAT(expect_body<Refuse>(shard.join(0)).sentence, HasSubstr("--shard-memory-bytes-max"));
 }
 
-TEST(Store, APartIsRestoredAndGoesOnWithTheUpdatesAfterIt) {
+TEST(Store, ARestoredPartAppliesTheUpdatesAfterIt) {
   const protocol::JobSpec spec = store_job(1, "momentum:1:0.5");
   const protocol::JobLayout layout = protocol::plan_layout(spec, 1);
   MemoryAccount account;

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <map>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "kernels/base/random.h"
@@ -99,6 +100,16 @@ struct Stores : ScriptedCluster {
 inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
   return std::ranges::equal(
       a, b, {}, [](float x) { return std::bit_cast<uint32_t>(x); }, [](float x) { return std::bit_cast<uint32_t>(x); });
+}
+
+/// Carries out the oldest request of a disk that holds them. REQUIRES: it is no load.
+inline void serve_one_write(ScriptedCluster& cluster) {
+  ASSERT_FALSE(cluster.disk.asked.empty());
+  const auto [shard, request] = std::move(cluster.disk.asked.front());
+  cluster.disk.asked.pop_front();
+  Actions next;
+  cluster.core(shard).on_store_written(request.job, cluster.disk.write(shard, request), cluster.now, next);
+  cluster.carry_out(shard, next);
 }
 
 inline std::map<uint32_t, float> entries_of(const std::vector<float>& dense) {

@@ -1,6 +1,7 @@
 #include <cstring>
 
 #include "tests/server/returning_cluster.h"
+#include "tests/server/store/store_cluster.h"
 
 /// Shards with a store that start from nothing in a job that runs: their last save, and the updates that workers keep.
 namespace millrace::server {
@@ -19,7 +20,10 @@ std::vector<float> store_return_constant(float value) { return std::vector<float
 /// Two workers that forget updates when notified, and a shard that keeps saves. With sgd of rate 1, a step of both with
 /// the value v takes 2 v from every weight.
 struct StoreReturns : ::testing::Test {
-  explicit StoreReturns(bool saves = true) : cluster(job(), 1, {}, {saves, 0}) { cluster.join_all_with_weights(); }
+  explicit StoreReturns(protocol::JobSpec spec = job(), Limits limits = {})
+      : cluster(std::move(spec), 1, limits, kSaves) {
+    cluster.join_all_with_weights();
+  }
   static protocol::JobSpec job() {
     protocol::JobSpec spec = ReturningCluster::job(2, 2);
     spec.store.optimizer = optimizer_from_text("sgd:1").value();
@@ -79,7 +83,7 @@ struct StoreReturns : ::testing::Test {
   ReturningCluster cluster;
 };
 
-TEST_F(StoreReturns, UpdatesThatTheLastSaveLacksAreKeptByEverybody) {
+TEST_F(StoreReturns, AllMembersRetainUpdatesThatTheLastSaveLacks) {
   for (int step_number = 0; step_number < 3; ++step_number) step(1);
   EXPECT_EQ(retained_from(0), 0u) << "nothing is saved";
   EXPECT_EQ(status().retained_updates, 6u);
@@ -103,7 +107,7 @@ TEST_F(StoreReturns, WithoutAPlaceForSavesNothingIsKeptLonger) {
   EXPECT_EQ(without.core().status(without.now).jobs.at(0).retained_updates, 0u);
 }
 
-TEST_F(StoreReturns, AKilledShardGoesOnWithItsSaveAndTheUpdatesAfterIt) {
+TEST_F(StoreReturns, AKilledShardRecoversFromItsSaveAndLaterUpdates) {
   step(1);
   step(2);
   save();
@@ -139,7 +143,7 @@ TEST_F(StoreReturns, WithoutASaveTheWholeLogIsReplayed) {
   EXPECT_EQ(weight(1), -14);
 }
 
-TEST_F(StoreReturns, WhatIsLackingWhileTheSaveIsReadIsNotForgotten) {
+TEST_F(StoreReturns, UpdatesAreRetainedWhileASuccessorReadsItsSave) {
   step(1);
   save();
   step(2);
@@ -170,7 +174,7 @@ TEST_F(StoreReturns, ASaveThatIsAskedForBeforeTheWeightsAreThereIsMadeOnceTheyAr
   EXPECT_EQ(status().retained_updates, 0u);
 }
 
-TEST_F(StoreReturns, WhereSomebodyLacksWhatNobodyElseKeepsTheJobEnds) {
+TEST_F(StoreReturns, AJobEndsIfItsSaveIsOlderThanAllRetainedUpdates) {
   step(1);
   save();
   step(2);
@@ -184,7 +188,7 @@ TEST_F(StoreReturns, WhereSomebodyLacksWhatNobodyElseKeepsTheJobEnds) {
   EXPECT_EQ(cluster.said("no save of this job is on its log as far back as the workers keep updates"), 1u);
 }
 
-TEST_F(StoreReturns, AWorkerWithoutWeightsComesInWithItsPlaceAlone) {
+TEST_F(StoreReturns, AJoinerWithoutWeightsReceivesOnlyItsLogPosition) {
   step(1);
   step(2);
   save();
@@ -222,7 +226,7 @@ TEST_F(StoreReturns, AWorkerWithoutWeightsComesInWithItsPlaceAlone) {
   EXPECT_EQ(weight(), -2 - 4 - 4 - 16);
 }
 
-TEST_F(StoreReturns, WhoComesInKeepsNothingOfBeforeSoThatASaveIsMade) {
+TEST_F(StoreReturns, TheShardSavesOnceAJoinerHasAcknowledgedTheSavedUpdates) {
   step(1);
   cluster.say(1, protocol::Goodbye{protocol::Goodbye::Reason::kFailed, ""});
   cluster.deliver_all(0);
@@ -242,7 +246,7 @@ TEST_F(StoreReturns, WhoComesInKeepsNothingOfBeforeSoThatASaveIsMade) {
 }
 
 // Found by the model: the save has a step that only the shard has seen. It dies, the step is void, and so is the save.
-TEST_F(StoreReturns, ASaveCountsOnceEverybodyHasAcknowledgedItsSteps) {
+TEST_F(StoreReturns, ASaveCountsOnceAllMembersHaveAcknowledgedItsSteps) {
   step(1);
   save();
   EXPECT_EQ(cluster.counted(Metric::kStoreSaves, "written"), 1);
@@ -266,7 +270,78 @@ TEST_F(StoreReturns, ASaveCountsOnceEverybodyHasAcknowledgedItsSteps) {
   EXPECT_EQ(status().retained_updates, 0u);
 }
 
-TEST_F(StoreReturns, ASaveOfAShardWhoseLineageNobodyHeardOfIsAsGoodAsAnother) {
+/// Little memory: a few dozen steps are too many to retain.
+struct ForgetfulReturns : StoreReturns {
+  ForgetfulReturns() : StoreReturns(job(), limits()) {}
+  static Limits limits() {
+    Limits small;
+    small.job_memory_bytes_max = 256 << 10;
+    return small;
+  }
+};
+
+TEST_F(ForgetfulReturns, ASaveAfterForgottenUpdatesIsFollowedByAnother) {
+  uint64_t steps = 0;
+  const auto steps_more = [&](uint64_t count) {
+    for (uint64_t at = 0; at < count; ++at, ++steps) step(1);
+  };
+  cluster.disk.fails = true;
+  while (status().store->survives_restart && steps < 1'000) steps_more(1);
+  ASSERT_FALSE(status().store->survives_restart);
+  cluster.disk.fails = false;
+  cluster.disk.holds = true;
+  save();
+  for (int part = 0; part < 2; ++part) serve_one_write(cluster);  // both are copied then
+  ASSERT_EQ(cluster.disk.asked.front().second.what, StoreRequest::What::kAppend);
+  const uint64_t copied = steps;
+  steps_more(3);
+  ASSERT_GT(retained_from(0), copied) << "updates after the copies are forgotten";
+  serve_one_write(cluster);
+  ASSERT_EQ(cluster.disk.asked.front().second.what, StoreRequest::What::kEnd);
+  serve_one_write(cluster);
+  EXPECT_FALSE(status().store->survives_restart) << "no process has the updates after the save";
+  ASSERT_EQ(cluster.disk.asked.size(), 1u);
+  EXPECT_EQ(cluster.disk.asked.front().second.what, StoreRequest::What::kBegin);
+  steps_more(2);
+  cluster.disk.holds = false;
+  cluster.serve_disk();
+  EXPECT_TRUE(status().store->survives_restart);
+  steps_more(1);
+  restart();
+  EXPECT_EQ(weight(), -2 * static_cast<float>(steps));
+  EXPECT_EQ(weight(1), -2 * static_cast<float>(steps));
+}
+
+/// The store begins with worker 0's weights.
+struct PlacedReturns : StoreReturns {
+  PlacedReturns() : StoreReturns(placed_job()) {}
+  static protocol::JobSpec placed_job() {
+    protocol::JobSpec spec = job();
+    spec.store.begin = protocol::StoreBegin::kWorker;
+    return spec;
+  }
+  void place(float value) {
+    const SharedBytes bytes = bytes_of(constant(value));
+    for (const uint32_t part : {0u, 1u}) cluster.say(0, protocol::Place{part, 0, hash64(bytes.bytes)}, 0, bytes);
+  }
+};
+
+TEST_F(PlacedReturns, ASuccessorOfAKilledShardWaitsForUnsavedWeights) {
+  cluster.disk.holds = true;
+  place(5);
+  cluster.say(0, Pull{.id = 7, .part = 0});
+  EXPECT_THAT(ReturningCluster::of<Pulled>(cluster.take(0)), IsEmpty()) << "the worker still has to place them";
+  cluster.disk.asked.clear();
+  cluster.disk.unfinished.clear();
+  cluster.disk.holds = false;
+  restart();
+  place(5);
+  step(1);
+  EXPECT_EQ(weight(), 3);
+  EXPECT_EQ(weight(1), 3);
+}
+
+TEST_F(StoreReturns, ASaveOnALogBranchThatNoWorkerKnowsIsLoaded) {
   step(1);
   restart();
   save();

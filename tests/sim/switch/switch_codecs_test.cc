@@ -65,7 +65,7 @@ TEST_P(SwitchCodecs, TheLawHoldsBehindRacks) {
 }
 
 /// The contributions of a dead worker are computed with the same codecs.
-TEST_P(SwitchCodecs, TheLawHoldsWithWhatTheDeadSent) {
+TEST_P(SwitchCodecs, TheLawHoldsWithContributionsOfDeadWorkers) {
   SwitchScenario scenario = lossy_scenario(GetParam());
   scenario.jobs[0].workers = 6;
   scenario.jobs[0].window_indices = 1024;

@@ -29,6 +29,7 @@ class Production : public SwitchDecider {
       out.window_indices = job.window_indices;
       out.slots = job.slots;
       out.lanes = job.lanes;
+      out.packet_bytes = scenario.packet_bytes;
       out.reselect_k = job.reselect_k;
       out.lease_ns = scenario.lease_ns;
       for (uint32_t at = 0; rack == kNoRack && at < scenario.racks; ++at) {

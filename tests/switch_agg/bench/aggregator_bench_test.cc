@@ -33,7 +33,7 @@ std::map<uint16_t, int32_t> sum_of(const PacketList& packets, uint32_t window_in
   return sum;
 }
 
-TEST(BenchWorkers, TheirSumIsToldFromEveryOther) {
+TEST(BenchWorkers, IsSumAcceptsOnlyTheExactSum) {
   for (const BenchDraw draw : {BenchDraw::kOwn, BenchDraw::kSame}) {
     BenchWorkers workers(small_options(draw));
     workers.sign_for_nobody();

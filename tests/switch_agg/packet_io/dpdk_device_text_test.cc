@@ -2,10 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include "switch_agg/packet_io/dpdk/buffer_count.h"
+
 namespace millrace::switch_agg {
 namespace {
 
-TEST(DpdkDeviceText, PciAddressesAndDriversAreToldApart) {
+TEST(DpdkDeviceText, PciAddressesAreDistinguishedFromDrivers) {
   EXPECT_TRUE(is_pci_address("0000:01:00.0"));
   EXPECT_TRUE(is_pci_address("01:00.0,rx_queues=4"));
   EXPECT_FALSE(is_pci_address("net_af_xdp,iface=eth1"));
@@ -54,6 +56,33 @@ TEST(DpdkDeviceText, WhatAfPacketCopiesIsASlot) {
   EXPECT_EQ(copied_bytes_max("net_af_packet,iface=far"), 2048u);
   EXPECT_EQ(copied_bytes_max("net_af_packet,iface=far,framesz=9216,blocksz=36864"), 9216u);
   EXPECT_EQ(copied_bytes_max("net_af_xdp,iface=far"), 0u);
+}
+
+BufferHolders holders_of(uint32_t lanes, uint32_t queues) {
+  return {.lanes = lanes,
+          .queues = queues,
+          .receive_descriptors = 1024,
+          .send_descriptors = 1024,
+          .ring_frames = 2048,
+          .cache = 512,
+          .burst = 64};
+}
+
+TEST(BufferCount, EveryNumberOfLanesHasBuffersForFullQueuesAndRings) {
+  for (uint32_t lanes = 1; lanes <= 64; ++lanes) {
+    for (uint32_t queues = 1; queues <= lanes; ++queues) {
+      const uint32_t buffers = buffers_for(holders_of(lanes, queues));
+      const uint32_t inboxes = lanes > 1 ? lanes * 2048 : 0;
+      const uint32_t outbox = queues < lanes ? 2048 : 0;
+      EXPECT_GE(buffers, kBuffersMin);
+      EXPECT_GE(buffers, queues * 2048 + inboxes + outbox + lanes * (768 + 128)) << lanes << " lanes, " << queues;
+    }
+  }
+}
+
+TEST(BufferCount, FewLanesHaveTheLeastNumber) {
+  for (uint32_t lanes = 1; lanes <= 3; ++lanes) EXPECT_EQ(buffers_for(holders_of(lanes, 1)), kBuffersMin);
+  EXPECT_GT(buffers_for(holders_of(16, 16)), 16U * 2048 + kBuffersMin);
 }
 
 }  // namespace

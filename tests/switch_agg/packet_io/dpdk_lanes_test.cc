@@ -174,7 +174,7 @@ void sums_are_right_with(uint32_t queues) {
 
 TEST(DpdkLanes, SumsAreRightWhicheverOfTwoQueuesAFrameComesBy) { sums_are_right_with(2); }
 
-TEST(DpdkLanes, SumsAreRightWhereALaneLivesOnWhatTheOtherPassesOn) { sums_are_right_with(1); }
+TEST(DpdkLanes, SumsAreRightWhereOneLanePassesFramesToTheOther) { sums_are_right_with(1); }
 
 }  // namespace
 }  // namespace millrace::switch_agg

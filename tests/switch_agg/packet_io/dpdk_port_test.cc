@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -21,9 +22,14 @@ constexpr uint16_t kPort = 7700;
 const WireAddress kDpdkPortWorker = {{0x02, 0, 0, 0, 0, 0x77}, {10, 0, 0, 7}};
 constexpr Ipv4Address kSwitchIp = {10, 0, 0, 1};
 
-std::unique_ptr<DpdkRingWire> open_wire(uint32_t lanes = 1, size_t packet_bytes_max = 1472) {
-  auto wire = DpdkRingWire::open(
-      {.address = kSwitchIp, .port = kPort, .lanes = lanes, .packet_bytes_max = packet_bytes_max, .memory_mib = 1536});
+std::unique_ptr<DpdkRingWire> open_wire(uint32_t lanes = 1, size_t packet_bytes_max = 1472,
+                                        std::optional<Ipv4Address> gateway = {}) {
+  auto wire = DpdkRingWire::open({.address = kSwitchIp,
+                                  .gateway = gateway,
+                                  .port = kPort,
+                                  .lanes = lanes,
+                                  .packet_bytes_max = packet_bytes_max,
+                                  .memory_mib = 1536});
   static bool started = false;
   if (wire) {
     started = true;
@@ -38,6 +44,12 @@ std::unique_ptr<DpdkRingWire> open_wire(uint32_t lanes = 1, size_t packet_bytes_
 #define OPEN_OR_SKIP(wire, ...)             \
   const auto wire = open_wire(__VA_ARGS__); \
   if (!wire) GTEST_SKIP() << "DPDK cannot start here"
+
+Bytes frame_from(const WireAddress& sender, const DpdkRingWire& wire) {
+  Bytes frame(kUdpHeadersBytes + 10);
+  build_udp_headers({sender, wire.address(), 4000, kPort}, frame);
+  return frame;
+}
 
 Bytes dpdk_port_udp_frame(const DpdkRingWire& wire, size_t payload_bytes, uint16_t to_port = kPort) {
   Bytes frame(kUdpHeadersBytes + payload_bytes);
@@ -148,7 +160,7 @@ TEST(DpdkPort, ManyBurstsLoseNothingAndLeakNothing) {
   EXPECT_EQ(port.counters().packets_out, 30'000u);
 }
 
-TEST(DpdkPort, OneBufferGoesToManyAndComesBack) {
+TEST(DpdkPort, ABufferForManyReceiversReturnsToThePool) {
   OPEN_OR_SKIP(wire);
   PacketPort& port = *wire->ports().front();
   port.enter_thread();
@@ -190,7 +202,7 @@ TEST(DpdkPort, OneBufferGoesToManyAndComesBack) {
   EXPECT_EQ(port.counters().no_buffer, 0u);
 }
 
-TEST(DpdkPort, WhatIsSharedIsGivenBackWhereTheQueueIsFull) {
+TEST(DpdkPort, AFullQueueReturnsSharedBuffersToThePool) {
   OPEN_OR_SKIP(wire);
   PacketPort& port = *wire->ports().front();
   ASSERT_TRUE(wire->inject_frame(dpdk_port_udp_frame(*wire, 10)));
@@ -269,7 +281,80 @@ TEST(DpdkPort, AnUnknownNeighbourIsAskedForAndKnownThen) {
   EXPECT_EQ(parse_udp_frame(sent[0])->to, kDpdkPortWorker);
 }
 
-TEST(DpdkPort, WhatIsNotForItIsDroppedAndCounted) {
+TEST(DpdkPort, AFrameOfAnotherHostDoesNotMoveAWorkersAnswers) {
+  OPEN_OR_SKIP(wire);
+  PacketPort& port = *wire->ports().front();
+  WireAddress other = kDpdkPortWorker;
+  other.mac[5] = 0x99;
+  const protocol::Endpoint worker{protocol::mapped_address(kDpdkPortWorker.ip), 4000};
+  for (const WireAddress& sender : {kDpdkPortWorker, other}) {
+    ASSERT_TRUE(wire->inject_frame(frame_from(sender, *wire)));
+    EXPECT_EQ(port.receive().size(), 1u);
+  }
+  send_dpdk_port(port, {1}, worker);
+  std::vector<Bytes> sent = frames_sent(*wire);
+  ASSERT_EQ(sent.size(), 1u);
+  EXPECT_EQ(parse_udp_frame(sent[0])->to, kDpdkPortWorker);
+  Bytes moved(kArpFrameBytes);
+  build_arp_question(other, kSwitchIp, moved);
+  ASSERT_TRUE(wire->inject_frame(moved));
+  port.receive();
+  port.flush();
+  (void)frames_sent(*wire);  // the answer
+  send_dpdk_port(port, {2}, worker);
+  sent = frames_sent(*wire);
+  ASSERT_EQ(sent.size(), 1u);
+  EXPECT_EQ(parse_udp_frame(sent[0])->to, other) << "ARP moves a host";
+}
+
+TEST(DpdkPort, AMulticastSenderTeachesNothing) {
+  OPEN_OR_SKIP(wire);
+  PacketPort& port = *wire->ports().front();
+  WireAddress group = kDpdkPortWorker;
+  group.mac[0] = 0x01;
+  ASSERT_TRUE(wire->inject_frame(frame_from(group, *wire)));
+  EXPECT_EQ(port.receive().size(), 1u);
+  send_dpdk_port(port, {1}, {protocol::mapped_address(group.ip), 4000});
+  EXPECT_EQ(port.counters().no_neighbour, 1u);
+}
+
+TEST(DpdkPort, AHostOfAnotherNetworkIsReachedByTheGateway) {
+  const WireAddress router = {{0x02, 0, 0, 0, 0, 0xFE}, {10, 0, 0, 254}};
+  OPEN_OR_SKIP(wire, 1, 1472, router.ip);
+  PacketPort& port = *wire->ports().front();
+  const WireAddress far = {kDpdkPortWorker.mac, {192, 0, 2, 9}};
+  const protocol::Endpoint worker{protocol::mapped_address(far.ip), 4000};
+  ASSERT_TRUE(wire->inject_frame(frame_from(far, *wire)));
+  EXPECT_EQ(port.receive().size(), 1u);
+  send_dpdk_port(port, {1}, worker);
+  EXPECT_EQ(port.counters().no_neighbour, 1u) << "the frame told no address";
+  (void)frames_sent(*wire);  // the question for the gateway
+  Bytes answer(kArpFrameBytes);
+  build_arp_answer(router, wire->address(), answer);
+  ASSERT_TRUE(wire->inject_frame(answer));
+  EXPECT_TRUE(port.receive().empty());
+  send_dpdk_port(port, {2}, worker);
+  const std::vector<Bytes> sent = frames_sent(*wire);
+  ASSERT_EQ(sent.size(), 1u);
+  EXPECT_EQ(parse_udp_frame(sent[0])->to, (WireAddress{router.mac, far.ip}));
+}
+
+TEST(DpdkPort, AHostBehindARouterIsAnsweredWhereItsFramesComeFrom) {
+  OPEN_OR_SKIP(wire);
+  PacketPort& port = *wire->ports().front();
+  WireAddress far = {kDpdkPortWorker.mac, {192, 0, 2, 9}};
+  for (const uint8_t router : {uint8_t{1}, uint8_t{2}}) {
+    far.mac[5] = router;
+    ASSERT_TRUE(wire->inject_frame(frame_from(far, *wire)));
+    EXPECT_EQ(port.receive().size(), 1u);
+    send_dpdk_port(port, {1}, {protocol::mapped_address(far.ip), 4000});
+    const std::vector<Bytes> sent = frames_sent(*wire);
+    ASSERT_EQ(sent.size(), 1u);
+    EXPECT_EQ(parse_udp_frame(sent[0])->to, far);
+  }
+}
+
+TEST(DpdkPort, UnusableFramesAreDroppedAndCounted) {
   OPEN_OR_SKIP(wire);
   PacketPort& port = *wire->ports().front();
   Bytes other_host = dpdk_port_udp_frame(*wire, 10);

@@ -182,7 +182,7 @@ TEST(UdpFrame, OptionsOfIpv4AreSkipped) {
   EXPECT_THAT(parsed->payload, ::testing::ElementsAre(5, 6));
 }
 
-TEST(UdpFrame, OthersProtocolsAreToldFromMalformedFrames) {
+TEST(UdpFrame, OtherProtocolsAreDistinguishedFromMalformedFrames) {
   const auto fault_with = [](size_t at, std::initializer_list<uint8_t> bytes) {
     Bytes frame = ethernet_frames_udp_frame(payload_of(10));
     std::ranges::copy(bytes, frame.begin() + static_cast<ptrdiff_t>(at));
@@ -239,7 +239,7 @@ TEST(Arp, QuestionForAnotherHostOnlyTeachesItsSender) {
   EXPECT_FALSE(seen->asks_for_self);
 }
 
-TEST(Arp, SendersThatNobodyCanBeAreNotLearned) {
+TEST(Arp, ImpossibleSenderAddressesAreNotLearned) {
   const auto with = [](size_t at, uint8_t value) {
     Bytes question = kArpQuestion;
     question[at] = value;

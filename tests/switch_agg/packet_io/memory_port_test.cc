@@ -41,7 +41,7 @@ TEST(MemoryPort, WhatDoesNotFitIsDroppedAndCounted) {
   EXPECT_TRUE(port.inject(ByteSpan(bytes).first(10), endpoint(4)));
 }
 
-TEST(MemoryPort, WhatIsSentIsThereAfterTheFlush) {
+TEST(MemoryPort, ASentPacketIsVisibleAfterTheFlush) {
   MemoryPort port({.packet_bytes_max = 10, .arriving_max = 1, .sent_max = 2});
   port.room()[0] = 99;  // room that is not used is given again
   port.room()[0] = 7;
@@ -60,7 +60,7 @@ TEST(MemoryPort, WhatIsSentIsThereAfterTheFlush) {
   EXPECT_FALSE(port.room().empty());
 }
 
-TEST(MemoryPort, WhatGoesToSeveralIsOneBuffer) {
+TEST(MemoryPort, APacketForSeveralReceiversIsOneBuffer) {
   MemoryPort port({.packet_bytes_max = 10, .arriving_max = 1, .sent_max = 4});
   port.room()[0] = 1;
   port.send(1, endpoint(1));

@@ -30,7 +30,17 @@ TEST(Neighbours, AMovedHostIsFoundAtItsNewPlace) {
   EXPECT_EQ(neighbours.find(host(1).ip), host(1, 9).mac);
 }
 
-TEST(Neighbours, WhoIsHeardOfOutlivesAFlood) {
+TEST(Neighbours, AKnownHostKeepsItsPlaceUnlessItIsLearnedByForce) {
+  Neighbours neighbours;
+  neighbours.learn_if_new(host(1, 0));
+  neighbours.learn_if_new(host(1, 9));
+  EXPECT_EQ(neighbours.find(host(1).ip), host(1, 0).mac);
+  neighbours.learn(host(1, 9));
+  neighbours.learn_if_new(host(1, 0));
+  EXPECT_EQ(neighbours.find(host(1).ip), host(1, 9).mac);
+}
+
+TEST(Neighbours, AHostThatIsLearnedAgainSurvivesAFlood) {
   Neighbours neighbours;
   const WireAddress faithful = host(0x0A000001);
   for (uint32_t number = 1; number <= 100'000; ++number) {

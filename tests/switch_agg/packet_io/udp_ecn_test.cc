@@ -146,7 +146,7 @@ class UdpEcn : public ::testing::TestWithParam<Way> {
   protocol::Endpoint at_;
 };
 
-TEST_P(UdpEcn, WhatIsSentMayBeMarked) {
+TEST_P(UdpEcn, SentDatagramsCarryEct0) {
   const BareSocket worker(GetParam().family);
   gather(100, worker.address());
   port_->flush();
@@ -156,7 +156,7 @@ TEST_P(UdpEcn, WhatIsSentMayBeMarked) {
   for (int i = 0; i < 3; ++i) EXPECT_EQ(worker.next_traffic_class(), 2) << "of a piece, " << i;
 }
 
-TEST_P(UdpEcn, AMarkIsHandedOnWithWhatIsSentNext) {
+TEST_P(UdpEcn, SetEcnMarksOnlyThePacketsAfterIt) {
   const BareSocket worker(GetParam().family);
   const BareSocket other(GetParam().family);
   const std::array<protocol::Endpoint, 2> both = {worker.address(), other.address()};
@@ -172,7 +172,7 @@ TEST_P(UdpEcn, AMarkIsHandedOnWithWhatIsSentNext) {
   EXPECT_EQ(port_->counters().send_refused, 0u);
 }
 
-TEST_P(UdpEcn, WhatTheNetworkSaidIsReadWithoutTheRestOfTheByte) {
+TEST_P(UdpEcn, OnlyTheEcnBitsOfTheTrafficClassAreRead) {
   BareSocket worker(GetParam().family);
   for (const int traffic_class : {0, 1, 2, 3, 0xB8 | 3, 0xB8}) {
     worker.set_traffic_class(traffic_class);

@@ -88,7 +88,7 @@ TEST(UdpPort, MoreThanABurstIsSentAndReceived) {
   EXPECT_TRUE(b->receive().empty());
 }
 
-TEST(UdpPort, BytesForSeveralStayWhatTheyAreOverFullBursts) {
+TEST(UdpPort, BytesForSeveralReceiversStayIntactOverFullBursts) {
   const auto a = open_udp_port("127.0.0.1:0");
   const auto b = open_udp_port("127.0.0.1:0");
   // Of three receivers one is refused. 70 times 2 packets and one between them: buffers go round while others are
@@ -170,7 +170,7 @@ TEST(UdpPort, OneDestinationThatIsRefusedDoesNotHoldUpOthers) {
   EXPECT_EQ(a->counters().send_refused, 2u);
 }
 
-TEST(UdpPort, APortInUseIsSaid) {
+TEST(UdpPort, AnErrorNamesAnAddressInUse) {
   const auto a = open_udp_port("127.0.0.1:0");
   const auto again = UdpPort::open({.listen = a->address()});
   ASSERT_FALSE(again);
@@ -178,7 +178,7 @@ TEST(UdpPort, APortInUseIsSaid) {
   EXPECT_THAT(again.error().message, ::testing::HasSubstr(endpoint_text(a->address())));
 }
 
-TEST(UdpPort, AnAddressOfAnotherMachineIsSaid) {
+TEST(UdpPort, AnAddressOfAnotherMachineIsAnIoError) {
   const auto port = UdpPort::open({.listen = protocol::parse_endpoint("192.0.2.1:0").value()});
   ASSERT_FALSE(port);
   EXPECT_EQ(port.error().code, ErrorCode::kIo);

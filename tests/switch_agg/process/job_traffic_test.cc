@@ -180,7 +180,7 @@ TEST_F(JobTraffic, WhatNamesNoJobOfThisSwitchCountsForNone) {
   EXPECT_EQ(all.packets_out, first_.tally.packets_out);
 }
 
-TEST_F(JobTraffic, WhatIsForgedCountsForTheJobThatItNames) {
+TEST_F(JobTraffic, AForgedPacketCountsForTheJobThatItNames) {
   open(first_);
   ByteBuffer forged = first_.workers[0].contribution({}, {{5, 1}});
   forged.back() ^= 1;
@@ -189,7 +189,7 @@ TEST_F(JobTraffic, WhatIsForgedCountsForTheJobThatItNames) {
   EXPECT_EQ(tally_of(counters(first_)), first_.tally);
 }
 
-TEST_F(JobTraffic, WhatFollowsADatagramIsOfItsPayload) {
+TEST_F(JobTraffic, PaddingAfterADatagramCountsInTheBytesOfItsJob) {
   open(second_);
   ByteBuffer filled = second_.workers[0].contribution({}, {{5, 1}});
   filled.resize(filled.size() + 40);
@@ -248,7 +248,7 @@ TEST_F(JobTraffic, ASlotIsInUseWhileItsTurnIsOpen) {
   EXPECT_EQ(status(first_).slots, 0);
 }
 
-TEST_F(JobTraffic, ARackCountsWhatItSaysToItsDeciderToo) {
+TEST_F(JobTraffic, ARackCountsItsPacketsToTheDeciderToo) {
   Job rack;
   rack.job.role = Role::kCombine;
   rack.job.rack = 1;
@@ -259,7 +259,7 @@ TEST_F(JobTraffic, ARackCountsWhatItSaysToItsDeciderToo) {
   give(rack, 0, rack.workers[0].hello({.live = 1, .positions = {}}));
   ASSERT_EQ(sink_.sent.size(), 1);
   EXPECT_EQ(sink_.sent[0].to, rack.job.shard);
-  EXPECT_EQ(sink_.sent[0].bytes.size(), kChallengeBytes);
+  EXPECT_EQ(sink_.sent[0].bytes.size(), 1472) << "a request has the length of the job's longest packet";
   EXPECT_EQ(tally_of(counters(rack)), rack.tally);
 
   // No answer comes: it asks again, and once more where there is no room for it.

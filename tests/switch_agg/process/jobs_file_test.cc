@@ -66,10 +66,11 @@ TEST_F(JobsFile, TheLeastJobHasDefaults) {
   EXPECT_EQ(job.window_indices, 16384u);
   EXPECT_EQ(job.slots, 64u);
   EXPECT_EQ(job.reselect_k, 0u);
+  EXPECT_EQ(job.packet_bytes, 0u) << "1472, or --packet-bytes-max where that is less";
   EXPECT_EQ(job.lease_ns, 10 * kNsPerS);
 }
 
-TEST_F(JobsFile, WhatIsNestedAsDeepAsAFileCanBeIsRefused) {
+TEST_F(JobsFile, ADeeplyNestedFileIsRefused) {
   const std::string deep = std::string(500'000, '[') + std::string(500'000, ']');
   std::string objects;
   for (int level = 0; level < 100'000; ++level) objects += "{\"a\":";
@@ -93,12 +94,13 @@ TEST_F(JobsFile, NoTextOfTheFileReachesTheTerminalAsACommand) {
 
 TEST_F(JobsFile, EveryFieldIsRead) {
   const auto jobs = read(with(R"("role": "combine", "reselect_k": 1000, "result_index_codec": "bitmap",
-      "lease_seconds": 3, "shard": "192.0.2.9:7600", "rack": [0, 2, 63], "rack_number": 5)"));
+      "packet_bytes": 8972, "lease_seconds": 3, "shard": "192.0.2.9:7600", "rack": [0, 2, 63], "rack_number": 5)"));
   ASSERT_TRUE(jobs) << jobs.error().message;
   const SwitchJob& job = jobs->front();
   EXPECT_EQ(job.role, Role::kCombine);
   EXPECT_EQ(job.reselect_k, 1000u);
   EXPECT_EQ(job.result_codecs.index, protocol::WindowIndexCodec::kBitmap);
+  EXPECT_EQ(job.packet_bytes, 8972u);
   EXPECT_EQ(job.lease_ns, 3 * kNsPerS);
   EXPECT_EQ(endpoint_text(job.shard), "192.0.2.9:7600");
   EXPECT_EQ(job.rack, 1u | 4u | uint64_t{1} << 63);
@@ -145,20 +147,20 @@ TEST_F(JobsFile, NoJobsAreAList) {
   EXPECT_TRUE(jobs->empty());
 }
 
-TEST_F(JobsFile, WhatIsNoListIsRefused) {
+TEST_F(JobsFile, AFileWithoutAListOfJobsIsRefused) {
   for (const char* text :
        {"", "{", "[]", "7", "null", R"({"jobs": 7})", R"({"job": []})", R"({"jobs": [], "more": 1})"})
     EXPECT_THAT(refusal(text), HasSubstr(R"({"jobs": [{)")) << text;
   EXPECT_THAT(refusal(R"({"jobs": [7]})"), HasSubstr("job 1 of the list must be an object"));
 }
 
-TEST_F(JobsFile, WhereTextIsNoJsonIsSaid) {
+TEST_F(JobsFile, ARefusalNamesThePositionOfInvalidJson) {
   EXPECT_THAT(refusal("{\"jobs\": [\n  {\"name\": \"a\",\n   \"job\": 7,}\n]}"),
               ::testing::AllOf(HasSubstr("jobs.json: line 3, column 13: "), HasSubstr("unexpected '}'"),
                                HasSubstr("must be JSON of the form {\"jobs\": [")));
 }
 
-TEST_F(JobsFile, TheLineOfAWrongJobIsSaid) {
+TEST_F(JobsFile, ARefusalNamesTheLineOfAWrongJob) {
   const std::string whole = std::string("{") + kWhole + "}";
   std::string other = whole;
   other.replace(other.find("\"a\""), 3, R"("}],\"{[")").replace(other.find("\"job\": 7"), 8, "\"job\": 8");

@@ -69,6 +69,25 @@ TEST(Lane, CountsTakesJobsAndEnds) {
   lane.request_stop();
 }
 
+TEST(Lane, AChangeReplacesThePendingOneBeforeIt) {
+  Lane lane(std::make_unique<EndlessPort>(), {.slots_max = 16}, 1);
+  SwitchJob job = bench_job(2, 4, 640);
+  job.job = 9;
+  SwitchJob revoked = bench_job(2, 4, 640);
+  revoked.job = 5;
+  lane.change_jobs({}, {revoked, job});
+  job.slots = 8;
+  lane.change_jobs({5, 9}, {job});
+  std::jthread thread([&] { lane.run(); });
+  EXPECT_TRUE(becomes_true([&] { return lane.report().at != 0; }));
+  const LaneReport report = lane.report();
+  ASSERT_EQ(report.jobs.size(), 1u);
+  EXPECT_EQ(report.jobs[0].status.job, 9u);
+  EXPECT_EQ(report.jobs[0].status.slots, 8u);
+  EXPECT_TRUE(lane.take_refusals().empty());
+  lane.request_stop();
+}
+
 TEST(Lane, JobsThatCannotBeAreNamed) {
   Lane lane(std::make_unique<EndlessPort>(), {}, 1);
   SwitchJob job = bench_job(2, 4, 100);
@@ -77,7 +96,7 @@ TEST(Lane, JobsThatCannotBeAreNamed) {
   EXPECT_THAT(added.error().message, ::testing::HasSubstr("job 'bench'"));
 }
 
-TEST(Lane, JobsWithoutSlotsAreTold) {
+TEST(Lane, ARefusalNamesAJobWithoutSlots) {
   Lane lane(std::make_unique<EndlessPort>(), {.slots_max = 3}, 1);
   EXPECT_TRUE(lane.add_jobs({bench_job(2, 4, 640)}, 0));
   EXPECT_THAT(lane.take_refusals(), ::testing::ElementsAre(::testing::HasSubstr("job 'bench'")));

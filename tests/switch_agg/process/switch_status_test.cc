@@ -166,7 +166,7 @@ TEST(SwitchStatus, ARackSaysWhereItsSumsGoAndHowMany) {
   EXPECT_FALSE(nlohmann::json::parse(status_json(example()))["jobs"][0].contains("rack"));
 }
 
-TEST(SwitchStatus, WhoDecidesBehindRacksSaysWhichWorkersTheyHave) {
+TEST(SwitchStatus, ADeciderReportsTheWorkersOfItsRacks) {
   SwitchStatus status = example();
   status.jobs.front().racks = {0b0011, 0b1100};
   EXPECT_EQ(nlohmann::json::parse(status_json(status))["jobs"][0]["racks"], (nlohmann::json{{0, 1}, {2, 3}}));
@@ -249,7 +249,7 @@ void count_anew(SwitchStatus& status, uint32_t lane,
   add_job_reports(status);
 }
 
-TEST(SwitchMetrics, AJobThatWasAddedAnewCountsFromNothing) {
+TEST(SwitchMetrics, TotalsContinueWhenAJobIsAddedAgain) {
   using Event = AggregatorEvent;
   monitoring::Metrics metrics;
   MetricsExport metrics_export(metrics);
@@ -263,7 +263,7 @@ TEST(SwitchMetrics, AJobThatWasAddedAnewCountsFromNothing) {
   EXPECT_THAT(text, HasSubstr(R"(millrace_switch_job_retransmissions_total{job="resnet"} 10)"));
 }
 
-TEST(SwitchMetrics, ALaneThatBeginsAnewDoesNotHaveTheOthersCountedAgain) {
+TEST(SwitchMetrics, ARestartedLaneDoesNotCountOtherLanesTwice) {
   using Event = AggregatorEvent;
   monitoring::Metrics metrics;
   MetricsExport metrics_export(metrics);
@@ -320,7 +320,7 @@ TEST(LaneJobs, EachJobIsWholeOnOneLaneWhicheverRoleItHas) {
   EXPECT_EQ(jobs_of_lane(jobs, 0, 1).size(), jobs.size());
 }
 
-TEST(LaneJobs, AJobOfSeveralLanesIsOnAsManyLcoresAndSharesWhatItHas) {
+TEST(LaneJobs, LanesOfAJobSpreadOverLcoresAndShareItsSlotsAndK) {
   SwitchJob job;
   job.job = 5;
   job.name = "resnet";
@@ -354,7 +354,15 @@ TEST(LaneJobs, AJobWhoseLanesChangedIsAnother) {
   EXPECT_EQ(changes.added.size(), 2u);
 }
 
-TEST(LaneJobs, AChangeOfOneLanesShareBeginsAllOfThemAnew) {
+TEST(LaneJobs, AJobWhosePacketsChangedIsAnother) {
+  SwitchJob before;
+  before.job = 5;
+  SwitchJob after = before;
+  after.packet_bytes = 8972;
+  EXPECT_EQ(job_changes({before}, {after}, 0, 1).added.size(), 1u);
+}
+
+TEST(LaneJobs, AChangeOfOneLanesShareReplacesAllLanesOfTheJob) {
   SwitchJob before;
   before.job = 5;
   before.lanes = 2;

@@ -246,7 +246,7 @@ TEST_F(LoggedSumTest, ALogWhoseSumsMayLeaveTheirRangeIsAddedAsAtOnce) {
   EXPECT_EQ(expect_same(), 1u);
 }
 
-TEST_F(LoggedSumTest, ClearThrowsAwayWhatIsLoggedAndWhatIsAdded) {
+TEST_F(LoggedSumTest, ClearDropsLoggedAndAddedEntries) {
   add({{1, 9}, {5, 6}}, 100);
   logged_.clear();
   at_once_.clear();

@@ -133,7 +133,7 @@ TEST_F(WindowSumTest, TheLowestNumberIsOmitted) {
   EXPECT_EQ(taken_.omitted, 1);
 }
 
-TEST_F(WindowSumTest, AValueOverTheHeadroomOmitsItsIndexWhateverTheOrder) {
+TEST_F(WindowSumTest, AValueOverTheHeadroomOmitsItsIndexInAnyOrder) {
   const std::vector<std::map<uint16_t, int32_t>> parts = {
       {{5, 101}, {6, 100}}, {{5, -50}, {6, 1}}, {{5, 3}, {40, kLeast}}};
   std::array<size_t, 3> order = {0, 1, 2};

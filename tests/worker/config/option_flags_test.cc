@@ -109,7 +109,7 @@ TEST(OptionFlags, TheCommandLineWinsOverAFile) {
   EXPECT_EQ(command.option("workers").text(), "5");
 }
 
-TEST(OptionFlags, WhatAFileOrAFlagMayNotSayIsRefusedWithTheNearestWord) {
+TEST(OptionFlags, AnInvalidFlagOrFileLineIsRefusedWithTheNearestName) {
   const std::pair<const char*, const char*> files[] = {
       {"wrokers = 5", "--config: 'wrokers' is no flag of this command; did you mean 'workers'?"},
       {"mode = \"asynchronos\"",
@@ -142,7 +142,7 @@ TEST(OptionFlags, ASwitchTakesAWordOrNone) {
   }
 }
 
-TEST(OptionFlags, WhatIsOutOfItsLimitsIsRefusedWithTheFlagAndTheValue) {
+TEST(OptionFlags, AnOutOfRangeValueIsRefusedWithTheFlagAndTheValue) {
   const std::pair<const char*, const char*> wrong[] = {
       {"--workers=0", "--workers: '0': it takes 1 to 4096"},
       {"--link-rate=-1gbit",

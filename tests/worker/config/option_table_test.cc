@@ -108,7 +108,7 @@ TEST(OptionTable, EveryOptionOfAJobIsOnTheWireAndComparedBetweenWorkers) {
   }
 }
 
-TEST(OptionTable, EveryOptionOfAJobReachesTheTypedOptionsAndComesBackFromThem) {
+TEST(OptionTable, EveryJobOptionSurvivesConversionToTypedOptionsAndBack) {
   const size_t options = Tables().job.size();
   for (size_t at = 0; at < options; ++at) {
     Tables tables;

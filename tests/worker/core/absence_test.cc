@@ -71,7 +71,7 @@ TEST_F(Absence, StepDecidedWhileItIsCoded_TheResidualHasAllOfIt) {
   }
 }
 
-TEST_F(Absence, WhatAPartHasDecidedStaysHereAndTheOthersGetTheirs) {
+TEST_F(Absence, APushContributesOnlyToPartsThatHaveNotDecidedTheStep) {
   make_running();
   hear_without_me(0, 0, {{9, 1}});  // part 1 has not decided step 0
   actions_.clear();
@@ -91,7 +91,7 @@ TEST_F(Absence, WhatAPartHasDecidedStaysHereAndTheOthersGetTheirs) {
   EXPECT_EQ(residual(), AbsenceEntries{}) << "what stayed went with the next push";
 }
 
-TEST_F(Absence, LateContributionComesBackFromTheUpdateThatDoesNotNameIt) {
+TEST_F(Absence, ALateContributionReturnsToTheResidual) {
   make_running();
   push({5}, {1});
   hear_without_me(0, 0, {{5, 7}});
@@ -100,7 +100,7 @@ TEST_F(Absence, LateContributionComesBackFromTheUpdateThatDoesNotNameIt) {
   EXPECT_EQ(core().counters().not_counted, 2u);
 }
 
-TEST_F(Absence, LostUpdateIsAskedForByAnAckThatSaysSo) {
+TEST_F(Absence, TheWorkerRequestsALostUpdateWithAnAck) {
   make_running();
   Heartbeat ahead;
   ahead.steps_applied = 2;
@@ -133,7 +133,7 @@ TEST_F(Absence, ResendSaysThatItIsOne) {
   for (const auto& [shard, message] : sent) EXPECT_TRUE(std::get<Contribution>(message.body).again);
 }
 
-TEST_F(Absence, WhoFinishesSaysSoAtOnce) {
+TEST_F(Absence, AFinishingWorkerNotifiesEveryShardAtOnce) {
   make_running();
   push({5}, {1});
   actions_.clear();
@@ -143,7 +143,7 @@ TEST_F(Absence, WhoFinishesSaysSoAtOnce) {
   for (const auto& [shard, message] : heartbeats) EXPECT_TRUE(std::get<Heartbeat>(message.body).finishing);
 }
 
-TEST_F(Absence, WhoIsNotDrawnWaitsForTheStepAndContributesWhenNothingMoves) {
+TEST_F(Absence, AnUndrawnWorkerContributesAfterTheStepOrATimeOut) {
   config_.spec.quorum = 0;
   config_.spec.participants = 1;
   // A seed that draws worker 1 for step 0 and worker 0 for step 1.

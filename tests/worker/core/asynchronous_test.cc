@@ -73,7 +73,7 @@ TEST_F(Asynchronous, TheUpdateThatNamesItAnswersAndOthersAreOnlyApplied) {
   EXPECT_EQ(core().counters().not_counted, 0u);
 }
 
-TEST_F(Asynchronous, APushIsAnsweredWhenAllItsPartsAreAndSoManyAreInFlight) {
+TEST_F(Asynchronous, AnAnswerFromAllPartsOfAPushAllowsTheNextPush) {
   push({5}, {1});
   push({6}, {1});
   EXPECT_EQ(core().steps_allowed(0), 2u) << "staleness 1";
@@ -96,7 +96,7 @@ TEST_F(Asynchronous, UpdatesOfOthersOpenNoPush) {
   EXPECT_EQ(core().steps_allowed(0), 2u);
 }
 
-TEST_F(Asynchronous, TheSameNumberOfAnotherLifeOrWorkerIsNotIts) {
+TEST_F(Asynchronous, AnUpdateOfAnotherIncarnationOrWorkerResolvesNothing) {
   push({5}, {1});
   hear_named(0, 0, {1, 1, 0}, {{5, 1}});
   hear_named(0, 1, {0, 9, 0}, {{5, 1}});
@@ -132,7 +132,7 @@ TEST_F(Asynchronous, ALostUpdateIsAskedForAndNotTheContributionSentAgain) {
   EXPECT_EQ(std::get<protocol::Ack>(acks[0].second.body).entries, (std::vector<protocol::Ack::Entry>{{0, 0, true}}));
 }
 
-TEST_F(Asynchronous, WhatTheSummaryDoesNotNameGoesBackAtOnceAndNumbersBeginAnew) {
+TEST_F(Asynchronous, EntriesTheSummaryOmitsAreReturnedAndNumberingRestarts) {
   push({5}, {4});
   push({6}, {2});
   lose_place();
@@ -149,7 +149,7 @@ TEST_F(Asynchronous, WhatTheSummaryDoesNotNameGoesBackAtOnceAndNumbersBeginAnew)
   EXPECT_EQ(residual(), Entries{});
 }
 
-TEST_F(Asynchronous, WhatTheSummaryNamesWaitsForItsUpdateUnderTheOldLife) {
+TEST_F(Asynchronous, ACountedContributionAwaitsTheOldIncarnationsUpdate) {
   push({5}, {4});
   push({6}, {2});
   lose_place();
@@ -185,7 +185,7 @@ TEST_F(Asynchronous, WhatTheSummaryNamesWaitsForItsUpdateUnderTheOldLife) {
   EXPECT_EQ(unaccounted(6), 0.0) << "it went with the next push";
 }
 
-TEST_F(Asynchronous, WhatWasVoidComesBackWithTheFirstOfTheNewLife) {
+TEST_F(Asynchronous, AVoidContributionIsReturnedByTheNewIncarnationsUpdate) {
   push({5}, {4});
   lose_place();
   enter(2);
@@ -202,7 +202,7 @@ TEST_F(Asynchronous, WhatWasVoidComesBackWithTheFirstOfTheNewLife) {
   EXPECT_EQ(unaccounted(5), 0.0);
 }
 
-TEST_F(Asynchronous, WhatTheSnapshotContainsIsApplied) {
+TEST_F(Asynchronous, ContributionsInASnapshotCountAsApplied) {
   push({5}, {4});
   push({6}, {2});
   lose_place();
@@ -231,7 +231,7 @@ TEST_F(Asynchronous, WhatTheSnapshotContainsIsApplied) {
   EXPECT_EQ(core().counters().unreturnable, 0.0);
 }
 
-TEST(FateOfASequence, IsWhatTheSummarySaysOfThatLife) {
+TEST(OutcomeOfASequence, FollowsTheSummaryOfItsIncarnation) {
   protocol::SummaryEntry entry;
   entry.incarnation = 9;
   entry.sequence = 3;

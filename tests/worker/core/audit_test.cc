@@ -107,7 +107,7 @@ void audit_answer(AuditedBucket& job, size_t at) {
   job.carried.push_back(std::move(gone));
 }
 
-TEST(Audit, RealGradientsBalanceWhateverTheJobDoesToThem) {
+TEST(Audit, RealGradientsBalanceInEveryKindOfJob) {
   using Change = std::function<void(protocol::JobSpec&)>;
   const auto selects = [](protocol::JobSpec& spec) { spec.select = {.selection = SelectionId::kTopK, .k = 2'000}; };
   const auto draws = [](protocol::JobSpec& spec) {
@@ -273,7 +273,7 @@ TEST_F(AuditedCore, ACountedContributionThatDoesNotNameThisWorkerIsSeen) {
   EXPECT_EQ(audit().imbalance, 2) << "it took everything back, and the log says that it was carried";
 }
 
-TEST_F(AuditedCore, TheNextContributionSaysSo) {
+TEST_F(AuditedCore, AContributionReportsTheImbalanceOfItsPart) {
   push({5}, {1});
   hear_counted(0, 0, {{5, 1}}, 2);
   hear_counted(1, 0, {}, 0);
@@ -288,7 +288,7 @@ TEST_F(AuditedCore, TheNextContributionSaysSo) {
   EXPECT_EQ(std::get<Contribution>(sent[1].second.body).imbalance, 0);
 }
 
-TEST_F(AuditedCore, WhatIsTakenOutHasNotEntered) {
+TEST_F(AuditedCore, EntriesTakenFromTheResidualDoNotCountAsEntered) {
   push({5, 6}, {1, 4});
   protocol::Update update = update_of(0, 0);
   update.whole_sum = false;

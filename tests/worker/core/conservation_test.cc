@@ -152,7 +152,7 @@ std::unique_ptr<ToyCluster> lossy_cluster(double settle_rate, RandomSequence& ra
   return cluster;
 }
 
-TEST(Settling, AtNoMomentShowsInTheResidualTheLedgerOrWhatIsSent) {
+TEST(Settling, ItsTimingAffectsNoResidualLedgerOrPayloadSize) {
   const std::vector<double> rates = {0.0, 0.03, 1.0};
   std::vector<RandomSequence> random(rates.size(), RandomSequence(random_key(5)));
   std::vector<RandomSequence> bending(rates.size(), RandomSequence(random_key(6)));

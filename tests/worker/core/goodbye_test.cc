@@ -10,7 +10,7 @@ namespace {
 
 class Goodbyes : public ScriptedCore {};
 
-TEST_F(Goodbyes, WhoIsRefusedByOneShardSaysGoodbyeToThoseThatMayYetLetItIn) {
+TEST_F(Goodbyes, ARefusedWorkerSendsGoodbyeToEachShardThatGotItsHello) {
   make();
   core().on_connected(0, now_, actions_);
   core().on_connected(1, now_, actions_);
@@ -29,7 +29,7 @@ TEST_F(Goodbyes, WhoIsRefusedByOneShardSaysGoodbyeToThoseThatMayYetLetItIn) {
   EXPECT_TRUE(take_sent<protocol::Goodbye>().empty()) << "it was sent before";
 }
 
-TEST_F(Goodbyes, WhoLeavesBeforeItHasSaidHelloSaysNothing) {
+TEST_F(Goodbyes, AShardThatGotNoHelloGetsNoGoodbye) {
   make();
   core().on_connected(0, now_, actions_);
   welcome(0);
@@ -41,7 +41,7 @@ TEST_F(Goodbyes, WhoLeavesBeforeItHasSaidHelloSaysNothing) {
   EXPECT_EQ(told[0].second.header.incarnation, incarnation_);
 }
 
-TEST_F(Goodbyes, AShardOfAnotherClusterThatAdmittedThisWorkerIsToldThatItGoes) {
+TEST_F(Goodbyes, AShardOfAnotherClusterGetsAGoodbyeAfterItsWelcome) {
   make();
   core().on_connected(0, now_, actions_);
   welcome(0);
@@ -148,7 +148,7 @@ TEST_F(Reach, AWorkerThatFailsHasNone) {
 class ReachAfterReturn : public ReturningCore {};
 
 /// R10f: The shards make it synced by the Synced before the Goodbye.
-TEST_F(ReachAfterReturn, WhoSettlesAndLeavesAtOnceSaysHowFarItsModelGoes) {
+TEST_F(ReachAfterReturn, AWorkerThatLeavesOnceSettledReportsItsLogReach) {
   make_running();
   push({5}, {1});
   hear_update(0, 0, {{5, 1}});

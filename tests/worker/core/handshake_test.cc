@@ -63,7 +63,7 @@ TEST_F(Handshake, NothingIsSentBeforeTheJobRuns) {
   EXPECT_EQ(take_sent<protocol::Contribution>().size(), 2u);
 }
 
-TEST_F(Handshake, AHelloWithoutAnswerIsSaidAgainUntilTheTimeIsUp) {
+TEST_F(Handshake, AnUnansweredHelloIsRetransmittedUntilTheTimeOut) {
   config_.connect_timeout = 5 * kNsPerS;
   make();
   core().on_connected(0, now_, actions_);
@@ -76,7 +76,7 @@ TEST_F(Handshake, AHelloWithoutAnswerIsSaidAgainUntilTheTimeIsUp) {
   expect_ended(ErrorCode::kUnavailable, "shard 1 (tcp://b:2) accepts connections but does not answer");
 }
 
-TEST_F(Handshake, WhoAcceptsConnectionsButSpeaksNoMillraceIsNamedAsThat) {
+TEST_F(Handshake, AProcessThatSpeaksNoMillraceIsNamedInTheError) {
   config_.connect_timeout = 3 * kNsPerS;
   make();
   core().on_connected(0, now_, actions_);
@@ -88,7 +88,7 @@ TEST_F(Handshake, WhoAcceptsConnectionsButSpeaksNoMillraceIsNamedAsThat) {
                "connections there does not answer as a Millrace server does");
 }
 
-TEST_F(Handshake, OfAnAttemptThatNobodyAcceptedNothingElseIsSaid) {
+TEST_F(Handshake, TheReportedCauseIsThatOfTheLastConnectionAttempt) {
   config_.connect_timeout = 60 * kNsPerS;
   make();
   core().on_connected(0, now_, actions_);
@@ -177,7 +177,7 @@ TEST_F(Handshake, ShardUnreachable_TimeOutNotExtendedByAnotherShardsRefusal) {
   EXPECT_LE(now_, began + config_.connect_timeout + kNsPerS);
 }
 
-TEST_F(Handshake, ARefusalForGoodEndsTheSessionWithTheShardsWords) {
+TEST_F(Handshake, APermanentRefusalEndsTheSessionWithTheShardsMessage) {
   make();
   core().on_connected(0, now_, actions_);
   hear(0, protocol::Refuse{ErrorCode::kJobMismatch, "tensor 'w': dimension 10 here, 12 there", false});
@@ -364,7 +364,7 @@ TEST_F(Handshake, NewIncarnationBeforeTheStart_AdoptedAndEarlierOneUnused) {
   for (const auto& [shard, message] : sent) EXPECT_EQ(message.header.incarnation, 2u);
 }
 
-TEST_F(Handshake, AnotherLifeInARunningJobEndsTheSession) {
+TEST_F(Handshake, ANewIncarnationInARunningJobEndsTheSession) {
   make_running();
   ++membership_.epoch;
   membership_.members[0].incarnation = 2;
@@ -373,7 +373,7 @@ TEST_F(Handshake, AnotherLifeInARunningJobEndsTheSession) {
   EXPECT_EQ(core().incarnation(), 1u) << "all messages were sent under this one";
 }
 
-TEST_F(Handshake, AShardThatComesBackBeforeTheStartHasLostNothing) {
+TEST_F(Handshake, AShardRestartBeforeTheJobStartsLosesNothing) {
   membership_.started = false;
   membership_.shards[1].incarnation = 0;  // it was not there when the job was made
   make();
@@ -454,7 +454,7 @@ TEST_F(Handshake, UpdateApplied_HeartbeatsCarryTheDigestOfEachPart) {
   EXPECT_EQ(core().saved_state().parts[1].log_digest, digest);
 }
 
-TEST_F(Handshake, MoreDigestsThanAHeartbeatHoldsComeInTurn) {
+TEST_F(Handshake, DigestsBeyondOneHeartbeatFollowInTheNext) {
   config_.spec = toy_spec(2, std::vector<uint64_t>(17, 20'000));
   config_.spec.fuse_below = 0;
   config_.spec.parts_per_shard = 64;

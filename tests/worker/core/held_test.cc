@@ -87,7 +87,7 @@ TEST_F(HeldUpdates, TheyAreDeliveredInOrderAndTheLastPartCompletesTheStep) {
   EXPECT_EQ(delivered(), (Steps{{1, 1}, {1, 2}, {0, 2}}));
 }
 
-TEST_F(HeldUpdates, WhatIsSaidBeforeTheUpdateComesCountsForIt) {
+TEST_F(HeldUpdates, AReplicatedMessageThatPrecedesItsUpdateCounts) {
   make_running();
   push({5}, {1});
   actions_.clear();
@@ -96,7 +96,7 @@ TEST_F(HeldUpdates, WhatIsSaidBeforeTheUpdateComesCountsForIt) {
   EXPECT_EQ(delivered(), (Steps{{0, 0}}));
 }
 
-TEST_F(HeldUpdates, WhatIsSaidInAnEpochDoesNotCountInTheNext) {
+TEST_F(HeldUpdates, AReplicatedMessageOfAnEarlierEpochDoesNotCount) {
   make_running();
   push({5}, {1});
   actions_.clear();
@@ -125,7 +125,7 @@ TEST_F(HeldUpdates, PartsThatAreNotTheShardsAreDropped) {
   EXPECT_EQ(delivered(), Steps{});
 }
 
-TEST_F(HeldUpdates, WithEveryHeartbeatItAsksWhatItHasNotHeard) {
+TEST_F(HeldUpdates, AnAckIsRepeatedEachHeartbeatUntilReplicated) {
   make_running();
   push({5}, {1});
   hear_update(0, 0, {{5, 1}});
@@ -142,7 +142,7 @@ TEST_F(HeldUpdates, WithEveryHeartbeatItAsksWhatItHasNotHeard) {
   EXPECT_TRUE(take_sent<Ack>().empty());
 }
 
-TEST_F(HeldUpdates, WhoIsWaitingIsToldWhatFor) {
+TEST_F(HeldUpdates, TheWorkerReportsTheReplicationThatItIsBlockedOn) {
   make_running();
   push({5}, {1});
   hear_update(0, 0, {{5, 1}});
@@ -150,7 +150,7 @@ TEST_F(HeldUpdates, WhoIsWaitingIsToldWhatFor) {
             "shard 0 (tcp://a:1) has not said that 2 workers have the update of part 0, step 0 (apply_after_acks)");
 }
 
-TEST_F(HeldUpdates, NobodyLeavesBeforeItsLastUpdatesAreDelivered) {
+TEST_F(HeldUpdates, AWorkerLeavesOnlyAfterItsLastUpdatesAreDelivered) {
   make_running();
   push({5, kSecond}, {1, 2});
   ASSERT_TRUE(core().finish(now_, actions_).has_value());
@@ -181,7 +181,7 @@ TEST_F(HeldUpdates, GivenAndSavedWeightsStandWhereItsLogDoes) {
   EXPECT_EQ(core().awaiting_acks(0)[0].sum.view.values[0], 1.0f);
 }
 
-TEST_F(HeldUpdates, WhoComesBackOnTheLogGoesOnHoldingThem) {
+TEST_F(HeldUpdates, ARejoiningWorkerOnTheLogKeepsItsUpdatesAwaitingAcks) {
   make_running();
   push({5, kSecond}, {1, 2});
   hear_update(0, 0, {{5, 1}});
@@ -228,7 +228,7 @@ TEST_F(HeldUpdates, OfALogThatWasCutNothingIsAppliedAndThePushIsAnswered) {
   EXPECT_EQ(core().steps_allowed(0), 2u);
 }
 
-TEST_F(HeldUpdates, WhoBeginsWithASaveIsInOnceEnoughHaveWhatItIsOf) {
+TEST_F(HeldUpdates, AJoinerIsAwaitedOnlyOnceItsSavedStateIsReplicated) {
   make_running();
   push({5, kSecond}, {1, 2});
   hear_update(0, 0, {{5, 1}});

@@ -53,7 +53,7 @@ class History : public ReturningCore {
   }
 };
 
-TEST_F(History, WhatGoesOutIsReadByWhoHasSeenTheSameUpdates) {
+TEST_F(History, AShardWithTheSameUpdatesDecodesEveryContribution) {
   make_running();
   IndexHistory shard(part_dimension(0));
   for (uint64_t at = 0; at < 70; ++at) {

@@ -66,7 +66,7 @@ TEST_F(Late, ASavedResidualCountsWhereNothingWasCountedSince) {
   EXPECT_TRUE(std::ranges::equal(stream->indices, std::vector<uint32_t>{5, 6}));
 }
 
-TEST_F(Late, NobodyComesIntoAReproducibleJobOverShardsAndItIsSaidWhatToDo) {
+TEST_F(Late, AJoinerOfAReproducibleShardJobIsReferredToPathSwitch) {
   config_.spec.reproducible = true;
   make();
   membership_.members[0] = {0, 2, kNonce, MemberState::kJoining};
@@ -78,7 +78,7 @@ TEST_F(Late, NobodyComesIntoAReproducibleJobOverShardsAndItIsSaidWhatToDo) {
   EXPECT_NE(core().error()->message.find("path switch"), std::string::npos) << core().error()->message;
 }
 
-TEST_F(Late, WhoWasRemovedComesBackIntoNoReproducibleJobOverShards) {
+TEST_F(Late, AnEvictedWorkerCannotRejoinAReproducibleJobOverShards) {
   config_.spec.reproducible = true;
   make_running();
   lose_place();
@@ -156,7 +156,7 @@ TEST_F(Late, ACutToALoadedStateTakesItsResidualOver) {
   EXPECT_EQ(core().opening_residual(0)[kSecond + 1], 1.0);
 }
 
-TEST_F(Late, WhoComesWithNothingTakesTheOthersWeights) {
+TEST_F(Late, AJoinerWithoutStateTakesTheSnapshotsWeights) {
   make_joining(1);
   EXPECT_EQ(last_state().parts[1], (State::Part{1, 0, 0, 0, 0}));
   for (uint32_t part = 0; part < 2; ++part) {
@@ -170,6 +170,50 @@ TEST_F(Late, WhoComesWithNothingTakesTheOthersWeights) {
   const auto acks = take_sent<protocol::Ack>();
   ASSERT_EQ(acks.size(), 2u);
   EXPECT_EQ(std::get<protocol::Ack>(acks[0].second.body), (protocol::Ack{{{0, 7, true}}}));
+}
+
+TEST_F(Late, UpdatesBeforeTheSettleAreHeldUpToABoundOfBytes) {
+  make_joining(1);
+  const SharedBytes mebibyte = SharedBytes::from(ByteBuffer(1 << 20));
+  for (uint64_t step = 0; step < 12; ++step) hear(0, update_of(0, step), mebibyte);
+  EXPECT_EQ(core().counters().dropped_early, 4u) << "8 MiB are held";
+  for (uint32_t part = 0; part < 2; ++part) {
+    hear_snapshot(part, 7, 3);
+    hear(part, settle_of(part, 12, Weights::kSnapshot));
+  }
+  hear_update(0, 12, {{1, 1}});
+  EXPECT_EQ(core().counters().dropped_early, 5u) << "a settled part needs no update before the worker is synced";
+  make_synced();
+  core().end_pass(now_, actions_);
+  const auto acks = take_sent<protocol::Ack>();
+  ASSERT_EQ(acks.size(), 2u);
+  EXPECT_EQ(std::get<protocol::Ack>(acks[0].second.body), (protocol::Ack{{{0, 7, true}}})) << "asks for all of them";
+  for (uint64_t step = 7; step < 13; ++step) {
+    protocol::Update update = update_of(0, step);
+    update.contributors = {{1, 1}};
+    hear(0, update, sum_of({{1, 1}}, part_dimension(0)));
+  }
+  EXPECT_EQ(core().part_steps_applied(0), 13u);
+}
+
+TEST_F(Late, TheUpdateOfAnOwnStepIsHeldBeyondTheBound) {
+  config_.spec.reselect = {.reselect = protocol::Reselect::kTopK, .k = 10};
+  make_running();
+  push({5, 6}, {4, 2});
+  lose_place();
+  enter(2);
+  const SharedBytes mebibyte = SharedBytes::from(ByteBuffer(1 << 20));
+  for (uint64_t step = 1; step < 10; ++step) hear(0, update_of(0, step), mebibyte);
+  EXPECT_EQ(core().counters().dropped_early, 1u);
+  protocol::Update update = update_of(0, 0);
+  update.whole_sum = false;
+  hear(0, update, sum_of({{5, 8}}, part_dimension(0)));
+  hear_snapshot(0, 1, 0.5f, 60'000);
+  protocol::Settle settle = settle_of(0, 10, Weights::kSnapshot);
+  settle.counted = counted_at(1, 0);
+  hear(0, settle);
+  EXPECT_EQ(residual(), (Entries{{6, 2}})) << "the update shows which entries were carried";
+  EXPECT_EQ(core().counters().unreturnable, 0.0);
 }
 
 TEST_F(Late, AStateOfOtherTensorsDoesNotFit) {
@@ -227,7 +271,7 @@ TEST_F(Late, ShardWithoutState_GetsPositionsAndRetainedUpdatesOfWorkers) {
   EXPECT_TRUE(actions_.sends.empty()) << "of an epoch that is over";
 }
 
-TEST_F(Late, WhoIsNotSyncedSaysSoAndGivesNoUpdates) {
+TEST_F(Late, AnUnsyncedWorkerReportsItsStateAndSendsNoUpdates) {
   make_joining(1);
   actions_.clear();
   hear(0, protocol::Collect{});

@@ -131,7 +131,7 @@ TEST_F(Merged, TheDigestIsThatOfTheSteps) {
   EXPECT_TRUE(said);
 }
 
-TEST_F(Merged, ASuccessorIsToldThatNothingOfItIsKept) {
+TEST_F(Merged, AMergedUpdateIsNotRetainedForASuccessor) {
   hear_single(0, {1, 1, 0});
   hear_merged(merged(2, {{1, 1, 1}, {1, 1, 2}}), {{5, 7}});
   hear(0, protocol::Collect{});

@@ -197,7 +197,7 @@ TEST(Options, EveryFieldReachesTheSpecification) {
   EXPECT_FALSE(spec->tensors[0].codec_up.has_value());
 }
 
-TEST(Options, WhatIsWrongIsSaidWithTheOptionsName) {
+TEST(Options, ARefusalNamesTheInvalidOption) {
   testing::SessionOptions job = good_job();
   job.codec_up = Codec(index::gap, value::qsgd(9));
   EXPECT_NE(options_refusal(job).find("codec_up"), std::string::npos) << options_refusal(job);
@@ -245,7 +245,7 @@ TEST(Options, AGridOfAJobThatHasNoneIsRefused) {
   EXPECT_EQ(spec->grid, (Grid{4096, -9}));
 }
 
-TEST(Options, ThePathIsASwitchsAddressWithWhatItWasToldOfTheJob) {
+TEST(Options, ASwitchPathsFieldsReachTheSpecification) {
   testing::SessionOptions job = good_job();
   EXPECT_EQ(job_spec_of(job, job, kOptionsTensors)->path, protocol::Path::kServer);
   job.path = millrace::SwitchPath{.address = "192.0.2.7:7600",

@@ -67,7 +67,7 @@ class ReturnsConservation : public ::testing::TestWithParam<ReturnsConservationC
   }
 };
 
-TEST_P(ReturnsConservation, HoldsAtEveryMomentAndAllComeBack) {
+TEST_P(ReturnsConservation, HoldsAtEveryMomentAndEveryWorkerRejoins) {
   ToyFaults faults;
   uint64_t steps = 0;
   for (uint64_t seed = 1; seed <= kSeeds; ++seed) {

@@ -26,7 +26,7 @@ class Returns : public ReturningCore {
   }
 };
 
-TEST_F(Returns, WhoWasRemovedStopsAndAsksToBeLetInAgain) {
+TEST_F(Returns, AnEvictedWorkerStopsContributingAndAsksToRejoin) {
   make_running();
   push({5}, {1});
   actions_.clear();
@@ -46,7 +46,7 @@ TEST_F(Returns, WhoWasRemovedStopsAndAsksToBeLetInAgain) {
   EXPECT_TRUE(take_sent<Contribution>().empty());
 }
 
-TEST_F(Returns, UnderANewLifeItSaysToEveryShardInEveryEpochWhereItStands) {
+TEST_F(Returns, ARejoiningWorkerReportsItsStateToEveryShardEachEpoch) {
   make_running();
   push({5}, {1});
   hear_update(0, 0, {{5, 1}});
@@ -73,7 +73,7 @@ TEST_F(Returns, UnderANewLifeItSaysToEveryShardInEveryEpochWhereItStands) {
   EXPECT_EQ(shards_of(take_sent<State>()), std::vector<uint32_t>{1}) << "again, where it is not settled";
 }
 
-TEST_F(Returns, WhatWasSentForAStepThatIsOpenGoesBackAndItsPushIsAnswered) {
+TEST_F(Returns, EntriesForAnOpenStepAreReturnedAndThePushIsAnswered) {
   config_.spec.select = {.selection = SelectionId::kTopK, .k = 2};
   make_running();
   push({5, 6, kSecond}, {4, 1, 3});
@@ -146,7 +146,7 @@ TEST_F(Returns, DecidedBeyondItsWeights_WaitsForUpdateUnderItsIncarnation) {
   }
 }
 
-TEST_F(Returns, TheUpdateThatCameBeforeTheSettleSaysWhatOfItWasCarried) {
+TEST_F(Returns, AnUpdateBeforeTheSettleDeterminesTheCarriedEntries) {
   config_.spec.reselect = {.reselect = protocol::Reselect::kTopK, .k = 10};
   make_running();
   push({5, 6}, {4, 2});
@@ -239,7 +239,7 @@ TEST_F(Returns, PartOffTheLog_AllItsEntriesCountedAsLostAndNoOthers) {
   EXPECT_EQ(core().saved_state().parts[0].branch, 2u);
 }
 
-TEST_F(Returns, WhatWasCountedInStepsThatTheLogHasNoMoreIsVoid) {
+TEST_F(Returns, ContributionsToStepsMissingFromTheLogAreVoid) {
   const protocol::Membership at_first = membership_;
   const uint64_t first_life = incarnation_;
   for (const uint64_t steps_left : {0u, 1u, 2u}) {
@@ -293,7 +293,7 @@ TEST_F(Returns, ACutToAnotherStateIsNamedAsTheCause) {
   EXPECT_EQ(actions_.delivered.back().steps, 0u);
 }
 
-TEST_F(Returns, WhatWasSettledCountsInItsEpochOnly) {
+TEST_F(Returns, ASettleCountsInItsEpochOnly) {
   make_running();
   lose_place();
   enter(2);
@@ -370,7 +370,7 @@ TEST_F(Returns, WhereTheShardsHoldTheWeightsItTakesOverAPlaceAlone) {
   EXPECT_EQ(residual.indices[0], 5u);
 }
 
-TEST_F(Returns, WhomNobodyCanHelpSaysSoToEveryShard) {
+TEST_F(Returns, AStrandedWorkerReportsItselfToEveryShard) {
   make_running();
   lose_place();
   enter(2);
@@ -412,7 +412,7 @@ TEST_F(Returns, ACutToItsStateMakesItTheLog) {
   EXPECT_EQ(state.parts[0], (State::Part{0, 1, 3, 5, 1})) << "no update from before it";
 }
 
-TEST_F(Returns, PushesWaitWhileItComesBack) {
+TEST_F(Returns, PushesAreDeferredWhileTheWorkerRejoins) {
   make_running();
   lose_place();
   enter(2);
@@ -475,7 +475,7 @@ TEST_F(Returns, StepsDecidedWithoutIt_BlocksShardsOnlyAfterApplyingThem) {
   EXPECT_TRUE(core().is_waited_for());
 }
 
-TEST_F(Returns, WhatAShardHadDecidedThatWasStartedAgainIsNotWaitedFor) {
+TEST_F(Returns, StepsThatARestartedShardDecidedAreNotAwaited) {
   make_running();
   lose_place();
   enter(2);
@@ -491,7 +491,7 @@ TEST_F(Returns, WhatAShardHadDecidedThatWasStartedAgainIsNotWaitedFor) {
   EXPECT_TRUE(core().is_waited_for()) << "those steps may be void, and its successor waits for this worker";
 }
 
-TEST_F(Returns, WhoIsFinishedAndHasEverythingNeedsNoPlaceAnyMore) {
+TEST_F(Returns, AFinishedWorkerRejoinsOnlyIfAPushIsUnanswered) {
   make_running();
   push({5}, {1});
   ASSERT_TRUE(core().finish(now_, actions_).has_value());
@@ -513,7 +513,7 @@ TEST_F(Returns, WhoIsFinishedAndHasEverythingNeedsNoPlaceAnyMore) {
     EXPECT_TRUE(std::get<protocol::Goodbye>(goodbye.body).reach.empty()) << "its steps may be void";
 }
 
-TEST_F(Returns, WhoIsFinishedStaysForWhoComesIn) {
+TEST_F(Returns, AFinishedWorkerStaysWhileAnotherWorkerIsJoining) {
   make_running();
   ++membership_.epoch;
   membership_.members[1].state = MemberState::kJoining;
@@ -556,7 +556,7 @@ TEST_F(Returns, AForgottenUpdateMakesItGiveUpItsPlaceItself) {
   EXPECT_EQ(residual(), Entries{});
 }
 
-TEST_F(Returns, NothingMovesForTooLongAndTheSessionEndsSayingWhatIsMissing) {
+TEST_F(Returns, AStalledRejoinTimesOutAndTheErrorNamesTheUnsettledPart) {
   config_.shard_silence = 10 * kNsPerS;
   make_running();
   lose_place();
@@ -578,7 +578,7 @@ TEST_F(Returns, AnotherProcessInItsPlaceEndsTheSession) {
   expect_ended(ErrorCode::kIdentityInUse, "another process is worker 0");
 }
 
-TEST_F(Returns, WhatIsSelectedAndNotSentYetStays) {
+TEST_F(Returns, SelectedButUnsentEntriesStayInTheResidual) {
   make_running();
   ASSERT_TRUE(core().push_sparse(0, std::vector<uint32_t>{5, kSecond}, std::vector<float>{1, 2}, 1, now_).has_value());
   ASSERT_TRUE(core().work(now_, actions_));  // selects

@@ -99,7 +99,7 @@ TEST_F(Rounds, AResendRepeatsTheBytesAndItsWaitDoublesUpToTheLimit) {
   EXPECT_GE(core().counters().resends, 7u);
 }
 
-TEST_F(Rounds, WhatAShardSaysToHaveIsNotSentAgainSoon) {
+TEST_F(Rounds, ADuplicateMessageDelaysTheNextRetransmission) {
   make_running();
   push({5}, {1});
   take_sent<Contribution>();
@@ -123,7 +123,7 @@ TEST_F(Rounds, WhatAShardSaysToHaveIsNotSentAgainSoon) {
   EXPECT_EQ(core().counters().duplicates, 2u);
 }
 
-TEST_F(Rounds, AReconnectSendsWhatIsInFlightAtOnce) {
+TEST_F(Rounds, AReconnectRetransmitsOutstandingContributionsAtOnce) {
   make_running();
   push({5}, {1});
   const auto first = take_sent<Contribution>();
@@ -165,7 +165,7 @@ TEST_F(Rounds, AnUpdateIsDeliveredSettledAndAcknowledgedOnceAPoll) {
   EXPECT_EQ(std::get<Ack>(acks[0].second.body).entries[0].n, 1u);
 }
 
-TEST_F(Rounds, EntriesThatWereSentAndAreNotInTheUpdateComeBack) {
+TEST_F(Rounds, EntriesThatTheUpdateOmitsReturnToTheResidual) {
   make_running();
   push({5, 6, 9}, {1, 2, 3});
   protocol::Update update = update_of(0, 0);
@@ -183,7 +183,7 @@ TEST_F(Rounds, EntriesThatWereSentAndAreNotInTheUpdateComeBack) {
   EXPECT_TRUE(std::ranges::equal(stream->values, std::vector<float>{1, 4}));
 }
 
-TEST_F(Rounds, WhoIsNotAmongTheContributorsTakesAllBack) {
+TEST_F(Rounds, AContributionThatTheUpdateDoesNotListIsReturned) {
   for (const protocol::ContributorId other : {protocol::ContributorId{1, 1}, protocol::ContributorId{0, 2}}) {
     make_running();
     push({5, 6}, {1, 2});
@@ -395,7 +395,7 @@ TEST_F(Rounds, UnusableUpdates_CountedAndEndTheSessionWhenTheyContinue) {
   EXPECT_EQ(core().outstanding(0).size(), 2u) << "contributions in flight can still be saved";
 }
 
-TEST_F(Rounds, DenominatorsAreWhatTheJobCombinesBy) {
+TEST_F(Rounds, TheDenominatorFollowsTheJobsCombineOption) {
   config_.spec.combine = protocol::Combine::kMean;
   make_running();
   push({5}, {1});

@@ -40,7 +40,7 @@ SavedState some_state() {
   return state;
 }
 
-TEST(SavedState, WhatIsWrittenIsReadBack) {
+TEST(SavedState, AStateIsUnchangedByEncodingAndDecoding) {
   const SavedState state = some_state();
   const auto read = decode_saved_state(encode_saved_state(state));
   ASSERT_TRUE(read.has_value()) << read.error().message;

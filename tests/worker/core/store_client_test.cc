@@ -102,7 +102,7 @@ TEST_F(Client, AnswersThatDoNotFitAreNotTaken) {
   EXPECT_EQ(hear(store_client_answer(id, {1, 2}, 4)).size(), 1u);
 }
 
-TEST_F(Client, WhatIsNotAnsweredIsAskedForAgain) {
+TEST_F(Client, AnUnansweredPullIsRetransmitted) {
   client.ask({.part = 0, .shard = 0, .at_least = 0, .offset = 0, .count = 2, .indices = {}, .place = {}});
   EXPECT_EQ(turn(reach_of(1)).sends.size(), 1u);
   EXPECT_EQ(client.next_deadline(), now + kResend);
@@ -117,7 +117,7 @@ TEST_F(Client, WhatIsNotAnsweredIsAskedForAgain) {
   EXPECT_TRUE(turn(reach_of(1, 2)).sends.empty());
 }
 
-TEST_F(Client, ABusyShardIsAskedAgainSoonAndARefusalIsSaid) {
+TEST_F(Client, ABusyShardIsAskedAgainSoonAndARefusalIsReported) {
   const uint64_t id =
       client.ask({.part = 0, .shard = 0, .at_least = 0, .offset = 0, .count = 1, .indices = {}, .place = {}});
   turn(reach_of(1));

@@ -61,7 +61,7 @@ class AttachedWeightsTest : public ::testing::Test {
 
 using Halves = std::pair<float, float>;
 
-TEST_F(AttachedWeightsTest, ACopyHasWhatIsYetToArriveAndTheArrayDoesNot) {
+TEST_F(AttachedWeightsTest, ACopyIncludesPendingArrivalsAndTheArrayDoesNot) {
   attach(ApplyWhen::kOnAwait, 2);
   weights().arrive(arrival(0, 0, 0, 1), 1);
   std::vector<Arrival> coming;
@@ -77,7 +77,7 @@ TEST_F(AttachedWeightsTest, ACopyHasWhatIsYetToArriveAndTheArrayDoesNot) {
   EXPECT_EQ(halves(), (std::pair<float, float>(2, 0)));
 }
 
-TEST_F(AttachedWeightsTest, WhatIsAddedIsScaledByTheDenominator) {
+TEST_F(AttachedWeightsTest, AnArrivalIsScaledAndDividedByItsDenominator) {
   array_.assign(kAttachedWeightsDimension, 1.0f);
   attach(ApplyWhen::kOnArrival, -0.5f);
   const std::vector<uint32_t> indices = {0, 2};
@@ -167,7 +167,7 @@ TEST_F(AttachedWeightsTest, StandingIsTheCoresLessWhatWaits) {
   EXPECT_EQ(weights().steps(), 42u);
 }
 
-TEST_F(AttachedWeightsTest, ACopyIsToTheBitWhatTheArrayWillBe) {
+TEST_F(AttachedWeightsTest, ACopyEqualsTheCaughtUpArrayBitForBit) {
   RandomSequence random(RandomKey::from(7));
   for (auto& value : array_) value = static_cast<float>(random.next_unit());
   attach(ApplyWhen::kOnAwait, -0.3f, [](uint64_t step, uint64_t, std::span<float> run) {
@@ -204,7 +204,7 @@ TEST_F(AttachedWeightsTest, TheScheduleIsAskedOnceForEveryStepAndRunOfTheArray) 
   EXPECT_EQ(halves(), Halves(2.5f, 2));
 }
 
-TEST_F(AttachedWeightsTest, AScaleThatIsNotFiniteLeavesTheArrayAsItIsForGood) {
+TEST_F(AttachedWeightsTest, AfterANonFiniteScaleTheArrayNeverChanges) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   for (const float bad : {std::numeric_limits<float>::quiet_NaN(), kInfinity, -kInfinity}) {
     for (const ApplyWhen when : {ApplyWhen::kOnArrival, ApplyWhen::kOnAwait}) {
@@ -246,7 +246,7 @@ TEST_F(AttachedWeightsTest, AScaleThatIsFiniteMustBeSoOverItsDenominator) {
   EXPECT_EQ(halves(), Halves(0, 0));
 }
 
-TEST_F(AttachedWeightsTest, WhatCameBeforeAnArrayIsItsOnlyWhereItsPushWasNotMade) {
+TEST_F(AttachedWeightsTest, AnArrayGetsEarlierUpdatesOnlyOfPushesAfterItsAttachment) {
   weights().set_positions({{0, 0}, {kHalf, 0}});
   weights().arrive(arrival(0, 0, 0, 1), 1);
   weights().arrive(arrival(0, 1, 1, 2), 1);  // a step without this worker

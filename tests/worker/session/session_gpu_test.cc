@@ -163,7 +163,7 @@ TEST_F(SessionOnCard, StreamsThatAreNoneAreRefusedAndTheResidualStays) {
 }
 
 /// Only the selected entries leave the card, and its memory is the residual and some scratch.
-TEST_F(SessionOnCard, FiguresSayWhatCrossedTheBusAndWhatTheSessionHolds) {
+TEST_F(SessionOnCard, StatsReportBusTransfersAndDeviceMemory) {
   constexpr uint64_t kDimension = uint64_t{1} << 24;
   const std::vector<TensorOptions> tensors = {{.name = "a", .dimension = kDimension},
                                               {.name = "b", .dimension = kDimension}};

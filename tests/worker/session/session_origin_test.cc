@@ -127,7 +127,7 @@ TEST_F(SessionOriginConnected, ArgumentsThatCannotBeAreThisWorkers) {
   EXPECT_EQ(origin_of([&] { session_->take_residual(1); }), JobErrorOrigin::kWorker) << "while a step is in flight";
 }
 
-TEST_F(SessionOriginConnected, WhatAShardSaysAndATimeThatHasPassedAreTheJobs) {
+TEST_F(SessionOriginConnected, ShardRefusalsAndTimeoutsHaveOriginJob) {
   constexpr std::chrono::milliseconds kShort{20};
   EXPECT_EQ(origin_of([&] { session_->pull(1, array_); }), JobErrorOrigin::kJob) << "refused by the shard";
   session_->push(1, array_);

@@ -410,7 +410,7 @@ class SessionLoads : public ::testing::Test {
   std::unique_ptr<FakeCluster> cluster_;
 };
 
-TEST_F(SessionLoads, TheWeightsOfAllThatHadArrivedAndWhatWasKeptBack) {
+TEST_F(SessionLoads, ASavedFileRestoresArrivedUpdatesAndTheResidual) {
   Model model;
   model.large.assign(kLarge, 0.0f);
   auto session = Session::connect(job_, job_, model.tensors());

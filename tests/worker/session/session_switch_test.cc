@@ -219,7 +219,7 @@ TEST_F(SessionSwitch, SumsComeByTheSwitch) {
   books.expect_balanced();
 }
 
-TEST_F(SessionSwitch, AJobGoesOnByAShardAndBackToTheSwitch) {
+TEST_F(SessionSwitch, AJobContinuesOnAShardAndReturnsToTheSwitch) {
   SessionOptions options = job(2);
   auto at = std::make_unique<UdpAggregator>(spec_of(options), "127.0.0.1:0", 1);
   const std::string address = at->address();
@@ -287,7 +287,7 @@ TEST_F(SessionSwitch, AJobGoesOnByAShardAndBackToTheSwitch) {
   books.expect_balanced();
 }
 
-TEST_F(SessionSwitch, WhatIsMissingIsSaid) {
+TEST_F(SessionSwitch, ARefusalNamesTheFaultyOption) {
   SessionOptions without_key = job(1);
   without_key.switch_key_file.clear();
   EXPECT_NE(refused(without_key).find("switch_key_file"), std::string::npos);

@@ -380,7 +380,7 @@ TEST(Session, ARefusalThatAllowsTryingAgainIsTriedAgain) {
   cluster.run_there([&] { EXPECT_GE(hellos, 3); });
 }
 
-TEST(Session, AJobThatDoesNotStartSaysWhoIsMissing) {
+TEST(Session, AStartTimeoutNamesTheMissingWorkers) {
   SessionOptions job = session_job_of(4);
   job.worker = 2;
   job.start_timeout = std::chrono::milliseconds(200);
@@ -391,7 +391,7 @@ TEST(Session, AJobThatDoesNotStartSaysWhoIsMissing) {
   EXPECT_NE(sentence.find("0, 1, 3"), std::string::npos) << sentence;
 }
 
-TEST(Session, ShardsInTheWrongOrderAreToldApart) {
+TEST(Session, ConnectRefusesShardsInTheWrongOrder) {
   SessionOptions job = session_job_of(1);
   FakeCluster cluster(session_spec_of(job, kSessionTwoTensors), 2);
   job.shards = {cluster.addresses()[1], cluster.addresses()[0]};
@@ -400,7 +400,7 @@ TEST(Session, ShardsInTheWrongOrderAreToldApart) {
   EXPECT_NE(sentence.find("stands at place"), std::string::npos) << sentence;
 }
 
-TEST(Session, WhatIsWrongWithAGradientIsSaidAndNothingOfItIsTaken) {
+TEST(Session, AnInvalidGradientIsRefusedAndAddsNothing) {
   SessionOptions job = session_job_of(1);
   FakeCluster cluster(session_spec_of(job, kSessionTwoTensors), 1);
   job.shards = cluster.addresses();
@@ -428,7 +428,7 @@ TEST(Session, WhatIsWrongWithAGradientIsSaidAndNothingOfItIsTaken) {
   session_sentence_of(JobErrorCode::kInvalidArgument, [&] { session->push(1, std::vector<float>(100)); });
 }
 
-TEST(Session, NonFiniteEntriesAreDroppedAndCountedWhereTheJobSaysSo) {
+TEST(Session, NonFiniteEntriesAreDroppedAndCountedWhereConfigured) {
   SessionOptions job = session_job_of(1);
   job.contributions.non_finite = NonFinite::kDropAndCount;
   FakeCluster cluster(session_spec_of(job, kSessionTwoTensors), 1);
@@ -440,7 +440,7 @@ TEST(Session, NonFiniteEntriesAreDroppedAndCountedWhereTheJobSaysSo) {
   EXPECT_EQ(session->stats().tensors[1].non_finite_dropped, 1u);
 }
 
-TEST(Session, UpdatesThatNobodyAwaitsAreKeptUpToTheLimit) {
+TEST(Session, ASessionKeepsUnawaitedUpdatesUpToTheLimit) {
   SessionOptions job = session_job_of(1);
   job.updates_kept_max = 3;
   FakeCluster cluster(session_spec_of(job, kSessionTwoTensors), 1);

@@ -77,7 +77,7 @@ TEST_F(SessionWaits, APushThatRunsOutOfTimeTakesNothingAndMayBeRepeated) {
   session_->finish(kSessionSoon);
 }
 
-TEST_F(SessionWaits, AnUpdateThatDoesNotComeInTimeIsStillHandedOutOnce) {
+TEST_F(SessionWaits, AnAwaitAfterATimeoutDeliversTheUpdateOnce) {
   start();
   session_->push(1, gradient_);
   for (const milliseconds limit : {kNoTime[0], kNoTime[1], kNoTime[2], kShort})

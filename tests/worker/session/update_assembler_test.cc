@@ -116,7 +116,7 @@ TEST_F(UpdateShelfTest, FusedTensorsGetTheirShareWithIndicesOfTheirOwn) {
   }
 }
 
-TEST_F(UpdateShelfTest, WhatWasAppliedOnArrivalIsNotKept) {
+TEST_F(UpdateShelfTest, UpdatesAppliedOnArrivalAreNotKept) {
   plan({100'000}, 1);
   shelf_->attach(0, ApplyWhen::kOnArrival);
   for (uint64_t step = 0; step < 50; ++step) {

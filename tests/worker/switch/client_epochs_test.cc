@@ -146,7 +146,7 @@ TEST_F(ClientEpochs, AnEpochWithoutThisWorkerSilencesIt) {
   EXPECT_EQ(rig_.client.phase(), SwitchPhase::kOutside);
 }
 
-TEST_F(ClientEpochs, ALostHelloIsSaidAgain) {
+TEST_F(ClientEpochs, AWorkerRetransmitsALostHello) {
   start();
   raise();
   rig_.sink.take();
@@ -155,7 +155,7 @@ TEST_F(ClientEpochs, ALostHelloIsSaidAgain) {
   EXPECT_EQ(rig_.sink.take(DatagramType::kHello).size(), 1u);
 }
 
-TEST_F(ClientEpochs, AnotherPathAsksForItsLife) {
+TEST_F(ClientEpochs, AWorkerRequestsAChallengeFromANewDecider) {
   start();
   rig_.epoch.decider = endpoint(3000);
   raise();
@@ -165,7 +165,7 @@ TEST_F(ClientEpochs, AnotherPathAsksForItsLife) {
   EXPECT_EQ(sent[0].to.port, 3000);
 }
 
-TEST_F(ClientEpochs, ANewLifeIsLearntByTheWorkersOwnNonceAndTheOldOneIsLeft) {
+TEST_F(ClientEpochs, AChallengeWithTheWorkersNonceReplacesTheIncarnation) {
   start();
   rig_.begin(0, {{3, 1.0F}});
   rig_.sink.take();
@@ -238,7 +238,7 @@ TEST_F(ClientEpochs, SilenceIsProbedThenSuspectedAndAWordEndsIt) {
   EXPECT_FALSE(rig_.client.path_suspect());
 }
 
-TEST_F(ClientEpochs, AnIdleWorkerAsksWhetherItsAggregatorLivesAndFollowsANewLife) {
+TEST_F(ClientEpochs, AnIdleWorkerProbesItsAggregatorAndFollowsARestart) {
   start();
   rig_.now = rig_.client.next_deadline();
   rig_.tick();
@@ -249,6 +249,32 @@ TEST_F(ClientEpochs, AnIdleWorkerAsksWhetherItsAggregatorLivesAndFollowsANewLife
   ScriptedSwitch restarted(ClientRig::options(), 0xB0B);
   rig_.hand(restarted.challenge(requests[0]));
   EXPECT_EQ(rig_.sink.take(DatagramType::kHello).size(), 1u);
+}
+
+/// It holds the lease of a job whose steps take long (S6.10).
+TEST_F(ClientEpochs, AnIdleWorkerRepeatsItsHelloUnderItsSession) {
+  start();
+  size_t hellos = 0;
+  for (const TimeNs until = rig_.now + 2 * kNsPerS; rig_.client.next_deadline() <= until;) {
+    rig_.now = rig_.client.next_deadline();
+    rig_.tick();
+    for (const SentPacket& hello : rig_.sink.take(DatagramType::kHello)) {
+      EXPECT_TRUE(rig_.aggregator.verifies(hello));
+      ++hellos;
+    }
+  }
+  EXPECT_GE(hellos, 3u);
+  EXPECT_EQ(rig_.client.phase(), SwitchPhase::kRunning);
+}
+
+/// A path or a switch that drops packets of this length answers nothing, so it is left.
+TEST_F(ClientEpochs, ARequestIsAsLongAsTheJobsLongestPacket) {
+  rig_.client.set_epoch(rig_.epoch, rig_.now, rig_.sink);
+  const auto requests = rig_.sink.take(DatagramType::kChallengeRequest);
+  ASSERT_EQ(requests.size(), 1u);
+  EXPECT_EQ(requests[0].bytes.size(), rig_.client_options.packet_bytes_max);
+  rig_.hand(rig_.aggregator.challenge(requests[0]));
+  EXPECT_EQ(rig_.client.phase(), SwitchPhase::kHello);
 }
 
 TEST_F(ClientEpochs, NoSlotsIsBelievedOnlyAsTheAnswerToThisWorkersRequest) {
@@ -263,7 +289,7 @@ TEST_F(ClientEpochs, NoSlotsIsBelievedOnlyAsTheAnswerToThisWorkersRequest) {
   EXPECT_FALSE(rig_.client.path_suspect());
 }
 
-TEST_F(ClientEpochs, ANoticeOfANewerEpochIsToldToTheTableAndChangesNothingElse) {
+TEST_F(ClientEpochs, ANoticeOfANewerEpochOnlyRaisesEpochSeen) {
   start();
   rig_.hand(rig_.aggregator.notice(protocol::NoticeCode::kOldEpoch, 9, {}));
   EXPECT_EQ(rig_.client.epoch_seen(), 9u);
@@ -304,7 +330,7 @@ TEST_F(ClientEpochs, ALaggardTakesTheKeptResultThatAnOlderEpochDecided) {
   EXPECT_TRUE(rig_.told.windows[0].returned.empty());
 }
 
-TEST_F(ClientEpochs, AJoinerGoesOnWhereTheHandoverWasTaken) {
+TEST_F(ClientEpochs, AJoinerContinuesFromItsHandover) {
   start();
   rig_.begin(0, {{3, 1.0F}});
   rig_.hand(rig_.aggregator.result(1, {.slot = 0, .turn = 1, .indices = {3}, .sums = {1 << 20}}));

@@ -101,7 +101,7 @@ TEST_F(ClientLanes, WindowsAreDealtOverTheJobNumbersAndNumberedInEachFrom0) {
   EXPECT_EQ(next[0].header().entries, 2);
 }
 
-TEST_F(ClientLanes, AStepIsOverWhenItIsInAllLanesAndIsToldOfInTheClientsIndices) {
+TEST_F(ClientLanes, AStepCompletesAfterAllLanesAndReportsClientIndices) {
   ASSERT_NO_FATAL_FAILURE(rig_.run_from_start());
   rig_.begin(0, {3 * 64 + 7}, {2.5F});
   rig_.opening(0, 0, 0);
@@ -177,7 +177,7 @@ TEST_F(ClientLanes, PacketsOfOtherNumbersAreOfNoLane) {
   EXPECT_EQ(rig_.client.counters().results, 0u);
 }
 
-TEST_F(ClientLanes, APauseHoldsAllLanesBackAndAJoinerGoesOnWhereTheyStand) {
+TEST_F(ClientLanes, APauseStopsAllLanesAndAJoinerTakesTheirPositions) {
   ASSERT_NO_FATAL_FAILURE(rig_.run_from_start());
   rig_.begin(0, {}, {});
   rig_.client.pause();
@@ -213,7 +213,7 @@ TEST_F(ClientLanes, FinishesWhenAllHaveEndedInAllLanes) {
   EXPECT_TRUE(rig_.client.finished());
 }
 
-TEST_F(ClientLanes, WhoWasRemovedSettlesEachLaneByWhatThatOneKnows) {
+TEST_F(ClientLanes, AnEvictedWorkerResolvesEachLaneByThatLanesRemoval) {
   ASSERT_NO_FATAL_FAILURE(rig_.run_from_start());
   rig_.begin(0, {0, 64}, {1.0F, 3.0F});  // one entry in each lane's first slot
   rig_.client.leave();

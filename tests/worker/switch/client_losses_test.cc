@@ -42,7 +42,7 @@ void expect_same_but_for_sequence(const SentPacket& before, const SentPacket& ag
   EXPECT_TRUE(std::ranges::equal(before.datagram().payload, again.datagram().payload));
 }
 
-TEST_F(ClientLosses, WhatTheAggregatorNamesIsSentAgainAtOnceAndNothingElse) {
+TEST_F(ClientLosses, ALossNoticeRetransmitsOnlyListedPacketsAtOnce) {
   rig_.begin(0, {{2 * 64 + 1, 3.0F}, {5 * 64, 1.0F}});
   const auto sent = contributions();
   ASSERT_EQ(sent.size(), kSlots);
@@ -60,7 +60,7 @@ TEST_F(ClientLosses, WhatTheAggregatorNamesIsSentAgainAtOnceAndNothingElse) {
 }
 
 /// Its new sequence number may be lost as well.
-TEST_F(ClientLosses, WhatWasSentAgainCanBeNamedAgain) {
+TEST_F(ClientLosses, ARetransmittedPacketCanBeListedAgain) {
   rig_.begin(0, {});
   uint64_t sequence = contributions()[3].header().sequence;
   for (int time = 0; time < 5; ++time) {
@@ -90,7 +90,7 @@ TEST_F(ClientLosses, OfATurnOfSeveralPacketsOnlyTheNamedOneIsSentAgain) {
   expect_same_but_for_sequence(sent[1], again[0]);
 }
 
-TEST_F(ClientLosses, WhatIsOverUnknownOrOfAnotherEpochIsNotSentAgain) {
+TEST_F(ClientLosses, CompletedUnknownOrOtherEpochPacketsAreNotRetransmitted) {
   rig_.begin(0, {});
   const auto sent = contributions();
   const uint64_t first = sent[0].header().sequence;
@@ -124,7 +124,7 @@ TEST_F(ClientLosses, NothingIsSentAgainWhileAHelloIsOut) {
 /// is sent again where no packet arrives for 5 ms. Where packets have been lost, 2 ms suffice.
 class ClientStillness : public ClientLosses, public ::testing::WithParamInterface<bool> {};
 
-TEST_P(ClientStillness, WhereNothingComesBackWhatIsOutForLongIsSentAgain) {
+TEST_P(ClientStillness, AfterSilenceAnOverdueTurnIsRetransmitted) {
   const bool lossy = GetParam();
   rig_.begin(0, {});
   const auto sent = contributions();

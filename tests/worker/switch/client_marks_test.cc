@@ -47,7 +47,7 @@ TEST_F(ClientMarks, WithoutAMarkNothingHappens) {
   EXPECT_EQ(marks(), 0u);
 }
 
-TEST_F(ClientMarks, AForgedPacketSlowsNobodyDown) {
+TEST_F(ClientMarks, AForgedPacketDoesNotSlowTheWorker) {
   ByteBuffer forged = result(0);
   forged.back() ^= 1;
   rig_.hand(forged, Ecn::kCe);
@@ -74,7 +74,7 @@ TEST_F(ClientMarks, NorDoesANoticeWithoutASession) {
   EXPECT_EQ(marks(), 0u);
 }
 
-TEST_F(ClientMarks, NorDoesALifeThatIsOver) {
+TEST_F(ClientMarks, APacketOfAFormerIncarnationDoesNotSlowTheWorker) {
   ScriptedSwitch former(rig_.client_options, 0xDEAD);
   rig_.hand(former.result(1, {.slot = 0, .turn = 1}), Ecn::kCe);
   EXPECT_EQ(rig_.client.counters().wrong_life, 1u);

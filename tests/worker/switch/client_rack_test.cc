@@ -93,7 +93,7 @@ TEST_F(ClientRack, ItsHelloToTheRackHasNoPositions) {
   }
 }
 
-TEST_F(ClientRack, WhatIsNotWelcomeGoesToTheDecider) {
+TEST_F(ClientRack, AWorkerWithoutARackWelcomeSendsToTheDecider) {
   ++rig_.epoch.epoch;
   rig_.client.set_epoch(rig_.epoch, rig_.now, rig_.sink);
   rig_.sink.take();
@@ -136,7 +136,7 @@ TEST_F(ClientRack, ARackThatDoesNotAnswerIsLeftAndAskedAgain) {
   EXPECT_EQ(rig_.client.counters().rack_welcomes, 2u);
 }
 
-TEST_F(ClientRack, WhoLeavesTheJobAsksItsRackNothingMore) {
+TEST_F(ClientRack, ALeavingWorkerStopsAskingItsRack) {
   rig_.begin(0, {});
   for (int i = 0; i < 12 && rig_.client.counters().rack_lost == 0; ++i) after_timeout();
   ASSERT_EQ(rig_.client.counters().rack_lost, 1u) << "the rack is being asked";
@@ -144,7 +144,7 @@ TEST_F(ClientRack, WhoLeavesTheJobAsksItsRackNothingMore) {
   EXPECT_EQ(rig_.client.next_deadline(), std::numeric_limits<TimeNs>::max()) << "its owner would turn round and round";
 }
 
-TEST_F(ClientRack, WhoLeavesTheJobIsAtNoRack) {
+TEST_F(ClientRack, ALeavingWorkerHasNoRack) {
   ASSERT_TRUE(rig_.client.at_rack());
   rig_.client.leave();
   EXPECT_FALSE(rig_.client.at_rack());
@@ -191,7 +191,7 @@ TEST_F(ClientRack, ARackThatDoesNotTakeContributionsIsPassedBy) {
   EXPECT_EQ(rig_.client.counters().rack_lost, 1u);
 }
 
-TEST_F(ClientRack, WhatTheRackLacksGoesToTheRackAgain) {
+TEST_F(ClientRack, APacketThatTheRackLostIsRetransmittedToTheRack) {
   rig_.begin(0, {{3, 1.0F}});
   const auto sent = contributions();
   const uint64_t sequence = sent.front().header().sequence;
@@ -224,7 +224,7 @@ TEST_F(ClientRack, ARackSaysNoResults) {
   EXPECT_EQ(rig_.client.counters().unexpected_type, 1u);
 }
 
-TEST_F(ClientRack, WhatTheRackCutComesBackThoughItIsInTheUpdate) {
+TEST_F(ClientRack, AnUpdatedEntryThatTheRackOmittedIsReturned) {
   rig_.begin(0, {{3, 1.0F}, {5, 2.0F}, {7, 4.0F}});
   rig_.hand(
       rig_.aggregator.result(1, {.slot = 0, .turn = 1, .selected = 2, .kept = 2, .indices = {3, 5}, .sums = {1, 2}}));

@@ -58,7 +58,7 @@ TEST_F(ClientTurns, AppliedAndReturnedAreTheValueAndTheStepEnds) {
   EXPECT_EQ(rig_.told.steps, std::vector<uint32_t>{0});
 }
 
-TEST_F(ClientTurns, AllComesBackWhereTheResultDoesNotCountThisWorker) {
+TEST_F(ClientTurns, AResultWithoutThisWorkerReturnsItsWholeContribution) {
   rig_.begin(0, {{3, 2.25F}});
   rig_.hand(rig_.aggregator.result(1, {.slot = 0, .contributors = 1, .indices = {3}, .sums = {12}}));
   EXPECT_EQ(last().returned, (std::map<uint32_t, float>{{3, 2.25F}}));
@@ -191,7 +191,7 @@ TEST_F(ClientTurns, ATimeoutHalvesTheActiveSlotsAndHeldAnswersStillGoOut) {
   EXPECT_TRUE(other);
 }
 
-TEST_F(ClientTurns, AStepThatNobodyElseHasBegunIsNoCongestionAndOneSlotAsks) {
+TEST_F(ClientTurns, OneSlotProbesAStepThatNoOtherWorkerHasBegun) {
   rig_.begin(0, {});
   EXPECT_EQ(contributions().size(), 2u);
   for (int i = 0; i < 3; ++i) {
@@ -241,7 +241,7 @@ TEST(ClientResends, ATurnThatThreeLaterOnesOvertakeIsSentAgainWithoutItsTimeOut)
 }
 
 /// A retransmission may be lost again: that shows in the same way, by turns that were sent after it.
-TEST(ClientResends, WhatIsOvertakenAgainIsSentAgainThreeTimesAtMost) {
+TEST(ClientResends, AnOvertakenTurnIsRetransmittedAtMostThreeTimes) {
   SwitchClientOptions options = ClientRig::options();
   constexpr uint32_t kTurns = 40;
   options.slots = 8;

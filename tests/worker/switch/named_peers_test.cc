@@ -70,7 +70,7 @@ TEST_F(NamedPeersTest, OneAddressIsTheNamesEndpoint) {
   EXPECT_EQ(comes(DatagramType::kChallenge, at(1)), at(1));
 }
 
-TEST_F(NamedPeersTest, WhoIsNoneOfThemIsLeftAlone) {
+TEST_F(NamedPeersTest, AnUnnamedEndpointKeepsItsAddress) {
   peers.set("switch:7800", {at(1), at(2)});
   ask(at(9));
   send(DatagramType::kHello, at(9));

@@ -82,7 +82,7 @@ TEST_F(Probe, ASilentSwitchIsNoAnswer) {
   EXPECT_FALSE(probe_.answers(now_));
 }
 
-TEST_F(Probe, AGapBeginsTheTimeAnew) {
+TEST_F(Probe, AGapResetsTheHoldTime) {
   probe_.start(SwitchProbe::Cause::kFellBack, now_);
   pass(kHold - kEvery, Switch::kAnswers);
   pass(4 * kEvery, Switch::kSilent);
@@ -94,7 +94,7 @@ TEST_F(Probe, AGapBeginsTheTimeAnew) {
   EXPECT_FALSE(probe_.answers(now_));
 }
 
-TEST_F(Probe, ARestartBeginsTheTimeAnew) {
+TEST_F(Probe, AnAggregatorRestartResetsTheHoldTime) {
   probe_.start(SwitchProbe::Cause::kFellBack, now_);
   pass(kHold - kEvery, Switch::kAnswers);
   restart(2);

@@ -14,7 +14,7 @@ TEST(RoundTrip, BeginsWithTheInitialTimeoutAndDoublesToTheCap) {
   EXPECT_EQ(trip.timeout(1000), 70);
 }
 
-TEST(RoundTrip, FollowsWhatIsMeasured) {
+TEST(RoundTrip, TheTimeoutFollowsMeasuredRoundTrips) {
   RoundTrip trip({.initial_ns = 10 * kNsPerMs, .min_ns = kNsPerUs, .max_ns = kNsPerS});
   trip.sample(kNsPerMs);
   EXPECT_EQ(trip.timeout(0), 3 * kNsPerMs);

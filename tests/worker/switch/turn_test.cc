@@ -104,7 +104,7 @@ TEST(Contribution, ZerosAloneAreNothing) {
   EXPECT_EQ(none.sent, (std::vector<int32_t>{0, 0}));
 }
 
-TEST(Contribution, FragmentsDecodeToWhatItSaysWithEveryCodec) {
+TEST(Contribution, FragmentsDecodeToTheContributionWithEveryCodec) {
   for (const WindowIndexCodec index :
        {WindowIndexCodec::kRaw, WindowIndexCodec::kGap, WindowIndexCodec::kBitmap, WindowIndexCodec::kBloom}) {
     for (const WindowValueCodec value :
@@ -329,16 +329,16 @@ TEST_F(SettledTest, AllIsBackWhereTheWorkerIsNoContributor) {
   EXPECT_EQ(back({}), (std::map<uint32_t, float>{{1, 2.0F}, {5, 3.25F}, {9, 0.25F}, {11, 40000.0F}}));
 }
 
-TEST_F(SettledTest, RoundingAndSaturationComeBackOfWhatIsApplied) {
+TEST_F(SettledTest, AppliedEntriesReturnRoundingAndSaturationErrors) {
   EXPECT_EQ(back({0, 1, 5, 9, 11, 60}), (std::map<uint32_t, float>{{5, 0.25F}, {9, 0.25F}, {11, 40000.0F - 32767.0F}}));
 }
 
-TEST_F(SettledTest, WhatTheUpdateLacksComesBackWhole) {
+TEST_F(SettledTest, EntriesThatTheUpdateOmittedReturnWhole) {
   EXPECT_EQ(back({5}), (std::map<uint32_t, float>{{1, 2.0F}, {5, 0.25F}, {9, 0.25F}, {11, 40000.0F}}));
 }
 
 /// Against a loop that takes one at a time, where any are skipped and any are left over.
-TEST(Completed, IsWhatOneAtATimeMakesOfIt) {
+TEST(Completed, ACompletedWindowMatchesTheEntryByEntryLoop) {
   RandomSequence random(RandomKey::from(21));
   uint64_t skipped_met = 0;
   uint64_t left_over_met = 0;

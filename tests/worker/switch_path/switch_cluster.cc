@@ -113,6 +113,7 @@ void SwitchCluster::start_aggregator(uint16_t port) {
   job.window_indices = options_.window_indices;
   const protocol::JobLayout layout = protocol::plan_layout(options_.spec, 2);
   job.slots = protocol::plan_switch_layout(options_.spec, layout).slots;
+  if (port == kSwitchPort && options_.slots_at_switch != 0) job.slots = options_.slots_at_switch;
   job.reselect_k = options_.reselect_k;
   const uint16_t decides = options_.address == "shard:7600" ? kShardPort : kSwitchPort;
   if (port == decides) job.racks = options_.racks;

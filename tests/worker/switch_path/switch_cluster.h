@@ -34,6 +34,7 @@ class SwitchCluster {
     double loss = 0;
     double copies = 0;
     uint32_t slots = 4;
+    uint32_t slots_at_switch = 0;  ///< 0: as many as the job uses
     uint32_t lanes = 1;
     uint32_t window_indices = 64;
     uint64_t reselect_k = 0;

@@ -101,7 +101,7 @@ TEST(SwitchPath, WorkersGetEqualSumsAndTheLawHoldsExactly) {
   }
 }
 
-TEST(SwitchPath, AnUpdateIsTheSumOfWhatWasPushed) {
+TEST(SwitchPath, AnUpdateIsTheSumOfThePushes) {
   SwitchCluster cluster(switch_path_options_for(2, {300}));
   cluster.join_all();
   cluster.push(0, 0, {{3, 1.5f}, {64, -2.0f}, {299, 0.25f}});
@@ -126,7 +126,7 @@ TEST(SwitchPath, AnUpdateIsTheSumOfWhatWasPushed) {
   }
 }
 
-TEST(SwitchPath, WhatTheSwitchDidNotCarryGoesBackToItsWorkers) {
+TEST(SwitchPath, UncarriedEntriesReturnToTheirWorkers) {
   SwitchCluster::Options options = switch_path_options_for(2, {600});
   options.reselect_k = 5;
   SwitchCluster cluster(options);
@@ -315,7 +315,7 @@ TEST(SwitchPath, APathToTheShardAndBackLosesNothingAndCountsNothingTwice) {
   }
 }
 
-TEST(SwitchPath, ASilentSwitchIsToldOfToShard0AndSoIsOneThatAnswersAgain) {
+TEST(SwitchPath, WorkersReportASilentOrRecoveredSwitchToShard0) {
   SwitchCluster cluster(switch_path_options_for(2, {300}));
   cluster.join_all();
   cluster.push(0, 0, {{3, 1.0f}});
@@ -345,7 +345,39 @@ TEST(SwitchPath, ASilentSwitchIsToldOfToShard0AndSoIsOneThatAnswersAgain) {
   }
 }
 
-TEST(SwitchPath, EachWorkerTellsShard0WhatItWaitsForAndHowManyStepsAreOver) {
+TEST(SwitchPath, AJobOfASmallModelRunsOnASwitchOfMoreSlots) {
+  SwitchCluster::Options options = switch_path_options_for(3, {300});
+  options.slots_at_switch = 16;
+  SwitchCluster cluster(options);
+  RandomSequence random(random_key(5));
+  cluster.join_all();
+  for (uint64_t step = 0; step < 5; ++step) {
+    push_step(cluster, random);
+    cluster.run_until([&] { return cluster.all_applied(step + 1); });
+    expect_switch_path_balanced(cluster);
+  }
+  expect_equal_weights(cluster);
+  EXPECT_GT(cluster.counted_at(SwitchCluster::kSwitchPort, switch_agg::AggregatorEvent::kClosed), 0u);
+}
+
+TEST(SwitchPath, WorkersLeaveASwitchThatHasTooFewSlots) {
+  SwitchCluster::Options options = switch_path_options_for(2, {300});
+  options.slots_at_switch = 2;
+  SwitchCluster cluster(options);
+  cluster.join_all();
+  cluster.push(0, 0, {{3, 1.0f}});
+  cluster.push(1, 0, {{3, 1.0f}});
+  cluster.run_until([&] {
+    const auto heartbeats = cluster.sent<protocol::Heartbeat>(0);
+    return std::ranges::any_of(
+        heartbeats, [](const auto& one) { return one.second.switch_state == protocol::Heartbeat::Switch::kSilent; });
+  });
+  cluster.set_path(protocol::Path::kServer);
+  cluster.run_until([&] { return cluster.all_applied(1); });
+  EXPECT_EQ(cluster.weights(0)[0][3], 2.0f);
+}
+
+TEST(SwitchPath, EachWorkerReportsItsBlockerAndStepCountToShard0) {
   SwitchCluster cluster(switch_path_options_for(2, {300}));
   cluster.join_all();
   using Wait = protocol::Heartbeat::SwitchWait;
@@ -406,7 +438,7 @@ TEST(SwitchPath, ASwitchThatAnswersInSomeLanesOnlyIsNotGoneBackTo) {
   expect_switch_path_balanced(cluster);
 }
 
-TEST(SwitchPath, WithoutADeciderNothingIsTakenAndItIsSaid) {
+TEST(SwitchPath, WithoutADeciderWorkersApplyNothingAndLogTheReason) {
   SwitchCluster::Options options = switch_path_options_for(2, {300});
   options.has_fallback = false;
   SwitchCluster cluster(options);
@@ -426,7 +458,7 @@ TEST(SwitchPath, WithoutADeciderNothingIsTakenAndItIsSaid) {
   expect_switch_path_balanced(cluster);
 }
 
-TEST(SwitchPath, WhoIsRemovedAndHasNoWeightsToTakeOverEnds) {
+TEST(SwitchPath, AnEvictedWorkerWithoutWeightsEnds) {
   SwitchCluster::Options options = switch_path_options_for(3, {300});
   options.has_weights = false;
   SwitchCluster cluster(options);
@@ -444,7 +476,7 @@ TEST(SwitchPath, EpochsBeyond32BitsEndTheSession) {
   EXPECT_EQ(cluster.core(0).error()->code, ErrorCode::kLimitExceeded);
 }
 
-TEST(SwitchPath, WhatIsNotFiniteIsRefusedAndNothingOfItGoesOut) {
+TEST(SwitchPath, ANonFinitePushIsRefusedAndSendsNothing) {
   SwitchCluster cluster(switch_path_options_for(2, {300}));
   cluster.join_all();
   const float nan = std::numeric_limits<float>::quiet_NaN();
@@ -514,7 +546,7 @@ TEST(SwitchPath, AWorkerLeavesAllTheSameWhenNothingMoves) {
   EXPECT_EQ(cluster.core(0).phase(), worker::Phase::kFinished);
 }
 
-TEST(SwitchPath, ASavedStateHasWhatIsInFlight) {
+TEST(SwitchPath, ASavedStateIncludesInFlightEntries) {
   SwitchCluster cluster(switch_path_options_for(2, {300}));
   cluster.join_all();
   cluster.push(0, 0, {{3, 1.5f}});

@@ -120,7 +120,7 @@ TEST(SwitchRacks, TheLawHoldsUnderLossAndCopies) {
   }
 }
 
-TEST(SwitchRacks, WhatARackCutsGoesBackToItsWorkers) {
+TEST(SwitchRacks, EntriesThatARackOmitsReturnToItsWorkers) {
   SwitchCluster::Options options = two_racks(500);
   options.rack_reselect_k = 10;
   Training training(options);
@@ -131,7 +131,7 @@ TEST(SwitchRacks, WhatARackCutsGoesBackToItsWorkers) {
   EXPECT_GT(training.cluster.core(0).bucket_counters(0).entries_returned, 0u);
 }
 
-TEST(SwitchRacks, ARackThatDiesInTheMiddleOfAStepIsPassedAndComesBack) {
+TEST(SwitchRacks, WorkersBypassARackThatDiesMidStepUntilItRecovers) {
   SwitchCluster::Options options = two_racks(500);
   options.rack_reselect_k = 10;
   Training training(options);
@@ -157,7 +157,7 @@ TEST(SwitchRacks, ARackThatDiesInTheMiddleOfAStepIsPassedAndComesBack) {
   EXPECT_GT(training.cluster.counted_at(kRack, Event::kGroupSent), 0u) << "of the new incarnation";
 }
 
-TEST(SwitchRacks, WhileAShardStandsInForTheSwitchNothingGoesToTheRacks) {
+TEST(SwitchRacks, DuringFallbackWorkersSendNothingToRacks) {
   Training training(two_racks(500));
   training.take(3);
   ASSERT_NO_FATAL_FAILURE(training.until_at_rack(0));
@@ -212,7 +212,7 @@ TEST(SwitchRacks, AWorkerThatDiesIsLeftOutOfItsRacksSums) {
 
 /// A worker that rejoins has a client of its own that continues. Its counts, and the loss of its rack, belong to the
 /// session.
-TEST(SwitchRacks, WhoComesBackCountsOnAndHasNoNewsOfItsRack) {
+TEST(SwitchRacks, ARejoiningWorkerKeepsItsCountsAndRepeatsNoRackReport) {
   Training training(two_racks(500));
   SwitchCluster& cluster = training.cluster;
   training.take(3);

@@ -42,7 +42,7 @@ TEST(SwitchReturns, ANewProcessTakesPartFromTheNextStepOn) {
   EXPECT_EQ(*answered.rbegin() + 1, answered.size());
 }
 
-TEST(SwitchReturns, NobodyBeginsAStepWhileSomebodyTakesOver) {
+TEST(SwitchReturns, NoWorkerBeginsAStepDuringAHandover) {
   SwitchCluster cluster(options_for(3, {500}, 2));
   RandomSequence random(random_key(2));
   cluster.join_all();
@@ -105,9 +105,9 @@ void expect_exact_settlement(uint64_t cut) {
   EXPECT_TRUE(counted || cut != 0);
 }
 
-TEST(SwitchReturns, ARemovedWorkerThatLivesSettlesExactlyWhatItHadOut) { expect_exact_settlement(0); }
+TEST(SwitchReturns, AnEvictedWorkerResolvesExactlyItsInFlightEntries) { expect_exact_settlement(0); }
 
-TEST(SwitchReturns, WhatARackHadCutOfARemovedWorkersTurnComesBackToIt) { expect_exact_settlement(6); }
+TEST(SwitchReturns, AnEvictedWorkerRegainsEntriesThatItsRackOmitted) { expect_exact_settlement(6); }
 
 // Worker 1 alone has the step's last results when worker 2 is removed, and gives them to it: in these worker 2 was
 // counted. Then worker 1 is removed too, before worker 2 takes part, and worker 0 computes those turns again without
@@ -214,7 +214,7 @@ TEST(SwitchReturns, RevokedResults_NotReturnedWhereTheJobUsesItsOwnWeights) {
   EXPECT_GT(met, 0u);
 }
 
-TEST(SwitchReturns, WhoFinishesGivesToWhoComesAndWaitsForIt) {
+TEST(SwitchReturns, AFinishingWorkerServesAJoinerUntilTheJoinerFinishes) {
   SwitchCluster cluster(options_for(3, {300}, 4));
   RandomSequence random(random_key(4));
   cluster.join_all();
@@ -234,7 +234,7 @@ TEST(SwitchReturns, WhoFinishesGivesToWhoComesAndWaitsForIt) {
   cluster.run_until([&] { return cluster.core(2).phase() == worker::Phase::kFinished; });
 }
 
-TEST(SwitchReturns, WhatIsNoHandoverIsDroppedAndAskedForAgain) {
+TEST(SwitchReturns, AMalformedHandoverIsDroppedAndRequestedAgain) {
   SwitchCluster cluster(options_for(2, {300}, 5));
   RandomSequence random(random_key(5));
   cluster.join_all();
@@ -273,7 +273,7 @@ TEST(SwitchReturns, TheShardInTheSwitchsPlaceTakesJoinersToo) {
 
 // No worker is synced: the shards choose among the remaining ones by their reports. Only a worker that reports its
 // position can be chosen.
-TEST(SwitchReturns, WhoIsStrandedSaysHowManyStepsItHas) {
+TEST(SwitchReturns, AStrandedWorkerReportsItsStepCount) {
   SwitchCluster cluster(options_for(2, {500}, 8));
   RandomSequence random(random_key(8));
   cluster.join_all();
@@ -299,7 +299,7 @@ TEST(SwitchReturns, WhoIsStrandedSaysHowManyStepsItHas) {
 }
 
 // A new process has taken over a part when the giver dies, and the other part has not come: no weights to go on with.
-TEST(SwitchReturns, WhoHasPartsOfDifferentStepsIsNotWhatAJobGoesOnFrom) {
+TEST(SwitchReturns, AWorkerWithPartsOfDifferentStepsCannotContinueAJob) {
   uint32_t met = 0;
   for (uint64_t seed = 1; seed <= 40; ++seed) {
     SwitchCluster cluster(options_for(2, {500, 70}, seed));

@@ -163,7 +163,7 @@ class Storm {
 
 // Worker 1 had the result T of worker 2's removal, and was removed before worker 0 had it: T was computed again,
 // without both.
-TEST(SwitchStorm, ARemovalsLastTurnSinksWhereWhoHadItsResultIsRemovedToo) {
+TEST(SwitchStorm, AnEvictionsLastTurnSinksIfItsResultHolderIsEvictedToo) {
   for (const uint64_t seed : {1'673U, 3'139U, 3'917U, 4'044U, 5'218U, 5'978U}) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Storm(seed).run();
@@ -184,7 +184,7 @@ void for_seeds(uint64_t to, const std::function<void(uint64_t)>& run) {
   }
 }
 
-TEST(SwitchStorm, TheLawHoldsWhateverComesAndGoes) {
+TEST(SwitchStorm, TheLawHoldsUnderRandomFailures) {
   for_seeds(150, [](uint64_t seed) { Storm(seed).run(); });
 }
 

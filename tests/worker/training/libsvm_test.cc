@@ -77,7 +77,7 @@ TEST(Libsvm, EachPairOfLabelsIsMappedAsStated) {
   }
 }
 
-TEST(Libsvm, WhatIsWrongIsNamedWithFileAndLine) {
+TEST(Libsvm, ARefusalNamesTheFileAndLine) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"1 1:1\n0 2\n", "a.svm:2: '2' is not INDEX:VALUE"},
       {"1 1:1\n0 x:1\n", "a.svm:2: the index in 'x:1' is not a whole number"},
@@ -146,7 +146,7 @@ TEST(Libsvm, TheNumberOfAQueryIsSkipped) {
   EXPECT_TRUE(data->row(1).indices.empty());
 }
 
-TEST(Libsvm, AFileThatCountsFromZeroIsReadWhereThatIsSaid) {
+TEST(Libsvm, AZeroBasedFileIsReadWithIndexBaseZero) {
   const LibsvmOptions from_zero{.index_base = IndexBase::kZero};
   const auto data = parse("1 0:1 2:2\n0 4:1\n", from_zero);
   ASSERT_TRUE(data) << data.error().message;
@@ -182,7 +182,7 @@ TEST(HeldOut, FeaturesThatTrainingLackedAreLeftOutAndCounted) {
 }
 
 /// The labels of rows as the model's training has them: every pair of labels in the file by every pair of the model.
-TEST(HeldOut, LabelsMeanWhatTheyMeantInTraining) {
+TEST(HeldOut, HeldOutLabelsKeepTheirTrainingMeaning) {
   struct Case {
     LabelPair trained;
     const char* labels;
@@ -288,7 +288,7 @@ void round_trip(const std::string& path) {
   }
 }
 
-TEST(LibsvmFile, WhatIsWrittenIsReadBackExactlyPlainAndCompressed) {
+TEST(LibsvmFile, PlainAndCompressedFilesReadBackExactly) {
   const TemporaryFolder folder;
   round_trip(folder / "a.svm");
   round_trip(folder / "a.svm.gz");

@@ -240,6 +240,8 @@ TEST(AveragePrecision, AveragePrecision_OneIfPerfectShareIfTiedZeroIfNoPositives
   EXPECT_EQ(average_precision(std::vector<double>{3, 2, 1}, std::vector<int8_t>{1, 1, -1}), 1);
   EXPECT_EQ(average_precision(std::vector<double>{1, 1, 1, 1}, std::vector<int8_t>{1, -1, -1, -1}), 0.25);
   EXPECT_EQ(average_precision(std::vector<double>{1, 2}, std::vector<int8_t>{-1, -1}), 0);
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_TRUE(std::isnan(average_precision(std::vector<double>{1, nan, 2}, std::vector<int8_t>{1, -1, 1})));
 }
 
 TEST(Evaluate, CountsRowsOnTheRightSideAndBothLosses) {

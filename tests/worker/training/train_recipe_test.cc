@@ -37,7 +37,7 @@ struct Changed {
   std::function<void(TrainOptions&)> make;
 };
 
-TEST(TrainRecipe, EveryOptionThatChangesWhatAWorkerDoesIsInItAndIsNamed) {
+TEST(TrainRecipe, TheRecipeNamesEveryOptionThatAffectsTraining) {
   const std::vector<Changed> all = {
       {"recipe: model=lr here, model=svm there", [](TrainOptions& o) { o.loss = Loss::kHinge; }},
       {"recipe: gradient=sparse here, gradient=dense there", [](TrainOptions& o) { o.form = GradientForm::kDense; }},
@@ -66,7 +66,7 @@ TEST(TrainRecipe, NumbersThatDifferInTheLastBitDiffer) {
   EXPECT_THAT(difference(options), HasSubstr("lr=1 here, lr=1.0000000000000002 there"));
 }
 
-TEST(TrainRecipe, WhatIsAWorkersOwnIsNotInIt) {
+TEST(TrainRecipe, TheRecipeOmitsPerWorkerOptions) {
   TrainOptions options;
   options.me.worker = 1;
   options.compute_ms = 20;
@@ -76,7 +76,7 @@ TEST(TrainRecipe, WhatIsAWorkersOwnIsNotInIt) {
   EXPECT_EQ(difference(options), "no difference");
 }
 
-TEST(TrainRecipe, OtherRowsAreTold) {
+TEST(TrainRecipe, TheRecipeReportsDifferentRows) {
   EXPECT_THAT(difference({}, dataset(std::string(kText) + "+1 1:1\n")), HasSubstr("recipe: rows=4 here, rows=5 there"));
   EXPECT_THAT(difference({}, dataset("+1 1:1 2:0.5\n-1 3:1\n+1 1:0.8 4:1\n-1 3:0.5 5:2\n")),
               HasSubstr("recipe: data="));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <string>
 
@@ -122,6 +123,9 @@ Evaluation evaluate(const LinearModel& model, const Dataset& data) {
 
 double average_precision(std::span<const double> scores, std::span<const int8_t> labels) {
   MILLRACE_CHECK(scores.size() == labels.size(), scores.size(), labels.size());
+  // NaN has no order: a model with infinite weights makes it of infinity - infinity.
+  if (std::ranges::any_of(scores, [](double score) { return std::isnan(score); }))
+    return std::numeric_limits<double>::quiet_NaN();
   std::vector<uint32_t> order(scores.size());
   std::iota(order.begin(), order.end(), 0U);
   std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return scores[a] > scores[b]; });

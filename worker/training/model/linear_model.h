@@ -88,7 +88,7 @@ Evaluation evaluate(const LinearModel& model, const Dataset& data);
 /// Returns the area under precision over recall as a step function, thresholds at the distinct scores: sum of
 /// (R_n - R_(n-1)) P_n.
 ///
-/// labels  -1 or +1. Without positives: 0.
+/// labels  -1 or +1. Without positives: 0. With a score that is NaN, as of a model that diverged: NaN.
 /// Order   equal scores are one threshold.
 double average_precision(std::span<const double> scores, std::span<const int8_t> labels);
 

@@ -112,7 +112,7 @@ TEST_F(CertificateEndTest, AFileWithoutAUsableCertificateIsAnError) {
   EXPECT_FALSE(read_certificate_end(open));
 }
 
-TEST_F(CertificateEndTest, AClientKnowsTheEndOfWhatItTrusts) {
+TEST_F(CertificateEndTest, AClientReportsTheEarliestEndOfItsTrustedCertificates) {
   const auto client = TlsContext::client(file(kFar + kNear));
   ASSERT_TRUE(client) << client.error().message;
   EXPECT_EQ((*client)->certificate_end(), kNearEnd);

@@ -207,7 +207,7 @@ TEST_F(MomentumCore, TheAuditCountsWhatEntersAfterMomentum) {
   EXPECT_EQ(entered, 5.0 + 1.0 + 0.5);
 }
 
-TEST_F(MomentumCore, WhatIsPushedAndHasNotEnteredIsSavedAsIfItHad) {
+TEST_F(MomentumCore, TheSavedStateIncludesPushesThatHaveNotEntered) {
   make_running();
   push({5}, {4});
   protocol::Update nothing = update_of(0, 0);  // counted, not carried: it is returned

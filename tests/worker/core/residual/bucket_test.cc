@@ -74,7 +74,7 @@ Stream some_gradient() {
   return stream;
 }
 
-TEST(Bucket, WhatACodeChangedIsInTheResidualBeforeAndAfterItIsSettled) {
+TEST(Bucket, ACodecErrorIsInTheResidualBeforeAndAfterResolution) {
   QuantizedJob job(protocol::CodecError::kRetain);
   const Stream pushed = some_gradient();
   auto sent = job.send(pushed);
@@ -104,7 +104,7 @@ TEST(Bucket, WhatACodeChangedIsInTheResidualBeforeAndAfterItIsSettled) {
   EXPECT_GT(rounded, 0) << "no difference went beyond f32: the case that the ledger is for was not met";
 }
 
-TEST(Bucket, WhatACodeChangedIsInTheLedgerAtOnceWhereItIsDropped) {
+TEST(Bucket, ADroppedCodecErrorIsInTheLedgerAtOnce) {
   QuantizedJob job(protocol::CodecError::kDrop);
   const Stream pushed = some_gradient();
   auto sent = job.send(pushed);

@@ -69,7 +69,7 @@ std::vector<Draws> draw(const protocol::JobSpec& spec, std::span<const float> gr
   return found;
 }
 
-TEST(Unbiased, WhatIsSentIsTheGradientInExpectationInEveryQuantizer) {
+TEST(Unbiased, EveryQuantizerSendsTheGradientInExpectation) {
   constexpr uint64_t kDimension = 256;
   constexpr uint64_t kRepeats = 2'000;
   RandomSequence random(random_key(11));
@@ -225,7 +225,7 @@ TEST_F(UnbiasedCore, AContributionThatMissesItsStepIsDiscardedAndCounted) {
   EXPECT_EQ(core().saved_state().tensors[0].residual.count(), 1u) << "entries in flight may still return";
 }
 
-TEST_F(UnbiasedCore, WhatIsPushedForADecidedPartIsDiscardedToo) {
+TEST_F(UnbiasedCore, EntriesPushedForADecidedPartAreDiscarded) {
   config_.spec.mode = protocol::Mode::kPartial;
   config_.spec.quorum = 1;
   make_running();
@@ -257,7 +257,7 @@ TEST_F(DrawingCore, WhatMissedItsStepIsDiscardedAsItWasScaledAndTheBooksBalance)
   for (uint32_t index = 0; index < 64; ++index) ASSERT_EQ(core().ledger(0)[index], 1.0) << "all that entered is lost";
 }
 
-TEST(Unbiased, WhatAReturningWorkerHadInFlightIsDiscardedAndCounted) {
+TEST(Unbiased, ARejoiningWorkersEntriesInFlightAreDiscardedAndCounted) {
   const protocol::JobSpec spec = unbiased(testing::toy_spec(1, {8}), "gap+raw");
   const protocol::JobLayout layout = protocol::plan_layout(spec, 1);
   for (const bool from_a_save : {true, false}) {

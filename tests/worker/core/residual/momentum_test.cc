@@ -305,7 +305,7 @@ TEST(Momentum, AStepThatSendsEverythingIsNotMaskedAndIsMomentumSgds) {
   }
 }
 
-TEST(Momentum, OfWhatShardsCutWhatIsAppliedIsMaskedThoughTheWorkerSendsAll) {
+TEST(Momentum, ReselectedUpdatesAreMaskedExceptInDenseSteps) {
   for (const bool dense_steps : {false, true}) {
     protocol::JobSpec spec = testing::toy_spec(1, {2});
     spec.momentum = {Momentum::kCorrection, kFactor, true};

@@ -192,7 +192,7 @@ TEST(CoordinateDescent, RanksWithoutRowsOrCoordinatesTakePart) {
   EXPECT_LT(trained[0].epochs.back().objective, std::log(2.0));
 }
 
-TEST(CoordinateDescent, WhatItDoesNotTakeIsRefused) {
+TEST(CoordinateDescent, CoordinateDescentRefusesUnsupportedOptions) {
   PeerTrainOptions options = coordinate_descent_options_of(1, 1);
   EXPECT_TRUE(options.optimizer->check(options.options));
   options.options.loss = Loss::kHinge;

@@ -255,7 +255,7 @@ TEST_F(BothPaths, SumsAndResidualsAreTheOraclesToTheBit) {
   }
 }
 
-TEST_F(BothPaths, WhatAQuantizerDropsIsWithinItsStep) {
+TEST_F(BothPaths, AQuantizationErrorIsWithinOneQuantizerStep) {
   for (const uint32_t ranks : {1u, 3u}) {
     for (const ExchangePath path : {ExchangePath::kPeers, ExchangePath::kServers}) {
       SCOPED_TRACE(std::to_string(ranks) + ' ' + std::string(path_name(path)));
@@ -538,7 +538,7 @@ TEST_F(BothPaths, AGradientWithNanEndsAllRanksAndNamesOne) {
   }
 }
 
-TEST_F(BothPaths, ServersThatCannotBeReachedAreToldOnAllRanks) {
+TEST_F(BothPaths, AllRanksReportAnUnreachableServer) {
   OptimizerOptions options;
   options.path = ExchangePath::kServers;
   options.me.shards = {"tcp://127.0.0.1:1"};
@@ -550,7 +550,7 @@ TEST_F(BothPaths, ServersThatCannotBeReachedAreToldOnAllRanks) {
   for (const std::string& error : errors) EXPECT_THAT(error, HasSubstr("127.0.0.1:1"));
 }
 
-TEST(Exchange, WhatAPathCannotDoIsRefusedByName) {
+TEST(Exchange, ARefusalNamesTheUnsupportedOption) {
   const auto refusal = [](const char* optimizer, auto change) {
     OptimizerOptions options = default_options(*find_optimizer(optimizer));
     options.path = ExchangePath::kServers;

@@ -27,7 +27,7 @@ TEST(RateSchedule, EachFormFollowsItsFormula) {
   }
 }
 
-TEST(RateSchedule, WhatIsNoScheduleIsRefused) {
+TEST(RateSchedule, AnInvalidScheduleIsRefused) {
   for (const char* text : {"", "linear", "constant:1", "inverse:0", "inverse:-1", "inverse:x", "inverse:1:2", "step:0",
                            "step:1.5", "step:0.5:0", "step:0.5:1:1", "inverse:inf"}) {
     const auto schedule = rate_schedule_from_text(text, 1);

@@ -93,7 +93,7 @@ TEST(PathChoice, TheFartherTheServersTheLessTheyAreTaken) {
   EXPECT_TRUE(was_peers);
 }
 
-TEST(PathChoice, AMessageToAServerTakesAtLeastWhatOneAmongRanksDoes) {
+TEST(PathChoice, AServerMessageTakesAtLeastAsLongAsAPeerMessage) {
   PathQuestion asked = lan(1 << 20, 1'000, 8);
   const double alike = choose_path(asked).servers.total_s();
   asked.server_latency_s = 0;  // the kernel accepts a connection: no process was woken for it
@@ -123,7 +123,7 @@ TEST(PathChoice, TheTextHasBothTimesAndTheNumbersBehindThem) {
   EXPECT_THAT(text, HasSubstr("0.125 GB/s"));
 }
 
-TEST(EntriesOfAStep, AreThoseOfTheFirstBatchOrWhatIsSelected) {
+TEST(EntriesOfAStep, AStepHasTheEntriesOfTheFirstBatchOrTheSelection) {
   const Dataset data = toy_data(50, 40, 1);
   OptimizerOptions options;
   for (const uint32_t batch : {1U, 2U, 20U, 1'000U}) {

@@ -121,7 +121,7 @@ TEST(ReadShare, HeldOutRowsMayHaveOneClassAndFeaturesThatTrainingLacked) {
   }
 }
 
-TEST(ReadShare, AFileOfAnotherLengthOnAnotherRankIsToldToAll) {
+TEST(ReadShare, AllRanksReportARankWithAnotherFileLength) {
   const std::string text = "1 1:1\n0 2:1\n";
   const auto said = testing::on_ranks<std::string>(3, peer::Progress::kByThread, [&](peer::PeerGroup& group) {
     SharedFile file = file_of(text);

@@ -137,7 +137,7 @@ TEST(PeerSgd, OneRankAndManyOnTheSameBatchesHaveTheSameModel) {
   }
 }
 
-TEST(PeerSgd, AnAsynchronousStepIsOfTheModelSoManyStepsBefore) {
+TEST(PeerSgd, AStepUsesTheModelFromStalenessStepsEarlier) {
   const Dataset data = toy_data(96, kSgdDimension, 20);
   for (const uint32_t ranks : {1u, 3u, 4u}) {
     for (const uint32_t stale : {1u, 2u, 50u}) {
@@ -284,7 +284,7 @@ TEST(PeerSgd, AGradientThatOverflowsEndsAllRanks) {
   }
 }
 
-TEST(PeerSgd, RanksWithOtherOptionsAreToldBoth) {
+TEST(PeerSgd, AllRanksReportBothValuesOfADifferingOption) {
   const Dataset data = toy_data(30, kSgdDimension, 19);
   const auto said = testing::on_ranks<std::string>(3, peer::Progress::kByThread, [&](peer::PeerGroup& group) {
     PeerTrainOptions options = sgd_options_of();

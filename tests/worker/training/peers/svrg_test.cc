@@ -199,7 +199,7 @@ TEST_F(Svrg, RanksWithoutRowsTakePart) {
   EXPECT_LT(trained[0].epochs.back().train.loss, std::log(2.0));
 }
 
-TEST_F(Svrg, WhatItDoesNotTakeIsRefused) {
+TEST_F(Svrg, SvrgRefusesUnsupportedOptions) {
   const auto refusal = [](const char* optimizer, auto change) {
     OptimizerOptions options = default_options(*find_optimizer(optimizer));
     change(options);

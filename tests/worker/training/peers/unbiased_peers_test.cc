@@ -138,7 +138,7 @@ TEST_F(UnbiasedOverRanks, EverySelectionThatDrawsHasItOverBothPaths) {
   }
 }
 
-TEST(UnbiasedContribution, EveryRankAndStepDrawsAnew) {
+TEST(UnbiasedContribution, EveryRankAndStepHasItsOwnDraw) {
   for (const char* select : {"random:5", "gspar:0.3", "uniform:0.3"}) {
     for (const bool unbiased : {true, false}) {
       ErrorFeedbackOptions options;
