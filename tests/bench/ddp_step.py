@@ -14,6 +14,8 @@ the time in communication; ratios are those of one round, and medians are over r
     f32, 16_bits        DDP over gloo. 16 bits are bf16, or fp16 where gloo cannot add bf16: the label says which.
     millrace            select topk:0.01, values without loss
     millrace_reselect   the same, where the shards return the largest 1 % of the sum, and keep the rest for later
+    passes              no exchange: one pass over memory that adds each gradient to a residual, and zeroes the gradient. No
+                        selection with error feedback has less.
 
 processor_ms is the processor time that communication adds to a step, summed over the ranks; shards_processor_ms is the
 shards' in a step.
@@ -103,7 +105,7 @@ def measure(arguments, folder):
         said = [line for line in processes.lines_of(processes.start_ranks(RANKS, [json.dumps(run)], RANK)) if line.startswith("{")]
     report = json.loads(said[-1])
     labels = {"f32": "DDP over gloo, f32", "16_bits": f"DDP over gloo, {report['label16']}", "millrace": "Millrace, 1 %",
-              "millrace_reselect": "Millrace, 1 %, 1 % returns"}
+              "millrace_reselect": "Millrace, 1 %, 1 % returns", "passes": "one pass over memory"}
     return rows_of(Steps(report["steps"]), labels)
 
 

@@ -25,8 +25,9 @@ sys.path.insert(0, str(ROOT / "worker/python/examples"))
 from char_transformer import half_precision_hook  # pylint: disable=wrong-import-position
 
 MILLRACE = {"millrace": {}, "millrace_reselect": {"reselect": "topk:0.01"}}
-SCHEMES = ("f32", "16_bits", *MILLRACE)
+SCHEMES = ("f32", "16_bits", *MILLRACE, "passes")
 SELECT = "topk:0.01"
+BLOCK = 1 << 15  # entries of a gradient and a residual that fit into a core's cache
 SETTLED_S = 0.05  # Millrace postpones some work past the end of a step
 
 
@@ -50,17 +51,27 @@ def bytes_of_link():
 class Replica:
     """The network under DDP, with the exchange of one scheme.
 
-    Gradients are views of DDP's buckets: it copies none, so the exchange alone makes the difference.
+    Gradients are views of DDP's buckets: it copies none, so the exchange alone makes the difference. Scheme "passes"
+    exchanges nothing. It has the passes over memory that error feedback cannot do without.
     """
 
     def __init__(self, run, scheme):
         self.ddp, self.note, self.mill = DistributedDataParallel(network(run), gradient_as_bucket_view=True), "", None
+        self._residuals = [torch.zeros_like(parameter) for parameter in self.ddp.parameters()] if scheme == "passes" else None
         if scheme == "16_bits":
             self.note, hook = half_precision_hook()
             self.ddp.register_comm_hook(None, hook)
         if scheme in MILLRACE:
             self.mill = millrace.State(run["servers"], job=scheme, select=SELECT, model=self.ddp, summary_every=0, **MILLRACE[scheme])
             self.ddp.register_comm_hook(self.mill, millrace.hook)
+
+    def _pass(self):
+        """Adds each gradient to its residual, and zeroes it: block by block, so that memory is read and written once."""
+        for parameter, residual in zip(self.ddp.parameters(), self._residuals):
+            blocks = (whole.detach().view(-1).split(BLOCK) for whole in (parameter.grad, residual))
+            for gradient, kept in zip(*blocks):
+                kept.add_(gradient)
+                gradient.zero_()
 
     def step(self, inputs, targets, talks, shards):
         """Returns the record of one forward and backward pass, which all ranks begin together."""
@@ -71,8 +82,10 @@ class Replica:
         dist.barrier()
         of_shards, of_rank, (sent, received) = processor_seconds(shards), time.process_time(), bytes_of_link()
         began = time.monotonic()
-        with contextlib.nullcontext() if talks else self.ddp.no_sync():
+        with contextlib.nullcontext() if talks and self._residuals is None else self.ddp.no_sync():
             cross_entropy(self.ddp(inputs), targets).backward()
+        if talks and self._residuals is not None:
+            self._pass()
         seconds = time.monotonic() - began
         dist.barrier()  # the others' bytes are complete, too
         time.sleep(SETTLED_S)

@@ -19,7 +19,7 @@ from results import figure_values  # pylint: disable=wrong-import-position
 
 TIMEOUT_S = 1400
 WIDTH, LAYERS = 128, 2  # a weight is over the size below which Millrace sends tensors dense
-SCHEMES = ["f32", "16_bits", "millrace", "millrace_reselect"]
+SCHEMES = ["f32", "16_bits", "millrace", "millrace_reselect", "passes"]
 
 
 class DdpStep(unittest.TestCase):
@@ -38,6 +38,7 @@ class DdpStep(unittest.TestCase):
         self.assertLess(rows["16_bits"]["bytes_sent"], rows["f32"]["bytes_sent"])
         self.assertGreater(rows["millrace"]["bytes_sent"], 0)
         self.assertLess(rows["millrace"]["bytes_sent"], rows["16_bits"]["bytes_sent"])
+        self.assertLess(rows["passes"]["bytes_sent"], rows["millrace"]["bytes_sent"])
         for figure in MEASUREMENTS["ddp_step"].figures:
             self.assertEqual(len(figure_values(figure, report)), 1, figure.name)
 

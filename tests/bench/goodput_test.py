@@ -101,7 +101,7 @@ class Usage(unittest.TestCase):
         self.assertEqual(ended.exception.code, 2)
         self.assertIn(words, said.getvalue())
 
-    def test_RefusesWhatItCannotMeasure(self):
+    def test_GoodputRefusesInvalidKillOptions(self):
         self.refused("the kinds are", "--kill", "workers,clouds")
         self.refused("must be over 0", "--kill", "workers", "--kills", "0")
         self.refused("one for each time", "--kill", "workers", "--mtbf", "10s,60s", "--kills", "1,2,3")

@@ -181,6 +181,14 @@ def rounds():
          Figure("pull, speed over bare ZeroMQ's", ("pull_speed",)), Figure("push, speed over bare ZeroMQ's", ("push_speed",)),
          Figure("pull, ms", ("pull_ms",)), Figure("push, ms", ("push_ms",))))
     yield Measurement(
+        "embedding_table", "Rounds through shards", "An embedding of 2^26 rows of 16 at 2 shards, trained by 2 ranks of PyTorch, 1,024 samples of 8 words each.",
+        "/usr/bin/python3 tests/bench/embedding_table.py --programs $MILLRACE_PROGRAMS --package $MILLRACE_PROGRAMS/../python --json",
+        (Figure("a rank's memory, with torch, over the table's", ("worker_over_table",), Goal(AT_MOST, 0.25)),
+         Figure("the shards' memory over the table's", ("shards_over_table",)), Figure("the table, GiB", ("table_gib",)),
+         Figure("a step, ms", ("step_ms",)), Figure("a step of a rank, MB up", ("mb_up",)), Figure("a step of a rank, MB down", ("mb_down",)),
+         Figure("loss after 50 steps", ("first_loss",)), Figure("loss after 1,000 steps", ("last_loss",)),
+         Figure("right after 1,000 steps", ("last_right",))), repetitions=2)
+    yield Measurement(
         "hook_overhead", "Rounds through shards", "A bucket of 25 MB with 4 parameters through PyTorch's hook, beside the same bucket from C++ threads.",
         "/usr/bin/python3 tests/bench/hook_overhead.py --programs $MILLRACE_PROGRAMS --package $MILLRACE_PROGRAMS/../python --json",
         (Figure("the hook beyond the C++ session, ms a bucket", ("whole_overhead_ms",), Goal(AT_MOST, 0.3)),
@@ -195,6 +203,8 @@ def rounds():
          Figure("the same, 1 % returns, over gloo's f32", ddp_row("millrace_reselect", "over_f32")),
          Figure("processor time that Millrace adds to one of 4 ranks, over gloo's f32", ddp_row("millrace", "processor_ms"), scale=0.25,
                 over=ddp_row("f32", "communication_ms")),
+         Figure("one pass over memory at all ranks, without an exchange, over gloo's f32", ddp_row("passes", "over_f32")),
+         Figure("the same, processor ms of the ranks", ddp_row("passes", "processor_ms")),
          Figure("a step without communication, ms", ddp_row("f32", "alone_ms")),
          *(Figure(f"{title}, {label}", ddp_row(scheme, key), scale=scale) for scheme, title in ddp_schemes
            for key, label, scale in (("communication_ms", "ms", 1), ("processor_ms", "processor ms of the ranks", 1),

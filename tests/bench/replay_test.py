@@ -54,7 +54,7 @@ def largest(values, k):
 
 
 class Replay(unittest.TestCase):
-    def test_RawTopKComesBackAsTheLargestEntriesOfEveryStep(self):
+    def test_RawTopKDecodesToTheLargestEntriesOfEveryStep(self):
         n, k = 300, 7
         values = [drawn(n, seed) for seed in range(3)]
         code, said, steps = replay(values, "--select", f"topk:{k}", "--codec", "raw+raw")
@@ -80,7 +80,7 @@ class Replay(unittest.TestCase):
         self.assertEqual(sum(value != 0 for value in decoded), head[1])
         self.assertTrue(all(value in (0, own) for value, own in zip(decoded, values)))
 
-    def test_TheSeedAndTheStepDecideWhatIsDrawn(self):
+    def test_TheSeedAndTheStepDetermineTheDraw(self):
         values = drawn(1000, 3)
         runs = [replay([values, values], "--codec", "raw+qsgd2", "--seed", seed)[2] for seed in (1, 1, 2)]
         decoded = [[step[1] for step in steps] for steps in runs]
@@ -88,7 +88,7 @@ class Replay(unittest.TestCase):
         self.assertNotEqual(decoded[0], decoded[2])
         self.assertNotEqual(decoded[0][0], decoded[0][1])
 
-    def test_AVectorThatCannotBeSentIsSaidAndTheNextOneIs(self):
+    def test_ReplayReportsANonFiniteVectorAndSendsTheNextOne(self):
         good = drawn(50, 4)
         bad = [float("nan")] + good[1:]
         code, said, steps = replay([bad, good], "--select", "topk:5")
@@ -102,7 +102,7 @@ class Replay(unittest.TestCase):
             ended = run(data, "--dimension", 8)
             self.assertEqual((ended.returncode, len(ended.stdout)), (code, len(data) // 32 * (HEAD.size + 32)))
 
-    def test_WhatIsUnknownIsRefusedBeforeAnythingIsRead(self):
+    def test_InvalidOptionsAreRefusedBeforeInputIsRead(self):
         self.assertEqual(run(b"", "--dimension", 8, "--select", "topk:2", "--codec", "gap+qsgd4", "--check").returncode, 0)
         for flags in (["--select", "best:0.1"], ["--codec", "raw+best"], ["--codec", "auto"], ["--select", "topk:0.1", "--unbiased"]):
             ended = run(bytes(32), "--dimension", 8, *flags)

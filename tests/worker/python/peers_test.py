@@ -85,7 +85,7 @@ class Sums(Refusals):
 
         on_groups(peers.Group.in_process(3), body)
 
-    def test_AlgorithmText_RefusesWhatItDoesNotTake(self):
+    def test_AlgorithmText_RefusesInvalidNamesAndParameters(self):
         with peers.Group.in_process(1)[0] as group:
             for text, sentence in (("oktopc:0.1", "did you mean 'oktopk'"), ("oktopk", "it needs a k"),
                                    ("dense_ring:0.1", "takes no k"), ("oktopk:2.0", "its k is one density"),

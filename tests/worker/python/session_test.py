@@ -87,33 +87,67 @@ class Sums(WithShards):
         wanted[-10:] = np.arange(N - 10, N) / 2
         np.testing.assert_array_equal(out, wanted)
 
-    def test_WaitAllInto_WritesUpdatesInTheirOrder(self):
+    def test_WaitList_WritesAnUpdateWhileOthersArePushed(self):
         session, = self.connect([millrace.Tensor("w", N), millrace.Tensor("v", 3)], select="none", fuse_below=0)
-        waits = [("v", session.push("v", np.array([1, 2, 3], np.float32)), np.zeros(3, np.float16)),
-                 ("w", session.push("w", np.ones(N, np.float32)), np.zeros(N, np.float32))]
-        self.assertEqual(session.try_wait_all_into(waits, timeout=60), 2)
-        np.testing.assert_array_equal(waits[0][2], [1, 2, 3])
-        np.testing.assert_array_equal(waits[1][2], np.ones(N))
-        self.assertEqual(session.try_wait_all_into([]), 0)
-        self.refused("invalid_argument", "handed out", session.try_wait_all_into, waits)
-        self.refused("invalid_argument", "out has 3", session.try_wait_all_into, [("w", 1, np.zeros(3, np.float32))])
-        with self.assertRaises(TypeError):
-            session.try_wait_all_into([("w", "first", np.zeros(N, np.float32))])
+        waits, w, v, written = session.wait_list(), np.ones(N, np.float32), np.array([1, 2, 3], np.float16), []
+        other = np.zeros(3, np.float32)
+        writer = threading.Thread(target=lambda: written.append(waits.write(timeout=60)))
+        writer.start()
+        waits.add("v", session.push("v", v), other)
+        began = time.monotonic()
+        while not other.all() and time.monotonic() < began + 60:
+            time.sleep(0.01)
+        np.testing.assert_array_equal(other, [1, 2, 3], "the list has not ended")
+        waits.push([("w", w), ("v", v)])
+        w_pushed_again = session.push("w", np.full(N, 4, np.float32))
+        self.assertEqual(written, [])
+        waits.add("w", w_pushed_again, w)
+        waits.end()
+        writer.join(60)
+        self.assertEqual(written, [None])
+        np.testing.assert_array_equal(w, np.full(N, 4))
+        np.testing.assert_array_equal(v, [1, 2, 3])
 
-    def test_WaitAllInto_ReturnsHowManyWereThereInTime(self):
+    def test_WaitList_EndsInTime(self):
         first, second = self.connect([millrace.Tensor("w", N), millrace.Tensor("v", 3)], workers=2, select="none", fuse_below=0)
-        for session in (first, second):
-            session.push("w", np.ones(N, np.float32))
-        first.push("v", np.ones(3, np.float32))
-        waits = [("w", 0, np.zeros(N, np.float32)), ("v", 0, np.zeros(3, np.float32))]
-        done, began = 0, time.monotonic()
-        while done < 1 and time.monotonic() < began + 60:
-            done = first.try_wait_all_into(waits, timeout=0.05)
-        self.assertEqual(done, 1, "worker 1 has not pushed v")
-        np.testing.assert_array_equal(waits[0][2], np.full(N, 2))
+        w, v = np.ones(N, np.float32), np.ones(3, np.float32)
+        waits = first.wait_list()
+        self.assertFalse(waits.try_write(), "the list has not ended")
+        waits.push([("w", w), ("v", v)])
+        waits.end()
+        second.push("w", np.ones(N, np.float32))
+        began = time.monotonic()
+        while w[0] != 2 and time.monotonic() < began + 60:
+            self.assertFalse(waits.try_write(timeout=0.05), "worker 1 has not pushed v")
+        np.testing.assert_array_equal(w, np.full(N, 2))
+        self.refused("timeout", "not all updates of a list are there within 0.05 s", waits.write, timeout=0.05)
         second.push("v", np.ones(3, np.float32))
-        self.assertEqual(first.try_wait_all_into(waits[1:], timeout=60), 1)
-        np.testing.assert_array_equal(waits[1][2], np.full(3, 2))
+        waits.write(timeout=60)
+        np.testing.assert_array_equal(v, np.full(3, 2))
+        self.assertTrue(waits.try_write(), "all of it is written")
+
+    def test_WaitList_KeepsTheUpdatesBeforeAnError(self):
+        session, = self.connect([millrace.Tensor("w", N), millrace.Tensor("v", 3)], select="none", fuse_below=0)
+        w, infinite = np.ones(N, np.float32), np.array([1, np.inf, 3], np.float32)
+        waits = session.wait_list()
+        for gradients, error in (([("w", w), ("v", np.zeros(2, np.float32))], "gradient has 2 elements"), ([("w", w), ("u", w)], "'u'")):
+            self.refused("invalid_argument", error, waits.push, gradients)
+        for gradients in ([("w", w), 7], [("w", w), ("v", "text")], [(1.5, w)]):
+            with self.assertRaises(TypeError):
+                waits.push(gradients)
+        frozen = w.copy()
+        frozen.flags.writeable = False
+        with self.assertRaises(ValueError):
+            waits.push([("w", frozen)])
+        self.refused("non_finite", "", waits.push, [("w", w), ("v", infinite)])
+        self.refused("invalid_argument", "out has 3", waits.add, "w", 1, np.zeros(3, np.float32))
+        waits.push([("v", np.array([1, 2, 3], np.float32))])
+        waits.end()
+        waits.write(timeout=60)
+        np.testing.assert_array_equal(w, np.ones(N))
+        self.assertEqual(session.push("w", w), 1, "it was pushed once")
+        waits.add("w", 0, w)
+        self.refused("invalid_argument", "handed out", waits.write)
 
     def test_SparsePush_TakesIndicesOfEveryType(self):
         session, = self.connect([millrace.Tensor("w", N)], select="none")

@@ -65,7 +65,7 @@ class Processes(WithShards):
 
     def test_CtrlC_EndsWaitAndPush(self):
         for call in ('first.wait("w", 0)', 'first.push("w", ones)', 'first.wait_into("w", 0, ones, timeout=None)',
-                     'first.try_wait_all_into([("w", 0, ones)], timeout=None)', "first.finish()"):
+                     "first.wait_list().write(timeout=None)", "first.finish()"):
             with self.subTest(call=call):
                 self.interrupted(f'first, second = connect_two()\nfirst.push("w", ones)\nsay("ready")\n{call}')
 

@@ -21,6 +21,7 @@ from millrace.torch.peers import PeerLibrary, exchange_through, rendezvous_store
 from millrace.torch.replica import Replica
 from millrace.torch.residuals import Residuals
 from millrace.torch.store_job import StoreJob
+from millrace.torch.wait_list import WaitList
 from torch_fakes import JobError
 
 LIMIT_S = 10.0
@@ -66,13 +67,8 @@ class SlowSession:
         self.clock.now += min(left, timeout)
         return True if left <= timeout else None
 
-    def try_wait_all_into(self, waits, timeout):
-        for done, (place, step, out) in enumerate(waits):
-            began = self.clock.now
-            if self.try_wait_into(place, step, out, timeout) is None:
-                return done
-            timeout -= self.clock.now - began
-        return len(waits)
+    def wait_list(self):
+        return WaitList(self)
 
     def pull(self, place, out, timeout):
         self._take(timeout)

@@ -20,6 +20,9 @@ from millrace.torch.store_job import StoreJob
 from torch_fake_job import Job, Scaler, gradients
 from torch_fakes import FakeBucket, FakeLibrary, JobError, SumsInProcess
 
+# All parameters travel with their neighbours, or each by itself.
+LATE, EARLY = {"select": "none"}, {"select": "topk:0.05", "dense_below": 0, "fuse_below": 0}
+
 
 def raises_at(number, error, call):
     """Returns a function that calls `call`, but raises `error` at the call with this number, from 1 on."""
@@ -49,21 +52,23 @@ class FailedSteps(unittest.TestCase):
         saved.assert_not_called()
 
     def test_InterruptedPush_EndsTheExchange(self):
-        with Job(select="none", workers=1) as job:
-            state = job.states[0]
-            state.session.push = raises_at(2, KeyboardInterrupt(), state.session.push)
-            with self.assertRaises(KeyboardInterrupt):
-                hook(state, job.bucket(0))
-            self.assertEqual(len(state.session.push.calls), 2)
-            self.assert_ended(state, job.bucket(0), "the step was interrupted")
+        for options in LATE, EARLY:
+            with self.subTest(**options), Job(workers=1, **options) as job:
+                state = job.states[0]
+                state.session.push = raises_at(2, KeyboardInterrupt(), state.session.push)
+                with self.assertRaises(KeyboardInterrupt):
+                    hook(state, job.bucket(0))
+                self.assertEqual(len(state.session.push.calls), 2)
+                self.assert_ended(state, job.bucket(0), "the step was interrupted")
 
     def test_PushThatFailsWithinABucket_EndsTheExchange(self):
-        with Job(select="none", workers=1) as job:
-            state = job.states[0]
-            state.session.push = raises_at(3, JobError("NaN", "non_finite"), state.session.push)
-            with self.assertRaisesRegex(JobError, "NaN"):
-                hook(state, job.bucket(0))
-            self.assert_ended(state, job.bucket(0), "NaN")
+        for options in LATE, EARLY:
+            with self.subTest(**options), Job(workers=1, **options) as job:
+                state = job.states[0]
+                state.session.push = raises_at(3, JobError("NaN", "non_finite"), state.session.push)
+                with self.assertRaisesRegex(JobError, "NaN"):
+                    hook(state, job.bucket(0))
+                self.assert_ended(state, job.bucket(0), "NaN")
 
     def test_InterruptedWait_EndsTheExchange(self):
         with Job(select="none") as job:

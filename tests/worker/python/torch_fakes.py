@@ -14,6 +14,8 @@ from types import SimpleNamespace
 import torch
 import torch.distributed as dist
 
+from millrace.torch.wait_list import WaitList
+
 JOB_OPTIONS = ("name", "workers", "combine", "select", "reselect", "codec_up", "codec_down", "momentum", "unbiased",
                "non_finite", "fuse_below", "mode")
 WORKER_OPTIONS = ("worker", "shards", "http", "returns")
@@ -164,8 +166,8 @@ class Session:
         as_tensor(out).copy_(total / divisor * scale)
         return SimpleNamespace(step=step)
 
-    def try_wait_all_into(self, waits, timeout=0):
-        return next((done for done, wait in enumerate(waits) if self.try_wait_into(*wait, timeout) is None), len(waits))
+    def wait_list(self):
+        return WaitList(self)
 
     def try_wait(self, tensor, step, timeout=0):
         """Returns the update in three pieces: of entries, dense, and of entries in the run of both."""

@@ -16,6 +16,7 @@ from millrace.torch.exchange import Bucket, Exchange, Layout, Place
 from millrace.torch.report import seconds_beside
 from millrace.torch.residuals import Residuals
 from millrace.torch.verdict import BEGIN, END, Verdict
+from millrace.torch.wait_list import WaitList
 from torch_fake_job import Job, gradients
 from torch_fakes import wait_until
 
@@ -36,8 +37,8 @@ class TimedSession:
     def try_wait_into(self, tensor, step, out, timeout):
         return True if self._arrived[tensor].wait(timeout) else None
 
-    def try_wait_all_into(self, waits, timeout):
-        return next((done for done, wait in enumerate(waits) if self.try_wait_into(*wait, timeout) is None), len(waits))
+    def wait_list(self):
+        return WaitList(self)
 
     def wait_into(self, tensor, step, out, timeout):
         raise AssertionError("the update is late")

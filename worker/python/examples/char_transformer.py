@@ -1,7 +1,7 @@
 """A small transformer that learns Tiny Shakespeare character by character, data parallel over Millrace.
 
     millrace serve --shards 2 --listen 127.0.0.1:7600
-    torchrun --nproc-per-node 2 char_transformer.py --data FOLDER --servers tcp://127.0.0.1:7600,tcp://127.0.0.1:7601
+    torchrun --nproc_per_node 2 char_transformer.py --data FOLDER --servers tcp://127.0.0.1:7600,tcp://127.0.0.1:7601
 
 FOLDER has tinyshakespeare.txt.gz; any other gzipped text of at least some 100 kB is given as a file. The last tenth of
 the text is for the loss that counts.

@@ -1,7 +1,7 @@
 """Click rates from an embedding that is larger than a worker's memory: the table is at the shards alone.
 
     millrace serve --shards 2 --listen 127.0.0.1:7600
-    torchrun --nproc-per-node 2 embedding.py --servers tcp://127.0.0.1:7600,tcp://127.0.0.1:7601
+    torchrun --nproc_per_node 2 embedding.py --servers tcp://127.0.0.1:7600,tcp://127.0.0.1:7601
 
 The table has 2^26 rows of 16: 4 GiB at the shards. With a rule that has a state, as adagrad, start them with
 --job-memory-bytes-max 9GiB. Words come from a Zipf-like draw, and each has a hidden weight that the table learns.

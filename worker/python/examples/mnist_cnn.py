@@ -1,7 +1,7 @@
 """A convolutional network on MNIST's digits, data parallel over Millrace.
 
     millrace serve --shards 2 --listen 127.0.0.1:7600
-    torchrun --nproc-per-node 2 mnist_cnn.py --data FOLDER --servers tcp://127.0.0.1:7600,tcp://127.0.0.1:7601
+    torchrun --nproc_per_node 2 mnist_cnn.py --data FOLDER --servers tcp://127.0.0.1:7600,tcp://127.0.0.1:7601
 
 FOLDER has mnist-t10k-images-idx3-ubyte.gz and mnist-t10k-labels-idx1-ubyte.gz: of MNIST, or other files of that format.
 80 % of the images are for training, the others for the accuracy. --dense trains with DDP over gloo alone, to compare.

@@ -1,7 +1,7 @@
 """The network of mnist_cnn.py. A worker may be killed, and is started again while the other workers continue.
 
     millrace serve --shards 2 --listen 127.0.0.1:7600
-    torchrun --rdzv-backend c10d --rdzv-endpoint localhost:0 --nproc-per-node 1 --max-restarts 9 \\
+    torchrun --rdzv_backend c10d --rdzv_endpoint localhost:0 --nproc_per_node 1 --max_restarts 9 \\
         mnist_elastic.py --worker 0 --workers 2 --data FOLDER --servers tcp://127.0.0.1:7600,tcp://127.0.0.1:7601
     torchrun …  --worker 1 …                               # the same, elsewhere
 

@@ -2,8 +2,8 @@
 """Linear regression with NumPy: every worker has rows of its own, and all have the same weights after each step.
 
     millrace serve --shards 2                       # on ports 7600 and 7601
-    numpy_linear.py --worker 0 --workers 2 --servers 127.0.0.1:7600,127.0.0.1:7601 &
-    numpy_linear.py --worker 1 --workers 2 --servers 127.0.0.1:7600,127.0.0.1:7601
+    venv/bin/python numpy_linear.py --worker 0 --workers 2 --servers 127.0.0.1:7600,127.0.0.1:7601 &
+    venv/bin/python numpy_linear.py --worker 1 --workers 2 --servers 127.0.0.1:7600,127.0.0.1:7601
 """
 
 import argparse

@@ -17,7 +17,7 @@ from . import _millrace, peers
 from .advice import Advice, PlannedTime, advise
 from .configs import JobConfig, WorkerConfig, options
 from .option_info import OptionInfo
-from .session import Session, check
+from .session import Session, WaitList, check
 from .stats import AuditStats, SessionStatus, Stats, SwitchStats, TensorStats
 from .tensor import Tensor
 from .updates import Copies, Entries, Filled, Piece, PulledSteps, Update, copies
@@ -27,7 +27,7 @@ __version__ = _millrace.version()
 
 __all__ = ["Advice", "Array", "AuditStats", "Copies", "Entries", "Filled", "JobConfig", "JobError", "OptionInfo", "Piece",
            "PlannedTime", "PulledSteps", "Session", "SessionStatus", "Stats", "SwitchStats", "Tensor", "TensorStats", "Update",
-           "WorkerConfig", "advise", "check", "copies", "options", "peers"]
+           "WaitList", "WorkerConfig", "advise", "check", "copies", "options", "peers"]
 
 _OF_TORCH = ("State", "fsdp_hook", "hook")
 

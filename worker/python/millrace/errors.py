@@ -8,7 +8,7 @@ class JobError(RuntimeError):
 
     code    as "shard_lost": invalid_argument, malformed, unsupported, limit_exceeded, non_finite, version_mismatch,
             job_mismatch, identity_in_use, not_a_member, stale, conflict, shard_map_mismatch, shard_lost, unavailable,
-            timeout, io, internal. Codes never change.
+            timeout, io, internal, unauthenticated. Codes never change.
     origin  "worker": this worker's options, files, callbacks and arguments. "job": the shards, other workers, a time
             limit.
     """

@@ -143,15 +143,9 @@ class Session:
         record = self._session.wait_into(self._place(tensor), step, out, _seconds(timeout), scale)
         return None if record is None else Filled(*record)
 
-    def try_wait_all_into(self, waits: Sequence[Tuple[TensorKey, int, Any]], timeout: Optional[float] = 0) -> int:
-        """Does the same for several updates, in their order. Returns how many are written; the others may be repeated.
-
-        It takes the interpreter's lock once, not once for each update.
-
-        waits  (tensor, step, out) of each, as wait_into() takes them.
-        Errors  those of wait_into(). Which updates are written is then unknown.
-        """
-        return self._session.wait_all_into([(self._place(tensor), step, out) for tensor, step, out in waits], _seconds(timeout))
+    def wait_list(self) -> "WaitList":
+        """Returns an empty WaitList of this session."""
+        return WaitList(self)
 
     def attach_weights(self, tensor: TensorKey, weights: Any, scale: float, apply: str = "on_await") -> None:
         """Attaches weights: from the next update on, weights[i] += scale * sum[i] / denominator.
@@ -304,6 +298,52 @@ class Session:
         if result is None:
             raise JobError(f"{missed} within {timeout} s: {self.status().waiting_for}", "timeout", "job")
         return result
+
+
+class WaitList:
+    """Lists updates that one thread awaits while another one still pushes: each is written as soon as it is there.
+
+    A call takes the interpreter's lock once for many tensors. Session.push() and Session.wait_into() take it for each.
+
+    waits = session.wait_list()
+    thread A: waits.push([("w", gradient_of_w), ("v", gradient_of_v)]); waits.end()
+    thread B: waits.write()
+
+    Threads  one calls push(), add() and end(); another one calls write() or try_write().
+    Memory   the list holds the arrays as long as it lives: make one for each step.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session, self._waits = session, _millrace.WaitList(session._session)
+
+    def push(self, gradients: Sequence[Tuple[TensorKey, Any]], timeout: Optional[float] = DEFAULT_TIMEOUT_S) -> None:
+        """Pushes gradients in their order, with weight 1. The update of each will be written over its gradient.
+
+        gradients  (tensor, gradient) of each: [dimension] writable, in the host's memory.
+        Errors     those of Session.push(). The list has the updates of the gradients before.
+        """
+        pairs = [(self._session._place(tensor), gradient) for tensor, gradient in gradients]
+        pushed = self._waits.push(pairs, _seconds(timeout))
+        self._session._in_time(pushed == len(pairs) or None, "the next step could not be pushed", timeout)
+
+    def add(self, tensor: TensorKey, step: int, out: Any) -> None:
+        """Adds the update of a step that is pushed, as Session.wait_into() takes it."""
+        self._waits.add(self._session._place(tensor), step, out)
+
+    def end(self) -> None:
+        """Says that the list is whole."""
+        self._waits.end()
+
+    def write(self, timeout: Optional[float] = DEFAULT_TIMEOUT_S) -> None:
+        """Blocks until the list has ended and its updates are written, in their order.
+
+        Errors  those of Session.wait_into().
+        """
+        self._session._in_time(self.try_write(timeout) or None, "not all updates of a list are there", timeout)
+
+    def try_write(self, timeout: Optional[float] = 0) -> bool:
+        """Does the same, and returns False where the time has passed. The updates before it are written then."""
+        return self._waits.write(_seconds(timeout))
 
 
 def _seconds(timeout: Optional[float]) -> float:

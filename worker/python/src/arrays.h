@@ -66,6 +66,8 @@ class FloatInput {
   FloatInput(pybind11::handle object, std::string_view what);
   /// Returns the values; converts them in the first call, which may be made without the interpreter's lock.
   std::span<const float> values();
+  /// Frees converted values. It may be called without the interpreter's lock.
+  void forget() { converted_.reset(); }
 
  private:
   BorrowedArray array_;

@@ -12,6 +12,7 @@
 #include "worker/python/src/option_sets.h"
 #include "worker/python/src/python_peers.h"
 #include "worker/python/src/python_session.h"
+#include "worker/python/src/wait_list.h"
 
 /// The module millrace._millrace: the calls of the library, of which the package's Python files make its classes.
 namespace py = pybind11;
@@ -57,6 +58,7 @@ void fill_module(py::module_& module) {
   bind_options(module);
   bind_log(module);
   bind_session(module);
+  bind_wait_list(module);
   bind_advice(module);
   bind_peers(module);
   module.def("version", [] { return std::string(version()); });

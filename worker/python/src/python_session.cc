@@ -41,7 +41,14 @@ std::shared_ptr<Session> connect(const JobConfig& job, WorkerConfig me, const st
       [&] { return without_lock([&] { return std::shared_ptr<Session>(Session::connect(job, me, tensors)); }); });
 }
 
-/// Waits for an update and writes it. Called without the interpreter's lock.
+/// Copies a pair of arrays (indices, values).
+py::object steps_of(const std::optional<PulledSteps>& steps) {
+  if (!steps) return py::none();
+  return py::make_tuple(steps->least, steps->most);
+}
+
+}  // namespace
+
 std::optional<TensorUpdate> await_into(Session& session, size_t tensor, uint64_t step, milliseconds limit, double scale,
                                        FloatOutput& out, FilledUpdate& filled) {
   auto arrived = session.try_await(tensor, step, limit);
@@ -55,29 +62,6 @@ std::optional<TensorUpdate> await_into(Session& session, size_t tensor, uint64_t
   out.commit();
   return arrived;
 }
-
-template <typename Number>
-Number number_of(const py::handle& value) {
-  try {
-    return value.cast<Number>();
-  } catch (const py::cast_error&) {
-    throw py::type_error("a wait's tensor and step are numbers of 0 or more");
-  }
-}
-
-struct AwaitedOutput {
-  size_t tensor;
-  uint64_t step;
-  FloatOutput out;
-};
-
-/// Copies a pair of arrays (indices, values).
-py::object steps_of(const std::optional<PulledSteps>& steps) {
-  if (!steps) return py::none();
-  return py::make_tuple(steps->least, steps->most);
-}
-
-}  // namespace
 
 PythonSession::PythonSession(const JobOptions& job, const WorkerOptions& me, const py::list& tensors, LogQueue& log)
     : process_(getpid()) {
@@ -109,16 +93,6 @@ std::shared_ptr<Session> PythonSession::alive() const {
   return *session_;
 }
 
-template <typename Body>
-auto PythonSession::call(Body&& body) const {
-  std::shared_ptr<Session> session = alive();
-  return without_lock([&] {
-    // The last owner may be this one: the session's end joins its thread, which may ask for the interpreter's lock.
-    const std::shared_ptr<Session> held = std::move(session);
-    return body(*held);
-  });
-}
-
 template <typename Attempt>
 auto PythonSession::wait_at_once(double timeout_s, Attempt&& attempt) const {
   auto result = or_interrupted(
@@ -127,9 +101,10 @@ auto PythonSession::wait_at_once(double timeout_s, Attempt&& attempt) const {
   return result;
 }
 
-void PythonSession::check_size(size_t tensor, size_t count) const {
+void PythonSession::check_size(size_t tensor, size_t count, std::string_view what) const {
   if (tensor >= dimensions_.size() || count == dimensions_[tensor]) return;  // the library refuses the number
-  refuse("out has " + std::to_string(count) + " elements, and the tensor has " + std::to_string(dimensions_[tensor]));
+  refuse(std::string(what) + " has " + std::to_string(count) + " elements, and the tensor has " +
+         std::to_string(dimensions_[tensor]));
 }
 
 size_t PythonSession::tensor(const std::string& name) const {
@@ -188,7 +163,7 @@ py::object PythonSession::wait(size_t tensor, uint64_t step, double timeout_s) {
 py::object PythonSession::wait_into(size_t tensor, uint64_t step, py::handle out, double timeout_s, double scale) {
   const Counted counted(calls_);
   FloatOutput output(out, "out");
-  check_size(tensor, output.count());
+  check_size(tensor, output.count(), "out");
   if (!std::isfinite(scale)) throw py::value_error("scale is not finite");
   FilledUpdate filled;
   const auto update = wait_in_slices(timeout_s, [&](milliseconds slice) {
@@ -196,33 +171,6 @@ py::object PythonSession::wait_into(size_t tensor, uint64_t step, py::handle out
   });
   if (!update) return py::none();
   return py::make_tuple(update->step, update->applied, update->replaced, filled.entries, filled.contributors);
-}
-
-size_t PythonSession::wait_all_into(const py::list& waits, double timeout_s) {
-  const Counted counted(calls_);
-  std::vector<AwaitedOutput> awaited;
-  for (const py::handle& wait : waits) {
-    if (!py::isinstance<py::tuple>(wait) || py::len(wait) != 3)
-      throw py::type_error("a wait is a tuple (tensor, step, out)");
-    const auto parts = py::reinterpret_borrow<py::tuple>(wait);
-    awaited.push_back({number_of<size_t>(parts[0]), number_of<uint64_t>(parts[1]), FloatOutput(parts[2], "out")});
-    check_size(awaited.back().tensor, awaited.back().out.count());
-  }
-  size_t done = 0;
-  wait_in_slices(timeout_s, [&](milliseconds slice) {
-    return call([&](Session& session) {
-      const auto end = std::chrono::steady_clock::now() + slice;
-      for (; done < awaited.size(); ++done) {
-        AwaitedOutput& next = awaited[done];
-        const auto left = std::chrono::ceil<milliseconds>(end - std::chrono::steady_clock::now());
-        FilledUpdate filled;
-        if (!await_into(session, next.tensor, next.step, std::max(left, milliseconds(0)), 1.0, next.out, filled))
-          return false;
-      }
-      return true;
-    });
-  });
-  return done;
 }
 
 void PythonSession::attach_weights(size_t tensor, py::handle weights, float scale, const std::string& apply) {
@@ -355,7 +303,6 @@ void bind_session(py::module_& module) {
       .def("ready", &PythonSession::ready, arg("tensor"), arg("step"))
       .def("wait", &PythonSession::wait, arg("tensor"), arg("step"), arg("timeout"))
       .def("wait_into", &PythonSession::wait_into, arg("tensor"), arg("step"), arg("out"), arg("timeout"), arg("scale"))
-      .def("wait_all_into", &PythonSession::wait_all_into, arg("waits"), arg("timeout"))
       .def("attach_weights", &PythonSession::attach_weights, arg("tensor"), arg("weights"), arg("scale"), arg("apply"))
       .def("set_scale", &PythonSession::set_scale, arg("tensor"), arg("scale"))
       .def("steps_applied", &PythonSession::steps_applied, arg("tensor"))

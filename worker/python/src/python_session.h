@@ -4,15 +4,20 @@
 #include <sys/types.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "millrace/millrace.h"
 #include "worker/python/src/arrays.h"
+#include "worker/python/src/fill_update.h"
+#include "worker/python/src/float_output.h"
+#include "worker/python/src/interpreter.h"
 #include "worker/python/src/log_queue.h"
 #include "worker/python/src/option_sets.h"
 
@@ -44,11 +49,6 @@ class PythonSession {
   bool ready(size_t tensor, uint64_t step);
   pybind11::object wait(size_t tensor, uint64_t step, double timeout_s);
   pybind11::object wait_into(size_t tensor, uint64_t step, pybind11::handle out, double timeout_s, double scale);
-  /// Does the same for several updates, in their order. Returns how many it has written; the time ended it before the
-  /// others. Between two of them it does not ask for the interpreter's lock.
-  ///
-  /// waits    tuples (tensor, step, out).
-  size_t wait_all_into(const pybind11::list& waits, double timeout_s);
 
   void attach_weights(size_t tensor, pybind11::handle weights, float scale, const std::string& apply);
   void set_scale(size_t tensor, float scale);
@@ -80,6 +80,8 @@ class PythonSession {
   int calls() const;
 
  private:
+  friend class WaitList;
+
   /// Returns the session. A caller keeps it during its call, so that close() of another thread does not end it.
   std::shared_ptr<Session> alive() const;
   template <typename Body>
@@ -88,8 +90,8 @@ class PythonSession {
   /// it.
   template <typename Attempt>
   auto wait_at_once(double timeout_s, Attempt&& attempt) const;
-  /// Refuses an array of another size than the tensor's.
-  void check_size(size_t tensor, size_t count) const;
+  /// Refuses an array of another size than the tensor's. what: its word in the error.
+  void check_size(size_t tensor, size_t count, std::string_view what) const;
 
   /// Counts a call while it lives: the interpreter may end once no call is left.
   class Counted {
@@ -110,6 +112,20 @@ class PythonSession {
   std::vector<BorrowedArray> weights_;                 ///< before session_, which uses them
   std::unique_ptr<std::shared_ptr<Session>> session_;  ///< apart: a forked child abandons it. Empty: closed
 };
+
+template <typename Body>
+auto PythonSession::call(Body&& body) const {
+  std::shared_ptr<Session> session = alive();
+  return without_lock([&] {
+    // The last owner may be this one: the session's end joins its thread, which may ask for the interpreter's lock.
+    const std::shared_ptr<Session> held = std::move(session);
+    return body(*held);
+  });
+}
+
+/// Waits for an update and writes it times `scale`. Called without the interpreter's lock.
+std::optional<TensorUpdate> await_into(Session& session, size_t tensor, uint64_t step, std::chrono::milliseconds limit,
+                                       double scale, FloatOutput& out, FilledUpdate& filled);
 
 /// Adds the class Session to the module.
 void bind_session(pybind11::module_& module);

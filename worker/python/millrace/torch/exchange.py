@@ -133,9 +133,14 @@ class _Wait(NamedTuple):
     late: bool = False  # as Place has it
 
 
-class _BucketWaits(NamedTuple):
-    bucket: Bucket  # of the host's memory
-    waits: list  # (tensor, number, out) of each parameter that is not late
+@dataclass(eq=False)
+class _BucketWaits:
+    """Of a bucket in the host's memory, the waits of the parameters that are not late."""
+
+    bucket: Bucket
+    waits: Any  # WaitList of the session
+    updates: int  # in the list when it ends
+    pushed: Optional[float] = None  # when the list ended
 
 
 class Exchange:
@@ -288,16 +293,31 @@ class Exchange:
                 wait = self._push(step, bucket, at, name, values, transfers)
                 (step.late.append if wait.late else self._queue.put)(wait)
             return
-        # The waiter gets all of them at once: between two pushes it would ask for the interpreter's lock.
-        waits = []
-        for at, (name, memory) in enumerate(zip(bucket.layout.names, bucket.layout.memory(bucket.buffer))):
-            wait = self._push(step, bucket, at, name, memory, transfers)
-            if wait.late:
-                step.late.append(wait)
-            else:
-                waits.append((wait.tensor, wait.number, wait.out))
-        if waits:
-            self._queue.put(_BucketWaits(bucket, waits))
+        memories = bucket.layout.memory(bucket.buffer)
+        parts = [(at, name, memory) for at, (name, memory) in enumerate(zip(bucket.layout.names, memories))]
+        early = [part for part in parts if not self._places[part[1]].late]
+        if early:
+            self._push_early(step, bucket, early)
+        for at, name, memory in parts:
+            if self._places[name].late:
+                step.late.append(self._push(step, bucket, at, name, memory, None))
+
+    def _push_early(self, step, bucket, parts):
+        """Pushes parameters that are not late. The waiter writes their updates meanwhile, without the interpreter's lock.
+
+        parts  (place in the bucket, name, memory or None) of each.
+        """
+        item = _BucketWaits(bucket, self._session.wait_list(), len(parts))
+        self._queue.put(item)
+        if self._loss_scale is None and not self.finds_unused and not self._residuals.names():
+            gradients = [(self._places[name].tensor, bucket.slices[at][1] if memory is None else memory) for at, name, memory in parts]
+            self._timed_push(item.waits.push, gradients)
+        else:
+            for at, name, memory in parts:
+                wait = self._push(step, bucket, at, name, memory, None)
+                item.waits.add(wait.tensor, wait.number, wait.out)
+        item.pushed = time.monotonic()
+        item.waits.end()  # not after an error, which the waiter finds
 
     def _end_pushes(self, step):
         if self._loss_scale is not None:
@@ -368,14 +388,20 @@ class Exchange:
 
     def _push_in_time(self, place, values, by_pusher):
         """Pushes, from the pusher in pieces of time: close() awaits it."""
+        if not by_pusher or not hasattr(self._session, "try_push"):
+            return self._timed_push(self._session.push, place.tensor, values)
         began = time.monotonic()
         limit = Deadline(self._timeout - self._push_seconds)
-        if not by_pusher or not hasattr(self._session, "try_push"):
-            number = self._session.push(place.tensor, values, timeout=limit.left())
-        else:
-            number = self._in_time(limit, self._session.try_push, self._session.push, place.tensor, values)
+        number = self._in_time(limit, self._session.try_push, self._session.push, place.tensor, values)
         self._push_seconds += time.monotonic() - began
         return number
+
+    def _timed_push(self, push, *arguments):
+        """Returns the result of a push, which takes its part of the step's time."""
+        began = time.monotonic()
+        result = push(*arguments, timeout=Deadline(self._timeout - self._push_seconds).left())
+        self._push_seconds += time.monotonic() - began
+        return result
 
     def _run(self):
         calls = {_Wait: self._await_update, _BucketWaits: self._await_bucket, _Step: self._finish}
@@ -419,19 +445,23 @@ class Exchange:
             self._arrived(wait.bucket, 1)
 
     def _await_bucket(self, item):
-        """Awaits the updates of a bucket in the host's memory."""
+        """Awaits the updates of a bucket in the host's memory: those of its first parameters while others are pushed."""
         self.raise_error()
-        session, began, left = self._session, time.monotonic(), item.waits
-        limit = Deadline(self._timeout - self._wait_seconds)
-        while left:
-            left = left[session.try_wait_all_into(left, timeout=min(POLL_S, limit.left())):]
-            if left:
-                self._raise_if_ends()
-            if left and not limit.left():
-                session.wait_into(*left.pop(0), timeout=0)  # its error names the process that the job is blocked on
-        self._wait_seconds += time.monotonic() - began
+        began = time.monotonic()  # the waiter was with the bucket before
+        while not item.waits.try_write(min(POLL_S, self._wait_left(item, began))):
+            self._raise_if_ends()
+            self.raise_error()
+            if not self._wait_left(item, began):
+                item.waits.write(0)  # its error names the process that the job is blocked on
+        self._wait_seconds += time.monotonic() - max(began, item.pushed)
         item.bucket.there = self._clock()
-        self._arrived(item.bucket, len(item.waits))
+        self._arrived(item.bucket, item.updates)
+
+    def _wait_left(self, item, began):
+        """Returns the seconds that the waits of the step have left: all of them until the bucket is pushed."""
+        if item.pushed is None:
+            return self._timeout
+        return max(0.0, self._timeout - self._wait_seconds - (time.monotonic() - max(began, item.pushed)))
 
     def _arrived(self, bucket, updates):
         bucket.missing -= updates

@@ -18,6 +18,7 @@ import torch.distributed as dist
 
 from .deadline import Deadline
 from .peer_options import WORKER_OPTIONS, check_equal, refusal
+from .wait_list import WaitList
 
 # What sums a tensor that sends all entries, where the chosen allreduce selects by itself.
 DENSE = "dense_rabenseifner"
@@ -314,12 +315,8 @@ class PeerSession:
             timeout = max(0.0, timeout - (time.monotonic() - began))
         return self._sums[tensor].try_wait_into(step, out, timeout)
 
-    def try_wait_all_into(self, waits, timeout=0):
-        deadline = time.monotonic() + timeout
-        for done, (tensor, step, out) in enumerate(waits):
-            if self.try_wait_into(tensor, step, out, max(0.0, deadline - time.monotonic())) is None:
-                return done
-        return len(waits)
+    def wait_list(self):
+        return WaitList(self)
 
     def wait_into(self, tensor, step, out, timeout=600.0):
         entries = self.try_wait_into(tensor, step, out, timeout)
