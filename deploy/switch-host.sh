@@ -52,6 +52,13 @@ huge_pages() {
   else
     change "$reserved of 2 MiB are reserved, $pages are wanted; best soon after the start, before memory is in pieces" \
       "echo $pages > $HUGE_PAGES"
+    # The kernel takes the number, and reserves the pages that it finds.
+    reserved=$(cat "$HUGE_PAGES")
+    if [ "$apply" = yes ] && [ "$reserved" -lt "$pages" ]; then
+      complain "the kernel reserved $reserved of $pages huge pages: its memory is in pieces. Restart the machine, or set hugepages=$pages on \
+the kernel's command line"
+      missing=1
+    fi
   fi
 }
 
@@ -81,6 +88,10 @@ give_devices() {
       change "$device has the driver $driver" \
         "modprobe vfio-pci && { [ $driver = none ] || echo $device > /sys/bus/pci/devices/$device/driver/unbind; }" \
         "&& echo vfio-pci > /sys/bus/pci/devices/$device/driver_override && echo $device > /sys/bus/pci/drivers_probe"
+      if [ "$apply" = yes ] && [ "$(device_driver "$device")" != vfio-pci ]; then
+        complain "$device has the driver $(device_driver "$device") still: the kernel's log has the reason (dmesg)"
+        missing=1
+      fi
     fi
   done
 }

@@ -43,7 +43,7 @@ class Advise(unittest.TestCase):
         self.assertEqual(rows["topk_a"]["reevaluate_ms"], 0)
         self.assertLessEqual({"servers", "servers_topk", "dense_ring", "ssar_split_allgather"}, set(rows))
 
-    def test_WhatIsGivenWins(self):
+    def test_OptionsOverrideMeasurements(self):
         advice = self.advise(*BY_HAND)
         self.assertEqual(advice, self.advise(*BY_HAND), "nothing in it is measured")
         self.assertAlmostEqual(advice["select"]["callers_ns"], 0.5)
@@ -136,7 +136,7 @@ class Advise(unittest.TestCase):
             self.assertIn(sentence, ended.stderr)
             self.assertEqual(ended.returncode, 6 if text.startswith("@") else 2)
 
-    def test_WhatCannotBeIsSaid(self):
+    def test_AdviseRefusesInvalidOptions(self):
         self.refused("name one here", "--codec", "auto")
         self.refused("gspar does not select", "--select", "gspar")
         self.refused("threshold does not select", "--select", "threshold")

@@ -84,7 +84,7 @@ TEST_F(Cluster, AllFinishWithLossyCodecsOnTheWayAndStaleness) {
   }
 }
 
-TEST_F(Cluster, TerminatedShardDrainsAndWorkersAreTold) {
+TEST_F(Cluster, ATerminatedShardDrainsAndTheWorkersLearnTheReason) {
   ASSERT_NO_FATAL_FAILURE(start_shards(2));
   auto workers = start_workers(2, 1'000'000);
   std::vector<WorkerLog> logs(2);
@@ -156,7 +156,7 @@ TEST_F(Cluster, WorkersThatStartBeforeTheServersFindThem) {
   for (size_t worker = 0; worker < 2; ++worker) expect_finished(workers[worker], logs[worker]);
 }
 
-TEST_F(Cluster, ShardThatComesBackEmptyGoesOnByWhatTheWorkersKeep) {
+TEST_F(Cluster, ARestartedShardRecoversFromUpdatesThatWorkersRetain) {
   ASSERT_NO_FATAL_FAILURE(start_shards(2));
   constexpr uint64_t kSteps = 400;
   std::vector<launch::ChildProcess> workers;
@@ -173,7 +173,7 @@ TEST_F(Cluster, ShardThatComesBackEmptyGoesOnByWhatTheWorkersKeep) {
     EXPECT_EQ(mask, 0b11u) << "step " << where.first << " from " << where.second << ": both took part in every step";
 }
 
-TEST_F(Cluster, PortInUseEndsTheServerWithAnErrorThatSaysSo) {
+TEST_F(Cluster, AServerReportsAPortInUseOnceAndExits) {
   ASSERT_NO_FATAL_FAILURE(start_shards(1));
   launch::ChildProcess second = spawn_server(0, 1, addresses_[0]);
   const auto report = second.wait(kPatienceMs);

@@ -70,14 +70,14 @@ class Automatic(WithServers):
             time.sleep(0.05)
         return said
 
-    def test_WhatLosesValuesIsSaidSo(self):
+    def test_TrainRefusesInvalidAutoCodecOptions(self):
         self.refused(2, "codec_up: ", "train", *self.flags(), "--train", "none", "--codec-up", "auto+qsgd4:l2")
         self.refused(2, "auto[+VALUE]", "train", *self.flags(), "--train", "none", "--codec-up", "auto+gap")
         self.refused(2, "--link-rate: '-1'", "train", *self.flags(), "--train", "none", "--link-rate", "-1")
 
 
 class Explained(unittest.TestCase):
-    def test_EveryCandidateIsMeasuredBesideWhatIsExpected(self):
+    def test_ExplainComparesEveryCandidateWithItsEstimate(self):
         ended = run("bench", "codec", "--explain", "--dimension", 20000, "--density", 0.05, "--repeats", 2, "--link-rate", "100mbit", "--json")
         self.assertEqual(ended.returncode, 0, ended.stderr)
         said = json.loads(ended.stdout)

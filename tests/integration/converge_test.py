@@ -69,7 +69,7 @@ class Converge(unittest.TestCase):
         lines = xml.etree.ElementTree.parse(plot).findall("{http://www.w3.org/2000/svg}polyline")
         self.assertEqual(len(lines), 2 * len(rows))
 
-    def test_WhatCannotBeIsSaidBeforeAnythingIsStarted(self):
+    def test_InvalidOptionsAreRefusedBeforeAnyProcessStarts(self):
         for sentence, flags in (("there is no row 'other'", ["--only", "other"]), ("--slow-worker 4 of --workers 4", ["--compute-time", "1ms", "--slow-worker", "4:2"]),
                                 ("--compute-time, which is 0", ["--slow-worker", "1:2"]), ("WORKER:FACTOR", ["--slow-worker", "1"]),
                                 ("select", ["--select", "best"])):
@@ -89,7 +89,7 @@ class Crowd(unittest.TestCase):
         self.assertNotIn("memory_over_stream", rows[0])
         self.assertGreater(rows[1]["bytes_up"], 8 * 41)  # raw pairs of a step, and envelopes
 
-    def test_WhatCannotBeIsSaidBeforeAnythingIsStarted(self):
+    def test_InvalidOptionsAreRefusedBeforeAnyProcessStarts(self):
         for sentence, flags in (("numbers that increase", ["--workers", "4,4"]), ("loses something", ["--codec", "gap+qsgd4"])):
             ended = bench("crowd", *flags)
             self.assertEqual((ended.returncode, ended.stderr.count("\n")), (2, 1), ended.stderr)

@@ -198,7 +198,7 @@ class SecureEtcd(unittest.TestCase):
         now.unlink()
         self.assertEqual(shown(), {"table-ca": ca, "table-cert": 0})
 
-    def test_WhatEtcdRefusesIsSaidWithTheFlagToCheck(self):
+    def test_EtcdErrorsNameTheFlagToCheck(self):
         for sentence, code, changed in (("--table-user", 6, {"table-password-file": "wrong"}), ("--table-user", 6, {"table": self.etcd.table("/other")}),
                                         ("--table-ca", 6, {"table-ca": "other.pem"}), ("etcd at", 6, {"table-cert": None, "table-key": None}),
                                         ("common name", 3, {"table-cert": "named.pem", "table-key": "named.key"}),

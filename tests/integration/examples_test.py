@@ -77,7 +77,7 @@ class Examples(WithServers):
         for text in self.run_all("store"):
             self.assertEqual(text, "weights 1.000000 1.000000 1.000000\n")
 
-    def test_Restart_GoesOnAfterAKill(self):
+    def test_Restart_AKilledWorkerContinuesFromItsSavedState(self):
         workers = [self.start("restart", worker) for worker in range(WORKERS)]
         line = ""
         while not line.startswith("saved at step 50"):

@@ -6,6 +6,7 @@
 
 import gzip
 import os
+import signal
 import socket
 import sqlite3
 import subprocess
@@ -164,6 +165,28 @@ class ExitCodes(unittest.TestCase):
                                 "/no/such/folder"),
         })
         self.ends("millrace", {"taken": (["serve", "--shards", 1, "--listen", f"127.0.0.1:{port}", "--http", "127.0.0.1:0"], IO, "is in use")})
+
+    def test_ServeByAShardThatDoesNotEnd(self):
+        """It is killed, but where its last save has a folder."""
+        running = []
+        for saves in ([], ["--store-dir", self.at("saves")]):
+            serve = subprocess.Popen([PROGRAMS / "millrace", "serve", "--shards", "1", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0",
+                                      "--drain", "0s", "--json", *saves], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            self.addCleanup(serve.kill)
+            self.assertIn("listening", serve.stdout.readline())
+            shard, = Path(f"/proc/{serve.pid}/task/{serve.pid}/children").read_text(encoding="utf-8").split()
+            os.kill(int(shard), signal.SIGSTOP)
+            serve.send_signal(signal.SIGTERM)
+            running.append(serve)
+        without, with_saves = running
+        _, err = without.communicate(timeout=120)
+        self.assertEqual(without.returncode, 8, err)
+        self.assertIn("shard 0 did not end within --drain and 25 s, and was killed", err)
+        self.assertIn("still save weights", with_saves.stderr.readline())
+        self.assertIsNone(with_saves.poll())
+        with_saves.send_signal(signal.SIGINT)
+        _, err = with_saves.communicate(timeout=120)
+        self.assertEqual(with_saves.returncode, 130, err)
 
     def test_SwitchByItsJobs(self):
         def of(path, listen="127.0.0.1:0"):

@@ -100,7 +100,7 @@ TEST_F(HandshakeProcess, AWorkerThatFitsIsWelcomedAndSeesItselfInTheView) {
   EXPECT_EQ(welcome.membership.members[0].nonce, 7u);
 }
 
-TEST_F(HandshakeProcess, AWorkerOfAnotherVersionIsToldBothVersions) {
+TEST_F(HandshakeProcess, AWorkerOfAnotherVersionLearnsBothVersions) {
   Message message = hello_message();
   std::get<Hello>(message.body).version_min = std::get<Hello>(message.body).version_max = 99;
   expect_refusal(message, ErrorCode::kVersionMismatch, "99 to 99");

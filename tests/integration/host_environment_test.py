@@ -113,7 +113,7 @@ class Names(InFolder):
                 with self.subTest(family=family, name=name):
                     self.ends_well(self.worker(f"{name}:{port}", "--job", f"{name}-{family[0]}"))
 
-    def test_ANameThatIsNotKnownIsSaid(self):
+    def test_AWorkerReportsAnUnknownHostName(self):
         worker = self.worker("nowhere.invalid:7600", "--connect-timeout", "1000ms")
         _, err = worker.communicate(timeout=TIMEOUT_S)
         self.assertEqual(worker.returncode, 4, err)
@@ -273,7 +273,7 @@ class RefusedCalls(InFolder):
                 self.first_line(switch)
                 self.stops(switch)
 
-    def test_AProgramOfTheLibraryIsToldWhichFilter(self):
+    def test_AProgramOfTheLibraryReportsTheRefusedCall(self):
         example = subprocess.run([REFUSE_CALLS, "EPERM", "sched_setscheduler", str(PROGRAMS / "millrace_example_training"),
                                   "tcp://127.0.0.1:1", "0", "1"], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
         self.assertGreater(example.returncode, 0, "an error, not a signal: " + example.stderr)

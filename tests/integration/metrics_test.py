@@ -132,7 +132,7 @@ class Metrics(MonitoredCluster):
                 mpirun.communicate(timeout=TIMEOUT_S)
 
     @unittest.skipIf(shutil.which("mpirun") is None, "there is no mpirun (deploy/setup.sh)")
-    def test_APortAboveTheLastIsSaid(self):
+    def test_ARankReportsAPortAbove65535(self):
         if "not in this build" in subprocess.run([mpi_ranks.PROGRAM, "--help"], capture_output=True, text=True, check=True).stdout:
             self.skipTest("this build has no MPI")
         ended = mpi_ranks.run(RANKS, ["train", "--train", str(self.rows()), "--http", "127.0.0.1:65535"])

@@ -33,7 +33,7 @@ class Stops(Nemesis):
 
     compute_time = "20ms"
 
-    def test_AStoppedShardThatGoesOnInTimeLosesNothing(self):
+    def test_AShardThatResumesInTimeLosesNothing(self):
         """A shard that stops for longer than dead_after, and shorter than shard_silence, changes no bit."""
         cluster = self.cluster(self.folder / "stop.db")
         workers = self.begin(cluster, "--dead-after", f"{DEAD_AFTER_S}s", "--heartbeat", "200ms", "--shard-silence", "10m")
@@ -55,7 +55,7 @@ class Stops(Nemesis):
         cluster.processes[1].send_signal(signal.SIGCONT)
         self.same_model(self.begin(cluster))
 
-    def test_AStoppedWorkerIsEvictedAndDoesNotComeBack(self):
+    def test_AStoppedWorkerIsEvictedAndDoesNotRejoin(self):
         """The other worker finishes and reports that one is missing; the evicted one ends with a sentence."""
         cluster = self.cluster(self.folder / "stop.db")
         workers = self.begin(cluster, *SHORT_LIMITS)
@@ -357,7 +357,7 @@ class DamagedSaves(StoreJobs):
 class LostReplicas(StoreJobs):
     """All copies of a part are gone."""
 
-    def test_AShardWithoutItsSaveEndsTheJobWithWhatIsLost(self):
+    def test_AMissingSaveEndsTheJobAndTheErrorNamesThePart(self):
         """No process has the weights of the killed shard's parts: the workers' sentence names shard and part."""
         workers = self.begin_saved()
         self.store.kill(1)

@@ -98,7 +98,7 @@ class Netlab(unittest.TestCase):
             self.assertEqual(netlab("down", PREFIX).returncode, 0)
             self.assertEqual(lab_namespaces(PREFIX), [])
 
-    def test_WhatCannotBeSetUpIsSaidAndLeavesNothing(self):
+    def test_NetlabReportsAFailedSetupAndLeavesNoNamespace(self):
         # A bucket that tc does not take: found out when the first host is half made.
         broken = {**os.environ, "NETLAB_BURST": "bad"}
         for arguments in (["up", PREFIX, "2", "1gbit"], ["run", "2", "1gbit", "--", "true"], ["check"]):

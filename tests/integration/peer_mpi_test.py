@@ -61,7 +61,7 @@ class Sums(unittest.TestCase):
                 self.assertIn("openmpi_dense", rows)
                 self.assertGreater(len(rows), 1)
 
-    def test_EveryDistributionAndWhatACodecLosesIsKept(self):
+    def test_SumsAreCorrectForEveryDistributionAndALossyCodec(self):
         cases = ["--distribution " + shape for shape in ("clustered", "same", "disjoint", "one_region")]
         cases += ["--codec " + codec for codec in ("gap+raw", "gap+qsgd4")]
         cases.append("--dimension 1000000 --density 0.4 --repeats 1 --warmup 0")
@@ -216,12 +216,12 @@ class Failures(unittest.TestCase):
             self.assertIn(f"millrace-bench peers: rank {rank}: ", ended.stderr)
         return ended.stderr
 
-    def test_RanksOfAnotherDimensionAreToldSo(self):
+    def test_EveryRankReportsDifferingDimensions(self):
         err = self.differing(["--dimension", "30000"], ["--dimension", "20000"])
         self.assertIn("n=30000", err)
         self.assertIn("n=20000", err)
 
-    def test_RanksOfAnotherAlgorithmOrCodecAreToldSo(self):
+    def test_EveryRankReportsDifferingCodecs(self):
         err = self.differing(["--dimension", "20000", "--codec", "gap+qsgd4"], ["--dimension", "20000"])
         self.assertIn("gap+qsgd4", err)
 
@@ -230,7 +230,7 @@ class Failures(unittest.TestCase):
         self.assertNotEqual(ended.returncode, 0)
         self.assertIn("--mpi-threads", ended.stderr)
 
-    def test_UsageIsSaidBeforeMpiStarts(self):
+    def test_InvalidOptionsAreRefusedBeforeMpiStarts(self):
         for arguments, word in ((["--algorithm", "no_such"], "ssar_recursive_doubling"), (["--density", "2"], "density"),
                                 (["--codec", "auto"], "codec"), (["--cases", "/no/such/file"], "/no/such/file")):
             ended = subprocess.run([BENCH, "peers", *arguments], capture_output=True, text=True, timeout=120, check=False)

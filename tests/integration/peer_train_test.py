@@ -234,7 +234,7 @@ class Train(unittest.TestCase):
                 self.assertEqual(model, chosen)
                 self.assertEqual([epoch["loss"] for epoch in forced["epochs"]], [epoch["loss"] for epoch in result["epochs"]])
 
-    def test_WhatOnePathAloneHasIsDoneByItAndSaid(self):
+    def test_AutoTakesTheOnlyPossiblePathAndReportsTheReason(self):
         for path, reason, flags in (
                 ("peers", "servers cannot: scd gathers", ["--optimizer", "scd", "--coordinates", "10"]),
                 ("peers", "servers cannot: gtopk is an allreduce", ["--algorithm", "gtopk", "--select", "topk:0.1", "--lr", "2"]),
@@ -323,7 +323,7 @@ class Train(unittest.TestCase):
         self.assertEqual(ended.stderr.count(words), 1, ended.stderr)
         self.assertNotIn("interrupted", ended.stderr)
 
-    def test_BadFilesAreToldOnce(self):
+    def test_ABadFileIsReportedOnce(self):
         def file(name, text):
             path = Path(self.folder.name) / name
             path.write_bytes(text)
@@ -337,7 +337,7 @@ class Train(unittest.TestCase):
         self.refused([*self.quick, "--dimension", "20"], 3, "the largest of --dimension 20")
         self.refused([*self.quick, "-o", "/no/such/folder/model"], 6, "cannot write /no/such/folder/model:")
 
-    def test_UsageIsSaidBeforeMpiStarts(self):
+    def test_InvalidOptionsAreRefusedBeforeMpiStarts(self):
         servers, auto = (["--path", path, "--servers", "127.0.0.1:7600"] for path in ("server", "auto"))
         for arguments, word in (([], "--train is required"), (["--algorithm", "no_such"], "ssar_split_allgather"),
                                 (["--algorithm", "oktopk"], "--select topk"), (["--lr-schedule", "linear"], "inverse_sqrt"),
@@ -367,7 +367,7 @@ class Train(unittest.TestCase):
             self.assertEqual(ended.returncode, 2, ended.stderr)
             self.assertIn(word, ended.stderr)
 
-    def test_RanksWithOtherOptionsAreToldSo(self):
+    def test_EveryRankReportsDifferingOptions(self):
         ended = mpi_ranks.run_differing(["train", *self.quick, "--l2", "0.25"], ["train", *self.quick])
         self.assertNotEqual(ended.returncode, 0)
         for rank in range(RANKS):

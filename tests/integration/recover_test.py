@@ -67,7 +67,7 @@ class Recover(unittest.TestCase):
             finally:
                 etcd.end()
 
-    def test_WhatCannotBeIsSaidBeforeAnythingIsStarted(self):
+    def test_RecoverRefusesInvalidOptions(self):
         for sentence, flags in (("no room to mark", ["--dimension", 1024]), ("loses something", ["--codec", "gap+qsgd4"]),
                                 ("--workers 2 at least", ["--workers", 1]),
                                 ("--shards 2 at least", ["--spare", "--shards", 1])):

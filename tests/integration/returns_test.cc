@@ -112,7 +112,7 @@ TEST_F(Returns, AKilledWorkerWithoutAStateTakesTheOthersWeights) {
   EXPECT_GE(begun_at(logs_[1]), 10u);
 }
 
-TEST_F(Returns, WhoJoinsAfterItsPlaceWasGivenUpTakesPartToTheEnd) {
+TEST_F(Returns, AWorkerThatRejoinsAfterItsEvictionContributesToTheEnd) {
   ASSERT_NO_FATAL_FAILURE(start_shards(2));
   const std::vector<std::string> common = {"parts=2", "heartbeat_ms=200", "dead_after_ms=3000", "weights=1"};
   const auto with = [&](std::vector<std::string> more) {
@@ -134,7 +134,7 @@ TEST_F(Returns, WhoJoinsAfterItsPlaceWasGivenUpTakesPartToTheEnd) {
   EXPECT_EQ(logs_[1].contributors.rbegin()->second, 7u) << "all workers contribute to the last step";
 }
 
-TEST_F(Returns, AKilledShardComesBackOnItsPortAndNothingIsLost) {
+TEST_F(Returns, AKilledShardRecoversOnItsPortWithoutLoss) {
   ASSERT_NO_FATAL_FAILURE(start_shards(2));
   start_all({"staleness=1"});
   for (auto& worker : workers_)
@@ -145,7 +145,7 @@ TEST_F(Returns, AKilledShardComesBackOnItsPortAndNothingIsLost) {
   expect_nothing_lost();
 }
 
-TEST_F(Returns, AShardThatComesBackElsewhereIsFound) {
+TEST_F(Returns, WorkersFindAShardThatRestartsOnAnotherPort) {
   ASSERT_NO_FATAL_FAILURE(start_shards(2));
   start_all({});
   for (uint32_t worker = 0; worker < kWorkers; ++worker) wait_for_line(workers_[worker], "pushed 8", &logs_[worker]);
@@ -156,7 +156,7 @@ TEST_F(Returns, AShardThatComesBackElsewhereIsFound) {
   expect_nothing_lost();
 }
 
-TEST_F(Returns, BothShardsAtOnceComeBack) {
+TEST_F(Returns, TwoShardsKilledAtOnceRecoverWithoutLoss) {
   ASSERT_NO_FATAL_FAILURE(start_shards(2));
   start_all({});
   for (uint32_t worker = 0; worker < kWorkers; ++worker) wait_for_line(workers_[worker], "pushed 8", &logs_[worker]);

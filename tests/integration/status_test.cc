@@ -89,7 +89,7 @@ TEST_F(StatusCommand, WorkerThatIsLackingIsNamedAndOneOfAnotherShapeWithTheField
   EXPECT_EQ(running.exit_code, 0);
 }
 
-TEST_F(StatusCommand, WorkerThatIsStoppedIsNamedUntilItGoesOn) {
+TEST_F(StatusCommand, StatusNamesAStoppedWorkerUntilItResumes) {
   ASSERT_NO_FATAL_FAILURE(start_shards(2));
   std::vector<launch::ChildProcess> workers;
   for (const uint32_t worker : {0u, 1u}) workers.push_back(start_endless(worker, 2));
@@ -105,7 +105,7 @@ TEST_F(StatusCommand, WorkerThatIsStoppedIsNamedUntilItGoesOn) {
   EXPECT_EQ(again.exit_code, 0);
 }
 
-TEST_F(StatusCommand, TableIsReadAndWhoDoesNotAnswerIsSaid) {
+TEST_F(StatusCommand, StatusReadsTheTableAndListsShardsThatDoNotAnswer) {
   ASSERT_NO_FATAL_FAILURE(start_shards(1));
   EXPECT_EQ(ask(http_addresses_).exit_code, 0) << "no job is no trouble";
   const Said answers = ask({"--table", path("table.db")});  // at the free port that its process has written there

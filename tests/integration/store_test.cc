@@ -248,7 +248,7 @@ TEST_F(StoreProcesses, ASignalSavesWhileTheJobRuns) {
 }
 
 /// One save, then both shards killed in turn, the second one with no save but that of the first weights.
-TEST_F(StoreProcesses, AKilledShardComesBackWithItsSaveAndTheWorkersUpdates) {
+TEST_F(StoreProcesses, AKilledShardRecoversFromItsSaveAndTheWorkersUpdates) {
   const std::string folder = path("saves");
   std::filesystem::create_directory(folder);
   server_flags_ = {"--store-dir", folder};
@@ -351,7 +351,7 @@ TEST_F(StoreProcesses, WeightsNotInTime_ReturnedAsAResultAndTheCallMayBeRepeated
   });
 }
 
-TEST_F(StoreProcesses, WhatCannotBePulledIsSaid) {
+TEST_F(StoreProcesses, AFailedStoreCallReportsItsReason) {
   ASSERT_NO_FATAL_FAILURE(start_shards(1));
   const auto reason = [](const std::function<void()>& call) {
     try {

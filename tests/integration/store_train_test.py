@@ -84,14 +84,14 @@ class StoreTraining(unittest.TestCase):
             losses = [epoch["loss"] for epoch in report["epochs"]]
             self.assertLess(losses[-1], 0.75 * losses[0], optimizer)
 
-    def test_ALaterRunGoesOnWithWhatWasSaved(self):
+    def test_ALaterRunContinuesFromTheSave(self):
         _, first = self.train("on", "--store", "adam:0.05", "--epochs", 3)
         self.end(self.server)
         self.serve()
         _, second = self.train("on", "--store", "adam:0.05", "--store-begin", "saved", "--epochs", 1, workers=1)
         self.assertLess(second["epochs"][0]["loss"], 0.8 * first["epochs"][0]["loss"])
 
-    def test_AKilledWorkerComesBackAndPulls(self):
+    def test_AKilledWorkerRejoinsAndPulls(self):
         state = self.path("state")
 
         def begin(worker):

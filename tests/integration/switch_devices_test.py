@@ -40,9 +40,9 @@ def no_af_xdp():
 
 
 class Devices(OnDevice):
-    def switch(self, device, *flags, window=40960):
-        """A switch at the far end, and its first line."""
-        self.write_jobs(window)
+    def switch(self, device, *flags, window=40960, **fields):
+        """A switch at the far end, whose jobs have these fields, and its first line."""
+        self.write_jobs(window, **fields)
         switch = self.start(*inside(FAR, PROGRAM, "run", "--listen", "10.78.0.1:7700", "--jobs", self.folder / "jobs.json", "--pmd",
                                     device, "--http", "127.0.0.1:0", "--json", *flags))
         return switch, json.loads(switch.stdout.readline())
@@ -51,9 +51,9 @@ class Devices(OnDevice):
         return self.start(*inside(NEAR, BENCH, "load", "--to", address, "--switch-job", job, "--from", "10.78.0.2:0", "--switch-slots", SLOTS, "--window-indices",
                                   window, "--duration", "2s", *flags))
 
-    def serve(self, device, *flags, load=(), window=40960, jobs=JOBS[:1], look=lambda pid: None):
+    def serve(self, device, *flags, load=(), window=40960, jobs=JOBS[:1], look=lambda pid: None, **fields):
         """Each lcore's status after all jobs have served a load. look: at the switch, while it runs."""
-        switch, line = self.switch(device, *flags, window=window)
+        switch, line = self.switch(device, *flags, window=window, **fields)
         if line["event"] != "listening":
             self.fail(f"{line['error']}\n{switch.stderr.read()}")
         loads = [self.load(line["addresses"][0], job, *load, window=window) for job in jobs]
@@ -101,7 +101,7 @@ class Devices(OnDevice):
     def test_AfPacketCarriesPacketsOfAnMtuOf9000(self):
         self.make_link(9000)
         # 4 % of a window's indices fill one such packet, and would six of the usual ones.
-        for lcore in self.serve("net_af_packet,iface=far", "--packet-bytes-max", 8972, window=65472,
+        for lcore in self.serve("net_af_packet,iface=far", "--packet-bytes-max", 8972, window=65472, packet_bytes=8972,
                                 load=("--switch-packet-bytes", 8972, "--density", 0.04)):
             for way in ("in", "out"):
                 self.assertGreater(lcore[f"bytes_{way}"], 4000 * lcore[f"packets_{way}"], f"packets {way} were short")
@@ -126,19 +126,19 @@ class Devices(OnDevice):
         self.serve("net_af_packet,iface=far", "--huge-pages", look=lambda pid: self.assertGreater(self.huge_kib(pid), 16 << 10))
         self.serve("net_af_packet,iface=far", look=lambda pid: self.assertEqual(self.huge_kib(pid), 0))
 
-    def test_WithoutHugePagesWhatToDoIsSaid(self):
+    def test_TheErrorForMissingHugePagesNamesTheSetupScript(self):
         if PAGES.exists() and PAGES.read_text(encoding="ascii").strip() != "0":
             self.skipTest("this machine has huge pages")
         self.make_link(1500)
         self.assertIn("deploy/switch-host.sh", self.refused("net_af_packet,iface=far", "--huge-pages"))
 
-    def test_AnInterfaceOfASmallerMtuIsSaid(self):
+    def test_TheSwitchRefusesAnInterfaceOfASmallerMtu(self):
         self.make_link(1500)
         error = self.refused("net_af_packet,iface=far", "--packet-bytes-max", 8972)
         self.assertIn("needs an MTU of 9000: the interface 'far' has 1500; 'ip link set far mtu 9000'", error)
         self.assertIn("--packet-bytes-max 1472", error)
 
-    def test_AnInterfaceThatIsNotThereIsSaid(self):
+    def test_TheSwitchRefusesAMissingInterface(self):
         self.make_link(1500)
         self.assertIn("there is no interface 'near' here", self.refused("net_af_xdp,iface=near"))
 

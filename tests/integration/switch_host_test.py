@@ -45,12 +45,19 @@ class SwitchHost(unittest.TestCase):
         self.assertIn("Cores", said.stdout)
 
     @unittest.skipUnless(os.geteuid() == 0 and PAGES.exists(), "needs root, and a kernel with huge pages")
-    def test_WithApplyWhatWasSaidIsRun(self):
+    def test_ApplyRunsThePrintedCommands(self):
         said = self.run_script("--apply", "--pages", TOO_MANY)
-        self.assertEqual(said.returncode, 0, said.stderr)
         self.assertIn(f"echo {TOO_MANY} > {PAGES}", self.commands())
         for command in self.commands():
             self.assertIn(f"    {command}\n", said.stdout)
+
+    @unittest.skipUnless(os.geteuid() == 0 and PAGES.exists(), "needs root, and a kernel with huge pages")
+    def test_PagesThatTheKernelDoesNotReserveAreAFailure(self):
+        """The program in bash's place reserves none, as a kernel without enough memory in one piece."""
+        said = self.run_script("--apply", "--pages", TOO_MANY)
+        self.assertEqual(said.returncode, 1, said.stdout)
+        self.assertIn(f"of {TOO_MANY} huge pages", said.stderr)
+        self.assertEqual(self.run_script("--apply", "--pages", 0).returncode, 0)
 
     @unittest.skipUnless(os.geteuid() == 0, "needs root to become another user")
     def test_ApplyNeedsRoot(self):
@@ -62,7 +69,7 @@ class SwitchHost(unittest.TestCase):
         self.assertEqual(said.returncode, 3, said.stdout + said.stderr)
         self.assertEqual(self.commands(), [])
 
-    def test_WrongArgumentsAreSaidAndNothingIsRun(self):
+    def test_InvalidArgumentsAreReportedAndNoCommandRuns(self):
         for arguments, words in ((["--pages", "many"], "'many' is not a number"), (["--pages"], "needs a value"),
                                  (["--device", "eth0"], "is not a PCI address"), (["--cores", "a"], "is not a list"),
                                  (["--frob"], "unknown option '--frob'")):
@@ -71,7 +78,7 @@ class SwitchHost(unittest.TestCase):
             self.assertIn(words, said.stderr)
         self.assertEqual(self.commands(), [])
 
-    def test_ADeviceThatIsNotThereIsSaid(self):
+    def test_AMissingDeviceIsReported(self):
         said = self.run_script("--device", "ffff:ff:1f.7")
         self.assertEqual(said.returncode, 1)
         self.assertIn("there is no PCI device ffff:ff:1f.7", said.stderr)

@@ -57,9 +57,9 @@ class OnDevice(unittest.TestCase):
         key.write_text("".join(f"{byte:02x}" for byte in range(32)) + "\n", encoding="utf-8")
         key.chmod(0o600)
 
-    def write_jobs(self, window=WINDOW):
-        jobs = [{"name": f"bench {number}", "job": number, "key_file": "bench.key", "workers": 4, "window_indices": window, "slots": SLOTS}
-                for number in JOBS]
+    def write_jobs(self, window=WINDOW, **fields):
+        jobs = [{"name": f"bench {number}", "job": number, "key_file": "bench.key", "workers": 4, "window_indices": window,
+                 "slots": SLOTS, **fields} for number in JOBS]
         (self.folder / "jobs.json").write_text(json.dumps({"jobs": jobs}), encoding="utf-8")
 
     def make_link(self, mtu=1500):

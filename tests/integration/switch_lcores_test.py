@@ -39,7 +39,7 @@ class TwoLcores(OnDevice):
     def test_EachLcoreServesItsJobThroughAQueueOfItsOwn(self):
         self.serve_two_loads("net_af_packet,iface=far,qpairs=2")
 
-    def test_ALcoreWithoutAQueueLivesOnWhatTheOtherPassesOn(self):
+    def test_ALcoreWithoutAQueueServesForwardedPackets(self):
         self.serve_two_loads("net_af_packet,iface=far,qpairs=1")
 
 

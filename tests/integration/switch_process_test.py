@@ -197,7 +197,7 @@ class Switch(unittest.TestCase):
         process.send_signal(signal.SIGTERM)
         self.assertEqual(process.wait(timeout=TIMEOUT_S), 0)
 
-    def test_SighupTakesTheJobsAnew(self):
+    def test_SighupReloadsTheJobsFile(self):
         process, line = self.start("--quiet")
         self.write_jobs([JOB | {"slots": 32}, JOB | {"name": "bert", "job": 8}])
         process.send_signal(signal.SIGHUP)
@@ -208,7 +208,7 @@ class Switch(unittest.TestCase):
         self.assertIn("the jobs stay as they are", process.stderr.readline())
         self.assertEqual(len(json.loads(self.get(line, "/status"))["jobs"]), 2)
 
-    def test_TellsItsServiceNotifierWhatItDoes(self):
+    def test_TheSwitchNotifiesItsServiceManagerOfItsState(self):
         manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.addCleanup(manager.close)
         manager.settimeout(TIMEOUT_S)
@@ -231,13 +231,13 @@ class Switch(unittest.TestCase):
         self.assertEqual(next_state(), "STOPPING=1\nSTATUS=shutting down")
         self.assertEqual(process.wait(timeout=TIMEOUT_S), 0)
 
-    def test_JobsWithoutSlotsAreToldAndWait(self):
+    def test_AJobBeyondTheSlotLimitIsReportedAndGetsNone(self):
         self.write_jobs([JOB, JOB | {"name": "bert", "job": 8}])
         process, line = self.start("--slots-max", "16")
         self.assertIn("job 'bert'", process.stderr.readline())
         self.status_when(line, lambda status: [job["slots"] for job in status["jobs"]] == [16, 0])
 
-    def test_APortInUseIsSaid(self):
+    def test_APortInUseIsReported(self):
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
             taken.bind(("127.0.0.1", 0))
             address = f"127.0.0.1:{taken.getsockname()[1]}"
@@ -246,7 +246,7 @@ class Switch(unittest.TestCase):
             self.refused(6, "--http", "run", "--listen", "127.0.0.1:0", "--jobs", self.jobs, "--http",
                          f"127.0.0.1:{taken.getsockname()[1]}")
 
-    def test_AWrongJobsFileIsSaid(self):
+    def test_AnInvalidJobsFileIsRefused(self):
         self.refused(6, "none.json", "run", "--jobs", self.folder / "none.json")
         self.write_jobs([JOB | {"workers": 65}])
         self.refused(2, "job 'resnet' \"workers\" must be a number from 1 to 64", "run", "--listen", "127.0.0.1:0", "--jobs", self.jobs)
@@ -254,7 +254,7 @@ class Switch(unittest.TestCase):
         self.write_jobs([JOB])
         self.refused(2, "chmod", "run", "--listen", "127.0.0.1:0", "--jobs", self.jobs)
 
-    def test_WrongFlagsAreSaid(self):
+    def test_InvalidFlagsAreRefused(self):
         self.refused(2, "--frobnicate", "run", "--jobs", self.jobs, "--frobnicate")
         self.refused(2, "--jobs", "run")
         self.refused(2, "subcommand")
@@ -281,7 +281,7 @@ class Switch(unittest.TestCase):
         self.assertEqual(ended.returncode, 0, ended.stderr)
         self.assertEqual(json.loads(ended.stdout)["turns_checked"], (1000 // 32) * 8)
 
-    def test_ADriverThatIsNotThereIsSaid(self):
+    def test_AMissingDriverIsReported(self):
         ended = run("run", "--listen", "10.0.0.1:7700", "--jobs", self.jobs, "--pmd", "net_nothing")
         if ended.returncode == 5:
             self.skipTest(ended.stderr.strip())

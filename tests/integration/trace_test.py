@@ -133,7 +133,7 @@ class Trace(MonitoredCluster):
         self.assertIn("seconds: a whole number", refused.exception.read().decode())
         refused.exception.close()
 
-    def test_WhatIsMissingIsSaid(self):
+    def test_TraceReportsAMissingJobOrAddress(self):
         http = self.cluster["shards"][0]["http"]
         output = self.path("none.json")
         self.refused(4, "no shard has job 'absent' open; open are: ", "trace", "absent", http, "-o", output)

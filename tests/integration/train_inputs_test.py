@@ -74,7 +74,7 @@ class WorkersThatDiffer(WithServers):
         other = self.path("other.svm", made_up_rows(60, 2))
         self.refused_second("recipe: data=", [], [], other)
 
-    def test_WhatIsAWorkersOwnMayDiffer(self):
+    def test_LocalOptionsOfWorkersMayDiffer(self):
         data = self.path("own.svm", made_up_rows(60, 1))
         packed = self.path("own.svm.xz")
         packed.write_bytes(lzma.compress(data.read_bytes()))

@@ -32,7 +32,7 @@ class Methods(WithServers):
                 for result in self.train(2, *flags, "--method", name, "--steps", 20, job=name + " alone"):
                     self.assertEqual((result["steps"], result["audit"]["imbalance"]), (20, 0))
 
-    def test_WhatIsGivenStays(self):
+    def test_AGivenDensityOverridesTheMethod(self):
         train = self.path("given.svm", made_up_rows(200, 2))
         entries = {}
         for density in (0.05, 0.5):

@@ -194,7 +194,7 @@ class Racks(WithServers):
             self.assertEqual(self.model(f"{name}-first"), self.model(f"{name}-second"))
         self.assertEqual(self.model("by-shard-first"), self.model("by-switch-first"))
 
-    def test_AKilledRackIsPassedAndComesBack(self):
+    def test_WorkersBypassAKilledRackAndReturnToIt(self):
         racks = [self.start_rack(number, reselect_k=200) for number in (0, 1)]
         workers = self.begin("killed", [address for _, address, _ in racks], "--epochs", 40, "--select", "topk:0.05", "--compute-time", "5ms")
         killed, address, http = racks[0]

@@ -62,7 +62,7 @@ class Restarts(WithServers):
             self.assertFalse(self.state(worker).exists(), "a state belongs to a run that has not ended")
         return said
 
-    def test_AKilledWorkerGoesOnWhereTheOthersAre(self):
+    def test_AKilledWorkerContinuesAtTheStepOfTheJob(self):
         workers = self.begin(3, "--save-every", 20)
         self.wait_for(self.state(1).exists)
         workers[1].kill()
@@ -99,7 +99,7 @@ class Restarts(WithServers):
         workers[0] = self.command(0)
         self.end(workers)
 
-    def test_ADamagedStateIsRefusedAndTheWholeOneGoesOn(self):
+    def test_AWorkerRefusesADamagedStateAndAcceptsAnIntactOne(self):
         workers = self.begin(2, "--save-every", 30, "--compute-time", "5ms")
         self.wait_for(self.state(0).exists)
         workers[0].send_signal(signal.SIGINT)
@@ -166,7 +166,7 @@ class Restarts(WithServers):
         self.assertTrue(self.path(job + ".model").exists(), "the trained model is kept in any case")
         return workers[0].returncode, json.loads(out.strip().split("\n")[-1]), err
 
-    def test_AJobThatEndsWithoutOneOfItsWorkersSaysSo(self):
+    def test_AJobThatEndsWithoutAWorkerReportsIt(self):
         code, result, err = self.lose_a_worker()
         self.assertEqual(code, 8, err)
         self.assertIn("without 1 of its 2 workers", err)

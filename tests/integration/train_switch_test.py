@@ -132,7 +132,7 @@ class Switch(WithSwitch):
         at_least = results[0]["steps"] // (1 if results[0]["switch"]["fallbacks"] == 0 else 4)
         self.job_at_switch_when(lambda job: job["events"].get("closed", 0) >= at_least)
 
-    def test_AKilledSwitchIsReplacedByAShardAndComesBack(self):
+    def test_AShardReplacesAKilledSwitchUntilItReturns(self):
         switch, address = self.start_switch()
         workers = self.begin(address, "--epochs", 8, "--compute-time", "5ms")
         self.wait_for_line(workers[0], "all 3 workers have joined")
@@ -148,7 +148,7 @@ class Switch(WithSwitch):
             self.assertGreaterEqual(result["switch"]["came_back"], 1)
             assert_at_switch(self, result)
 
-    def test_TheSwitchCountsWhatIsSentAgainAndTheTurnThatWaits(self):
+    def test_TheSwitchCountsRetransmissionsAndSlotsInUse(self):
         _, address = self.start_switch()
         workers = self.begin(address, "--epochs", 8, "--compute-time", "5ms")
         self.wait_for_line(workers[0], "all 3 workers have joined")
@@ -232,7 +232,7 @@ class Switch(WithSwitch):
             assert_at_switch(self, result)
         self.job_at_switch_when(lambda job: job["events"]["closed"] > closed)
 
-    def test_RefusesWhatThisPathDoesNotHave(self):
+    def test_PathSwitchRefusesInvalidOptions(self):
         _, address = self.start_switch()
         data = self.path("refused.svm", made_up_rows(20, 5))
         path = ["--train", data, "--path", "switch", "--switch-address", f"{address}", "--switch-job", JOB]
@@ -241,7 +241,7 @@ class Switch(WithSwitch):
         self.refused(2, "initial_weights first", "train", *self.flags(), *path, "--switch-key", self.key, "--initial-weights", "first")
 
 
-class NobodyStandsIn(WithSwitch):
+class WithoutAFallback(WithSwitch):
     """Shards that know nothing of the switch: not even that two jobs have one number there."""
 
     def test_AJobWaitsForAnotherOfItsNumberAndForAKilledOnesLease(self):

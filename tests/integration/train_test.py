@@ -77,7 +77,7 @@ class Asynchronous(WithServers):
         # be 0.7.
         self.assertAlmostEqual(min(losses["asynchronous"]) / losses["synchronous"][0], 1, delta=0.2, msg=str(losses))
 
-    def test_WhatIsDecidedWhileAWorkerStandsStillComesAsOneUpdate(self):
+    def test_AResumedWorkerReceivesMissedStepsInMergedUpdates(self):
         train = self.path("merged.svm", made_up_rows(3000, 2))
         job = self.id().rsplit(".", 1)[-1]
         flags = ["--train", train, "--epochs", 100_000, "--batch", 50, "--lr", 0.5, "--mode", "asynchronous", "--json"]
@@ -213,7 +213,7 @@ class BenchServe(unittest.TestCase):
 class StoppedWriter(unittest.TestCase):
     """Another process was stopped while it wrote the membership table: its lock stays."""
 
-    def test_AJobThatRunsGoesOnAndOneThatBeginsWaitsForTheTable(self):
+    def test_ALockedTableDelaysANewJobButNotARunningOne(self):
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             data = folder / "a.svm"
@@ -374,7 +374,7 @@ class Refusals(WithServers):
         fine = self.path("reach.svm", "1 1:1\n0 2:1\n")
         self.refused(4, "127.0.0.1:1", "train", "--servers", "127.0.0.1:1", "--train", fine, "--connect-timeout", "300ms")
 
-    def test_WhatIsNoMillraceServerIsNamedAsThat(self):
+    def test_AServerThatIsNotMillraceIsReported(self):
         fine = self.path("foreign.svm", "1 1:1\n0 2:1\n")
         http = self.cluster["shards"][0]["http"]
         self.refused(4, "does not answer as a Millrace server does", "train", "--servers", http, "--train", fine, "--connect-timeout", "1500ms")
@@ -407,13 +407,13 @@ class Refusals(WithServers):
         self.assertEqual(refused.returncode, 5, err)
         self.assertIn("dimension", err)
 
-    def test_AModelThatCannotBeWrittenIsSaidAndTheOldOneStays(self):
+    def test_AModelThatCannotBeWrittenIsReported(self):
         train = self.path("e.svm", made_up_rows(100, 6))
         ended = run("train", *self.flags(), "--train", train, "--epochs", 1, "-o", self.path("no") / "such" / "model")
         self.assertEqual(ended.returncode, 6, ended.stderr)
         self.assertIn("cannot write", ended.stderr)
 
-    def test_OutputsThatCannotBeAreSaidBeforeTraining(self):
+    def test_UnwritableOutputsAreRefusedBeforeTraining(self):
         fine = self.path("outputs.svm", "1 1:1\n0 2:1\n")
         for flag in ("-o", "--state"):
             ended = self.refused(6, "cannot write", "train", *self.flags(), "--train", fine, flag, self.path("no") / "such" / "file")
@@ -457,7 +457,7 @@ class Refusals(WithServers):
                 self.assertIn(sentence, ended.stderr)
                 self.assertEqual(ended.stderr.count("\n"), 1, ended.stderr)
 
-    def test_AnInterruptionWhileOtherWorkersAreWaitedForEndsAtOnce(self):
+    def test_AnInterruptEndsAWorkerThatIsBlockedOnOthers(self):
         worker = start("train", *self.flags(0, 2), "--train", self.path("wait.svm", "1 1:1\n0 2:1\n"), "--start-timeout", "600000ms")
         while not json.loads(run("status", self.cluster["shards"][0]["http"], "--json").stdout)["said"][self.cluster["shards"][0]["http"]]["jobs"]:
             self.assertIsNone(worker.poll())
@@ -540,7 +540,7 @@ class Refusals(WithServers):
             self.assertIn("second signal", err)
             self.assertFalse([shard for shard in shards if Path(f"/proc/{shard}").exists()])
 
-    def test_AFolderForTemporaryFilesThatIsNotThereIsSaid(self):
+    def test_AMissingTemporaryFolderIsReported(self):
         for arguments in (["serve", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"], ["bench", "serve", "--rounds", 1]):
             ended = subprocess.run(millrace(*arguments), capture_output=True, text=True, timeout=120, check=False, env={**os.environ, "TMPDIR": "/no/such/folder"})
             self.assertEqual((ended.returncode, ended.stdout, ended.stderr.count("\n")), (6, "", 1), ended.stderr)
@@ -570,7 +570,7 @@ class Refusals(WithServers):
             self.assertEqual(serve.returncode, 0, err)
             self.assertNotIn("millrace serve:", err)
 
-    def test_APortInUseIsSaid(self):
+    def test_APortInUseIsReported(self):
         port = self.servers.split(",", 1)[0].rsplit(":", 1)[1]
         ended = self.refused(6, "shard 0: ", "serve", "--shards", 1, "--listen", f"127.0.0.1:{port}")
         self.assertIn("in use", ended.stderr)

@@ -1,4 +1,4 @@
-"""Language: banned words and long sentences in comments, literals and documents, and names of tests.
+"""Language: banned words in comments, literals, documents and names of tests; long sentences; long names of tests.
 
 The words are those of banned_words.txt, the terms those of protocol/GLOSSARY.md. What a document has between backticks is code, and
 a literal without a blank is a key. ratchet.txt lists what is over today.
@@ -21,7 +21,7 @@ TEST_NAME_MAX = 60
 RULES = {
     "language": "no banned word or pattern in comments, literals and documents (tests/lint/banned_words.txt)",
     "sentence": f"a sentence in a comment or a document has at most {SENTENCE_WORDS_MAX} words",
-    "test-name": f"a test's name has at most {TEST_NAME_MAX} characters",
+    "test-name": f"a test's name has at most {TEST_NAME_MAX} characters, and no banned word",
 }
 
 CPP = (".h", ".cc")
@@ -34,6 +34,7 @@ CODE_SPAN = re.compile(r"`[^`\n]*`")
 SENTENCE_END = re.compile(r"(?<!e\.g)(?<!i\.e)(?<!cf)(?<!vs)[.!?][\"')\]]*(?=\s|$)")
 WORD = re.compile(r"\S*\w\S*")
 GTEST = re.compile(r"^[ \t]*(?:TEST|TEST_F|TEST_P|TYPED_TEST|TYPED_TEST_P|RC_GTEST_PROP|RC_GTEST_FIXTURE_PROP)\s*\(\s*\w+\s*,\s*(\w+)", re.MULTILINE)
+NAME_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 UNITTEST = re.compile(r"^[ \t]+def (test_\w+)", re.MULTILINE)
 
 
@@ -179,13 +180,17 @@ def _sentences(block):
     yield first, count
 
 
-def long_test_names(path, text):
-    """(line, message) of every test's name over the limit."""
-    pattern = GTEST if path.endswith(".cc") else UNITTEST if path.endswith(".py") else None
+def test_names(path, text, banned):
+    """(line, message) of every test's name that is over the limit, or has a banned word between its capitals."""
+    one, _ = compiled(banned)
+    pattern = GTEST if path.endswith((".cc", ".cu")) else UNITTEST if path.endswith(".py") else None
     for match in pattern.finditer(text) if pattern else ():
-        if len(match.group(1)) > TEST_NAME_MAX:
-            line = text.count("\n", 0, match.start(1)) + 1
-            yield line, f"{match.group(1)} has {len(match.group(1))} characters, the limit is {TEST_NAME_MAX}"
+        name, line = match.group(1), text.count("\n", 0, match.start(1)) + 1
+        if len(name) > TEST_NAME_MAX:
+            yield line, f"{name} has {len(name)} characters, the limit is {TEST_NAME_MAX}"
+        word = one.search(" ".join(NAME_WORD.findall(name)).lower())
+        if word:
+            yield line, f"{name} has '{word.group(0)}' (banned_words.txt)"
 
 
 def check(texts, banned):
@@ -194,7 +199,7 @@ def check(texts, banned):
     for path, text in texts.items():
         blocks = blocks_of(path, text)
         faults = {"language": banned_words(blocks, banned), "sentence": long_sentences(blocks),
-                  "test-name": long_test_names(path, text) if path.startswith("tests" + os.sep) else ()}
+                  "test-name": test_names(path, text, banned) if path.startswith("tests" + os.sep) else ()}
         for rule, ones in faults.items():
             ones = [(path, line, message) for line, message in ones]
             if ones:

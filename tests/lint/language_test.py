@@ -10,6 +10,7 @@ import sizes
 
 HEADER = "#pragma once\n"
 BANNED = language.read_banned("# head\nwhoever\tthe actor\ncomes? back\t\"rejoins\"\n(?:is|are) told\t\"learns\"\n")
+NAMES = language.read_banned("who\tthe actor\nnobody\tthe actor\n")
 
 
 def worded(path, text):
@@ -111,6 +112,15 @@ class TestNames(unittest.TestCase):
                                   ("tests/a.py", f"def {long}():\n", 0)]:
             with self.subTest(text):
                 over = language.check({path: text}, BANNED).get((path, "test-name"))
+                self.assertEqual(over.amount if over else 0, count)
+
+
+    def test_BannedWords_AreFound(self):
+        for path, name, count in [("tests/a.cc", "AStepThatNobodyAwaits", 1), ("tests/a.cc", "AStepThatNoWorkerAwaits", 0),
+                                  ("tests/a.py", "test_WhoLeaves_IsEvicted", 1), ("tests/a.py", "test_AWholeStep_IsSent", 0)]:
+            text = f"TEST(Suite, {name}) {{}}\n" if path.endswith(".cc") else f"    def {name}(self):\n"
+            with self.subTest(name):
+                over = language.check({path: text}, NAMES).get((path, "test-name"))
                 self.assertEqual(over.amount if over else 0, count)
 
 

@@ -29,7 +29,7 @@ testing::SessionOptions methods_job_of(const Method& method) {
   return job;
 }
 
-TEST(Methods, EachIsAJobThatHoldsAndSaysWhatItWasGiven) {
+TEST(Methods, EachMethodMakesAValidJobWithItsCodecAndPeriod) {
   std::set<std::string_view> names;
   for (const Method& method : methods()) {
     SCOPED_TRACE(method.name);

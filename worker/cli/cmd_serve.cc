@@ -1,4 +1,5 @@
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 #include <poll.h>
 #include <unistd.h>
 
@@ -164,14 +165,28 @@ std::expected<FirstAddresses, program::Failure> first_addresses(const ServeFlags
   return FirstAddresses{.listen = *listen, .http = *http};
 }
 
-/// Asks all shards to end. Kills those that still run some time after they should have drained, or at a second request.
-void stop_shards(std::vector<ShardProcess>& shards, uint32_t drain_ms, const program::InterruptionRequests& requests) {
-  const TimeNs deadline = monotonic_now_ns() + drain_ms * kNsPerMs + kPastDrain;
+/// Asks all shards to end, and kills those that still run at a second request. Without a folder for saves those, too,
+/// that still run some time after they should have drained. Returns the numbers of the killed ones.
+std::vector<size_t> stop_shards(std::vector<ShardProcess>& shards, const ServeFlags& flags,
+                                const program::InterruptionRequests& requests) {
+  const TimeNs deadline = monotonic_now_ns() + flags.drain_ms * kNsPerMs + kPastDrain;
   for (ShardProcess& shard : shards) shard.process().ask_to_end();
   const auto ended = [](ShardProcess& shard) { return shard.process().try_wait().has_value(); };
-  while (!std::ranges::all_of(shards, ended) && requests.count() < 2 && monotonic_now_ns() < deadline)
+  bool is_late = false;
+  while (!std::ranges::all_of(shards, ended) && requests.count() < 2) {
+    if (!is_late && monotonic_now_ns() >= deadline) {
+      if (flags.store_dir.empty()) break;
+      is_late = true;
+      monitoring::say("millrace serve: shards still save weights to --store-dir; a second signal ends them at once");
+    }
     ::poll(nullptr, 0, kLookAtEndEveryMs);
-  for (ShardProcess& shard : shards) shard.process().kill_now();
+  }
+  std::vector<size_t> killed;
+  for (size_t shard = 0; shard < shards.size(); ++shard) {
+    if (!ended(shards[shard])) killed.push_back(shard);
+    shards[shard].process().kill_now();
+  }
+  return killed;
 }
 
 /// Returns why the shards would not start as they are asked to; they would say the same.
@@ -239,10 +254,14 @@ Outcome run_serve(const ServeFlags& flags) {
                                                            shard, report->exit_code));
     }
   }
-  stop_shards(*shards, flags.drain_ms, requests);
+  const std::vector<size_t> killed = stop_shards(*shards, flags, requests);
   if (requests.count() > 1) {
     return fail_with(program::last_interruption_code(),
                      "ended by a second signal: rounds in flight were not waited for");
+  }
+  if (outcome && !killed.empty()) {
+    return fail_with(ExitCode::kJobEnded, fmt::format("shard {} did not end within --drain and {} s, and was killed",
+                                                      fmt::join(killed, ", "), kPastDrain / kNsPerS));
   }
   return outcome;
 }
@@ -324,9 +343,10 @@ program::Command add_serve_command(CLI::App& root) {
       "Each shard is a millrace-server process; run those yourself, on several machines, for a larger cluster. SIGINT "
       "or SIGTERM\n"
       "ends them in order, with exit code 0; a second one at once, with 130 or 143. The same signal again within a "
-      "second "
-      "(as\n"
-      "timeout sends it, to a process and its group) is the same request.\n"
+      "second (as\n"
+      "timeout sends it, to a process and its group) is the same request. With --store-dir the last saves have no time "
+      "limit;\n"
+      "without it a shard that runs 25 s longer than --drain is killed, with exit code 8.\n"
       "SIGUSR2 is passed on: all shards save the weights of jobs with a store to --store-dir now.\n"
       "With --key, --job-keys, --http-tls or --http-token-file SIGHUP is passed on, too: all shards read these files "
       "again.\n\n"

@@ -201,7 +201,7 @@ class FitTest(unittest.TestCase):
         table_port = int(flags["table"].rsplit(":", 1)[1])
         self.assertIn(table_port, [one["port"] for rule in policy["egress"] for one in rule["ports"]])
 
-    def test_ThePolicyAllowsWhatThePodsNeedAndNoMore(self):
+    def test_ThePolicyOpensOnlyTheNecessaryPorts(self):
         policy = one_of("base", "NetworkPolicy")["spec"]
         shard, worker = shards()["spec"]["template"]["metadata"]["labels"], worker_job()["template"]["metadata"]["labels"]
         prometheus, other = {"app.kubernetes.io/name": "prometheus"}, {"app.kubernetes.io/name": "other"}

@@ -163,6 +163,23 @@ class SlurmTest(unittest.TestCase):
                 self.assertNotIn("stays in etcd", text)
             self.assertLessEqual(etcd.keys(prefix + "job-"), KEYS_OF_A_REMOVED_CLUSTER * len(jobs))
 
+    def test_JobsWithOneFolderHaveFoldersOfTheirOwn(self):
+        """Two jobs at a time train with one MILLRACE_FOLDER, with two numbers of shards."""
+        rows, folder = self.folder / "rows_of_a_folder.svm", self.folder / "shared"
+        rows.write_text(made_up_rows(200, 3), encoding="utf-8")
+        with concurrent.futures.ThreadPoolExecutor() as both:
+            jobs = [both.submit(self.submit, "--train", rows, "--epochs", "1", "--batch", "50", MILLRACE_FOLDER=str(folder), MILLRACE_SHARDS=shards)
+                    for shards in ("1", "2")]
+        for job in jobs:
+            code, text, _ = job.result()
+            self.assertEqual(code, 0, text)
+        self.assertEqual(sorted(len(list(one.glob("shard.*.json"))) for one in folder.glob("millrace-*")), [1, 2])
+
+    def test_ATableThatJobsWouldShareIsRefused(self):
+        code, text, _ = self.submit("--train", "/dev/null", MILLRACE_TABLE=str(self.folder / "table.db"))
+        self.assertEqual(code, 1, text)
+        self.assertIn("MILLRACE_TABLE is etcd://", text)
+
     def test_TheCodeOfTheWorkersIsThatOfTheJob(self):
         code, text, _ = self.submit("--train", self.folder / "absent.svm")
         self.assertEqual(code, 6, text)

@@ -26,7 +26,7 @@ def configure(folder, *flags):
 
 
 class BarePrograms(unittest.TestCase):
-    def test_TheSwitchSaysWhatItHas(self):
+    def test_TheSwitchReportsItsDpdkAndMacSupport(self):
         said = run(BARE / "millrace-switch", "--version")
         self.assertEqual(said.returncode, 0, said.stderr)
         self.assertIn("without DPDK, MACs by OpenSSL", said.stdout)

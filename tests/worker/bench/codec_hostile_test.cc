@@ -36,7 +36,7 @@ TEST(CodecHostileBench, EveryCodecHasARowWithItsFigures) {
   }
 }
 
-TEST(PeakMemory, SeesWhatWasTakenAndGivenBack) {
+TEST(PeakMemory, IncludesMemoryThatHasBeenFreed) {
   const PeakMemory peak;
   if (!peak.bytes()) GTEST_SKIP() << "/proc/self/clear_refs cannot be written here";
   EXPECT_LT(*peak.bytes(), 8u << 20);

@@ -37,12 +37,12 @@ TEST(SlowWorkerFromText, TakesAWorkerAndAFactor) {
   EXPECT_EQ(slow->factor, 2.5);
 }
 
-TEST(SlowWorkerFromText, RefusesWhatIsNone) {
+TEST(SlowWorkerFromText, RefusesInvalidText) {
   for (const char* text : {"", "3", "3:", ":3", "3:x", "x:3", "3:2x", "-1:2", "3:0.5", "3:1001", "3:nan", "3,2"})
     EXPECT_FALSE(slow_worker_from_text(text)) << text;
 }
 
-TEST(ConvergeRows, AreNamedOnceAndStartWithWhatTheOthersAreComparedWith) {
+TEST(ConvergeRows, AreNamedOnceAndStartWithTheBaselines) {
   const auto rows = converge_rows({});
   EXPECT_EQ(rows[0].name, "dense");
   EXPECT_EQ(rows[1].name, "synchronous");
@@ -116,7 +116,7 @@ TEST(CompareRows, ComparesLossAndBytesWithDenseAndTheRateWithSynchronous) {
   EXPECT_EQ(rows[0]["rate_over_synchronous"], 0.5);
 }
 
-TEST(CompareRows, LeavesOutWhatHasNoPartner) {
+TEST(CompareRows, OmitsRatiosWithoutABaseline) {
   json rows = json::array({converge_row_of("quorum", 0.5, 128, 32)});
   compare_rows(rows);
   EXPECT_FALSE(rows[0].contains("log_loss_over_dense"));

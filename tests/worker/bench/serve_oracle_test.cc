@@ -181,7 +181,7 @@ TEST(JudgeExactStep, TheCutByTheSharesAgreesAndNothingElse) {
   EXPECT_THAT(judged(job, 32, largest(sum, shards, counts)), HasSubstr("its share is"));
 }
 
-TEST(JudgeReuseStep, SharesOfAnEarlierRoundAgreeWhateverChanceHasMadeOfThem) {
+TEST(JudgeReuseStep, SharesOfAnEarlierRoundAgreeForEverySeed) {
   uint32_t off_by_more = 0;
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     ServeJob job = small_job();
@@ -291,7 +291,7 @@ TEST(JudgeQuantized, OrderAndCountsAreThoseOfTheDecodedContributions) {
   EXPECT_THAT(judged(job, 5, wrong), HasSubstr("pushed by no worker"));
 }
 
-TEST(JudgeQuantized, WhatAQuantizerMadeZeroIsNoEntry) {
+TEST(JudgeQuantized, AValueThatAQuantizerMadeZeroIsNoEntry) {
   const ServeJob job = quantized_job(1);
   const Stream update = exact_update(job, 0);
   ASSERT_LT(update.count(), 550u);

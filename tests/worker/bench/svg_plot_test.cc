@@ -63,7 +63,7 @@ TEST(PlotSvg, OfALogarithmicAxisSpacesFactorsEqually) {
   EXPECT_THAT(svg, HasSubstr(R"(points="62.0,292.0 263.0,292.0 464.0,40.0")"));
 }
 
-TEST(PlotSvg, LeavesOutWhatAnAxisCannotShow) {
+TEST(PlotSvg, OmitsPointsThatAnAxisCannotShow) {
   const double infinite = std::numeric_limits<double>::infinity();
   const double nan = std::numeric_limits<double>::quiet_NaN();
   const std::string svg = plot_svg(

@@ -24,7 +24,7 @@ TEST(WorkerBenchTest, EveryRowHasItsFiguresForAwkwardSizesToo) {
   }
 }
 
-TEST(WorkerBenchTest, WhatIsNotCarriedIsSentAgain) {
+TEST(WorkerBenchTest, UncarriedEntriesAreSentAgain) {
   const nlohmann::json report = bench_worker({.n = 1'000'000, .density = 0.01, .parts = 8, .repeats = 5});
   const nlohmann::json& all = report.at("rows").at(0);
   const nlohmann::json& half = report.at("rows").at(1);

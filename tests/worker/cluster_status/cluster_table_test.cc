@@ -129,7 +129,7 @@ TEST_F(ClusterInTable, ARequestThatIsNotGrantedInTimeIsWithdrawn) {
   EXPECT_EQ(table->read_drain(0).value(), std::nullopt);
 }
 
-TEST_F(ClusterInTable, WhatCannotBeDrainedIsSaid) {
+TEST_F(ClusterInTable, ARefusedDrainReportsItsReason) {
   const auto refusal = [&](uint32_t shard) {
     const auto refused = drain_shard(*table, options(shard, [] { FAIL() << "nothing was asked"; }));
     return refused ? program::Failure{} : refused.error();

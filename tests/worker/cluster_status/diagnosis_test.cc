@@ -48,7 +48,7 @@ TEST_F(Status, ClusterWithoutJobsIsWell) {
   EXPECT_EQ(code_of(look()), std::nullopt);
 }
 
-TEST_F(Status, AnAuditedJobSaysWhereEverythingIsAndWhatIsNot) {
+TEST_F(Status, AnAuditedJobReportsCarriedAndMissingValues) {
   protocol::JobSpec spec = job(1);
   spec.audit = true;
   start_running(spec);
@@ -61,7 +61,7 @@ TEST_F(Status, AnAuditedJobSaysWhereEverythingIsAndWhatIsNot) {
   EXPECT_EQ(code_of(picture), std::nullopt);
 }
 
-TEST_F(Status, AnAuditThatDoesNotBalanceIsInTheVerdictAndHasAnExitCode) {
+TEST_F(Status, AnAuditMismatchIsInTheVerdictAndHasAnExitCode) {
   protocol::JobSpec spec = job(1);
   spec.audit = true;
   start_running(spec);
@@ -114,7 +114,7 @@ TEST_F(Status, WorkerReachesOneShardOnly_NamedWithTheOtherShardsAddress) {
             "(tcp://shard:1))");
 }
 
-TEST_F(Status, ShardThatNobodyReachesIsNamed) {
+TEST_F(Status, ShardThatNoWorkerReachesIsNamed) {
   start(job(2));
   for (const uint32_t worker : {0u, 1u}) cluster->join(worker, 0);
   for (int i = 0; i < 12; ++i) {
@@ -184,7 +184,7 @@ TEST_F(Status, JobThatMovesIsRunning) {
   EXPECT_EQ(code_of(look()), std::nullopt);
 }
 
-TEST_F(Status, SilentWorkerThatIsWaitedForIsNamedWithWhenItIsRemoved) {
+TEST_F(Status, SilentWorkerIsNamedWithTheTimeOfItsEviction) {
   start_running(job(4));
   for (uint64_t step = 0; step < 17; ++step) {
     for (uint32_t worker = 0; worker < 4; ++worker) push(worker, step);
@@ -229,7 +229,7 @@ TEST_F(Status, WorkerThatIsHeardAndContributesNothingComputesOrHangs) {
       "hangs)");
 }
 
-TEST_F(Status, JobToWhichNobodySendsAnythingStandsStill) {
+TEST_F(Status, JobWithoutContributionsIsStalled) {
   start_running(job(2));
   for (const uint32_t worker : {0u, 1u}) push(worker, 0);
   pass_with({0, 1}, 6'000);
@@ -254,7 +254,7 @@ TEST_F(Status, ShardWhoseMagnitudesAreMissingIsNamed) {
 
 TEST_F(Status, MemoryThatHoldsDecisionsBackIsNamedWithTheFlagAndTheWorker) {
   server::Limits limits;
-  limits.job_memory_bytes_max = 4'000;
+  limits.job_memory_bytes_max = 10'000;
   protocol::JobSpec spec = ScriptedCluster::small_job(2, 256);
   spec.staleness = 20;
   start_running(spec, 1, limits);
@@ -271,7 +271,7 @@ TEST_F(Status, MemoryThatHoldsDecisionsBackIsNamedWithTheFlagAndTheWorker) {
                                  HasSubstr("until worker 1 acknowledges")));
 }
 
-TEST_F(Status, DeadlineIsNoStandstill) {
+TEST_F(Status, DeadlineIsNoStall) {
   protocol::JobSpec spec = job(3);
   spec.mode = protocol::Mode::kPartial;
   spec.quorum = 2;
@@ -298,7 +298,7 @@ TEST_F(Status, JobWhoseWorkersPushNothingMoreIsEnding) {
   EXPECT_EQ(code_of(look()), std::nullopt);
 }
 
-TEST_F(Status, ShuttingDownIsSaidAndWhatEndedIsRemembered) {
+TEST_F(Status, AShardsShutdownAndTheJobsItEndedAreReported) {
   start_running(job(2));
   push(0, 0);
   cluster->shut_down(1);
@@ -323,7 +323,7 @@ TEST_F(Status, WeightsThatDisagreeAreNamedAndHaveAnExitCode) {
   EXPECT_EQ(code_of(look()), ExitCode::kWeightsDisagree);
 }
 
-TEST_F(Status, TroubleWithTheTableIsSaidWhileItLasts) {
+TEST_F(Status, ATableFailureIsReportedOnlyWhileItLasts) {
   start(job(2));
   cluster->fail_table_writes(true);
   cluster->join(0, 0);
@@ -346,7 +346,7 @@ TEST_F(Status, ShardThatWasNotHeardIsMissingAndSaidWithTheJobThatStands) {
   EXPECT_EQ(code_of(picture), ExitCode::kUnreachable);
 }
 
-TEST_F(Status, ShardsOfTwoClustersAreToldApart) {
+TEST_F(Status, ShardsOfDifferentClustersAreReported) {
   start_running(job(2));
   ShardAnswer other = answer(1);
   other.said.table = "/other";
@@ -388,7 +388,7 @@ TEST_F(Status, ManyWorkersAreNamedByTheFirst) {
   EXPECT_THAT(the_job().verdict, HasSubstr("workers 1, 2, 3, 4, 5, 6, 7, 8, ... (39 of them) never said Hello"));
 }
 
-TEST(StatusAsk, ShardsThatNobodyNamedAreFoundByTheDistanceOfTheOthersPorts) {
+TEST(StatusAsk, AnUnlistedShardIsFoundByTheListedShardsPortOffset) {
   std::vector<std::string> asked;
   const auto shard = [](uint32_t number, const std::string& peer) {
     return nlohmann::json{{"shard", number},

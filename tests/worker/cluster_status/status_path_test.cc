@@ -56,7 +56,7 @@ struct StatusOfPath : StatusFixture {
   }
 };
 
-TEST_F(StatusOfPath, JobOfASwitchSaysWhoDecidesAndWhatEachSays) {
+TEST_F(StatusOfPath, TheReportNamesTheDeciderAndEachWorkersSwitchReport) {
   start_by_switch("192.0.2.1:7800");
   EXPECT_THAT(report_text(look(), {}), HasSubstr("path: the switch at 192.0.2.7:7700 decides\n"));
   say(1, protocol::Heartbeat::Switch::kSilent);
@@ -70,7 +70,7 @@ TEST_F(StatusOfPath, JobOfASwitchSaysWhoDecidesAndWhatEachSays) {
   EXPECT_EQ(path["changes"], 1);
 }
 
-TEST_F(StatusOfPath, JobOfASwitchDoesNotStandStillBecauseTheShardsSeeNoSteps) {
+TEST_F(StatusOfPath, ASwitchJobIsNotStalledBecauseTheShardsSeeNoSteps) {
   start_by_switch("192.0.2.1:7800");
   pass_with({0, 1}, 60'000);
   EXPECT_EQ(the_job().state, JobState::kRunning);
@@ -107,7 +107,7 @@ TEST_F(StatusOfPath, WorkerThatTheSwitchDoesNotAnswerHoldsUpTheJobAndIsNamed) {
   EXPECT_NEAR(path["moved_seconds"].get<double>(), 22, 0.01);
 }
 
-TEST_F(StatusOfPath, WhatTheSwitchItselfSaysIsInTheVerdict) {
+TEST_F(StatusOfPath, TheVerdictContainsTheSwitchsOwnReport) {
   start_by_switch("");
   stands_still([this] {
     waits(0, Wait::kGreetings, 0);
@@ -143,7 +143,7 @@ TEST_F(StatusOfPath, ASwitchThatTheJobNamesByItsHostsNameIsKnownByThePort) {
   EXPECT_EQ(the_job().switch_because, "its own");
 }
 
-TEST_F(StatusOfPath, EachThatHoldsUpTheStepsIsNamedByWhatItWaitsFor) {
+TEST_F(StatusOfPath, AStalledJobsVerdictNamesTheProcessThatBlocksIt) {
   start_by_switch("192.0.2.1:7800");
   const auto verdict_of = [this](Wait first, Wait second, uint64_t steps) {
     stands_still([&] {
@@ -164,7 +164,7 @@ TEST_F(StatusOfPath, EachThatHoldsUpTheStepsIsNamedByWhatItWaitsFor) {
               HasSubstr("is with another job of number 7, as worker 1"));
 }
 
-TEST_F(StatusOfPath, WorkersOfABuildThatDoesNotSayWhatTheyWaitForAreNotJudged) {
+TEST_F(StatusOfPath, AJobWhoseWorkersReportNoWaitCountsAsRunning) {
   start_by_switch("");
   stands_still([this] {
     waits(0, Wait::kNotReported, 0);
@@ -173,7 +173,7 @@ TEST_F(StatusOfPath, WorkersOfABuildThatDoesNotSayWhatTheyWaitForAreNotJudged) {
   EXPECT_EQ(the_job().state, JobState::kRunning);
 }
 
-TEST_F(StatusOfPath, SilentSwitchThatNobodyStandsInForIsInTheVerdict) {
+TEST_F(StatusOfPath, ASilentSwitchWithoutAFallbackIsInTheVerdict) {
   start_by_switch("");
   say(0, protocol::Heartbeat::Switch::kSilent);
   EXPECT_THAT(the_job().verdict, AllOf(HasSubstr("silent to worker 0"), HasSubstr("--datagrams")));

@@ -44,7 +44,7 @@ void expect_all(const std::vector<Result<Packets>>& results, const std::vector<u
 
 class AllgatherWays : public ::testing::TestWithParam<AllgatherWay> {};
 
-TEST_P(AllgatherWays, EveryRankHasEveryPacketWhateverItsLength) {
+TEST_P(AllgatherWays, EveryRankReceivesPacketsOfEveryLength) {
   for (uint32_t size = 1; size <= 17; ++size) {
     std::vector<uint64_t> small, mixed;
     for (uint32_t rank = 0; rank < size; ++rank) {

@@ -73,7 +73,7 @@ TEST(Automatic, SettlesWithinATenthOfTheBest) {
   }
 }
 
-TEST(Automatic, SaysWhatItHasChosenAndWhatTheOthersTook) {
+TEST(Automatic, TheChoiceReportsTheTimesOfTheCandidates) {
   AllreduceSettings settings;
   settings.dimension = 100;
   const auto made = make_allreduce(AlgorithmId::kAuto, settings).value();

@@ -32,7 +32,7 @@ AllreduceSettings dense_ring_settings_of(uint64_t dimension) {
 class DenseRingPieces : public ::testing::TestWithParam<uint32_t> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, DenseRingPieces, ::testing::Values(2, 3, 4, 7));
 
-TEST_P(DenseRingPieces, GiveTheSumInWhateverOrderTheyCome) {
+TEST_P(DenseRingPieces, GiveTheSumInAnyOrderOfArrival) {
   const uint32_t size = GetParam();
   // Slices of a piece, of a piece and some values, and of one value more on some ranks than on others.
   for (const uint64_t dimension :
@@ -67,7 +67,7 @@ TEST(DenseRing, PiecesAreTheSlicesBytes) {
     EXPECT_EQ(sent, 2 * (kSize - 1) * 2 * kDenseRingPiece * sizeof(float));
 }
 
-TEST(DenseRing, MaximaOfPiecesHaveTheNeutralElementWhereNobodyHasAnEntry) {
+TEST(DenseRing, MaximaAreTheNeutralElementWhereNoRankHasAnEntry) {
   constexpr uint32_t kSize = 3;
   constexpr uint64_t kDimension = kSize * kDenseRingPiece + 10;
   AllreduceSettings settings = dense_ring_settings_of(kDimension);

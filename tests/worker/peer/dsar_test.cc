@@ -38,7 +38,7 @@ class QuantizedSums : public ::testing::TestWithParam<std::tuple<AlgorithmId, ui
 INSTANTIATE_TEST_SUITE_P(Ranks, QuantizedSums,
                          ::testing::Combine(::testing::ValuesIn(kQuantizing), ::testing::Values(1, 2, 3, 4, 5, 8)));
 
-TEST_P(QuantizedSums, WhatTheOwnerRoundsOffASumComesBackToIt) {
+TEST_P(QuantizedSums, TheRoundingErrorOfASumIsReturnedToItsOwner) {
   const auto [algorithm, size] = GetParam();
   // Of many entries slices are dense, of few they are coded with their indices.
   for (const uint64_t count : {uint64_t{4'000}, uint64_t{40}}) {
@@ -124,7 +124,7 @@ TEST(Dsar, LosslessSlicesTravelInTheSmallerForm) {
   EXPECT_LE(sent, 2 * (kSize - 1) * kSize * 20 * 8 + kSize * (kSize - 1) * 16);
 }
 
-TEST(SumQuantizer, IsRefusedForWhatIsNotASum) {
+TEST(SumQuantizer, IsRefusedForOperationsOtherThanSum) {
   for (const AlgorithmId algorithm : kQuantizing) {
     AllreduceSettings settings = quantized("gap+qsgd4");
     settings.op = max_op();

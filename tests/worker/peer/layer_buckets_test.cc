@@ -135,7 +135,7 @@ TEST(DenseBuckets, LayersInAnyOrderOfEachRankAreSummed) {
   expect_all_orders_sum(kDenseRabenseifner, 4, Progress::kByThread);
 }
 
-TEST(DenseBuckets, WhatCannotBeIsRefusedAndTheStepGoesOn) {
+TEST(DenseBuckets, InvalidCallsAreRefusedAndTheStepContinues) {
   ThreadNetwork network(1);
   PeerGroup group(network.communicator(0), {}, Progress::kByCaller);
   const auto refusal = [&](DenseBucketsOptions options) {
@@ -174,7 +174,7 @@ TEST(DenseBuckets, ARankThatGivesUpInTheMiddleOfAStepEndsTheOthers) {
   }
 }
 
-TEST(DenseBuckets, RanksWithOtherLayersAreToldBoth) {
+TEST(DenseBuckets, ALayerMismatchErrorNamesBothRanksSizes) {
   ThreadNetwork network(2);
   dense_buckets_on_all(network, 2, Progress::kByCaller, [&](PeerGroup& group) {
     const uint64_t values = group.rank() == 0 ? 30 : 20;

@@ -47,7 +47,7 @@ TEST(LocalSelection, NeverZerosAndOfNoMoreThanThereAre) {
   EXPECT_TRUE(same_bits(exact.take(more)->view, held({70, 500, 999}, {5, 4, -2}).view));
 }
 
-TEST(LocalSelection, RefusesWhatIsNoNumberHoweverFewThereAre) {
+TEST(LocalSelection, RefusesNonFiniteValuesAmongFewEntries) {
   for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
     LocalSelection selection(SelectionId::kThresholdReuse, settings(1000, 3));
     const Result<SharedStream> taken = selection.take(held({4, 70}, {bad, 1}));

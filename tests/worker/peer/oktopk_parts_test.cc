@@ -152,7 +152,7 @@ TEST(PooledRegions, AreLikeSharesWhereverTheEntriesLie) {
   }
 }
 
-TEST(PooledRegions, OneRankHasEverythingOrNobodyAnything) {
+TEST(PooledRegions, RegionsAreBalancedWithAllEntriesOnOneRankOrNone) {
   std::vector<IndexBuffer> indices(7);
   expect_shares(indices, 1000);
   for (uint32_t i = 0; i < 700; ++i) indices[3].push_back(90'000 + i);
@@ -228,7 +228,7 @@ void expect_gathered(const std::vector<uint64_t>& counts, const std::optional<Co
   }
 }
 
-TEST(GatherPlan, EveryRankGetsAllWithinTheBoundWhateverTheRegionsHold) {
+TEST(GatherPlan, EveryRankGetsAllWithinTheBoundForAnyRegionSizes) {
   const CodecSpec codec = codec_from_text("gap+raw").value();
   for (const uint32_t size : {1u, 2u, 3u, 4u, 5u, 6u, 7u, 8u, 9u, 13u, 16u, 31u, 64u}) {
     const uint64_t total = 12 * size;

@@ -104,7 +104,7 @@ TEST(OktopkVolume, EqualBoundariesWhereIndicesAreUniformOnly) {
   }
 }
 
-TEST(OktopkVolume, WhatIsSentIsBoundedWhateverTheBoundariesAre) {
+TEST(OktopkVolume, TheSentVolumeIsBoundedForAnyBoundaries) {
   for (const Spread spread : {Spread::kDisjoint, Spread::kTwoEnds}) {
     for (const uint32_t size : {3u, 4u, 7u, 16u, 64u}) {
       SCOPED_TRACE(std::string(name_of(spread)) + ", ranks " + std::to_string(size));
@@ -422,7 +422,7 @@ TEST(Oktopk, DamagedMessagesAreErrorsOrHarmless) {
   EXPECT_GT(errors, 100);
 }
 
-TEST(Oktopk, ARankThatHasBegunAnewIsAnErrorOnAll) {
+TEST(Oktopk, ARestartedRanksDescriptionDiffersFromTheOthers) {
   const auto settings = oktopk_settings_of(kOktopkDimension, kK, Boundaries::kAveraged);
   PumpedAllreduce all(2, AlgorithmId::kOktopk, settings, 1);
   for (const auto& result : all.step(oktopk_contributions(Spread::kUniform, 2, kOktopkDimension, kK, 7)))

@@ -78,7 +78,7 @@ TEST_P(Operations, MaxMinAndCustom) {
   check_all(GetParam(), min_below_100());
 }
 
-TEST_P(Operations, ALossyCodecIsRefusedForWhatIsNotASum) {
+TEST_P(Operations, ALossyCodecIsRefusedForOperationsOtherThanSum) {
   AllreduceSettings settings;
   settings.dimension = 100;
   settings.k = 10;
@@ -99,7 +99,7 @@ std::vector<Result<Reduced>> step_of(const AlgorithmInfo& info, uint32_t size, u
   return all.step(std::vector<SharedStream>(size, SharedStream::from(std::move(copy))));
 }
 
-TEST_P(Operations, WhatIsNotAContributionIsRefused) {
+TEST_P(Operations, AnInvalidContributionIsRefused) {
   Stream stream = Stream::empty(100);
   stream.indices = {3};
   stream.values = {1};

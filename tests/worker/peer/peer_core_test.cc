@@ -69,7 +69,7 @@ TEST(PeerCore, ASilentRankIsNamedOnAllOthersWithinTheStatedTime) {
   }
 }
 
-TEST(PeerCore, ARankThatIsAliveAndSlowToStartIsWaitedFor) {
+TEST(PeerCore, ARankThatIsAliveAndSlowToStartCausesNoTimeOut) {
   GroupOptions options;
   options.silence_ms_max = 1'000;
   Pump pump(2, 1, options);
@@ -205,7 +205,7 @@ TEST(PeerCore, AMalformedMessageIsNotBlamedOnItsReceiver) {
   }
 }
 
-TEST(PeerCore, AnAbortWithACodeThatNobodyKnowsIsStillAnEnd) {
+TEST(PeerCore, AnAbortWithAnUnknownCodeEndsTheGroup) {
   PeerCore core(0, 2, {});
   Actions actions;
   ASSERT_TRUE(core.start(ring("ring"), 0, actions).has_value());

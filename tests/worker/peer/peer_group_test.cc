@@ -160,7 +160,7 @@ class Noting final : public Communicator {
   Communicator& inner_;
 };
 
-TEST(PeerGroupsOverThreads, TheirThreadWaitsInTheBackgroundUnlessSomebodyWaitsForIt) {
+TEST(PeerGroupsOverThreads, TheirThreadWaitsInTheBackgroundUnlessACallerIsBlocked) {
   ThreadNetwork network(2);
   Noting noting(network.communicator(0));
   PeerGroup group(noting, {}, Progress::kByThread);

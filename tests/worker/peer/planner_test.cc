@@ -156,7 +156,7 @@ double slow_reevaluation(const SumShape& shape, const MachineSpeeds& speeds) {
   return took / static_cast<double>(steps);
 }
 
-TEST(PlannedCost, OktopkHasWhatItFindsAnewOverItsPeriods) {
+TEST(PlannedCost, OktopkSpreadsReevaluationOverItsPeriods) {
   const MachineSpeeds speeds{.latency_s = 20e-6, .byte_s = 8e-9, .add_entry_s = 2e-9, .add_value_s = 1e-9};
   for (const uint32_t ranks : {2U, 3U, 8U, 12U, 256U}) {
     for (const uint64_t k : {1U, 10U, 255U, 256U, 1'024U, 100'000U}) {

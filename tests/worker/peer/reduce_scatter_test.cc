@@ -30,7 +30,7 @@ Result<Stream> joined(const std::vector<Stream>& slices, JoinAs as, Checked entr
   return join(op, pieces, as, {});
 }
 
-TEST(Join, WhatIsLookedAtOnTheWayIsTheSameAsWhatWasBefore) {
+TEST(Join, UncheckedEntriesGiveTheSameSumAsCheckedOnes) {
   const std::vector<Stream> sparse{slice(4'000, 1), slice(0, 2), slice(1, 3), slice(5'000, 4)};
   std::vector<Stream> mixed = sparse;
   mixed[2] = to_dense(mixed[2].view());

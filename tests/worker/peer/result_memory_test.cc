@@ -51,7 +51,7 @@ std::vector<float> result_values(const SharedStream& held) {
   return {held.view.values.begin(), held.view.values.end()};
 }
 
-TEST(ResultMemory, ScattersWhatAVectorFilledAnewHas) {
+TEST(ResultMemory, ScatteredPiecesEqualAFreshlyFilledVector) {
   // Few entries and many, blocks without any, other dimensions and neutral elements in between.
   RandomSequence draws(RandomKey::from(9));
   ResultMemory memory;
@@ -76,7 +76,7 @@ TEST(ResultMemory, ScattersWhatAVectorFilledAnewHas) {
   }
 }
 
-TEST(ResultMemory, AResultThatSomebodyHoldsStaysAsItIs) {
+TEST(ResultMemory, AResultInUseIsNotOverwritten) {
   RandomSequence draws(RandomKey::from(10));
   ResultMemory memory;
   const std::vector first{piece_of(result_memory_drawn(draws, 1'000, 10))},
@@ -87,7 +87,7 @@ TEST(ResultMemory, AResultThatSomebodyHoldsStaysAsItIs) {
   EXPECT_EQ(result_values(*later), slow_sum(second, 0));
 }
 
-TEST(ResultMemory, OneNobodyHoldsIsWrittenOver) {
+TEST(ResultMemory, TheMemoryOfAnUnusedResultIsReused) {
   RandomSequence draws(RandomKey::from(11));
   ResultMemory memory;
   const std::vector pieces{piece_of(result_memory_drawn(draws, 1'000, 10))};

@@ -151,7 +151,7 @@ TEST(SimulatedRun, SaysWhichStepsEvaluate) {
   EXPECT_DOUBLE_EQ(words_bound(100, 4), 450);
 }
 
-TEST(MeasuredChild, GivesWhatWasReturnedAndWhatItTook) {
+TEST(MeasuredChild, ReturnsTheResultAndThePeakMemory) {
   const nlohmann::json result = run_in_child({}, [] { return nlohmann::json{{"seven", 7}}; });
   EXPECT_EQ(result["seven"], 7);
   EXPECT_GT(result["peak_mb"].get<double>(), 0);

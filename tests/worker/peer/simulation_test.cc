@@ -132,7 +132,7 @@ TEST(Simulation, BodiesOfTheSameBytesAreKeptOnce) {
   EXPECT_EQ(simulation.counts(0).body_bytes_received, 3 * kLongBody);
 }
 
-TEST(Simulation, PropagationKeepsNobodyBusy) {
+TEST(Simulation, PropagationOccupiesNoPort) {
   SimulationOptions options = simulation_options_of(2);
   options.propagation = 7'000;
   Simulation simulation(options);
@@ -163,7 +163,7 @@ TEST(Simulation, APortReceivesAndSendsOneMessageAtATime) {
   }
 }
 
-TEST(Simulation, ASlowLinkSlowsWhoUsesIt) {
+TEST(Simulation, ASlowLinkDelaysOnlyItsMessages) {
   SimulationOptions options = simulation_options_of(4);
   options.link_bytes_per_s = [](uint32_t from, uint32_t) { return from == 3 ? kLinkRate / 10 : kLinkRate; };
   Simulation simulation(options);
@@ -186,7 +186,7 @@ Task<Status> works(Channel& channel) {
   co_return Status{};
 }
 
-TEST(Simulation, WorkDelaysWhatFollowsIt) {
+TEST(Simulation, WorkDelaysLaterEvents) {
   Simulation simulation(simulation_options_of(2));
   start_all(simulation, works);
   ASSERT_TRUE(simulation.run().has_value());
@@ -354,7 +354,7 @@ TEST_P(SimulatedGrid, AStuckRankIsNamedByAllWithinTheSilenceAndAQuarter) {
   }
 }
 
-TEST_P(SimulatedGrid, ADeadRankIsNamedWhenTheTransportSaysSo) {
+TEST_P(SimulatedGrid, ADeadRankIsNamedWhenTheTransportReportsIt) {
   for (const uint32_t ranks : {2u, 5u, 8u}) {
     check_fault(GetParam().id, ranks, {ranks / 2, 70'000, 5'000}, 5'000 + kStepMax);
   }

@@ -50,7 +50,7 @@ TEST(SparseAllgather, EveryRankHasEveryStream) {
   }
 }
 
-TEST(SparseAllgather, WhoSendsLossyBytesUsesTheirDecodingItself) {
+TEST(SparseAllgather, ASenderOfLossyBytesUsesTheirDecodedValuesItself) {
   constexpr uint32_t kSize = 5;
   SparseAllgatherSettings settings;
   settings.dimension = 1'000;

@@ -10,7 +10,7 @@
 namespace millrace::peer::testing {
 namespace {
 
-TEST(KernelSpeeds, AreWhatTheClockSaysOfTheFastestRound) {
+TEST(KernelSpeeds, TheFastestRoundDeterminesTheKernelSpeeds) {
   // Pairs of calls: before and after a sum. Sparse rounds take 500, 400, 300, ... us, dense ones 5,000, 4,000, ...
   TimeNs now = 0;
   int calls = 0;
@@ -30,7 +30,7 @@ TEST(KernelSpeeds, AreWhatTheClockSaysOfTheFastestRound) {
   EXPECT_DOUBLE_EQ(speeds.add_value_s, 1e-3 / (2 << 19));
 }
 
-TEST(KernelSpeeds, AClockThatStandsStillSaysNothing) {
+TEST(KernelSpeeds, AStoppedClockYieldsZeroSpeeds) {
   int calls = 0;
   const KernelSpeeds speeds = measure_kernel_speeds([&] {
     ++calls;

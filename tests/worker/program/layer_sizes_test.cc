@@ -38,7 +38,7 @@ TEST(LayerSizes, OfAFileAreThoseBetweenCommasSpacesAndLineEnds) {
   expect_no_layers("@" + path, "has more than 160000 bytes", ErrorCode::kIo);
 }
 
-TEST(LayerSizes, WhatIsNoSizeIsNamed) {
+TEST(LayerSizes, ARefusalNamesTheInvalidSize) {
   for (const char* word : {"0", "-1", "x", "1e6", "4294967297", "99999999999999999999", "12k", "1.5"}) {
     expect_no_layers(std::string("7,") + word, std::string("'") + word + "' is not a number from 1 to 4294967296",
                      ErrorCode::kInvalidArgument);

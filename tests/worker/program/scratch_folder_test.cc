@@ -159,7 +159,7 @@ TEST_F(ScratchFolderTest, FoldersThatOnlyHaveSuchANameAreLeftAlone) {
   EXPECT_EQ(count(), 5u) << "with an unlocked lock file it is one that was left behind";
 }
 
-TEST_F(ScratchFolderTest, WhatIsKeptStaysForGoodAndAnEmptyFolderGoes) {
+TEST_F(ScratchFolderTest, AKeptFolderStaysAndAnEmptyOneIsRemoved) {
   std::string kept;
   {
     auto folder = ScratchFolder::make("millrace-bench");

@@ -37,7 +37,7 @@ std::string nested(const std::string& open, const std::string& core, const std::
   return text;
 }
 
-TEST(ParseJson, WhatIsNestedTooDeepIsRefusedBeforeAnyRecursion) {
+TEST(ParseJson, ParsingRefusesTextNestedDeeperThanTheLimit) {
   for (const auto& [open, close] : {std::pair("[", "]"), std::pair("{\"a\":", "}"), std::pair("[1,{\"a\":[", "]}]")}) {
     const int levels = std::string_view(open).size() > 6 ? 3 : 1;
     const auto whole = parse_json(nested(open, "7", close, kJsonDepthMax / levels));
@@ -54,7 +54,7 @@ TEST(ParseJson, WhatIsNestedTooDeepIsRefusedBeforeAnyRecursion) {
   }
 }
 
-TEST(ParseJson, AWideTextIsReadWholeAndWhatIsNoJsonIsRefused) {
+TEST(ParseJson, AWideTextIsReadWholeAndInvalidJsonIsRefused) {
   const auto wide = parse_json("[" + nested("[1],", "{\"a\":[{}]}", "", 1'000) + "]");
   ASSERT_TRUE(wide) << wide.error().message;
   EXPECT_EQ(wide->size(), 1'001u);
@@ -113,7 +113,7 @@ TEST(ObjectText, AKeyThatIsPrintedOtherwiseStillFindsItsValues) {
   EXPECT_THAT(bench_table({{"rows", nlohmann::json::array({row})}}), AllOf(HasSubstr("a?"), HasSubstr("value")));
 }
 
-TEST(JsonText, WhatIsEscapedReadsBackAsItWas) {
+TEST(JsonText, EscapedTextReadsBackUnchanged) {
   for (const std::string text :
        {"e\x7F", "f\xC2\x9B[31m", "\xC2\x80\xC2\x9F\xC2\xA0\xC3\x9B", "\x1b\n\"\\", "训练一"}) {
     const nlohmann::json value = {{text, text}};

@@ -162,7 +162,7 @@ TEST(ChromeTrace, ALongKindIsNotRepeatedByEachSpan) {
   EXPECT_LT(chrome_trace(timeline).size(), 10'000u);
 }
 
-TEST(CollectTraces, ContinuesBehindTheCursorAndCountsWhatHasNoRoom) {
+TEST(CollectTraces, CollectionContinuesAtTheCursorAndCountsDroppedSpans) {
   std::atomic<int> asked = 0;
   std::atomic<int> with_cursor = 0;
   CollectOptions options;

@@ -245,7 +245,7 @@ TEST_P(PeersGroup, ARankThatLeavesASumEndsTheGroup) {
   });
 }
 
-TEST_P(PeersGroup, RanksWithOtherOptionsAreToldBothTexts) {
+TEST_P(PeersGroup, AnOptionMismatchErrorContainsBothRanksOptions) {
   on_ranks_of_library(2, options(), [](Group& group) {
     Allreduce allreduce(group, exact_sum_of(group.rank() == 0 ? 10 : 11));
     const auto [code, sentence] =

@@ -36,7 +36,7 @@ TEST_F(MpiFileTest, EveryPartIsRead) {
   }
 }
 
-TEST_F(MpiFileTest, WhatCannotBeReadIsSaid) {
+TEST_F(MpiFileTest, AFailedOpenOrReadReportsItsCause) {
   const auto none = MpiFile::open(path_ + "-missing");
   ASSERT_FALSE(none);
   EXPECT_EQ(none.error().code, ErrorCode::kIo);

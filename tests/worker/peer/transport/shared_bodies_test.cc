@@ -68,7 +68,7 @@ TEST(SharedBodiesTest, ABodyFromElsewhereIsCopiedOnce) {
   EXPECT_TRUE(std::ranges::equal(received->bytes, wanted));
 }
 
-TEST(SharedBodiesTest, WhatIsPassedOnStaysWhereItLiesUntilItsLastHolderLetsGo) {
+TEST(SharedBodiesTest, AForwardedBodyStaysInPlaceUntilItsLastOwnerReleasesIt) {
   const auto ranks = ranks_of(3, kSharedBodiesPiece);
   const ByteBuffer wanted = bytes_from(1, 50'000);
   auto first = ranks[1]->body_of(ranks[0]->hold(wanted).value(), wanted.size());
@@ -127,7 +127,7 @@ TEST(SharedBodiesTest, WhatReachesBeyondABodyIsCopied) {
   EXPECT_EQ(ranks[0]->counters().in_place, 0u);
 }
 
-TEST(SharedBodiesTest, WhereThereIsNoRoomNothingIsHeldAndRoomComesBack) {
+TEST(SharedBodiesTest, AFullSegmentRefusesBodiesUntilMemoryIsFreed) {
   const auto ranks = ranks_of(2, kSharedBodiesPiece);
   const ByteBuffer half = bytes_from(0, kSharedBodiesPiece / 2);
   std::vector<SharedBytes> held;
@@ -142,7 +142,7 @@ TEST(SharedBodiesTest, WhereThereIsNoRoomNothingIsHeldAndRoomComesBack) {
   EXPECT_TRUE(ranks[0]->take(kSharedBodiesPiece).has_value());
 }
 
-TEST(SharedBodiesTest, FreedNeighboursJoinWhateverTheOrder) {
+TEST(SharedBodiesTest, FreedNeighboursMergeInAnyOrder) {
   const auto ranks = ranks_of(1, kSharedBodiesPiece);
   const std::vector<std::vector<size_t>> orders = {{0, 1, 2, 3}, {3, 2, 1, 0}, {1, 3, 0, 2}, {2, 0, 3, 1}};
   for (const std::vector<size_t>& order : orders) {
@@ -198,7 +198,7 @@ TEST(SharedBodiesTest, ARankOnAnotherMachineIsNotReached) {
   EXPECT_FALSE(bodies.reaches(3));
 }
 
-TEST(SharedBodiesTest, ABodyOutlivesWhoReceivedItAndWhoSentIt) {
+TEST(SharedBodiesTest, ABodyOutlivesItsSenderAndItsReceiver) {
   auto ranks = ranks_of(2, kSharedBodiesPiece);
   const ByteBuffer wanted = bytes_from(2, 30'000);
   const SharedBytes received = ranks[1]->body_of(ranks[0]->hold(wanted).value(), wanted.size()).value();
@@ -206,7 +206,7 @@ TEST(SharedBodiesTest, ABodyOutlivesWhoReceivedItAndWhoSentIt) {
   EXPECT_TRUE(std::ranges::equal(received.bytes, wanted));
 }
 
-TEST(SharedBodiesTest, BodiesAreLetGoOnOtherThreadsWhileNewOnesAreTaken) {
+TEST(SharedBodiesTest, AnotherThreadReleasesBodiesWhileTheOwnerTakesNewOnes) {
   const auto ranks = ranks_of(2, 4 * kSharedBodiesPiece);
   for (int round = 0; round < 50; ++round) {
     std::vector<SharedBytes> received;
@@ -235,7 +235,7 @@ TEST(SharedSegmentTest, OnlyTheOwnerCanWrite) {
   ::close(zeros);
 }
 
-TEST(SharedSegmentTest, WhatIsNotTheSegmentThatWasNamedIsRefused) {
+TEST(SharedSegmentTest, OpenRefusesASegmentThatDoesNotMatchItsName) {
   const auto own = SharedSegment::create(kSharedBodiesPiece).value();
   SegmentName name = own->name();
   ASSERT_TRUE(SharedSegment::open(name).has_value());
@@ -256,14 +256,14 @@ TEST(SharedSegmentTest, WhatIsNotTheSegmentThatWasNamedIsRefused) {
   ::close(name.descriptor);
 }
 
-TEST(SharedSegmentTest, NobodyFindsItOnceItsNameIsClosed) {
+TEST(SharedSegmentTest, OpenRefusesAClosedName) {
   const auto own = SharedSegment::create(kSharedBodiesPiece).value();
   const SegmentName name = own->name();
   own->close_name();
   EXPECT_FALSE(SharedSegment::open(name).has_value());
 }
 
-TEST(SharedSegmentTest, WhatAKilledProcessHadIsReadableForWhoHasItAndGoneForOthers) {
+TEST(SharedSegmentTest, AnOpenedSegmentOutlivesItsKilledOwnerButCannotBeReopened) {
   int ends[2] = {-1, -1};
   ASSERT_EQ(::pipe(ends), 0);
   const pid_t child = ::fork();

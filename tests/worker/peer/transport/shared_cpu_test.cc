@@ -7,14 +7,14 @@ namespace {
 
 constexpr TimeNs kUs = kNsPerUs;
 
-TEST(CoreShare, WhoIsWokenInTimeNeedNotRest) {
+TEST(CoreShare, AThreadThatWakesOnTimeNeedNotSleep) {
   CoreShare share;
   share.woke(10 * kUs, 500 * kUs);
   share.works(10 * kUs, 0);
   EXPECT_EQ(share.rests(710 * kUs, 700 * kUs), 0);
 }
 
-TEST(CoreShare, WhoIsWokenLateRestsForAsLongAsItHasWorked) {
+TEST(CoreShare, AThreadThatWakesLateSleepsAsLongAsItWorked) {
   CoreShare share;
   share.woke(5'000 * kUs, 3'000 * kUs);
   share.works(5'000 * kUs, 40 * kUs);

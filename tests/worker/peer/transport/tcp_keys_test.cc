@@ -177,7 +177,7 @@ TEST(TcpKeys, ALostRankIsReportedAndALeavingOneIsNot) {
   EXPECT_FALSE(zero.take_lost().has_value());
 }
 
-TEST(TcpKeys, AProcessWithoutTheKeyOrWithAnotherIsToldAndTheJobContinues) {
+TEST(TcpKeys, AProcessWithoutTheRightKeyIsRefusedAndTheJobContinues) {
   KeyedRanks ranks(3);
   ranks.join(0);
   TcpMeeting stranger = ranks.meeting_of(2);
@@ -368,7 +368,7 @@ TEST(TcpKeys, AnImpostorInThePlaceOfARankIsNamed) {
       << "a welcome in the clear";
 }
 
-TEST(TcpKeys, ARankThatHasRefusedKeysSaysSoWhenRanksAreMissing) {
+TEST(TcpKeys, ARankWithAKeyReportsRefusedProcessesWhenItGivesUp) {
   TcpAddresses all(2);
   all.meeting.key = new_secret();
   TcpMeeting zero = all.of(0), one = all.of(1);
@@ -384,7 +384,7 @@ TEST(TcpKeys, ARankThatHasRefusedKeysSaysSoWhenRanksAreMissing) {
   EXPECT_THAT(sentence, HasSubstr("refused processes without its key"));
 }
 
-TEST(TcpKeys, ARankWithoutAKeyThatHasRefusedOneSaysSoWhenItGivesUp) {
+TEST(TcpKeys, ARankWithoutAKeyReportsRefusedKeysWhenItGivesUp) {
   TcpAddresses all(2);
   TcpMeeting zero = all.of(0), one = all.of(1);
   std::atomic<bool> ends = false;
