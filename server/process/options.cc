@@ -237,12 +237,12 @@ void add_job_flags(CLI::App& app, Options& options) {
          "of shard 0 only. Workers receive this address; port 0 takes a free one")
       ->check(checked([](const std::string& text) { return protocol::parse_endpoint(text); }))
       ->type_name("HOST:PORT");
-  app.add_option(
-         "--job-keys", options.job_keys,
-         "Folder of those jobs' keys: N.key for the job with number N at the switch, as the switch has it: 64 "
-         "hexadecimal digits, readable by its owner and group alone; read again on SIGHUP, for jobs that begin later. N.racks "
-         "beside it, where racks' switches add up in front of this shard, lists their workers: {\"racks\": "
-         "[[0, 1], [2, 3]]}")
+  app.add_option("--job-keys", options.job_keys,
+                 "Folder of those jobs' keys: N.key for the job with number N at the switch, as the switch has it: 64 "
+                 "hexadecimal digits, readable by its owner and group alone; read again on SIGHUP, for jobs that begin "
+                 "later. N.racks "
+                 "beside it, where racks' switches add up in front of this shard, lists their workers: {\"racks\": "
+                 "[[0, 1], [2, 3]]}")
       ->type_name("FOLDER")
       ->check(not_empty());
 }
