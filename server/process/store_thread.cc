@@ -57,11 +57,12 @@ StoreThread::Answer StoreThread::execute_request(const StoreRequest& request) {
   }
 }
 
-/// The next save reports a failure.
+/// Claims the folder. A failure is left to the next save, which claims it again and reports.
 void StoreThread::claim_folder() {
   try {
     (void)folder_.claim();
-  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): tried again
+  } catch (const std::bad_alloc&) {
+    return;  // the next save claims it
   }
 }
 

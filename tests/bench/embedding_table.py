@@ -16,10 +16,9 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
-from store_rows import ROOT, SKIPPED, build, start_shards
+from store_rows import ROOT, SKIPPED, build, running_shards
 
 RANKS = 2
 MEMORY_SHARE_MAX = 0.25
@@ -72,19 +71,13 @@ def main():
     if missing:
         print(f"skipped: no {', '.join(missing)} (Debian: python3-torch; --package, --programs)")
         return SKIPPED
-    with tempfile.TemporaryDirectory() as folder:
-        shards, servers = start_shards(arguments.programs, folder, 9 << 30)
-        try:
+    try:
+        with running_shards(arguments.programs, 9 << 30) as (shards, servers):
             printed = run_ranks(arguments, servers)
             report = report_of(printed, sum(peak_gib(shard) for shard in shards), arguments)
-        except subprocess.CalledProcessError as failure:
-            print(f"embedding_table: {failure}", file=sys.stderr)
-            return 1
-        finally:
-            for shard in shards:
-                shard.terminate()
-            for shard in shards:
-                shard.wait()
+    except subprocess.CalledProcessError as failure:
+        print(f"embedding_table: {failure}", file=sys.stderr)
+        return 1
     if arguments.json:
         print(json.dumps(report))
         return 0

@@ -11,6 +11,7 @@ message a shard in each direction, with the bytes that the session counted. The 
 """
 
 import argparse
+import contextlib
 import importlib.util
 import json
 import multiprocessing
@@ -27,14 +28,22 @@ SHARDS = 2
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def start_shards(programs, folder, memory):
-    """Starts the shards. Returns the processes and their addresses."""
+@contextlib.contextmanager
+def running_shards(programs, memory):
+    """Starts the shards, and ends them with the block. Yields the processes and their addresses."""
     processes = []
-    for shard in range(SHARDS):
-        command = [programs / "millrace-server", "--shard", shard, "--shards", SHARDS, "--listen", "127.0.0.1:0", "--table",
-                   Path(folder) / "table.db", "--job-memory-bytes-max", memory, "--drain", "0s", "--json"]
-        processes.append(subprocess.Popen([*map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True))
-    return processes, [json.loads(process.stdout.readline())["address"] for process in processes]
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            for shard in range(SHARDS):
+                command = [programs / "millrace-server", "--shard", shard, "--shards", SHARDS, "--listen", "127.0.0.1:0", "--table",
+                           Path(folder) / "table.db", "--job-memory-bytes-max", memory, "--drain", "0s", "--json"]
+                processes.append(subprocess.Popen([*map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True))
+            yield processes, [json.loads(process.stdout.readline())["address"] for process in processes]
+        finally:
+            for process in processes:
+                process.terminate()
+            for process in processes:
+                process.wait()
 
 
 def bare_shard(pipe):
@@ -151,15 +160,8 @@ def main():
     if missing or not (arguments.programs / "millrace-server").exists():
         print(f"skipped: no {', '.join(missing) or 'millrace-server'} (Debian: python3-torch, python3-zmq; --package, --programs)")
         return SKIPPED
-    with tempfile.TemporaryDirectory() as folder:
-        shards, servers = start_shards(arguments.programs, folder, 4 << 30)
-        try:
-            report = measure(arguments, servers)
-        finally:
-            for shard in shards:
-                shard.terminate()
-            for shard in shards:
-                shard.wait()
+    with running_shards(arguments.programs, 4 << 30) as (_, servers):
+        report = measure(arguments, servers)
     if arguments.json:
         print(json.dumps(report))
     else:
