@@ -176,17 +176,22 @@ TEST(Limits, MemoryThatCanNeverSufficeEndsTheJobWithTheFlags) {
   EXPECT_THAT(aborts[0].sentence, HasSubstr("--job-memory-bytes-max"));
 }
 
+/// Peer 7 opens another job, which takes memory of the same shard. Returns whether it is welcome.
+bool opens_second_job(ScriptedCluster& cluster) {
+  protocol::Hello second = cluster.hello(7);
+  second.spec = limits_job(8, 256);
+  second.spec.name = "second";
+  second.layout_hash = protocol::layout_hash(protocol::plan_layout(second.spec, 1));
+  return std::holds_alternative<Welcome>(cluster.say_hello(7, second));
+}
+
 TEST(Limits, StepThatOnceHadNoRoomIsNotEndedBecauseAWorkerIsSlow) {
   Limits limits;
   limits.shard_memory_bytes_max = 30'000;
   limits.abandon_ms = 5'000;
   ScriptedCluster cluster(limits_job(2, 1'024), 1, limits);
   cluster.join_all();
-  protocol::Hello second = cluster.hello(7);
-  second.spec = limits_job(8, 256);
-  second.spec.name = "second";
-  second.layout_hash = protocol::layout_hash(protocol::plan_layout(second.spec, 1));
-  ASSERT_TRUE(std::holds_alternative<Welcome>(cluster.say_hello(7, second)));
+  ASSERT_TRUE(opens_second_job(cluster));
   const std::vector<float> ones(1'024, 1);  // 8 KiB coded and as much decoded: over half of the shard's
   cluster.push(0, 0, ones);
   ASSERT_EQ(cluster.take_of<Refuse>(0).size(), 1u);
@@ -212,11 +217,7 @@ TEST(Limits, ARefusedContributionOfAnEvictedMemberEndsNoJob) {
   spec.dead_after = std::chrono::milliseconds(2'000);
   ScriptedCluster cluster(spec, 1, limits);
   cluster.join_all();
-  protocol::Hello second = cluster.hello(7);
-  second.spec = limits_job(8, 256);
-  second.spec.name = "second";
-  second.layout_hash = protocol::layout_hash(protocol::plan_layout(second.spec, 1));
-  ASSERT_TRUE(std::holds_alternative<Welcome>(cluster.say_hello(7, second)));
+  ASSERT_TRUE(opens_second_job(cluster));
   const std::vector<float> ones(1'024, 1);
   cluster.push(1, 0, ones);
   ASSERT_EQ(cluster.take_of<Refuse>(1).size(), 1u);

@@ -55,10 +55,7 @@ TEST_F(ThreeHolders, AHolderThatDeliversNothingIsPassedOver) {
 
 TEST_F(ThreeHolders, AFetchedOfABusyHolderIsNotHeldAgainstIt) {
   for (int step = 0; step < 4; ++step) cluster.step({0, 1, 2});
-  ReturningCluster::Holds& last = cluster.holds(2);
-  last.n = 0;
-  last.kept.clear();
-  last.decided_in = 0;
+  cluster.lose_steps(2);
   restart({0, 1, 2});
   const ReturningCluster::Holds& first = cluster.holds(0);
   for (uint64_t step = 0; step < 4; ++step) {

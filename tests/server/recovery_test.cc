@@ -381,10 +381,7 @@ TEST_F(RecoveringThree, DamagedUpdate_RequestedAgainThenElsewhereThenHolderRemov
 
 TEST_F(RecoveringThree, UpdateThatIsLostOnTheWayIsAskedForAgain) {
   for (int step = 0; step < 2; ++step) cluster.step({0, 1, 2});
-  ReturningCluster::Holds& last = cluster.holds(2);
-  last.n = 0;
-  last.kept.clear();
-  last.decided_in = 0;
+  cluster.lose_steps(2);
   restart({0, 1, 2});
   for (const uint32_t worker : {0u, 1u, 2u}) cluster.say_state(worker, true);
   ReturningCluster::Holds& first = cluster.holds(0);

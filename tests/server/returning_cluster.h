@@ -37,6 +37,12 @@ class ReturningCluster : public ScriptedCluster {
     protocol::Summary summary;
   };
   Holds& holds(uint32_t worker, uint32_t part = 0) { return holds_[{worker, part}]; }
+  /// The worker's process is the same, and has none of the steps.
+  void lose_steps(uint32_t worker) {
+    Holds& lost = holds(worker);
+    lost.n = lost.decided_in = 0;
+    lost.kept.clear();
+  }
   /// The worker's process is another one, which knows nothing.
   void forget(uint32_t worker) {
     std::erase_if(holds_, [worker](const auto& entry) { return entry.first.first == worker; });
