@@ -13,7 +13,7 @@ struct Limits {
   uint32_t workers_max = 1024;                       ///< --workers-max: workers of a job
   uint32_t tensors_max = 16'384;                     ///< --tensors-max: tensors of a job
   uint32_t parts_max = 65'536;                       ///< --parts-max: parts of a job, all shards together
-  uint64_t message_bytes_max = uint64_t{256} << 20;  ///< --message-bytes-max: payload of one message
+  uint64_t message_bytes_max = uint64_t{256} << 20;  ///< --message-bytes-max: a contribution, a returned update
   /// --job-memory-bytes-max: open, decoded, summed and retained data of one job
   uint64_t job_memory_bytes_max = uint64_t{4} << 30;
   uint64_t shard_memory_bytes_max = uint64_t{8} << 30;  ///< --shard-memory-bytes-max: the same over all jobs

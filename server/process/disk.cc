@@ -69,7 +69,7 @@ class SystemDisk : public Disk {
     return synced ? closed : synced;
   }
   void remove(const std::string& path) override { ::unlink(path.c_str()); }
-  std::vector<std::string> find(const std::string& prefix) override {
+  Result<std::vector<std::string>> find(const std::string& prefix) override {
     const std::string folder = prefix.substr(0, prefix.rfind('/') + 1);
     std::vector<std::string> found;
     std::error_code failed;
@@ -78,6 +78,7 @@ class SystemDisk : public Disk {
       std::string path = folder + at->path().filename().native();
       if (path.starts_with(prefix)) found.push_back(std::move(path));
     }
+    if (failed) return fail(ErrorCode::kIo, "cannot read the folder '" + folder + "': " + failed.message());
     return found;
   }
 

@@ -30,9 +30,9 @@ class Disk {
   virtual Status check_replaceable(const std::string& path) = 0;
   virtual Status sync_folder(const std::string& path) = 0;
   virtual void remove(const std::string& path) = 0;
-  /// Returns the paths of the folder of `prefix` that begin with it, as FOLDER/NAME. None where the folder cannot be
+  /// Returns the paths of the folder of `prefix` that begin with it, as FOLDER/NAME. Errors  io: the folder cannot be
   /// read.
-  virtual std::vector<std::string> find(const std::string& prefix) = 0;
+  virtual Result<std::vector<std::string>> find(const std::string& prefix) = 0;
 
   struct Opened {
     int file = 0;

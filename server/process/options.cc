@@ -96,7 +96,8 @@ void add_limits(CLI::App& app, Limits& limits) {
   app.add_option("--parts-max", limits.parts_max, "Parts of a job, over all shards")
       ->check(in_range(1U, protocol::kPartsMax))
       ->capture_default_str();
-  add_size(app, "--message-bytes-max", limits.message_bytes_max, "Payload of one message", 1, kSizeMax);
+  add_size(app, "--message-bytes-max", limits.message_bytes_max, "One contribution, or one returned update", 1,
+           kSizeMax);
   add_size(app, "--job-memory-bytes-max", limits.job_memory_bytes_max, "Open, decoded and kept bytes of one job", 1,
            kSizeMax);
   add_size(app, "--shard-memory-bytes-max", limits.shard_memory_bytes_max,

@@ -77,10 +77,14 @@ std::string StoreFolder::owner_path() const {
 /// Returns the incarnation that owns the saves; 0: none is known.
 Result<uint64_t> StoreFolder::read_owner() {
   const std::string path = owner_path();
-  const std::vector<std::string> found = disk_.find(path);  // and its temporary files
-  if (std::ranges::find(found, path) == found.end()) return 0;
   const Result<Disk::Opened> opened = disk_.open(path);
-  if (!opened) return std::unexpected(opened.error());
+  if (!opened) {
+    // No owner is known only where the folder can be read and lacks the file.
+    const auto found = disk_.find(path);
+    if (!found) return std::unexpected(found.error());
+    if (std::ranges::find(*found, path) == found->end()) return 0;
+    return std::unexpected(opened.error());
+  }
   ByteBuffer bytes(std::min<uint64_t>(opened->bytes, kOwnerBytesMax));
   const Status got = disk_.read(opened->file, bytes);
   (void)disk_.close(opened->file);
@@ -120,7 +124,9 @@ Status StoreFolder::check_owner() {
 /// Removes the temporary files that other processes left beside the path.
 void StoreFolder::remove_leftovers(const std::string& path) {
   const std::string prefix = path + std::string(kTemporary);
-  for (const std::string& left : disk_.find(prefix)) {
+  const auto found = disk_.find(prefix);
+  if (!found) return;
+  for (const std::string& left : *found) {
     // Not of a job whose name begins like this one's file.
     if (left.find_first_not_of("-0123456789", prefix.size()) == std::string::npos) disk_.remove(left);
   }

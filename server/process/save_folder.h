@@ -45,8 +45,8 @@ class StoreFolder {
   StoreFolder(const StoreFolder&) = delete;
   StoreFolder& operator=(const StoreFolder&) = delete;
 
-  /// Makes this start the owner of the shard's saves. Before the first load: a save of an earlier start would come too
-  /// late. Where it fails, the next save tries it again.
+  /// Makes this start the owner of the shard's saves. Call it before the first load: an earlier start must not replace
+  /// a save that was loaded. Where it fails, the next save tries it again.
   ///
   /// Errors  io.
   Status claim();

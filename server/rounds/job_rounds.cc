@@ -19,8 +19,8 @@ constexpr uint32_t kNowhere = UINT32_MAX;
 /// the present step still needs.
 constexpr uint64_t kAheadShare = 2;
 
-/// The least that an update takes of kServedBytesMax, for its handling: one request gets at most 4,096.
-constexpr uint64_t kServedBytesMin = 64 << 10;
+/// The least that an update takes of kServedBytesMax, for its handling: one request gets at most 16,384.
+constexpr uint64_t kServedBytesMin = 16 << 10;
 
 std::vector<uint32_t> shards_of(const protocol::JobLayout& layout, const protocol::BucketLayout& bucket) {
   std::vector<uint32_t> shards;
@@ -309,7 +309,7 @@ void JobRounds::serve_from(const protocol::Member& to, PartRound& part, uint64_t
       count(Metric::kServedAgain, "", static_cast<double>(part.decided() - from), actions);
     }
     delivery_of(part).restart(to.worker, step);
-    return deliver(to, part, actions);
+    return deliver(to, part, room, actions);
   }
   const uint64_t below = served_below(part, from, part.decided(), room);
   if (from < below) count(Metric::kServedAgain, "", static_cast<double>(below - from), actions);

@@ -209,8 +209,13 @@ class JobRounds {
   const Delivery& delivery_of(const PartRound& part) const;
   Delivery::Pace pace(const PartRound& part, const protocol::Member& to) const;
   /// Sends the updates that the member may receive now.
-  void deliver(const protocol::Member& to, PartRound& part, Actions& actions);
-  void deliver_at(Delivery::Pace how, const protocol::Member& to, PartRound& part, Actions& actions);
+  void deliver(const protocol::Member& to, PartRound& part, Actions& actions) {
+    uint64_t room = kServedBytesMax;
+    deliver(to, part, room, actions);
+  }
+  /// Sends those of them that there is room for; takes it from `room`.
+  void deliver(const protocol::Member& to, PartRound& part, uint64_t& room, Actions& actions);
+  void deliver_at(Delivery::Pace how, const protocol::Member& to, PartRound& part, uint64_t& room, Actions& actions);
   /// Shortens `steps` where they would be too many for one sum; returns the bytes that their payloads decode to.
   static uint64_t limit_merged(const PartRound& part, Delivery::Steps& steps);
   void begin_merge(const protocol::Member& to, PartRound& part, Delivery::Steps steps, uint64_t decoded_bytes,

@@ -42,14 +42,16 @@ Delivery::Pace JobRounds::pace(const PartRound& part, const protocol::Member& to
   return merges ? Delivery::Pace::kMerged : Delivery::Pace::kEach;
 }
 
-void JobRounds::deliver(const protocol::Member& to, PartRound& part, Actions& actions) {
-  if (part.takes(to)) deliver_at(pace(part, to), to, part, actions);
+void JobRounds::deliver(const protocol::Member& to, PartRound& part, uint64_t& room, Actions& actions) {
+  if (part.takes(to)) deliver_at(pace(part, to), to, part, room, actions);
 }
 
-void JobRounds::deliver_at(Delivery::Pace how, const protocol::Member& to, PartRound& part, Actions& actions) {
+void JobRounds::deliver_at(Delivery::Pace how, const protocol::Member& to, PartRound& part, uint64_t& room,
+                           Actions& actions) {
   Delivery& delivery = delivery_of(part);
-  uint64_t room = kServedBytesMax;
-  while (std::optional<Delivery::Steps> steps = delivery.next(to.worker, part.decided(), how)) {
+  while (room > 0) {
+    std::optional<Delivery::Steps> steps = delivery.next(to.worker, part.decided(), how);
+    if (!steps) return;
     steps->from = std::max(steps->from, part.stable());
     if (how == Delivery::Pace::kMerged) {
       const uint64_t decoded_bytes = limit_merged(part, *steps);
@@ -59,7 +61,6 @@ void JobRounds::deliver_at(Delivery::Pace how, const protocol::Member& to, PartR
     }
     serve_between(to, part, steps->from, steps->below, actions);
     delivery.sent(to.worker, steps->below, how);
-    if (room == 0) return;
   }
 }
 
@@ -146,7 +147,8 @@ void JobRounds::send_rest(Actions& actions) {
   if (failure_ || !asynchronous()) return;
   for (PartRound& part : parts_) {
     for (const protocol::Member& member : setup_.members.all()) {
-      if (part.takes(member)) deliver_at(Delivery::Pace::kEach, member, part, actions);
+      uint64_t room = kServedBytesMax;
+      if (part.takes(member)) deliver_at(Delivery::Pace::kEach, member, part, room, actions);
     }
   }
 }

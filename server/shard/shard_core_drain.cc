@@ -31,6 +31,11 @@ std::string ShardCore::refuses_drain() const {
     if (!store || store->status().survives_restart) continue;
     return fmt::format("the weights of job '{}' are in no save (--store-dir); they would be lost", job->spec().name);
   }
+  for (const auto& [number, store] : ending_stores_) {
+    if (store->is_saving() || !store->deadline()) continue;  // it has not failed
+    return fmt::format("job '{}' is over, and its last save has failed: {}; it would be lost", store->name(),
+                       store->status().last_failure);
+  }
   return {};
 }
 

@@ -104,6 +104,21 @@ TEST(Drain, AShardWritesTheLastSaveOfAJobBeforeItLeaves) {
   EXPECT_EQ(cluster.disk.saves.size(), 1u);
 }
 
+TEST(Drain, AFailedLastSaveIsTheReasonOfARefusal) {
+  protocol::JobSpec spec = ScriptedCluster::small_job(1);
+  spec.store.optimizer = optimizer_from_text("sgd:0.1").value();
+  ScriptedCluster cluster(spec, 1, {}, {.possible = true, .every = 0});
+  cluster.join_all();
+  cluster.disk.fails = true;
+  cluster.send(ScriptedCluster::peer(0), 0,
+               {cluster.header(0), protocol::Goodbye{protocol::Goodbye::Reason::kFinished, ""}, {}});
+  cluster.pass(kPollsMs);
+  ASSERT_EQ(cluster.table().set_drain(0, 1, DrainNote{1, ""}), true);
+  cluster.pass(kPollsMs);
+  EXPECT_TRUE(is_held(cluster));
+  EXPECT_THAT(refusal(cluster), HasSubstr("its last save has failed"));
+}
+
 TEST(Drain, AShardThatRecoversServesAgainBeforeItLeaves) {
   ReturningCluster cluster(ReturningCluster::job(2), 1);
   cluster.join_all_with_weights();

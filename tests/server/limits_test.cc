@@ -307,8 +307,8 @@ TEST(Limits, TheEpochsInAnUpdatesSummaryTakeMemoryOfTheJob) {
 }
 
 TEST(Limits, OneAckIsAnsweredByABoundedNumberOfUpdates) {
-  constexpr uint64_t kSteps = 5'000;
-  constexpr uint64_t kServedMax = 4'096;
+  constexpr uint64_t kSteps = 17'000;
+  constexpr uint64_t kServedMax = 16'384;
   ScriptedCluster cluster(limits_job(1));
   cluster.join_all();
   ASSERT_EQ(push_nothing_until_held_back(cluster, kSteps, [] {}), kSteps);

@@ -116,9 +116,8 @@ void DpdkPort::take_other(rte_mbuf* frame, Origin origin, FrameFault fault) {
         return kArpFrameBytes;
       });
       ++counters_.arp_answered;
-      return;
     }
-    // It may be the answer to another lane's question.
+    // Each lane has neighbours of its own: ARP may move one of them, or answer another lane's question.
     for (uint32_t lane = 0; lane < lane_.inboxes.size(); ++lane) {
       if (lane == lane_.lane) continue;
       rte_mbuf* const copy = rte_pktmbuf_copy(frame, lane_.pool, 0, UINT32_MAX);

@@ -24,8 +24,9 @@ void Neighbours::learn(const WireAddress& host) {
 }
 
 void Neighbours::learn_if_new(const WireAddress& host) {
-  const Entry* const known = entry_of(host.ip);
-  if (known == nullptr || known->host.mac == host.mac) learn(host);
+  Entry* const known = entry_of(host.ip);
+  if (known == nullptr) return learn(host);
+  if (known->host.mac == host.mac) known->heard = ++count_;
 }
 
 std::optional<MacAddress> Neighbours::find(const Ipv4Address& ip) const {

@@ -80,7 +80,9 @@ class FakeDisk : public server::Disk {
   void remove(const std::string& path) override {
     if (call("remove")) names_.erase(path);
   }
-  std::vector<std::string> find(const std::string& prefix) override {
+  bool unreadable = false;  ///< no file is opened to be read, and no folder is listed
+  Result<std::vector<std::string>> find(const std::string& prefix) override {
+    if (unreadable) return fail(ErrorCode::kIo, "cannot read the folder of '" + prefix + "'");
     std::vector<std::string> found;
     for (const auto& [path, number] : names_) {
       if (path.starts_with(prefix)) found.push_back(path);
@@ -89,7 +91,7 @@ class FakeDisk : public server::Disk {
   }
   Result<Opened> open(const std::string& path) override {
     const auto at = names_.find(path);
-    if (at == names_.end()) return fail(ErrorCode::kIo, "cannot open '" + path + "': not there");
+    if (unreadable || at == names_.end()) return fail(ErrorCode::kIo, "cannot open '" + path + "': not there");
     open_[at->second] = 0;
     return Opened{at->second, files_.at(at->second).bytes.size()};
   }

@@ -211,6 +211,15 @@ TEST(StoreFolderTest, TheFirstStartOfANewTableOwnsTheSavesOfTheOldOne) {
   EXPECT_TRUE(save(again, file_of(3)).has_value());
 }
 
+TEST(StoreFolderTest, AnEarlierStartThatCannotReadTheFolderSavesNothing) {
+  TwoStarts starts;
+  ASSERT_TRUE(save(starts.second, file_of(2)).has_value());
+  starts.disk.unreadable = true;
+  EXPECT_EQ(save(starts.first, file_of(1)).error().code, ErrorCode::kIo);
+  starts.disk.unreadable = false;
+  EXPECT_EQ(starts.second.load("job").value(), file_of(2));
+}
+
 TEST(StoreFolderTest, AClaimThatFailsIsRepeatedByTheNextSave) {
   FakeDisk disk;
   StoreFolder folder("/saves", 0, disk, {.incarnation = 3, .table = "t"});

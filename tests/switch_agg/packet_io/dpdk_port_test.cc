@@ -453,6 +453,30 @@ TEST(DpdkPort, ArpAnswersReachLanesThatHaveNoQueue) {
   EXPECT_EQ(ports[1]->counters().no_neighbour, 0u);
 }
 
+TEST(DpdkPort, AnArpQuestionMovesItsSenderOnEveryLane) {
+  OPEN_OR_SKIP(wire, 2);
+  std::vector<std::unique_ptr<PacketPort>>& ports = wire->ports();
+  WireAddress moved = kDpdkPortWorker;
+  moved.mac[5] = 0x99;
+  Bytes question(kArpFrameBytes);
+  for (const WireAddress& sender : {kDpdkPortWorker, moved}) {
+    build_arp_question(sender, kSwitchIp, question);
+    ASSERT_TRUE(wire->inject_frame(question));
+    ports[0]->receive();
+    ports[1]->receive();
+  }
+  ports[0]->flush();
+  EXPECT_EQ(frames_sent(*wire).size(), 2u) << "one lane answers each question";
+  for (uint8_t lane = 0; lane < 2; ++lane) {
+    send_dpdk_port(*ports[lane], {lane}, {protocol::mapped_address(kDpdkPortWorker.ip), 4000});
+    ports[0]->receive();
+    ports[0]->flush();
+    const std::vector<Bytes> sent = frames_sent(*wire);
+    ASSERT_EQ(sent.size(), 1u) << int{lane};
+    EXPECT_EQ(parse_udp_frame(sent[0])->to, moved) << int{lane};
+  }
+}
+
 TEST(DpdkPort, AFullInboxDropsAndCounts) {
   OPEN_OR_SKIP(wire, 2);
   std::vector<std::unique_ptr<PacketPort>>& ports = wire->ports();
