@@ -203,6 +203,8 @@ def rounds():
          Figure("the same, 1 % returns, over gloo's f32", ddp_row("millrace_reselect", "over_f32")),
          Figure("processor time that Millrace adds to one of 4 ranks, over gloo's f32", ddp_row("millrace", "processor_ms"), scale=0.25,
                 over=ddp_row("f32", "communication_ms")),
+         Figure("one pass over the gradient's memory, no exchange, over gloo's f32", ddp_row("passes", "over_f32")),
+         Figure("the pass, processor ms of the ranks", ddp_row("passes", "processor_ms")),
          Figure("a step without communication, ms", ddp_row("f32", "alone_ms")),
          *(Figure(f"{title}, {label}", ddp_row(scheme, key), scale=scale) for scheme, title in ddp_schemes
            for key, label, scale in (("communication_ms", "ms", 1), ("processor_ms", "processor ms of the ranks", 1),
