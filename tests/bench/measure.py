@@ -199,7 +199,7 @@ def main(arguments=None):
     settings = parsed(arguments)
     if settings.list:
         for one in MEASUREMENTS.values():
-            by_name = f" (by name: {one.hours} hours)" if one.hours else ""
+            by_name = f" (by name: {one.hours} hour{'s' * (one.hours > 1)})" if one.hours else ""
             print(f"{one.name}{f' (by hand: {one.by_hand})' if one.by_hand else f', {one.repetitions} times'}{by_name}\n  {one.command}")
         return 0
     settings.programs = settings.programs.resolve()
