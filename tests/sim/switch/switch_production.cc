@@ -27,7 +27,7 @@ class Production : public SwitchDecider {
       out.key = job.key;
       out.workers = job.workers + job.joiners;
       out.window_indices = job.window_indices;
-      out.slots = job.slots;
+      out.slots = job.slots + job.slots_spare;
       out.lanes = job.lanes;
       out.packet_bytes = scenario.packet_bytes;
       out.reselect_k = job.reselect_k;

@@ -171,9 +171,11 @@ bool SwitchReference::authentic(JobState& job, const Datagram& datagram, const E
 void SwitchReference::on_hello(JobState& job, const Datagram& datagram, PacketSink& sink) {
   const uint16_t worker = datagram.header.worker;
   const auto hello = protocol::read_hello(datagram.extension);
-  if (!hello || hello->slots != job.slots.size() || (hello->live & bit(worker)) == 0) return;
+  if (!hello || (hello->live & bit(worker)) == 0) return;
   if (job.has_epoch && datagram.header.epoch < job.epoch) return;
-  if (!job.has_epoch || datagram.header.epoch > job.epoch) {
+  const bool is_new = !job.has_epoch || datagram.header.epoch > job.epoch;
+  if (is_new ? hello->slots > job.job.slots : hello->slots != job.slots.size()) return;
+  if (is_new) {
     job.has_epoch = true;
     job.epoch = datagram.header.epoch;
     job.live = hello->live;
@@ -181,7 +183,8 @@ void SwitchReference::on_hello(JobState& job, const Datagram& datagram, PacketSi
     job.phase = Phase::kCollecting;
     job.hellos.clear();
     job.fetched.clear();
-    if (mutation_ != SwitchMutation::kKeepSumsOverEpochs) job.slots.assign(job.job.slots, Slot{});
+    if (mutation_ != SwitchMutation::kKeepSumsOverEpochs) job.slots.clear();
+    job.slots.resize(hello->slots);
   }
   if (hello->membership_hash != job.membership_hash || hello->live != job.live) {
     return notice(job, worker, protocol::NoticeCode::kOtherMembership, {}, sink);

@@ -38,7 +38,7 @@ class SwitchReference {
     uint32_t job = 0;
     protocol::JobKey key{};
     uint32_t window_indices = 0;
-    uint32_t slots = 0;
+    uint32_t slots = 0;  ///< reserved; an epoch may use fewer (S6.3.3)
     TimeNs lease_ns = 10 * kNsPerS;
   };
 
@@ -97,7 +97,7 @@ class SwitchReference {
     uint64_t membership_hash = 0;
     Phase phase = Phase::kClosed;
     std::map<uint16_t, protocol::HelloTerms> hellos;
-    std::vector<Slot> slots;
+    std::vector<Slot> slots;  ///< of the epoch
     std::vector<uint64_t> opening;
     std::map<uint16_t, std::map<uint8_t, Packet>> fetched;  ///< by slot
     std::map<uint16_t, Session> sessions;

@@ -56,6 +56,7 @@ void fit_lanes(SwitchSimJob& job) {
   job.lanes = std::min(job.lanes, job.windows);
   job.slots = std::clamp(job.slots, job.lanes, job.windows);
   job.slots -= job.slots % job.lanes;
+  job.slots_spare -= job.slots_spare % job.lanes;
   for (uint64_t* k : {&job.reselect_k, &job.rack_reselect_k}) {
     if (*k != 0) *k = std::max<uint64_t>(*k, job.lanes);
   }
@@ -121,6 +122,10 @@ SwitchScenario draw_switch_scenario(uint64_t seed) {
     if (lanes.chance(0.3)) job.lanes = lanes.between(2, 4);
     fit_lanes(job);
   }
+  SwitchScenarioDraw spare(seed ^ 0x59A4E);
+  for (SwitchSimJob& job : out.jobs) {
+    if (spare.chance(0.3)) job.slots_spare = job.lanes * spare.between(1, 4);
+  }
   out.slots_short = std::min(out.slots_short, slots_wanted(out));
   return out;
 }
@@ -155,7 +160,7 @@ SwitchScenario draw_rack_scenario(uint64_t seed) {
 
 uint32_t slots_wanted(const SwitchScenario& scenario) {
   uint32_t slots = 0;
-  for (const SwitchSimJob& job : scenario.jobs) slots += job.slots;
+  for (const SwitchSimJob& job : scenario.jobs) slots += job.slots + job.slots_spare;
   return slots;
 }
 
@@ -163,9 +168,10 @@ std::string describe(const SwitchScenario& scenario) {
   std::string out = "seed " + std::to_string(scenario.seed) + ":";
   for (const SwitchSimJob& job : scenario.jobs) {
     out += " [workers " + std::to_string(job.workers) + "+" + std::to_string(job.joiners) + " slots " +
-           std::to_string(job.slots) + " lanes " + std::to_string(job.lanes) + " windows " +
-           std::to_string(job.windows) + "x" + std::to_string(job.window_indices) + " steps " +
-           std::to_string(job.steps) + " codecs " + std::to_string(static_cast<int>(job.codecs.index)) + "+" +
+           std::to_string(job.slots) + " of " + std::to_string(job.slots + job.slots_spare) + " lanes " +
+           std::to_string(job.lanes) + " windows " + std::to_string(job.windows) + "x" +
+           std::to_string(job.window_indices) + " steps " + std::to_string(job.steps) + " codecs " +
+           std::to_string(static_cast<int>(job.codecs.index)) + "+" +
            std::to_string(static_cast<int>(job.codecs.value)) + "]";
   }
   return out + " switches " + std::to_string(scenario.switches) + " slots short " +

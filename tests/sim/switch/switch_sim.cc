@@ -24,8 +24,9 @@ class Reference : public SwitchDecider {
       : reference_(incarnation_seed, scenario.packet_bytes, mutation) {
     for (const SwitchSimJob& job : scenario.jobs) {
       for (uint32_t lane = 0; lane < job.lanes; ++lane)
-        reference_.add_job({job.job + lane, job.key, job.window_indices, job.slots / job.lanes, scenario.lease_ns},
-                           now);
+        reference_.add_job(
+            {job.job + lane, job.key, job.window_indices, (job.slots + job.slots_spare) / job.lanes, scenario.lease_ns},
+            now);
     }
   }
   void receive(const protocol::ReceivedPacket& packet, TimeNs now, protocol::PacketSink& sink) override {

@@ -46,10 +46,11 @@ class SwitchDecider {
 struct SwitchSimJob {
   uint32_t job = 0;
   protocol::JobKey key{};
-  uint32_t workers = 1;  ///< at the start
-  uint32_t joiners = 0;  ///< come later
-  uint32_t slots = 1;    ///< a multiple of lanes
-  uint32_t lanes = 1;    ///< numbers from `job` on
+  uint32_t workers = 1;      ///< at the start
+  uint32_t joiners = 0;      ///< come later
+  uint32_t slots = 1;        ///< a multiple of lanes
+  uint32_t slots_spare = 0;  ///< reserved at the aggregators beyond those: a multiple of lanes (S6.3.3)
+  uint32_t lanes = 1;        ///< numbers from `job` on
   uint32_t window_indices = 64;
   uint32_t windows = 1;
   uint32_t steps = 1;
