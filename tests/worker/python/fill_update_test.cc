@@ -64,6 +64,23 @@ TEST(FillUpdate, PieceThatOverlapsInPartZeroesTheRestFirst) {
   EXPECT_EQ(filled({&first, &second}, 4, 1), (std::vector<float>{1, 2, 0, 3}));
 }
 
+TEST(FillUpdate, LargeSparsePieceHasItsEntriesAtEveryPlace) {
+  constexpr uint32_t kDimension = 100'003;
+  for (const uint32_t stride : {1U, 7U, 8191U, 8192U, 8193U, 50'000U}) {
+    std::vector<uint32_t> at;
+    std::vector<float> sums;
+    std::vector<float> wanted(kDimension + 2, 0.0F);
+    for (uint32_t index = stride - 1; index < kDimension; index += stride) {
+      if (index % 5 == 3) continue;  // so that the piece is sparse
+      at.push_back(index);
+      sums.push_back(static_cast<float>(index + 1));
+      wanted[index + 1] = sums.back() / 2;
+    }
+    const OwnedPiece piece(1, kDimension, at, sums, 2, 1);
+    EXPECT_EQ(filled({&piece}, kDimension + 2, 1), wanted) << stride;
+  }
+}
+
 TEST(FillUpdate, NoPiecesWriteZeros) {
   FilledUpdate counts;
   EXPECT_EQ(filled({}, 2, 1, &counts), (std::vector<float>{0, 0}));

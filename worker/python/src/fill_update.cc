@@ -8,14 +8,21 @@
 namespace millrace::python {
 namespace {
 
-/// Writes a piece over zeros, or over nothing where it is dense.
+/// Entries that are zeroed before those of a piece among them are written: a core's cache holds them meanwhile.
+constexpr size_t kBlock = size_t{1} << 13;
+
 void write_piece(const UpdatePiece& piece, float factor, std::span<float> run) {
   if (piece.dense) {
     for (size_t at = 0; at < run.size(); ++at) run[at] = piece.values[at] * factor;
     return;
   }
-  std::ranges::fill(run, 0.0F);
-  for (size_t at = 0; at < piece.indices.size(); ++at) run[piece.indices[at]] = piece.values[at] * factor;
+  size_t at = 0;
+  for (size_t begin = 0; begin < run.size(); begin += kBlock) {
+    const size_t end = std::min(begin + kBlock, run.size());
+    std::ranges::fill(run.subspan(begin, end - begin), 0.0F);
+    for (; at < piece.indices.size() && piece.indices[at] < end; ++at)
+      run[piece.indices[at]] = piece.values[at] * factor;
+  }
 }
 
 void add_piece(const UpdatePiece& piece, float factor, std::span<float> run) {
