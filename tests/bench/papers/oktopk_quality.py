@@ -2,8 +2,8 @@
 
 Seven schemes of the paper, and dense in 16 bits, as real jobs of PyTorch: a rank is a process in a network namespace
 behind 100 Mbit/s. 4 and 8 ranks, three seeds. All schemes train the same number of steps on the same batches. Sparse
-schemes are millrace.State(path="peers"); dense ones are DDP over gloo. Of figures 11 and 13 no full run was made yet.
-Finished runs are kept in OUT/jobs, and an interrupted script continues.
+schemes are millrace.State(path="peers"); dense ones are DDP over gloo. Finished runs are kept in OUT/jobs, and an
+interrupted script continues.
 """
 
 from experiment import panels, table
