@@ -94,6 +94,9 @@ class IndexCodec {
   ///
   /// Errors   malformed.
   virtual Status decode(ByteSpan bytes, uint64_t dimension, uint64_t count, IndexBuffer& indices) const = 0;
+
+  /// Returns a bound of the memory that decode() with these arguments takes beyond that. Reads the first bytes only.
+  virtual uint64_t decode_scratch_bytes(ByteSpan, uint64_t /*dimension*/, uint64_t /*count*/) const { return 0; }
 };
 
 /// Codes the values of a stream.

@@ -166,7 +166,7 @@ Status set_amount(std::string_view word, double& density, uint64_t& k);
 /// Assigns a count of at least 1. Returns false, and changes nothing, where `word` is none.
 bool set_count(std::string_view word, uint32_t& count);
 
-/// Refuses parameters that cannot be: density outside (0, 1], threshold not positive or not finite, bucket_size 0 ...
+/// Refuses parameters that cannot be: density outside (0, 1], threshold not positive or over the largest f32 ...
 Status validate(const SelectionSpec& spec);
 
 /// Returns the selection that a tensor of `dimension` gets: `spec`, or the one that a selection by size uses there.

@@ -1,4 +1,5 @@
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/base/registry.h"
@@ -22,14 +23,12 @@ std::unexpected<Error> refuse_selection(std::string_view text, const std::string
   return fail(ErrorCode::kInvalidArgument, "'" + std::string(text) + "' is not " + wanted);
 }
 
-/// "signs", "dense=STEPS", "warm_up=STEPS".
+/// "signs", "dense=STEPS", "warm_up=STEPS"; signs once, and one of the two others.
 bool set_option(std::string_view word, SelectionSpec& spec) {
-  if (word == "signs") {
-    spec.alternate_signs = true;
-    return true;
-  }
+  if (word == "signs") return !std::exchange(spec.alternate_signs, true);
   const auto parts = split(word, '=');
   if (parts.size() != 2 || (parts[0] != "dense" && parts[0] != "warm_up")) return false;
+  if (spec.warm_up != WarmUp::kNone) return false;
   spec.warm_up = parts[0] == "dense" ? WarmUp::kDense : WarmUp::kExponential;
   return assign_number(parts[1], spec.warm_up_steps) && spec.warm_up_steps > 0;
 }

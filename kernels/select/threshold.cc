@@ -32,8 +32,8 @@ constexpr SelectionParameter kThresholdParameters[] = {
      .value = [](const SelectionSpec& spec) { return SelectionNumber(spec.threshold); }}};
 
 Status validate_threshold(const SelectionSpec& spec) {
-  if (std::isfinite(spec.threshold) && spec.threshold > 0) return {};
-  return fail(ErrorCode::kInvalidArgument, "a fixed threshold is finite and above 0");
+  if (spec.threshold > 0 && spec.threshold <= double{std::numeric_limits<float>::max()}) return {};
+  return fail(ErrorCode::kInvalidArgument, "a fixed threshold is above 0 and at most the largest f32, 3.4e38");
 }
 
 }  // namespace

@@ -18,7 +18,7 @@ constexpr double kDeadBand = 1.0 / 32;
 uint64_t ReusedThreshold::inner_rank(uint64_t k) { return k - k / kSlopePart; }
 
 bool ReusedThreshold::accept(uint64_t count, uint64_t k) {
-  if (count > count_max(k) || count < k / 2) return false;
+  if (count > count_max(k) || 2 * count < k) return false;
   follow(static_cast<double>(count) / static_cast<double>(std::max<uint64_t>(k, 1)));
   return true;
 }

@@ -21,9 +21,28 @@ namespace {
 /// Rough costs on one core, of four workers with 1 % each (`millrace-bench reduce`, `millrace-bench serve`).
 constexpr uint64_t kDecodedBytesPerNs = 4;
 constexpr uint64_t kRestoredByteNs = 10;  ///< by the history: 50 ns an index of raw values
+constexpr uint64_t kAskedIndexNs = 2;     ///< of a Bloom filter (`millrace-bench codec`)
+constexpr uint64_t kScratchByteNs = 4;    ///< of bloom_p2's conflict sets, which are written and read at random
 constexpr uint64_t kQuickEntryNs = 4;
 constexpr uint64_t kWholeEntryNs = 9;
 constexpr uint64_t kSelectEntryNs = 2;
+
+ByteSpan index_code_of(ByteSpan payload, const ContainerHeader& header) {
+  return payload.subspan(kContainerHeaderBytes, header.index_bytes);
+}
+
+uint64_t cost_of(const DecodeTask::Input& input) {
+  const ByteSpan payload = input.payload.bytes;
+  if (input.history && is_shortened(payload)) return payload.size() * kRestoredByteNs;
+  const uint64_t cost_ns = payload.size() / kDecodedBytesPerNs;
+  const Result<ContainerHeader> header = read_container_header(payload);
+  const IndexCodec* const codec = header ? find_index_codec(header->index_codec) : nullptr;
+  // A codec has a limit of its own where its decoder asks for every index of the dimension.
+  if (codec == nullptr || codec->dimension_max() == kDimensionMax) return cost_ns;
+  const uint64_t scratch =
+      codec->decode_scratch_bytes(index_code_of(payload, *header), header->dimension, header->count);
+  return cost_ns + input.dimension * kAskedIndexNs + scratch * kScratchByteNs;
+}
 
 void enter(StageWatch* watch, TaskStage stage) {
   if (watch != nullptr) watch->enter(stage);
@@ -307,10 +326,21 @@ Result<uint64_t> decoded_bytes_of(ByteSpan payload, uint64_t dimension) {
   return header->count * (header->dense ? sizeof(float) : kPairBytes);
 }
 
-uint64_t DecodeTask::cost_ns() const {
-  const uint64_t bytes = input_.payload.bytes.size();
-  return input_.history && is_shortened(input_.payload.bytes) ? bytes * kRestoredByteNs : bytes / kDecodedBytesPerNs;
+Result<uint64_t> decode_scratch_of(ByteSpan payload, const CodecSpec& codec_up) {
+  const Result<ContainerHeader> header = read_container_header(payload);
+  if (!header) return std::unexpected(header.error());
+  const IndexCodec* const codec = find_index_codec(header->index_codec);
+  if (codec == nullptr) return uint64_t{0};  // dense; shortened; or unknown, which its task refuses
+  if (!codec->lossless() && codec->id() != codec_up.index) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("index codec {} changes the indices, and codec_up is {}; a contribution has that codec, or "
+                            "an index codec without loss",
+                            codec->name(), codec_text(codec_up)));
+  }
+  return codec->decode_scratch_bytes(index_code_of(payload, *header), header->dimension, header->count);
 }
+
+DecodeTask::DecodeTask(Input input) : input_(std::move(input)), cost_ns_(cost_of(input_)) {}
 
 void DecodeTask::run() {
   if (input_.history && is_shortened(input_.payload.bytes)) {

@@ -31,6 +31,15 @@ namespace millrace::server {
 /// Errors   malformed: not a container, or one of another dimension.
 Result<uint64_t> decoded_bytes_of(ByteSpan payload, uint64_t dimension);
 
+/// Returns the most memory that decoding a contribution takes beside the payload and the stream. Reads the header and
+/// the first bytes of the index code. REQUIRES: decoded_bytes_of() gives no error.
+///
+/// codec_up  the tensor's. A contribution may have other codecs, but no other index codec that changes the indices. A
+///           filter of 100 bytes would have the shard ask for every index of the part, and bloom_p2 takes 60 times its
+///           bytes.
+/// Errors    invalid_argument: such an index codec.
+Result<uint64_t> decode_scratch_of(ByteSpan payload, const CodecSpec& codec_up);
+
 /// Returns whether the bytes are not the announced ones: they changed on the way, and sending them again can help.
 bool arrived_damaged(ByteSpan payload, uint64_t announced_hash);
 
@@ -65,12 +74,12 @@ class DecodeTask : public Task {
     std::shared_ptr<const IndexHistory> history = nullptr;  ///< what its indices may be coded against; null: nothing
     uint64_t payload_bytes_max = 0;                         ///< ... of the restored plain payload
   };
-  explicit DecodeTask(Input input) : input_(std::move(input)) {}
+  explicit DecodeTask(Input input);
 
   Kind kind() const override { return Kind::kDecode; }
   uint64_t job() const override { return input_.key.job; }
   void run() override;
-  uint64_t cost_ns() const override;
+  uint64_t cost_ns() const override { return cost_ns_; }
   TaskRound round() const override {
     return {.step = input_.key.step, .part = input_.key.part, .worker = input_.worker};
   }
@@ -85,6 +94,7 @@ class DecodeTask : public Task {
   Status restore();
 
   Input input_;
+  uint64_t cost_ns_;
   Result<SharedStream> result_ = fail(ErrorCode::kLimitExceeded, kNotRun);
   bool was_shortened_ = false;
 };

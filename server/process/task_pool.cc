@@ -3,6 +3,7 @@
 #include <tbb/global_control.h>
 #include <tbb/task_arena.h>
 
+#include <algorithm>
 #include <chrono>
 #include <exception>
 #include <new>
@@ -63,6 +64,8 @@ TaskPool::~TaskPool() {
 namespace {
 
 constexpr std::chrono::milliseconds kNoMemoryPause(10);
+/// Time after which the loop expects no helper: the machine has no thread to give.
+constexpr TimeNs kHelperComesNs = kNsPerS;
 
 /// Takes the first `count` tasks out, also where memory ended before the last one was handed on.
 struct TakenOut {
@@ -78,17 +81,21 @@ void TaskPool::submit(std::vector<std::shared_ptr<Task>>& tasks) {
   {
     const std::lock_guard lock(mutex_);
     TakenOut out{tasks};
+    uint32_t long_tasks = 0;
     for (std::shared_ptr<Task>& task : tasks) {
       const uint64_t cost_ns = task->cost_ns();
       waiting_.push_back(std::move(task));
       waiting_ns_ += cost_ns;
+      long_tasks += cost_ns > kLongNs ? 1 : 0;
       ++out.count;
     }
-    // The loop takes one share of the backlog itself.
-    while (helping_ < helpers_max_ && helping_ + 1 < waiting_.size() && waiting_ns_ > kHelperNs * (helping_ + 1)) {
+    // The loop takes one share of the backlog itself, but no long task.
+    const auto is_backlog = [&] { return helping_ + 1 < waiting_.size() && waiting_ns_ > kHelperNs * (helping_ + 1); };
+    while (helping_ < helpers_max_ && (called < long_tasks || is_backlog())) {
       ++helping_;
       ++called;
     }
+    if (called > 0) called_at_ = monotonic_now_ns();
   }
   call_helpers(called);
 }
@@ -106,10 +113,20 @@ void TaskPool::call_helpers(uint32_t count) {
   }
 }
 
-std::shared_ptr<Task> TaskPool::pop() {
-  if (waiting_.empty()) return nullptr;
-  std::shared_ptr<Task> task = std::move(waiting_.front());
-  waiting_.pop_front();
+size_t TaskPool::next_of_loop() const {
+  if (helping_ == inside_ || monotonic_now_ns() - called_at_ > kHelperComesNs) return 0;
+  // Each helper that is on its way takes the first task.
+  const size_t left = std::min<size_t>(helping_ - inside_, waiting_.size());
+  size_t at = 0;
+  while (at < left && waiting_[at]->cost_ns() > kLongNs) ++at;
+  return at;
+}
+
+std::shared_ptr<Task> TaskPool::pop(size_t at) {
+  if (at >= waiting_.size()) return nullptr;
+  const auto place = waiting_.begin() + static_cast<std::ptrdiff_t>(at);
+  std::shared_ptr<Task> task = std::move(*place);
+  waiting_.erase(place);
   waiting_ns_ -= task->cost_ns();
   return task;
 }
@@ -137,7 +154,7 @@ std::shared_ptr<Task> TaskPool::run_one() {
   std::shared_ptr<Task> task;
   {
     const std::lock_guard lock(mutex_);
-    task = pop();
+    task = pop(next_of_loop());
   }
   if (task) run(*task);
   return task;
@@ -155,7 +172,7 @@ bool TaskPool::hand_back(const std::shared_ptr<Task>& task) {
 
 void TaskPool::help(std::unique_lock<std::mutex>& lock) {
   ++inside_;
-  while (std::shared_ptr<Task> task = closing_ ? nullptr : pop()) {
+  while (std::shared_ptr<Task> task = closing_ ? nullptr : pop(0)) {
     lock.unlock();
     run(*task);
     lock.lock();
@@ -179,7 +196,7 @@ bool TaskPool::idle() const {
 
 bool TaskPool::has_waiting() const {
   const std::lock_guard lock(mutex_);
-  return !waiting_.empty();
+  return next_of_loop() < waiting_.size();
 }
 
 }  // namespace millrace::server

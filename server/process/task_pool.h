@@ -8,6 +8,7 @@
 #include <mutex>
 #include <vector>
 
+#include "kernels/base/clock.h"
 #include "monitoring/trace/span_recorder.h"
 #include "server/base/actions.h"
 
@@ -15,13 +16,15 @@ namespace millrace::server {
 
 /// Runs tasks on oneTBB threads and on the loop's own. A shard shares its machine with workers, so a thread is only
 /// woken for work that is worth it. The loop runs tasks itself, and helpers join while a backlog of more than kHelperNs
-/// waits.
+/// waits. A long task has a helper called for it, so that the loop can read messages meanwhile.
 ///
 /// Threads  submit(), run_one(), take_done() and the destructor: the loop's; helpers are oneTBB's.
 class TaskPool {
  public:
   /// Backlog that makes another thread worth waking: the wake-up costs tens of microseconds, here and there.
   static constexpr uint64_t kHelperNs = 100'000;
+  /// Cost above which a task is long: the loop leaves it to a helper that is on its way. Without one it runs it.
+  static constexpr uint64_t kLongNs = 20'000'000;
 
   /// threads  that compute, the loop's included; 1: no helpers.
   /// wake     called by a helper when it has finished something and take_done() was empty before.
@@ -35,12 +38,13 @@ class TaskPool {
 
   /// Takes the tasks out of `tasks`. Tasks that it cannot take because of std::bad_alloc stay there.
   void submit(std::vector<std::shared_ptr<Task>>& tasks);
-  /// Runs one waiting task on the calling thread and returns it; nullptr when none waits.
+  /// Runs one waiting task on the calling thread and returns it; nullptr when none waits for the loop.
   std::shared_ptr<Task> run_one();
   /// Takes the tasks that helpers have finished since the last call.
   void take_done(std::vector<std::shared_ptr<Task>>& done);
   /// Returns whether no task waits or runs.
   bool idle() const;
+  /// Returns whether run_one() would run a task.
   bool has_waiting() const;
 
  private:
@@ -51,7 +55,9 @@ class TaskPool {
     TaskPool* pool = nullptr;  ///< empty: closed
   };
   struct Call;
-  std::shared_ptr<Task> pop();
+  /// Returns the place in waiting_ of the task that the loop runs next; past the end: there is none.
+  size_t next_of_loop() const;
+  std::shared_ptr<Task> pop(size_t at);
   void call_helpers(uint32_t count);
   bool hand_back(const std::shared_ptr<Task>& task);  ///< under the lock; false: no memory
   void help(std::unique_lock<std::mutex>& lock);
@@ -64,6 +70,7 @@ class TaskPool {
   std::vector<std::shared_ptr<Task>> done_;
   uint32_t helping_ = 0;  ///< called, and not yet done (or dropped)
   uint32_t inside_ = 0;   ///< of them: inside
+  TimeNs called_at_ = 0;  ///< the last ones
   uint32_t helpers_max_;
   bool closing_ = false;
   std::function<void()> wake_;

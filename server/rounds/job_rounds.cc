@@ -198,7 +198,9 @@ std::optional<Error> JobRounds::admission_error(const protocol::Member& from, co
   }
   const Result<uint64_t> decoded_bytes = decoded_bytes_of(payload, part.dimension());
   if (!decoded_bytes) return decoded_bytes.error();
-  const uint64_t bytes = payload.size() + *decoded_bytes;
+  const Result<uint64_t> scratch_bytes = decode_scratch_of(payload, codec_up_of(part));
+  if (!scratch_bytes) return scratch_bytes.error();
+  const uint64_t bytes = payload.size() + *decoded_bytes + *scratch_bytes;
   const bool ahead = part.is_ahead(from.worker, from.incarnation, body.step);
   const uint64_t by_store = setup_.limits.job_memory_bytes_max - memory_for_rounds();
   if (ahead && account_.used_bytes() - by_store + bytes > memory_for_rounds() / kAheadShare) {
@@ -229,7 +231,9 @@ void JobRounds::admit(const protocol::Member& from, PartRound& part, const proto
   open.entered = body.entered;
   open.lost = body.lost;
   open.imbalance = body.imbalance;
-  open.charge = MemoryCharge(account_, payload.bytes.size());
+  // From when it is decoded, its stream's charge takes this one's place.
+  open.charge =
+      MemoryCharge(account_, payload.bytes.size() + decode_scratch_of(payload.bytes, codec_up_of(part)).value_or(0));
   // There was room again: from here a long step is slow, not starved.
   if (!part.is_ahead(from.worker, from.incarnation, body.step)) starved_.reset();
   part.admit(from.worker, body.step, std::move(open), now);

@@ -192,6 +192,9 @@ class JobRounds {
   std::string_view what_step_is() const {
     return setup_.spec.mode == protocol::Mode::kAsynchronous ? "contribution" : "step";
   }
+  const CodecSpec& codec_up_of(const PartRound& part) const {
+    return setup_.layout.buckets[part.layout().bucket].codec_up;
+  }
   void admit(const protocol::Member& from, PartRound& part, const protocol::Contribution& body, SharedBytes payload,
              TimeNs now, Actions& actions);
   void serve(const protocol::Member& to, const PartRound& part, const PartRound::RetainedUpdate& kept,

@@ -2,8 +2,11 @@
 #include <cmath>
 #include <functional>
 #include <optional>
+#include <string>
+#include <utility>
 
 #include "kernels/base/random.h"
+#include "kernels/codec/codec.h"
 #include "protocol/base/limits.h"
 #include "server/process/port_guard.h"
 #include "tests/server/scripted_cluster.h"
@@ -154,6 +157,61 @@ TEST(Limits, ContributionReadInPlace_ChargedOnceWhileItIsOpen) {
   cluster.send(ScriptedCluster::peer(0), 0, cluster.contribution(0, 0, 1, odd));
   EXPECT_EQ(odd.owner.use_count(), 1);
   EXPECT_EQ(used() - decided, dimension * 8);
+}
+
+SharedBytes coded_as(const char* codec, const std::vector<float>& dense) {
+  Stream stream{dense.size(), true, {}, {}};
+  stream.values.assign(dense.begin(), dense.end());
+  const Stream sparse = to_sparse(stream.view());
+  auto coded = encode_container(sparse.view(), {}, EncodeOptions{codec_from_text(codec).value(), {}, 0});
+  EXPECT_TRUE(coded) << coded.error().message;
+  return SharedBytes::from(std::move(coded->bytes));
+}
+
+TEST(Limits, AnIndexCodecThatIsNotTheJobsAndNotExactIsRefused) {
+  ScriptedCluster cluster(limits_job(2));
+  cluster.join_all();
+  const std::vector<float> ones(64, 1);
+  for (const IndexCodec* codec : index_codecs()) {
+    if (codec->lossless()) continue;
+    const std::string text = std::string(codec->name()) + "+raw";
+    cluster.send(ScriptedCluster::peer(0), 0, cluster.contribution(0, 0, 0, coded_as(text.c_str(), ones)));
+    const std::vector<Refuse> refusals = cluster.take_of<Refuse>(0);
+    ASSERT_EQ(refusals.size(), 1u) << text;
+    EXPECT_EQ(refusals[0].code, ErrorCode::kInvalidArgument) << text;
+    EXPECT_FALSE(refusals[0].retry) << text;
+    EXPECT_THAT(refusals[0].sentence, HasSubstr(std::string(codec->name())));
+  }
+  cluster.send(ScriptedCluster::peer(0), 0, cluster.contribution(0, 0, 0, coded_as("bitmap+raw", ones)));
+  cluster.push(1, 0, ones);
+  EXPECT_EQ(cluster.gather(0, 0).dense, std::vector<float>(64, 2)) << "any exact one is as good as the job's";
+}
+
+TEST(Limits, ConflictSetsOfAFilterTakeMemoryOfTheirJob) {
+  constexpr uint64_t kDimension = 4'096;
+  protocol::JobSpec spec = limits_job(2, kDimension);
+  spec.codec_up = codec_from_text("bloom_p2:0.001+raw").value();
+  std::vector<float> few(kDimension, 0.0F);
+  std::fill_n(few.begin(), 256, 1.0F);  // about 2 KB coded and as much decoded; 80 KB of conflict sets
+  Limits limits;
+  limits.job_memory_bytes_max = 40'000;
+  ScriptedCluster cluster(spec, 1, limits);
+  cluster.join_all();
+  cluster.push(0, 0, few);
+  const std::vector<Refuse> refusals = cluster.take_of<Refuse>(0);
+  ASSERT_EQ(refusals.size(), 1u);
+  EXPECT_THAT(refusals[0].sentence, HasSubstr("--job-memory-bytes-max"));
+
+  limits.job_memory_bytes_max = 1 << 20;
+  ScriptedCluster roomy(spec, 1, limits);
+  roomy.join_all();
+  const auto used = [&] { return roomy.core().status(roomy.now).memory_bytes; };
+  const uint64_t before = used();
+  roomy.hold_tasks = true;
+  roomy.push(0, 0, few);
+  EXPECT_GT(used() - before, 40'000u);
+  roomy.run_held_tasks();
+  EXPECT_LT(used() - before, 10'000u) << "decoded";
 }
 
 TEST(Limits, MemoryThatCanNeverSufficeEndsTheJobWithTheFlags) {

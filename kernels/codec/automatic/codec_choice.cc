@@ -108,9 +108,9 @@ class Contest {
     }
     std::erase_if(candidates_, [](const CodecCandidate& one) { return !std::isfinite(one.total_ns); });
     std::ranges::sort(candidates_, comes_first);
-    MILLRACE_CHECK(!candidates_.empty() && candidates_.front().complete, candidates_.size());
+    MILLRACE_CHECK(candidates_.empty() || candidates_.front().complete, candidates_.size());
     CodecChoice choice;
-    choice.chosen = candidates_.front();
+    choice.chosen = candidates_.empty() ? default_candidate() : candidates_.front();
     choice.candidates = std::move(candidates_);
     choice.density = density_;
     choice.link_bits_per_s = input_.link_bits_per_s;
@@ -120,6 +120,11 @@ class Contest {
   }
 
  private:
+  CodecCandidate default_candidate() const {
+    return {
+        .index = input_.spec.index, .value = input_.spec.value, .total_ns = std::numeric_limits<double>::infinity()};
+  }
+
   void list(const StreamView& stream) {
     const bool as_it_is = input_.form == CodedForm::kAsItIs;
     std::vector<ValueCodecId> values;
@@ -282,6 +287,7 @@ bool CodecChooser::choose(const StreamView& stream, const ChoiceInput& input) {
   steps_since_ = 0;
   const CodecCandidate* const present = choice_ ? &choice_->chosen : nullptr;
   CodecChoice next = Contest(stream, input).run(present);
+  if (next.candidates.empty()) return false;  // the code of the stream will be the codec's error
   bool changes = true;
   if (present != nullptr) {
     const auto again = std::ranges::find_if(

@@ -132,7 +132,10 @@ std::string candidate_text(const CodecCandidate& candidate);
 
 struct CodecChoice {
   CodecCandidate chosen;
-  std::vector<CodecCandidate> candidates;  ///< the one of least time first; those given up last
+  /// The one of least time first; those given up last. Empty: every candidate's codec refuses the stream, as bf16
+  /// refuses a value that it would round to infinity. `chosen` then has the specification's own codecs and infinite
+  /// time.
+  std::vector<CodecCandidate> candidates;
   double density = 0;
   double link_bits_per_s = 0;
   uint64_t count = 0;
@@ -159,7 +162,8 @@ CodecChoice choose_codecs(const StreamView& stream, const ChoiceInput& input);
 /// Copies   a copy shares the choice so far; a choice of one copy does not change the other.
 class CodecChooser {
  public:
-  /// Chooses before a step is coded. True: the choice is the first or another one. An empty stream changes nothing.
+  /// Chooses before a step is coded. True: the choice is the first or another one. An empty stream changes nothing, and
+  /// neither does one that every candidate refuses.
   bool choose(const StreamView& stream, const ChoiceInput& input);
 
   /// Returns the choice; nullptr: nothing was chosen yet.

@@ -29,6 +29,13 @@ class ConflictPicker final : public BloomPicker {
     return taken_[next_++];
   }
 
+  /// Returns a bound of the memory of one: a place for each bit, a set for each set bit, members and positives.
+  static uint64_t bytes(const BloomShape& shape, uint64_t positives) {
+    const uint64_t members = positives * shape.probes;
+    return shape.bits * sizeof(uint64_t) + std::min(shape.bits, members) * sizeof(Set) + members * sizeof(uint32_t) +
+           positives * sizeof(uint32_t) + positives / 8;
+  }
+
  private:
   /// Its members are members_[begin, begin + size): numbers of positives.
   struct Set {
@@ -105,13 +112,23 @@ class BloomP2IndexCodec final : public BloomPolicyCodec {
   std::string_view paper() const override { return "[DeepReduce21, 4, algorithm 1]: Bloom filter, policy P2"; }
 
  protected:
+  std::unique_ptr<BloomPicker> picker(const BloomPickInput& input) const override {
+    const BloomHashes& hashes = input.filter.hashes;
+    if (!may_be({{hashes.bits, hashes.probes}, input.dimension, input.positives, input.count})) return nullptr;
+    return std::make_unique<ConflictPicker>(input);
+  }
+
+  uint64_t picker_bytes(const PickSizes& sizes) const override {
+    return may_be(sizes) ? ConflictPicker::bytes(sizes.shape, sizes.positives) : 0;
+  }
+
+ private:
   /// Conflict sets have positives * probes members. A half-full filter has rate * d = d / 2^probes false positives. So
   /// the members are below count * probes + d / 2 plus kDrawn; hostile filters with more get no memory.
-  std::unique_ptr<BloomPicker> picker(const BloomPickInput& input) const override {
+  static bool may_be(const PickSizes& sizes) {
     constexpr uint64_t kDrawn = 65'536;
-    const uint64_t probes = input.filter.hashes.probes;
-    if (input.positives * probes > input.count * probes + 2 * input.dimension + kDrawn) return nullptr;
-    return std::make_unique<ConflictPicker>(input);
+    const uint64_t probes = sizes.shape.probes;
+    return sizes.positives * probes <= sizes.count * probes + 2 * sizes.dimension + kDrawn;
   }
 };
 

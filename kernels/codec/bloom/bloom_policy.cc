@@ -79,4 +79,16 @@ Status BloomPolicyCodec::decode(ByteSpan bytes, uint64_t dimension, uint64_t cou
   return pick({*filter, *seed, dimension, *positives, count}, indices);
 }
 
+uint64_t BloomPolicyCodec::decode_scratch_bytes(ByteSpan bytes, uint64_t dimension, uint64_t count) const {
+  ByteReader reader(bytes);
+  const auto seed = reader.get<uint64_t>();
+  const auto positives = reader.get<uint32_t>();
+  const auto bits = reader.get<uint32_t>();
+  const auto probes = reader.get<uint32_t>();
+  if (!seed || !positives || !bits || !probes) return 0;
+  // decode() refuses these before it makes a picker.
+  if (reader.remaining() != *bits / 8 || *probes > kBloomProbesMax || *positives > dimension) return 0;
+  return picker_bytes({{*bits, *probes}, dimension, *positives, count});
+}
+
 }  // namespace millrace

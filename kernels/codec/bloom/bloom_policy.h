@@ -34,10 +34,21 @@ class BloomPolicyCodec : public PickingIndexCodec {
   Status encode(IndexSpan indices, uint64_t dimension, const EncodeOptions& options, ByteBuffer& out,
                 IndexBuffer* decoded) const final;
   Status decode(ByteSpan bytes, uint64_t dimension, uint64_t count, IndexBuffer& indices) const final;
+  uint64_t decode_scratch_bytes(ByteSpan bytes, uint64_t dimension, uint64_t count) const final;
 
  protected:
   /// Makes the picker; null: no encoder writes such a filter.
   virtual std::unique_ptr<BloomPicker> picker(const BloomPickInput& input) const = 0;
+
+  /// Holds the numbers of a code that a picker's memory depends on.
+  struct PickSizes {
+    BloomShape shape;
+    uint64_t dimension = 0;
+    uint64_t positives = 0;
+    uint64_t count = 0;
+  };
+  /// Returns a bound of the memory of picker(); 0 where that is null.
+  virtual uint64_t picker_bytes(const PickSizes&) const { return 0; }
 
  private:
   Status pick(const BloomPickInput& input, IndexBuffer& indices) const;

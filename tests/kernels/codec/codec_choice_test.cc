@@ -266,6 +266,41 @@ TEST(Choice, UnusualStreamsGetAChoiceOfFiniteTime) {
   EXPECT_FALSE(chooser.formed(nothing.view(), CodedForm::kEither));
 }
 
+TEST(Choice, AValueThatEveryCandidateRefusesLeavesNoChoice) {
+  const CodecSpeeds speeds = even_speeds();
+  const Stream good{10, false, {2, 5}, {1, -2}};
+  const Stream refused{10, false, {2, 5}, {1, std::numeric_limits<float>::max()}};
+  for (const char* codec : {"auto+bf16", "auto+f16"}) {
+    for (const Detail detail : {Detail::kToChoose, Detail::kEverything}) {
+      ChoiceInput input = input_of(speeds, 1e9, codec);
+      input.detail = detail;
+      for (const Stream& stream : {refused, to_dense(refused.view())}) {
+        const CodecChoice choice = choose_codecs(stream.view(), input);
+        EXPECT_TRUE(choice.candidates.empty()) << codec;
+        EXPECT_FALSE(choice.text().empty());
+        CodecChooser chooser;
+        EXPECT_FALSE(chooser.choose(stream.view(), input));
+        EXPECT_EQ(chooser.choice(), nullptr);
+        const auto coded = encode_stream(stream.view(), {}, EncodeOptions{chooser.resolved(input.spec), {}, 0});
+        ASSERT_FALSE(coded) << codec;
+        EXPECT_EQ(coded.error().code, ErrorCode::kLimitExceeded);
+        EXPECT_TRUE(chooser.choose(good.view(), input)) << "the next step can be coded";
+      }
+    }
+  }
+}
+
+TEST(Chooser, KeepsItsChoiceWhereEveryCandidateRefusesAStep) {
+  const CodecSpeeds speeds = even_speeds();
+  CodecChooser chooser;
+  ASSERT_TRUE(chooser.choose(drawn(1'000, 10, 1).view(), input_of(speeds, 1e9, "auto+bf16")));
+  const std::string before = chooser.choice()->text();
+  const Stream refused{10, false, {2, 5}, {1, std::numeric_limits<float>::max()}};
+  EXPECT_FALSE(chooser.choose(refused.view(), input_of(speeds, 1e9, "auto+bf16")));
+  EXPECT_EQ(chooser.choice()->text(), before);
+  EXPECT_EQ(chooser.changes(), 1u);
+}
+
 TEST(Choice, OfRawFormsCountsTheirBytes) {
   const CodecSpeeds speeds = even_speeds();
   const Stream stream = drawn(1'000, 10, 2);

@@ -125,6 +125,26 @@ TEST(BloomP2, RefusesMoreMembersThanTheDimensionAllowsBeforeItHoldsThem) {
   EXPECT_EQ(decoded.capacity(), 0u);
 }
 
+TEST(BloomP2, StatesTheMemoryOfItsConflictSets) {
+  const uint64_t dimension = 1 << 20;
+  const IndexCodec& codec = bloom_p2_index_codec();
+  const IndexBuffer indices = testing::uniform_indices(dimension, 0.01, 3);
+  PolicyCoded coded = policy_encoded(codec, indices, dimension, 0.001);
+  const OracleFilter filter(coded.bytes, dimension);
+  const uint64_t members = filter.positives.size() * filter.hashes.probes;
+  const uint64_t places = 8 * uint64_t{filter.hashes.bits};
+  const uint64_t scratch = codec.decode_scratch_bytes(coded.bytes, dimension, indices.size());
+  EXPECT_GE(scratch, places + 4 * members);
+  EXPECT_LE(scratch, places + 4 * members + 16 * members + 5 * filter.positives.size());
+  EXPECT_EQ(bloom_p1_index_codec().decode_scratch_bytes(coded.bytes, dimension, indices.size()), 0u);
+  for (const size_t length : {size_t{0}, size_t{19}, coded.bytes.size() - 1}) {
+    EXPECT_EQ(codec.decode_scratch_bytes(ByteSpan(coded.bytes).first(length), dimension, indices.size()), 0u);
+  }
+  const uint32_t stated = UINT32_MAX;  // positives: decode() refuses them without memory
+  std::memcpy(coded.bytes.data() + 8, &stated, sizeof(stated));
+  EXPECT_EQ(codec.decode_scratch_bytes(coded.bytes, dimension, indices.size()), 0u);
+}
+
 INSTANTIATE_TEST_SUITE_P(Codecs, BloomPolicy, ::testing::ValuesIn(picking_codecs()),
                          [](const auto& param) { return std::string(param.param->name()); });
 

@@ -402,7 +402,8 @@ TEST(SelectScheduleText, TheOptionsAreWordsAfterTheNumbers) {
   for (const char* bad :
        {"sampled:0.1:signs", "threshold_reuse:0.1:signs", "bucket_topk:0.1:64:signs", "none:dense=3", "none:signs",
         "threshold:0.5:warm_up=10", "topk:0.1:warm_up=0", "topk:0.1:dense", "topk:0.1:sign", "topk:signs", "trimmed",
-        "binary_search:0", "by_size:1.5", "sampled:0.1:0"}) {
+        "binary_search:0", "by_size:1.5", "sampled:0.1:0", "topk:0.001:dense=100:warm_up=500",
+        "topk:0.1:dense=5:dense=50", "topk:0.1:warm_up=5:signs:dense=5", "topk:0.1:signs:signs"}) {
     EXPECT_FALSE(selection_from_text(bad).has_value()) << bad;
   }
 }

@@ -280,6 +280,21 @@ TEST(Select, ReuseNeverSelectsMoreThanTwiceK) {
   }
 }
 
+TEST(SelectReuse, ReuseOfOneEntrySelectsSomethingInEveryStep) {
+  constexpr size_t kEntries = 1000;
+  auto selector = selector_for({.selection = SelectionId::kThresholdReuse, .k = 1, .period = 32}, kEntries);
+  std::vector<float> residual(kEntries, 0.0F);
+  for (uint64_t step = 0; step < 100; ++step) {
+    const auto gradient = values_of(Pattern::kGaussian, kEntries, step);
+    for (size_t i = 0; i < kEntries; ++i) residual[i] += gradient[i];
+    IndexBuffer positions;
+    ASSERT_TRUE(selector->select(dense_view(residual), {.step = step}, positions).has_value());
+    EXPECT_GE(positions.size(), 1u) << step;
+    EXPECT_LE(positions.size(), 2u) << step;
+    for (const uint32_t position : positions) residual[position] = 0;
+  }
+}
+
 TEST(SelectReuse, ReuseWorksAtTheEndsOfTheNumberRange) {
   for (const Pattern pattern : {Pattern::kDenormal, Pattern::kHuge}) {
     auto selector = selector_for({.selection = SelectionId::kThresholdReuse, .k = 100, .period = 16}, 5000);
@@ -330,6 +345,7 @@ TEST(SelectRegistry, ParametersThatCannotBeAreRefused) {
       {.selection = SelectionId::kThreshold, .threshold = -1},
       {.selection = SelectionId::kThreshold, .threshold = infinity},
       {.selection = SelectionId::kThreshold, .threshold = nan},
+      {.selection = SelectionId::kThreshold, .threshold = 1e39},
       {.selection = SelectionId::kThresholdReuse, .density = 0.1, .period = 0},
       {.selection = SelectionId::kThresholdReuse},
       {.selection = SelectionId::kBucketTopK, .density = 0.1, .bucket_size = 0},
@@ -343,6 +359,8 @@ TEST(SelectRegistry, ParametersThatCannotBeAreRefused) {
     EXPECT_FALSE(make_selector(spec, 10).has_value());
   }
   for (const SelectionSpec& spec : kSpecs) EXPECT_TRUE(validate(spec).has_value()) << selection_name(spec.selection);
+  const double largest = double{std::numeric_limits<float>::max()};
+  EXPECT_TRUE(validate({.selection = SelectionId::kThreshold, .threshold = largest}).has_value());
   EXPECT_EQ(validate({.selection = static_cast<SelectionId>(99)}).error().code, ErrorCode::kUnsupported);
   EXPECT_FALSE(make_selector(kSpecs[0], 0).has_value());
   EXPECT_FALSE(make_selector(kSpecs[0], kDimensionMax + 1).has_value());

@@ -1,6 +1,8 @@
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <string>
+#include <utility>
 
 #include "protocol/container/container.h"
 #include "server/aggregation/tasks.h"
@@ -80,6 +82,18 @@ TEST(AutomaticUpdate, OfNothingIsEmpty) {
   ASSERT_TRUE(update);
   EXPECT_EQ(update->entries, 0u);
   EXPECT_EQ(update->chooser->choice(), nullptr);
+}
+
+TEST(AutomaticUpdate, AValueThatItsCodecRefusesIsAnError) {
+  for (const char* codec : {"auto+bf16", "auto+f16"}) {
+    EncodePlan plan = automatic(1e9);
+    plan.codec = codec_from_text(codec).value();
+    Stream sum = sum_of_mean_gap(20);
+    sum.values.back() = std::numeric_limits<float>::max();
+    const auto update = encode_update(SharedStream::from(std::move(sum)), plan);
+    ASSERT_FALSE(update) << codec;
+    EXPECT_EQ(update.error().code, ErrorCode::kLimitExceeded);
+  }
 }
 
 TEST(AutomaticUpdate, KeepsTheValueCodecThatIsNamed) {

@@ -6,6 +6,7 @@
 #include <bit>
 #include <cmath>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include "kernels/reduce/reduce.h"
@@ -105,6 +106,28 @@ TEST(EncodeUpdate, ErrorOfADenseSumIsThatOfEveryEntry) {
   }
   ASSERT_GT(expected, 0);
   EXPECT_NEAR(update->codec_error, expected, 1e-9 * expected);
+}
+
+uint64_t decode_cost_ns(const char* codec, uint64_t dimension) {
+  Stream stream = Stream::empty(dimension);
+  stream.indices = {7};
+  stream.values = {1};
+  auto coded = encode_container(stream.view(), {}, EncodeOptions{codec_from_text(codec).value(), {}, 0});
+  EXPECT_TRUE(coded) << coded.error().message;
+  EXPECT_LT(coded->bytes.size(), 1'000u) << codec;
+  DecodeTask::Input input;
+  input.payload = SharedBytes::from(std::move(coded->bytes));
+  input.dimension = dimension;
+  return DecodeTask(std::move(input)).cost_ns();
+}
+
+TEST(DecodeTask, ATinyFilterCostsTheScanOfItsDimension) {
+  constexpr uint64_t kIndices = uint64_t{1} << 22;
+  for (const char* codec : {"bloom_p0:1e-8+raw", "bloom_p1:1e-8+raw", "bloom_p2:1e-8+raw", "bloom_blocked:1e-8+raw"}) {
+    EXPECT_GE(decode_cost_ns(codec, kIndices), kIndices) << codec;
+  }
+  EXPECT_LT(decode_cost_ns("gap+raw", kIndices), 1'000u);
+  EXPECT_LT(decode_cost_ns("raw+raw", kIndices), 1'000u);
 }
 
 TEST(ReduceTask, TheSumOfOneContributionIsThatContribution) {

@@ -101,6 +101,33 @@ TEST(TaskPool, BacklogIsWorkedOffByAsManyThreadsAsItIsWorth) {
   }
 }
 
+struct PlacedTask : CountingTask {
+  using CountingTask::CountingTask;
+  void run() override {
+    CountingTask::run();
+    ran_on = std::this_thread::get_id();
+  }
+  std::thread::id ran_on;
+};
+
+TEST(TaskPool, TheLoopLeavesALongTaskToAHelper) {
+  for (const uint32_t threads : {1u, 2u}) {
+    std::mutex mutex;
+    std::condition_variable woken;
+    std::atomic<int> ran = 0;
+    TaskPool pool(threads, [&] { woken.notify_one(); });
+    for (int burst = 0; burst < 3; ++burst) {
+      const auto task = std::make_shared<PlacedTask>(ran, TaskPool::kLongNs + 1);
+      std::vector<std::shared_ptr<Task>> tasks{task};
+      pool.submit(tasks);
+      EXPECT_TRUE(threads == 1 || !pool.has_waiting());
+      EXPECT_EQ(drain(pool, 1, mutex, woken).size(), 1u);
+      EXPECT_EQ(task->ran_on == std::this_thread::get_id(), threads == 1) << threads;
+    }
+    EXPECT_EQ(ran.load(), 3);
+  }
+}
+
 struct HungryTask : CountingTask {
   using CountingTask::CountingTask;
   void run() override {
@@ -138,11 +165,12 @@ TEST(TaskPoolDeathTest, WorksAndEndsWhereTheMachineHasNoThreadToGive) {
       std::condition_variable woken;
       TaskPool pool(4, [&] { woken.notify_one(); });
       std::vector<std::shared_ptr<Task>> tasks = tasks_of(ran, 50, 100'000);
+      tasks.push_back(std::make_shared<CountingTask>(ran, TaskPool::kLongNs + 1));
       const std::vector<std::shared_ptr<Task>> kept = tasks;
       pool.submit(tasks);
       drain(pool, kept.size(), mutex, woken);
     }
-    ::_exit(ran.load() == 50 ? 0 : 1);
+    ::_exit(ran.load() == 51 ? 0 : 1);
   };
   EXPECT_EXIT(work(), ::testing::ExitedWithCode(0), "");
 }

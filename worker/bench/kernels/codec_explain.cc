@@ -167,6 +167,9 @@ Result<nlohmann::json> explain_codec(const CodecExplainOptions& options) {
   if (!stream) return std::unexpected(stream.error());
   const double rate = options.link_bits_per_s;
   const CodecChoice choice = choose_codecs(stream->view(), input_of(*spec, rate, Detail::kEverything));
+  if (choice.candidates.empty()) {
+    return fail(ErrorCode::kInvalidArgument, "--codec: '" + options.codec + "' cannot code these values");
+  }
   const auto all = measure_all(stream->view(), *spec, choice.candidates, options.repeats);
   if (!all) return std::unexpected(all.error());
   nlohmann::json rows = nlohmann::json::array();
