@@ -351,6 +351,7 @@ class Train(unittest.TestCase):
                                 ([*servers, "--unbiased", "--select", "topk:0.1"], "one that draws"),
                                 (["--optimizer", "scd", "--model", "svm"], "scd trains lr and l2svm"),
                                 (["--optimizer", "scd", "--select", "topk:0.1"], "no --select"),
+                                (["--optimizer", "scd", "--algorithm", "gtopk"], "no --algorithm"),
                                 (["--staleness", "65"], "--staleness"),
                                 (["--path", "server"], "--path server needs --servers"),
                                 (["--path", "auto"], "--path auto needs --servers"), ([*auto, "--codec-up", "auto", "--quantizer", "raw+qsgd4"], "--codec-up"),

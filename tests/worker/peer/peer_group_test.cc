@@ -130,14 +130,17 @@ TEST_P(PeerGroups, ARankThatLeavesInTheMiddleEndsTheGroup) {
   });
 }
 
-/// Hands everything on, and notes how it was waited.
+/// Hands everything on, and notes how it was waited. May refuse to send.
 class Noting final : public Communicator {
  public:
   explicit Noting(Communicator& inner) : inner_(inner) {}
 
   uint32_t rank() const override { return inner_.rank(); }
   uint32_t size() const override { return inner_.size(); }
-  Status send(uint32_t to, PeerMessage message) override { return inner_.send(to, std::move(message)); }
+  Status send(uint32_t to, PeerMessage message) override {
+    if (refuses_all) return fail(ErrorCode::kLimitExceeded, "a message that is too long");
+    return inner_.send(to, std::move(message));
+  }
   Result<std::optional<ReceivedMessage>> receive() override { return inner_.receive(); }
   std::optional<uint32_t> culprit() const override { return inner_.culprit(); }
   std::optional<uint32_t> take_heard() override { return inner_.take_heard(); }
@@ -155,10 +158,25 @@ class Noting final : public Communicator {
   std::atomic<uint32_t> idle = 0;
   std::atomic<uint32_t> background = 0;
   std::atomic<uint32_t> between = 0;
+  bool refuses_all = false;
 
  private:
   Communicator& inner_;
 };
+
+TEST(PeerGroupsOverThreads, TheSenderIsAtFaultForATooLongMessage) {
+  ThreadNetwork network(2);
+  Noting noting(network.communicator(0));
+  noting.refuses_all = true;
+  PeerGroup group(noting, {}, Progress::kByCaller);
+  const auto settings = group_settings_of(1'000);
+  auto allreduce = make_allreduce(AlgorithmId::kSsarRecursiveDoubling, settings).value();
+  const auto pending = group.start_allreduce(*allreduce, settings, own_of(0, 2, 1'000, 1));
+  const auto failure = group.failure();
+  ASSERT_TRUE(failure.has_value());
+  EXPECT_EQ(failure->rank, std::optional<uint32_t>(0));
+  EXPECT_EQ(failure->error.message, "rank 0 cannot send a message that is too long");
+}
 
 TEST(PeerGroupsOverThreads, TheirThreadWaitsInTheBackgroundUnlessACallerIsBlocked) {
   ThreadNetwork network(2);

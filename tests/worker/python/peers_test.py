@@ -272,6 +272,19 @@ class Sums(Refusals):
                 for group in groups:
                     group.close()
 
+    def test_Push_ReportsTheEndOfTheGroupBeforeNan(self):
+        groups = peers.Group.in_process(2)
+        sums = [peers.GradientSum(group, 4) for group in groups]
+        sums[0].push(np.ones(4, np.float32))
+        sums[0].close()  # with a step in flight: this ends the group
+        until = time.monotonic() + TIMEOUT_S
+        while groups[1].failure() is None and time.monotonic() < until:
+            time.sleep(0.01)
+        self.refused("unavailable", "rank 0 ends", sums[1].push, np.array([1, np.nan, 0, 0], np.float32))
+        sums[1].close()
+        for group in groups:
+            group.close()
+
     def test_GradientSum_RefusesBadCallsAndContinues(self):
         def body(group):
             total = peers.GradientSum(group, 4)

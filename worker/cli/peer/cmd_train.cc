@@ -265,7 +265,8 @@ class TrainCommand {
                           {"steps", result.steps},
                           {"messages_unexpected", result.messages_unexpected},
                           {"models_identical", true}};  // else it is an error
-    if (options.path == ExchangePath::kPeers) all["algorithm"] = peer::algorithm_info(options.algorithm).name;
+    const bool sums_by_algorithm = options.path == ExchangePath::kPeers && run_.optimizer->name != "scd";
+    if (sums_by_algorithm) all["algorithm"] = peer::algorithm_info(options.algorithm).name;
     if (options.path == ExchangePath::kServers) all["servers"] = options.me.shards.size();
     if (flags_.path == PathFlag::kAuto) all["path_choice"] = choice_json();
     all["epochs"] = nlohmann::json::array();

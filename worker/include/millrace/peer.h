@@ -59,7 +59,8 @@ struct TcpOptions {
   std::chrono::milliseconds connect_max{60'000};
   /// Called about every 100 ms while ranks are missing: true ends the wait. Empty: nothing ends it early.
   std::function<bool()> give_up = {};
-  /// Limit of a message's body, 2^31 - 1 at most. A longer one that arrives ends the group.
+  /// Limit of a message's body: the same at all ranks, at least 512 KiB and 64 KiB times their number, 2^31 - 1 at
+  /// most. A longer body ends the group. The automatic algorithm keeps within it.
   uint64_t body_bytes_max = (uint64_t{1} << 31) - 1;
 };
 
@@ -214,7 +215,7 @@ class MILLRACE_API Group {
 
   /// Starts to gather the bytes of all ranks on every rank. Never blocks on another rank.
   ///
-  /// own      of any length up to 2^31 - 1, another on each rank; copied.
+  /// own      of any length up to 2^31 - 1, and TcpOptions::body_bytes_max; another on each rank; copied.
   /// Bytes    a rank sends its own P - 1 times, or the others' in its place, in ceil(log2 P) messages.
   /// Errors   limit_exceeded: too long; nothing is started. The group's, where it has ended.
   PendingGather start_gather(std::span<const std::byte> own);

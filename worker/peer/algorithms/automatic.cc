@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "worker/peer/algorithms/cost_chain.h"
 #include "worker/peer/algorithms/group_speeds.h"
 #include "worker/peer/algorithms/planner.h"
 #include "worker/peer/algorithms/registry.h"
@@ -16,7 +17,8 @@
 #include "worker/peer/collectives/contribution.h"
 
 /// auto: the exact sum by the algorithm that is the fastest here. The first step measures the network among the ranks,
-/// how fast they add, and how many entries they have. It then ranks the algorithms by the papers' cost models.
+/// how fast they add, and how many entries they have. It then ranks the algorithms by the papers' cost models. Those
+/// whose messages may become longer than the transport carries take no part.
 ///
 /// The steps after it try out the best of them, dense ones among them. Each has blocks of steps, as in a job. So links
 /// and caches are in the state that the algorithm's own last step left. Each pass over the candidates leaves out those
@@ -34,6 +36,7 @@ namespace {
 constexpr uint64_t kPeriod = 2'000;   ///< steps
 constexpr size_t kCandidatesMax = 8;  ///< tried out
 constexpr double kWithin = 6;         ///< ... those within this multiple of the best one's time, by the models.
+constexpr double kCodeBytes = 4096;   ///< of a message, beside its entries
 /// A pass over the remaining candidates: timed steps each, behind one that warms up.
 struct Pass {
   uint32_t steps = 0;
@@ -52,6 +55,25 @@ double middle_of(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::ranges::nth_element(values, middle);
   return *middle;
+}
+
+/// Returns at most how many bytes a message of the algorithm has, of any contributions. Slices become dense
+/// where that is smaller, and whole sparse contributions do not.
+double message_bytes_max(const AlgorithmInfo& info, const SumShape& shape) {
+  const auto slice_of = algorithm_entry(info.id).message_values;
+  const auto values =
+      static_cast<double>(slice_of == nullptr ? shape.dimension : slice_of(shape.dimension, shape.ranks));
+  const bool may_be_pairs = slice_of == nullptr && !info.dense_only;
+  return values * (may_be_pairs ? CostChain::kPairBytes : CostChain::kValueBytes) + kCodeBytes;
+}
+
+/// Leaves out the algorithms that may send longer messages than the transport carries. Where none remains: all but
+/// those with the shortest.
+void leave_out_long_messages(std::vector<PlannedCost>& ranking, const SumShape& shape, uint64_t body_bytes_max) {
+  const auto bytes_of = [&shape](const PlannedCost& one) { return message_bytes_max(one.info, shape); };
+  const double shortest = bytes_of(*std::ranges::min_element(ranking, {}, bytes_of));
+  const double allowed = std::max(shortest, static_cast<double>(body_bytes_max));
+  std::erase_if(ranking, [&](const PlannedCost& one) { return bytes_of(one) > allowed; });
 }
 
 double seconds_of(TimeNs time) { return static_cast<double>(time) / static_cast<double>(kNsPerS); }
@@ -121,8 +143,7 @@ class Automatic final : public Allreduce {
     const Result<GroupSpeeds> group = co_await measure_group(channel, mine, kFirstTag);
     if (!group) co_return std::unexpected(group.error());
     // Processors of different kinds may round the models' logarithms differently: rank 0's order counts.
-    auto all = co_await allgather_numbers<uint32_t>(channel, ids_by_cost(group->speeds, group->entries, channel.size()),
-                                                    kOrderTag);
+    auto all = co_await allgather_numbers<uint32_t>(channel, ids_by_cost(*group, channel), kOrderTag);
     if (!all) co_return std::unexpected(all.error());
     co_return make_candidates(all->front());
   }
@@ -133,11 +154,12 @@ class Automatic final : public Allreduce {
     return measure_coding(codec, own, [&channel] { return channel.clock(); }).value_or(EntryCoding{});
   }
 
-  /// Returns the algorithms that the models have within kWithin of the best one, the best first.
-  std::vector<uint32_t> ids_by_cost(const MachineSpeeds& speeds, double entries, uint32_t ranks) const {
-    const auto k = std::clamp<uint64_t>(static_cast<uint64_t>(std::ceil(entries)), 1, settings_.dimension);
-    const SumShape shape{.dimension = settings_.dimension, .k = k, .ranks = ranks};
-    const std::vector<PlannedCost> ranking = rank_algorithms(shape, speeds, Wanted::kExactSum);
+  /// Returns the algorithms whose messages fit and that the models have within kWithin of the best one, the best first.
+  std::vector<uint32_t> ids_by_cost(const GroupSpeeds& group, Channel& channel) const {
+    const auto k = std::clamp<uint64_t>(static_cast<uint64_t>(std::ceil(group.entries)), 1, settings_.dimension);
+    const SumShape shape{.dimension = settings_.dimension, .k = k, .ranks = channel.size()};
+    std::vector<PlannedCost> ranking = rank_algorithms(shape, group.speeds, Wanted::kExactSum);
+    leave_out_long_messages(ranking, shape, channel.bodies().body_bytes_max());
     std::vector<uint32_t> ids;
     for (const PlannedCost& one : ranking) {
       if (one.total_s() > kWithin * ranking.front().total_s()) break;

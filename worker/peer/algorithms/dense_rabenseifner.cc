@@ -199,7 +199,10 @@ AlgorithmEntry dense_rabenseifner_entry() {
                    .dense_only = true,
                    .bounded_volume = true},
           .make = make_of<DenseRabenseifner>,
-          .cost = cost_of_dense_rabenseifner};
+          .cost = cost_of_dense_rabenseifner,
+          .message_values = [](uint64_t dimension, uint32_t ranks) {
+            return std::has_single_bit(ranks) ? values_of_slice(dimension, 2) : dimension;
+          }};
 }
 
 }  // namespace millrace::peer

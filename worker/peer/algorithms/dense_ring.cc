@@ -156,7 +156,10 @@ AlgorithmEntry dense_ring_entry() {
                    .dense_only = true,
                    .bounded_volume = true},
           .make = make_of<DenseRing>,
-          .cost = cost_of_dense_ring};
+          .cost = cost_of_dense_ring,
+          .message_values = [](uint64_t dimension, uint32_t ranks) {
+            return std::min(values_of_slice(dimension, ranks), kDenseRingPieceValues);
+          }};
 }
 
 }  // namespace millrace::peer

@@ -19,7 +19,8 @@ AlgorithmEntry dsar_split_allgather_entry() {
               [](const AllreduceSettings& settings) {
                 return make_split_allgather(AlgorithmId::kDsarSplitAllgather, JoinAs::kDense, settings);
               },
-          .cost = cost_of_split_allgather};
+          .cost = cost_of_split_allgather,
+          .message_values = values_of_slice};
 }
 
 }  // namespace millrace::peer

@@ -9,8 +9,8 @@
 #include "worker/peer/collectives/local_selection.h"
 
 /// gTopk: a binomial tree in which each node adds a child's entries to its own, and keeps the k largest of the sum. The
-/// root's entries go back down the tree. The entries that a node drops are sums, which may have several ranks' parts:
-/// the node returns them.
+/// root's entries go back down the tree. The entries that a node drops are sums, which may have several ranks' parts.
+/// The node returns them (Returns::kSums); a leaf returns the changes of its codec.
 ///
 /// Any P     a rank without a child in a step waits for the next one.
 /// Bits      the lower rank's entries are added first; all have the root's.
@@ -46,6 +46,8 @@ class Gtopk final : public Allreduce {
       const Packet packet = co_await channel.receive(rank + bit, kUp);
       if (Status status = add(packet, channel, sum, returned); !status) co_return std::unexpected(status.error());
     }
+    // A rank that has added sends a sum, which no codec changes: it returns dropped sums alone.
+    if (sum.owner != mine.own.owner) out.returns = Returns::kSums;
     if (rank != 0) {
       Result<Packet> up = packed_up(channel, mine, sum, returned, out.contributed);
       if (!up) co_return std::unexpected(up.error());

@@ -21,7 +21,12 @@ struct AlgorithmEntry {
   void (*cost)(CostChain& chain) = nullptr;
   /// Returns the settings of this algorithm alone, for description_of(): " tau=64,32". Null: it has none.
   std::string (*describe)(const AllreduceSettings& settings) = nullptr;
+  /// Returns at most how many values of the vector one message has, dense. Null: all of them.
+  uint64_t (*message_values)(uint64_t dimension, uint32_t ranks) = nullptr;
 };
+
+/// Returns at most how many values a rank's slice has: AlgorithmEntry::message_values.
+inline uint64_t values_of_slice(uint64_t dimension, uint32_t ranks) { return dimension / ranks + 1; }
 
 inline std::string_view name_of(const AlgorithmEntry& entry) { return entry.info.name; }
 inline AlgorithmId number_of(const AlgorithmEntry& entry) { return entry.info.id; }

@@ -58,7 +58,8 @@ AlgorithmEntry sparse_ring_entry() {
                    .result = ResultKind::kExactSum,
                    .bounded_volume = true},
           .make = make_of<SparseRing>,
-          .cost = cost_of_sparse_ring};
+          .cost = cost_of_sparse_ring,
+          .message_values = values_of_slice};
 }
 
 }  // namespace millrace::peer

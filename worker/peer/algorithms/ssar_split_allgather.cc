@@ -17,7 +17,8 @@ AlgorithmEntry ssar_split_allgather_entry() {
               [](const AllreduceSettings& settings) {
                 return make_split_allgather(AlgorithmId::kSsarSplitAllgather, JoinAs::kSmaller, settings);
               },
-          .cost = cost_of_split_allgather};
+          .cost = cost_of_split_allgather,
+          .message_values = values_of_slice};
 }
 
 }  // namespace millrace::peer

@@ -22,6 +22,8 @@ struct WritableBody {
 /// Gives memory for bodies: a transport may have memory that other processes read, and copies bodies from elsewhere.
 class BodyMemory {
  public:
+  /// Returns the length of the longest body that the transport carries; always the same.
+  virtual uint64_t body_bytes_max() const { return UINT64_MAX; }
   /// Returns a body that is not cleared. Begins at a multiple of 8. Freed with the last owner, on any thread.
   virtual WritableBody take_body(size_t bytes) = 0;
 

@@ -86,6 +86,12 @@ struct Contribution {
   Contribution(SharedStream own_) : own(std::move(own_)) {}  // NOLINT(google-explicit-constructor): one without a rest
 };
 
+/// Says which values an allreduce returns to a rank.
+enum class Returns : uint8_t {
+  kCodecErrors = 1,  ///< changes that a codec or quantizer made: a caller may drop them
+  kSums = 2,         ///< sums that the algorithm dropped, with other ranks' parts: a caller that drops them loses them
+};
+
 /// Holds a rank's part of the result of an allreduce. Over all ranks, with exact values and for sums:
 ///
 ///     own + added = sum + own entries that were not handed over + returned
@@ -96,7 +102,7 @@ struct Reduced {
   /// The same bits on all ranks.
   SharedStream sum;
   /// Holds the values that this rank retains for later, beside the entries that were not handed over; sparse. These are
-  /// a codec's changes to its own values, and sums of this rank's slice that it quantized or dropped.
+  /// a codec's changes to its own values or to the sums of its slice, or sums that it dropped (`returns`).
   Stream returned;
   /// kGlobalTopk: the indices of this rank's entries that were handed over (Ok-Topk's `indexes`), ascending. The caller
   /// still has the others.
@@ -104,6 +110,7 @@ struct Reduced {
   /// Holds the entries of this rank's `rest` that the contribution's index codec sent beside `own`: the caller
   /// subtracts them from its residual. Sparse, never zeros; of dimension 0 or empty where there are none.
   Stream added = {};
+  Returns returns = Returns::kCodecErrors;  ///< of all values in `returned`; ranks may differ
 };
 
 /// Runs the allreduce of one tensor, step after step; keeps the algorithm's state between steps (thresholds,

@@ -5,6 +5,7 @@
 #include <exception>
 #include <iterator>
 #include <string>
+#include <utility>
 
 #include "worker/peer/group/short_time_slice.h"
 
@@ -161,8 +162,13 @@ void PeerGroup::execute_actions(Actions&& actions) {
     const uint32_t to = out.to;
     const Status sent = communicator_.send(to, std::move(out.message));
     if (sent || core_.failure()) continue;
+    GroupFailure failure{sent.error(), to};
+    if (sent.error().code == ErrorCode::kLimitExceeded) {
+      const std::string rank_text = "rank " + std::to_string(rank());
+      failure = {{sent.error().code, rank_text + " cannot send " + sent.error().message}, rank()};
+    }
     Actions more;
-    core_.fail_group({sent.error(), to}, communicator_.now(), more);
+    core_.fail_group(std::move(failure), communicator_.now(), more);
     std::ranges::move(more.sends, std::back_inserter(actions.sends));
   }
 }

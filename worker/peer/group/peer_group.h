@@ -86,6 +86,8 @@ class PeerGroup {
   /// Returns why the group has ended, and which rank is at fault.
   std::optional<GroupFailure> failure() const;
   Traffic traffic() const;
+  /// Returns the length of the longest message body that the transport carries.
+  uint64_t body_bytes_max() const { return communicator_.body_bytes_max(); }
 
  private:
   template <typename R>

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -47,9 +48,10 @@ struct PendingGather::Impl {
 };
 
 PendingGather Group::start_gather(std::span<const std::byte> own) {
-  if (own.size() > kGatherBytesMax) {
+  const uint64_t bytes_max = std::min(kGatherBytesMax, impl_->inner.body_bytes_max());
+  if (own.size() > bytes_max) {
     refuse(JobErrorCode::kLimitExceeded, "a gather of " + std::to_string(own.size()) + " bytes of a rank: at most " +
-                                             std::to_string(kGatherBytesMax) + " travel in a message");
+                                             std::to_string(bytes_max) + " travel in a message");
   }
   auto body = [packet = packet_of_bytes(own)](peer::Channel& channel) {
     return peer::allgather(channel, packet, kGatherTag, peer::AllgatherWay::kDoubling);

@@ -579,6 +579,7 @@ MpiCommunicator::~MpiCommunicator() {
 
 uint32_t MpiCommunicator::rank() const { return links_->rank(); }
 uint32_t MpiCommunicator::size() const { return links_->size(); }
+uint64_t MpiCommunicator::body_bytes_max() const { return kBodyBytesMax; }
 
 Status MpiCommunicator::send(uint32_t to, PeerMessage message) {
   MILLRACE_CHECK(to < size() && to != rank(), to, rank());

@@ -80,6 +80,7 @@ class MpiCommunicator final : public Communicator {
 
   uint32_t rank() const override;
   uint32_t size() const override;
+  uint64_t body_bytes_max() const override;
   Status send(uint32_t to, PeerMessage message) override;
   WritableBody take_body(size_t bytes) override;
   Result<std::optional<ReceivedMessage>> receive() override;

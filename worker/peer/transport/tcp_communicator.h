@@ -47,6 +47,7 @@ class TcpCommunicator final : public Communicator {
 
   uint32_t rank() const override { return rank_; }
   uint32_t size() const override { return static_cast<uint32_t>(connections_.size()); }
+  uint64_t body_bytes_max() const override { return body_bytes_max_; }
   Status send(uint32_t to, PeerMessage message) override;
   Result<std::optional<ReceivedMessage>> receive() override;
   std::optional<uint32_t> culprit() const override { return culprit_; }

@@ -28,6 +28,7 @@ namespace {
 using protocol::HostAddress;
 using protocol::HostPort;
 using protocol::system_message;
+using Links = std::vector<std::unique_ptr<TcpLink>>;
 
 constexpr TimeNs kHelloMax = 10 * kNsPerS;  ///< from accept() to a whole hello, with a key after two round trips
 constexpr size_t kStrangersMax = 64;
@@ -39,8 +40,6 @@ constexpr TimeNs kGiveUpEvery = 100 * kNsPerMs;
 Result<HostPort> host_port_of(const std::string& address, protocol::PortZero port_zero) {
   return protocol::parse_host_port(protocol::without_tcp(address), port_zero);
 }
-
-using Links = std::vector<std::unique_ptr<TcpLink>>;
 
 /// A frame that arrives over a link.
 struct ArrivingFrame {
@@ -340,6 +339,11 @@ class Entrance {
   }
 
   void hear_guests(TimeNs now) {
+    // Guests must not complete the meeting while a rank's connection has ended: its process may be started again.
+    const bool may_complete = missing() > 0 && missing() <= guests_.size();
+    for (uint32_t rank = self_.rank + 1; rank < self_.size && may_complete; ++rank) {
+      if (connected_[rank] && has_ended(connected_[rank]->socket())) connected_[rank].reset();
+    }
     std::erase_if(guests_, [&](Guest& guest) { return !hear(guest) || now >= guest.until; });
   }
 
@@ -529,10 +533,9 @@ class Meeting {
 
   void wait(TimeNs now, TimeNs end) {
     std::vector<pollfd> polled;
-    TimeNs next = std::min(end, now + kGiveUpEvery);
+    TimeNs next = std::min({end, now + kGiveUpEvery, entrance_.poll_for(polled)});
     for (const Attempt& attempt : attempts_) next = std::min(next, attempt.poll_for(polled));
     lookups_.poll_for(polled);
-    next = std::min(next, entrance_.poll_for(polled));
     for (const Descriptor& listener : listener_.sockets()) polled.push_back({listener.number(), POLLIN, 0});
     const int wait_ms = static_cast<int>(std::max<TimeNs>(0, next - now + kNsPerMs - 1) / kNsPerMs);
     static_cast<void>(::poll(polled.data(), polled.size(), wait_ms));

@@ -64,8 +64,8 @@ struct TcpMeeting {
 ///            Without a key a stranger that knows the group's name and addresses can take a rank's place.
 /// Key        each side proves that it has the key before its hello or welcome (tcp_opening.h). A rank of the group can
 ///            take another number that is free: all ranks trust each other.
-/// Restarts   a rank that connects a second time is welcome where its first connection has ended. A rank below this one
-///            whose connection ends before all are there is tried again.
+/// Restarts   a rank that connects a second time is welcome where its first connection has ended. A rank whose
+///            connection ends before all are there is missing again.
 /// Names      are looked up on threads of their own, so that a slow resolver delays neither time_max nor other ranks.
 /// Retries    a rank that does not accept yet is tried again, every 10 to 250 ms, on every address of its host.
 /// Returns    [ranks] links, whose sockets have TCP_NODELAY. This rank's own is null.

@@ -389,8 +389,10 @@ uint64_t PythonGradientSum::push(py::handle gradient) {
     state.check_idle();
     state.filled = {};
     const Result<uint64_t> copied = state.exchange->start_from(state.pushed, values);
-    const bool is_refused = !copied && copied.error().code == ErrorCode::kNonFinite && !state.group->failure();
+    const bool is_refused = !copied && copied.error().code == ErrorCode::kNonFinite;
     if (is_refused) {
+      // The gradient is looked at first: a group that has ended is the reason to give.
+      if (const auto ended = state.group->failure()) return state.started(std::unexpected(ended->error));
       Buffer<float> finite(values.size());
       state.non_finite_dropped += state.copy_finite_values(values, finite);
       count_copied_in(std::span(finite));

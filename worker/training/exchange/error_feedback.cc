@@ -105,7 +105,8 @@ SharedStream ErrorFeedback::rest() const {
 
 void ErrorFeedback::take_back(const SharedStream& own, const peer::Reduced& reduced) {
   add(reduced.added.view(), -1.0F);
-  if (options_.codec_error == CodecError::kRetain) add(reduced.returned.view());
+  const bool drops = options_.codec_error == CodecError::kDrop && reduced.returns == peer::Returns::kCodecErrors;
+  if (!drops) add(reduced.returned.view());
   if (options_.result != peer::ResultKind::kGlobalTopk || own.view.values.empty()) return;
   // own less the entries that were handed over, entry by entry.
   residual_.make_dense();

@@ -38,6 +38,13 @@ Status check_descent(const OptimizerOptions& options) {
     return fail(ErrorCode::kInvalidArgument,
                 "scd gathers the changes of all ranks, which servers cannot: it has --path peers alone");
   }
+  // auto: what --path auto sets where no algorithm was given.
+  if (options.algorithm != OptimizerOptions().algorithm && options.algorithm != peer::AlgorithmId::kAuto) {
+    return fail(ErrorCode::kInvalidArgument, "scd gathers changes and sums no gradients: it has no --algorithm");
+  }
+  if (const auto codec = codec_of(options); codec && codec->automatic) {
+    return fail(ErrorCode::kInvalidArgument, "--codec-up: peers have no automatic codec (--path server has): name one");
+  }
   if (has_momentum(options) || options.job.contributions.clip != 0) {
     return fail(ErrorCode::kInvalidArgument, "scd changes weights by themselves: no --momentum and no --clip");
   }

@@ -1,5 +1,6 @@
 #include "worker/training/peers/peer_port.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -87,6 +88,8 @@ void PeerPort::count(const PeerProgress& progress) {
   const std::string& job = identity_.job;
   const OptimizerCounts& now = progress.counts;
   const OptimizerCounts& before = shown_.counts;
+  // Over servers the entries that an update omits leave the count again: a counter of Prometheus must not fall.
+  const uint64_t entries = std::max(now.entries, before.entries);
   exported_.network_bytes.with({job, "out"})
       .increment(peer_port_growth(progress.traffic.bytes_sent, shown_.traffic.bytes_sent));
   exported_.network_bytes.with({job, "in"})
@@ -97,11 +100,12 @@ void PeerPort::count(const PeerProgress& progress) {
   exported_.dense_bytes.with({job}).increment(peer_port_growth(progress.dense_bytes, shown_.dense_bytes));
   exported_.compute_seconds.with({job}).increment(now.compute_s - before.compute_s);
   exported_.wait_seconds.with({job}).increment(now.waiting_s - before.waiting_s);
-  exported_.contribution_entries.with({job}).increment(peer_port_growth(now.entries, before.entries));
+  exported_.contribution_entries.with({job}).increment(peer_port_growth(entries, before.entries));
   exported_.update_entries.with({job}).increment(peer_port_growth(now.sum_entries, before.sum_entries));
   exported_.residual_norm.with({job}).set(now.residual_norm);
   if (session_ && now.session) session_->update(*now.session);
   shown_ = progress;
+  shown_.counts.entries = entries;
 }
 
 std::string PeerPort::status_of(const PeerProgress& progress) const {

@@ -77,6 +77,31 @@ TEST(PeersOverTcp, SumsAreTheBitsOfRanksOfOneProcess) {
   for (uint32_t rank = 0; rank < kSize; ++rank) EXPECT_EQ(over_tcp[rank], in_process[0]);
 }
 
+TEST(PeersOverTcp, SumsAndGathersKeepWithinTheLongestBody) {
+  static constexpr uint32_t kSize = 2;
+  static constexpr uint64_t kBodyBytesMax = 1 << 20;
+  Exchange exchange(kSize);
+  std::vector<std::jthread> threads;
+  for (uint32_t rank = 0; rank < kSize; ++rank) {
+    threads.emplace_back([&exchange, rank] {
+      TcpOptions options = exchange.options_of(rank);
+      options.body_bytes_max = kBodyBytesMax;
+      Group group(Communicator::over_tcp(options));
+      const std::vector<std::byte> too_long(2 * kBodyBytesMax);
+      const auto [code, sentence] = thrown_by([&] { static_cast<void>(group.start_gather(too_long)); });
+      EXPECT_EQ(code, JobErrorCode::kLimitExceeded) << sentence;
+      const std::vector<float> own(400'000, 1.0F);  // 1.6 MB
+      Allreduce allreduce(group, {.dimension = own.size()});
+      constexpr size_t kStepsOfFirstPass = 25;  // eight candidates, three steps each
+      for (size_t step = 0; step < kStepsOfFirstPass; ++step) {
+        EXPECT_EQ(allreduce.start(own).wait().sum.values[step], 2.0F);
+      }
+      EXPECT_FALSE(group.failure().has_value());
+      group.barrier();
+    });
+  }
+}
+
 /// A folder with a new key, job.key.
 class KeyFolder {
  public:

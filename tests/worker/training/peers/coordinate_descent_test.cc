@@ -207,6 +207,12 @@ TEST(CoordinateDescent, CoordinateDescentRefusesUnsupportedOptions) {
   options = coordinate_descent_options_of(1, 1);
   millrace::testing::set_option(options.options.job, "select", "topk:0.1");
   EXPECT_FALSE(options.optimizer->check(options.options));
+  options = coordinate_descent_options_of(1, 1);
+  millrace::testing::set_option(options.options.job, "codec_up", "auto");
+  EXPECT_THAT(options.optimizer->check(options.options).error().message, ::testing::HasSubstr("no automatic codec"));
+  options = coordinate_descent_options_of(1, 1);
+  options.options.algorithm = peer::AlgorithmId::kGtopk;
+  EXPECT_THAT(options.optimizer->check(options.options).error().message, ::testing::HasSubstr("no --algorithm"));
 }
 
 TEST(FeatureColumns, AreTheRowsTransposed) {

@@ -48,7 +48,8 @@ TEST(ComputeThreads, EveryPartIsCalledOncePerRun) {
 }
 
 /// Checks that sums of small whole numbers are exact: the values that entered are those in sums and residuals.
-void expect_conserved(peer::AlgorithmId algorithm, const char* select, const char* codec, size_t in_flight) {
+void expect_conserved(peer::AlgorithmId algorithm, const char* select, const char* codec, size_t in_flight,
+                      CodecError codec_error = CodecError::kRetain) {
   constexpr uint64_t kDimension = 200;
   constexpr uint32_t kRanks = 4;
   constexpr uint64_t kSteps = 12;
@@ -69,6 +70,7 @@ void expect_conserved(peer::AlgorithmId algorithm, const char* select, const cha
     ErrorFeedbackOptions options;
     options.dimension = kDimension;
     options.result = info.result;
+    options.codec_error = codec_error;
     if (info.result == peer::ResultKind::kExactSum) options.select = selection_from_text(select).value();
     auto feedback = ErrorFeedback::make(options).value();
     RandomSequence random(RandomKey::from(100 + group.rank()));
@@ -127,6 +129,12 @@ TEST(ErrorFeedback, NothingIsLostOrCountedTwice) {
     expect_conserved(kGtopk, "topk:10", "", in_flight);
     expect_conserved(kGaussianK, "topk:10", "", in_flight);
     expect_conserved(kOktopk, "topk:10", "", in_flight);
+  }
+}
+
+TEST(ErrorFeedback, DroppedCodecErrorsLoseNothingWithoutACodec) {
+  for (const peer::AlgorithmInfo& info : peer::algorithms()) {
+    expect_conserved(info.id, "topk:10", "", 1, CodecError::kDrop);
   }
 }
 

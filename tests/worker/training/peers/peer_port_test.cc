@@ -86,6 +86,20 @@ TEST(PeerPort, OverServersTheSessionsMetricsAreThereAsWell) {
   EXPECT_THAT(metrics, HasSubstr("millrace_peer_steps_total{job=\"train\"} 1001\n"));
 }
 
+TEST(PeerPort, ACounterStaysWhileUpdatesReturnEntries) {
+  const auto port = started(ExchangePath::kServers);
+  PeerProgress progress = peer_port_example();
+  port->update(progress);
+  progress.counts.entries = 900;
+  port->update(progress);
+  EXPECT_THAT(peer_port_answer(*port, "/metrics"),
+              HasSubstr("millrace_peer_contribution_entries_total{job=\"train\"} 1005\n"));
+  progress.counts.entries = 2005;
+  port->update(progress);
+  EXPECT_THAT(peer_port_answer(*port, "/metrics"),
+              HasSubstr("millrace_peer_contribution_entries_total{job=\"train\"} 2005\n"));
+}
+
 TEST(PeerPort, EachRankHasAPortOfItsOwn) {
   EXPECT_EQ(http_address_of_rank("127.0.0.1:9401", 0).value(), "127.0.0.1:9401");
   EXPECT_EQ(http_address_of_rank("127.0.0.1:9401", 12).value(), "127.0.0.1:9413");
