@@ -29,6 +29,8 @@ MADE_NAMES = ("cases.txt",)
 LINK = re.compile(r"(?<!\\)\]\(([^()\s]+)\)")
 CODE_SPAN = re.compile(r"`([^`\n]+)`")
 PATH_TOKEN = re.compile(r"\.{0,2}/?[\w*.{},-]+(/[\w*.{},-]+)*/?")
+TEST_NAME = re.compile(r"[a-z][a-z0-9_]*_test")
+CMAKE_NAME = re.compile(r"\b(?:NAME |function\()(\w+)")
 HEADING = re.compile(r"^#{1,6} +(.*?) *#*$")
 ANCHOR = re.compile(r"<a +(?:id|name)=\"([^\"]+)\"")
 EXAMPLE = re.compile(r"^<!-- example: (\S+) -->\n```\w*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -40,7 +42,7 @@ RULES = {
                      f"a DESIGN.md {DESIGN_BYTES_MAX}; manuals are listed in documents.py",
     "document-columns": f"a line of a document has at most {COLUMNS_MAX} columns",
     "dead-link": "a document's link leads to a file, and to a heading of it",
-    "dead-name": "a file that a document names is in the tree",
+    "dead-name": "a file or test that a document names is in the tree",
     "example": "a code block under <!-- example: FILE --> is that file's part between the lines // README: begin and end, "
                f"of at most {EXAMPLE_LINES_MAX} lines",
     "document-ratchet": "long_documents.txt only shrinks",
@@ -99,9 +101,9 @@ def folders_of(paths):
 
 
 class Tree:
-    """The names that documents may use: paths of files, and their folders."""
+    """The names that documents may use: paths of files, their folders, and tests of CMakeLists.txt; sources are {path: text}."""
 
-    def __init__(self, paths):
+    def __init__(self, paths, sources):
         self.paths = set(paths)
         self.folders = folders_of(self.paths)
         self.folder_names = {name for folder in self.folders for name in folder.rstrip("/").split("/")}
@@ -109,6 +111,9 @@ class Tree:
         for path in self.paths | self.folders:
             parts = path.rstrip("/").split("/")
             ends.update("/".join(parts[at:]) for at in range(len(parts)))
+        for path, text in sources.items():
+            if path.endswith("CMakeLists.txt"):
+                ends.update(CMAKE_NAME.findall(text))
         self.ends = ends
 
     def has(self, path):
@@ -131,7 +136,9 @@ def expand_braces(name):
 
 
 def is_file_name(token, tree):
-    """Whether a code span is meant as a file or folder of this tree."""
+    """Whether a code span is meant as a file, folder or test of this tree."""
+    if TEST_NAME.fullmatch(token):
+        return True
     if not PATH_TOKEN.fullmatch(token) or token in MADE_NAMES or token.startswith(("/", "-", "..")):
         return False
     if any(word.endswith(SOURCE_SUFFIXES) for word in expand_braces(token)) and not token.startswith("."):
@@ -202,7 +209,7 @@ def amount_of(kind, faults, text):
 
 def check(texts, sources, paths, ratchet):
     """All faults of documents {path: text}; sources are {path: text} of examples, paths those of the whole tree."""
-    tree = Tree(paths)
+    tree = Tree(paths, sources)
     for path, text in texts.items():
         for kind, faults in faults_of(path, text, texts, tree, sources).items():
             listed = ratchet.get((path, kind), 0)
@@ -230,7 +237,7 @@ def read_ratchet(text):
 
 def shrunk_ratchet(texts, sources, paths, ratchet):
     """The ratchet with today's numbers, where those are lower."""
-    tree = Tree(paths)
+    tree = Tree(paths, sources)
     kept = {}
     for (path, kind), listed in ratchet.items():
         if path in texts:

@@ -245,6 +245,14 @@ class Documents(unittest.TestCase):
                 self.assertEqual(self.faults(f"\n`{name}`\n"), [("dead-name", 2)])
         self.assertEqual(self.faults("```\n`gone.h` [a](gone.md)\n```\n"), [])
 
+    def test_TestsThatAreNamedAreFilesOrNamesInCMake(self):
+        sources = {"tests/CMakeLists.txt": "function(added_test)\nadded_test(NAME part_test SOURCES x.cc)\n"}
+        for name, faults in (("added_test", []), ("part_test", []), ("clip_test", []), ("gone_test", [("dead-name", 1)])):
+            with self.subTest(name):
+                paths = (*self.PATHS, "tests/clip_test.cc")
+                found = documents.check({"README.md": f"`{name}`\n"}, sources, paths, {})
+                self.assertEqual([(fault.rule, fault.line) for fault in found], faults)
+
     def test_CodeBlocksAreThePartsOfTheirExamples(self):
         def page(code):
             return f"<!-- example: worker/e.cc -->\n```cpp\n{code}```\n"
