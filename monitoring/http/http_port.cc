@@ -91,6 +91,22 @@ HttpAnswer refusal_without_token(const HttpHandlers& /*handlers*/, const HttpReq
           .body = "this port asks for its token: send the header Authorization: Bearer TOKEN (--http-token-file)\n"};
 }
 
+HttpAnswer refusal_of_host(const HttpHandlers& /*handlers*/, const HttpRequest& /*request*/) {
+  constexpr int kForbidden = 403;
+  return {.status = kForbidden,
+          .body =
+              "this port has no token and answers this machine alone: ask for localhost or 127.0.0.1 (the header "
+              "Host names another host)\n"};
+}
+
+/// Returns whether a Host header names this machine by a loopback number or localhost. A page of another site can make
+/// its own name lead here (DNS rebinding), and then read the answers; its browser sends that name.
+bool names_loopback(const std::string& host) {
+  Result<protocol::HostPort> named = protocol::parse_host_port(host);
+  if (!named) named = protocol::parse_host_port(host + ":0");
+  return named && protocol::is_loopback_host(named->host);
+}
+
 /// REQUIRES: handlers.answer_reader.
 HttpAnswer reader_answer(const HttpHandlers& handlers, const HttpRequest& request) {
   return handlers.answer_reader(request);
@@ -167,10 +183,12 @@ std::string answered(const HttpHandlers& handlers, const HttpRequest& request, c
 /// make the slow answers and return them by `made_`.
 class HttpPort::Impl {
  public:
-  Impl(HttpHandlers handlers, std::shared_ptr<HttpProtection> protection, protocol::StreamListeners listeners,
-       Descriptor wake)
+  /// host  at which it listens.
+  Impl(HttpHandlers handlers, std::shared_ptr<HttpProtection> protection, std::string_view host,
+       protocol::StreamListeners listeners, Descriptor wake)
       : handlers_(with_own_metrics(std::move(handlers))),
         protection_(std::move(protection)),
+        checks_host_(!asks_for_token() && protocol::is_loopback_host(host)),
         listeners_(std::move(listeners)),
         wake_(std::move(wake)) {}
   ~Impl() {
@@ -203,6 +221,7 @@ class HttpPort::Impl {
     bool writing_waits_to_read = false;
   };
 
+  bool asks_for_token() const { return protection_ && protection_->asks_for_token(); }
   void wake() {
     const uint64_t one = 1;
     [[maybe_unused]] const ssize_t written = ::write(wake_.number(), &one, sizeof one);
@@ -241,6 +260,7 @@ class HttpPort::Impl {
   Counter& surplus_connections_ = own_.refused.with({"surplus"});
   const HttpHandlers handlers_;
   const std::shared_ptr<HttpProtection> protection_;
+  const bool checks_host_;  ///< refuses requests that a browser sends for another site's page
   protocol::StreamListeners listeners_;
   Descriptor wake_;
   Descriptor spare_;                            ///< kept for one connection in a process that has no descriptor left
@@ -402,8 +422,9 @@ void HttpPort::Impl::begin_answer(uint64_t number, Connection& connection, HttpR
   const auto answer_now = [&](const auto& make) {
     connection.exchange.answer(answered(handlers_, request, make), now);
   };
+  if (checks_host_ && !request.host.empty() && !names_loopback(request.host)) return answer_now(refusal_of_host);
   std::optional<std::string> reader = std::string();
-  if (protection_ && protection_->asks_for_token()) reader = protection_->reader_of(request.token);
+  if (asks_for_token()) reader = protection_->reader_of(request.token);
   if (reader != std::string() && is_public(request)) return answer_now(public_answer);
   if (!reader || (!reader->empty() && !handlers_.answer_reader)) {
     refused_tokens_.increment();
@@ -470,8 +491,8 @@ Result<std::unique_ptr<HttpPort>> HttpPort::start(std::string_view address, std:
   }
   Descriptor wake(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
   if (!wake) return fail(ErrorCode::kIo, std::string("no file descriptor is left for HTTP: ") + kRaiseOpenFiles);
-  auto impl =
-      std::make_unique<Impl>(std::move(handlers), std::move(protection), std::move(*listeners), std::move(wake));
+  auto impl = std::make_unique<Impl>(std::move(handlers), std::move(protection), parsed->host, std::move(*listeners),
+                                     std::move(wake));
   std::unique_ptr<HttpPort> port(new HttpPort(std::move(impl), parsed->host));
   port->impl_->start();
   return port;

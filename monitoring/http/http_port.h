@@ -60,7 +60,8 @@ struct HttpHandlers {
 /// A port with an HttpProtection speaks TLS, or answers 401 to a request without one of its tokens, or both. Then
 /// /healthz and /readyz need no token, and give no reason without the port's own. The page at / needs none either, and
 /// has no number of this process. A port without protection authenticates no client: bind it to the loopback address or
-/// to a network that is trusted to read.
+/// to a network that is trusted to read. A port at loopback without a token answers 403 where the header Host names
+/// another host than a loopback number or localhost. A browser sends the name of the site whose page asks.
 ///
 /// Limits   32 connections. One more ends the oldest one without an answer under way, otherwise the oldest. One request
 ///          a connection: 3 s for the handshake and the whole of it, 10 s to take the whole answer. 8 KiB of request

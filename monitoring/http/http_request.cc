@@ -102,6 +102,7 @@ HttpRequestReader::Progress HttpRequestReader::read_request_line(std::string_vie
 HttpRequestReader::Progress HttpRequestReader::read_headers(std::string_view headers) {
   constexpr int kBadRequest = 400;
   constexpr int kLengthRequired = 411;
+  request_.host = header_value(headers, "host:");
   request_.token = bearer_token(headers);
   body_bytes_ = 0;
   if (request_.method != "POST") return Progress::kMore;

@@ -17,6 +17,7 @@ struct HttpRequest {
   std::string method;
   std::string path;               ///< as it was sent, without the query
   std::string query;              ///< behind the question mark, as it was sent
+  std::string host = {};          ///< of "Host: HOST" or "Host: HOST:PORT", as it was sent; empty: none
   std::string token = {};         ///< of "Authorization: Bearer TOKEN"; empty: none
   std::string body = {};          ///< of a POST, by its Content-Length
   bool body_is_too_long = false;  ///< over kHttpBodyBytesMax: `body` is empty

@@ -23,6 +23,12 @@ namespace {
 // Below this a copy costs less than the bookkeeping of a shared owner.
 constexpr size_t kCopyBelowBytes = 1024;
 constexpr size_t kFramesMax = 2;
+/// Memory of a message that waits to be sent, beside the bytes of its frames: two places in ZeroMQ's queue, and records
+/// of owners.
+constexpr uint64_t kWaitingMessageBytes = 512;
+/// Bytes of small messages that may wait for a peer in any case, and the part of the bound of all peers for the others.
+constexpr uint64_t kSmallAlways = 16 << 10;
+constexpr uint64_t kSmallPart = 8;
 constexpr int kKeepaliveIdleS = 30;
 /// The domain of our questions to the KeyGate. Its name means nothing; without one ZeroMQ would not ask.
 constexpr std::string_view kZapDomain = "millrace";
@@ -57,13 +63,29 @@ SharedBytes as_shared(std::shared_ptr<ZmqFrame> frame) {
   return {std::move(frame), ByteSpan(data, size)};
 }
 
-/// A frame on its way out.
+bool is_copied(const SharedBytes& bytes) { return bytes.bytes.size() < kCopyBelowBytes || !bytes.owner; }
+
+/// A frame on its way out. `queued` is its peer's; nullptr: its bytes are not counted. False: there is no memory.
 struct OutgoingFrame : ZmqFrame {
-  bool fill(const SharedBytes& bytes, const std::shared_ptr<QueuedBytes>& queued) {
-    if (bytes.bytes.size() < kCopyBelowBytes || !bytes.owner) return copy(bytes.bytes.data(), bytes.bytes.size());
-    auto* held = new (std::nothrow) FrameOwner{bytes.owner, queued, bytes.bytes.size()};
+  bool fill(const SharedBytes& bytes, const std::shared_ptr<QueuedToPeer>& queued) {
+    if (is_copied(bytes)) return copy(bytes.bytes.data(), bytes.bytes.size());
+    return share(bytes, queued ? std::shared_ptr<QueuedBytes>(queued, &queued->large) : nullptr, bytes.bytes.size());
+  }
+  /// Counts a small envelope for its message. It is shared then: ZeroMQ reports the end of shared frames alone.
+  bool fill_envelope(const SharedBytes& envelope, const SharedBytes& payload,
+                     const std::shared_ptr<QueuedToPeer>& queued) {
+    const ByteSpan bytes = envelope.bytes;
+    if (!queued || bytes.size() >= kCopyBelowBytes) return fill(envelope, queued);
+    const uint64_t counted = kWaitingMessageBytes + bytes.size() + (is_copied(payload) ? payload.bytes.size() : 0);
+    return share(envelope.owner ? envelope : SharedBytes::from(ByteBuffer(bytes.begin(), bytes.end())),
+                 std::shared_ptr<QueuedBytes>(queued, &queued->small), counted);
+  }
+
+ private:
+  bool share(const SharedBytes& bytes, std::shared_ptr<QueuedBytes> queued, uint64_t counted) {
+    auto* held = new (std::nothrow) FrameOwner{bytes.owner, std::move(queued), counted};
     if (held == nullptr) return false;
-    if (queued) queued->add(held->bytes);
+    if (held->queued) held->queued->add(counted);
     held->handed.store(true, std::memory_order_release);
     // ZeroMQ's interface is not const-correct; it only reads the sent bytes.
     auto* data = const_cast<uint8_t*>(bytes.bytes.data());
@@ -191,19 +213,22 @@ Socket::Queued Socket::queued_to(const PeerId& peer) {
   const auto known = queued_.find(peer.bytes);
   if (known != queued_.end()) return known->second;
   if (queued_.size() >= sweep_queued_at_) {
-    std::erase_if(queued_,
-                  [](const auto& entry) { return entry.second->to_peer.load(std::memory_order_relaxed) == 0; });
+    std::erase_if(queued_, [](const auto& entry) {
+      return entry.second->large.to_peer.load(std::memory_order_relaxed) == 0 &&
+             entry.second->small.to_peer.load(std::memory_order_relaxed) == 0;
+    });
     sweep_queued_at_ = std::max(kSweepQueuedFrom, 2 * queued_.size());
   }
-  auto queued = std::make_shared<QueuedBytes>();
-  queued->total = queued_total_;
+  auto queued = std::make_shared<QueuedToPeer>();
+  queued->large.total = large_total_;
+  queued->small.total = small_total_;
   return queued_.emplace(peer.bytes, std::move(queued)).first->second;
 }
 
-bool Socket::has_room(const QueuedBytes& queued) const {
-  const uint64_t to_peer = queued.to_peer.load(std::memory_order_relaxed);
-  if (to_peer == 0) return true;
-  return to_peer < queue_bytes_max_ && queued_total_->load(std::memory_order_relaxed) < queue_total_bytes_max_;
+bool Socket::has_room(const QueuedToPeer& queued) const {
+  constexpr uint64_t kOneMessage = 1;  // of any size, where nothing waits
+  return queued.large.has_room(kOneMessage, queue_bytes_max_, queue_total_bytes_max_) &&
+         queued.small.has_room(kSmallAlways, queue_bytes_max_, queue_total_bytes_max_ / kSmallPart);
 }
 
 // Either all frames are queued or none: ZeroMQ decides at the first one, and the rest of a multipart message follows.
@@ -218,7 +243,7 @@ SendResult Socket::send_all(const PeerId* to, const SharedBytes& envelope, const
       to != nullptr && queue_bytes_max_ != std::numeric_limits<uint64_t>::max() ? queued_to(*to) : nullptr;
   if (queued && !has_room(*queued)) return SendResult::kWouldBlock;
   if (to != nullptr && !identity.copy(to->bytes.data(), to->bytes.size())) return SendResult::kFailed;
-  if (!first.fill(envelope, queued) || !second.fill(payload, queued)) return SendResult::kFailed;
+  if (!first.fill_envelope(envelope, payload, queued) || !second.fill(payload, queued)) return SendResult::kFailed;
   if (to != nullptr) {
     if (const auto result = send_one(handle_, identity, ZMQ_SNDMORE); result != SendResult::kSent) return result;
   }

@@ -27,6 +27,18 @@ struct QueuedBytes {
     to_peer.fetch_sub(bytes, std::memory_order_relaxed);
     total->fetch_sub(bytes, std::memory_order_relaxed);
   }
+  /// always  bytes below which the peer has room in any case.
+  bool has_room(uint64_t always, uint64_t to_peer_max, uint64_t total_max) const {
+    const uint64_t waiting = to_peer.load(std::memory_order_relaxed);
+    return waiting < always || (waiting < to_peer_max && total->load(std::memory_order_relaxed) < total_max);
+  }
+};
+
+/// Bytes that wait to be sent to one peer. Small messages are apart: many answers that strangers cause, and do not
+/// read, leave the room of updates as it is.
+struct QueuedToPeer {
+  QueuedBytes large;  ///< frames that are shared for their size
+  QueuedBytes small;  ///< messages with a small envelope, without their shared payload
 };
 
 /// A ZeroMQ socket with its options set; the one place that calls the library for sending and receiving. For this
@@ -77,15 +89,16 @@ class Socket {
   static constexpr size_t kSweepQueuedFrom = 64;
   Socket() = default;
   std::optional<Frames> receive_frames(Routing routing);
-  /// Bytes that wait to be sent to one peer, and to all. Shared with the frames: a thread of ZeroMQ ends those.
-  using Queued = std::shared_ptr<QueuedBytes>;
+  /// Shared with the frames: a thread of ZeroMQ ends those.
+  using Queued = std::shared_ptr<QueuedToPeer>;
   Queued queued_to(const PeerId& peer);
-  bool has_room(const QueuedBytes& queued) const;
+  bool has_room(const QueuedToPeer& queued) const;
   void* handle_ = nullptr;
   uint64_t queue_bytes_max_ = 0;
   uint64_t queue_total_bytes_max_ = 0;
-  std::shared_ptr<std::atomic<uint64_t>> queued_total_ = std::make_shared<std::atomic<uint64_t>>(0);
-  std::unordered_map<std::string, Queued> queued_;  ///< of peers that were sent large frames
+  std::shared_ptr<std::atomic<uint64_t>> large_total_ = std::make_shared<std::atomic<uint64_t>>(0);
+  std::shared_ptr<std::atomic<uint64_t>> small_total_ = std::make_shared<std::atomic<uint64_t>>(0);
+  std::unordered_map<std::string, Queued> queued_;  ///< of peers that were sent something
   size_t sweep_queued_at_ = kSweepQueuedFrom;
   bool has_keys_ = false;  ///< listen_with(): peers have proved theirs
 };

@@ -35,7 +35,7 @@ Result<int> open_to_append(const std::string& path) {
   return fail(ErrorCode::kInvalidArgument, "audit log " + path + ": not a file");
 }
 
-/// Returns whether the file ends within a line: a writer was killed, or the disk was full.
+/// Returns whether the file ends within a line: a writer was killed, or the disk was full. Also another shard's line.
 bool ends_within_line(int descriptor) {
   struct stat status{};
   char last = '\n';
@@ -56,8 +56,7 @@ Result<std::unique_ptr<AuditLog>> AuditLog::open(const std::string& path) {
   return std::unique_ptr<AuditLog>(new AuditLog(path, *descriptor));
 }
 
-AuditLog::AuditLog(std::string path, int descriptor)
-    : path_(std::move(path)), descriptor_(descriptor), line_open_(ends_within_line(descriptor)) {}
+AuditLog::AuditLog(std::string path, int descriptor) : path_(std::move(path)), descriptor_(descriptor) {}
 
 AuditLog::~AuditLog() { ::close(descriptor_); }
 
@@ -65,18 +64,16 @@ Status AuditLog::reopen() {
   const Result<int> descriptor = open_to_append(path_);
   if (!descriptor) return std::unexpected(descriptor.error());
   ::close(std::exchange(descriptor_, *descriptor));
-  line_open_ = ends_within_line(descriptor_);
   return {};
 }
 
 bool AuditLog::append(const std::string& line) {
-  const std::string text = line_open_ ? "\n" + line : line;
+  const std::string text = ends_within_line(descriptor_) ? "\n" + line : line;
   ssize_t wrote = 0;
   do {
     wrote = ::write(descriptor_, text.data(), text.size());
   } while (wrote < 0 && errno == EINTR);
   if (wrote >= 0) errno = ENOSPC;  // a part of the line
-  if (wrote > 0) line_open_ = static_cast<size_t>(wrote) < text.size();
   return wrote == static_cast<ssize_t>(text.size());
 }
 
@@ -86,10 +83,12 @@ Status AuditLog::write(const AuditEvent& event, const std::string& key_name, std
   const bool by_any_process = event.what == What::kRefuse || event.what == What::kClose;
   if (by_any_process && !limit_.admit(event, key_name, now)) return {};
   if (event.what == What::kJoin && !limit_.admit_act(event, now)) return {};
-  if (append(audit_line(event, key_name, shard, {limit_.take_left_out(), lost_unsaid_}, wall_clock_ms()))) {
+  const AuditGap gap{.refusals_left_out = limit_.take_left_out(), .lines_lost = lost_unsaid_};
+  if (append(audit_line(event, key_name, shard, gap, wall_clock_ms()))) {
     lost_unsaid_ = 0;
     return {};
   }
+  limit_.count_left_out(gap.refusals_left_out);
   ++lines_lost_;
   if (lost_unsaid_++ != 0) return {};
   return fail(ErrorCode::kIo, "audit log " + path_ + ": a line was not written: " + std::strerror(errno));

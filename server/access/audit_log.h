@@ -15,6 +15,7 @@ namespace millrace::server {
 /// rotation renames the file and sends SIGHUP; then reopen() continues in a new one.
 ///
 /// Disk     a line that cannot be written is lost and counted; the next written line has the count as `lines_lost`.
+/// Limit    a line that breaks off while another shard writes one may spoil that one, too.
 /// Threads  one at a time.
 class AuditLog {
  public:
@@ -43,7 +44,6 @@ class AuditLog {
   RefusalLimit limit_;
   uint64_t lines_lost_ = 0;
   uint64_t lost_unsaid_ = 0;
-  bool line_open_;  ///< the file ends within a line
 };
 
 }  // namespace millrace::server

@@ -91,14 +91,14 @@ bool is_admitted(const Counted& one) {
   return one.admitted.load(std::memory_order_relaxed) == one.accepted_at.load(std::memory_order_relaxed);
 }
 
-/// Returns whether the limits of strangers apply.
+/// Returns whether the limits of strangers apply, or may apply as soon as the listener's port is known.
 bool is_stranger(const Counted& one) {
   if (is_admitted(one)) return false;
   const uint16_t port = limited_port.load(std::memory_order_relaxed);
-  return port != 0 && port == one.port.load(std::memory_order_relaxed);
+  return port == 0 || port == one.port.load(std::memory_order_relaxed);
 }
 
-/// Ends the counts of a connection that passed a limit. False: it is none of the listener any more.
+/// Ends the counts of a connection that is to end. False: it is none of the listener any more.
 bool cut(int descriptor, Counted& one, std::string_view why) {
   TimeNs accepted_at = one.accepted_at.load(std::memory_order_acquire);
   const bool is_ours = one.accepted_at.compare_exchange_strong(accepted_at, 0);
@@ -116,12 +116,15 @@ bool cut(int descriptor, Counted& one, std::string_view why) {
   return true;
 }
 
-/// Counts the bytes that a stranger holds from now on. False: it is over a limit, and its counts have ended.
+/// Counts the bytes that a stranger holds from now on. False: it is refused or over a limit, and its counts have ended.
 bool hold(int descriptor, Counted& one, std::span<const std::byte> bytes, size_t room) {
   Stream& stream = one.stream;
   if (const TimeNs at = one.accepted_at.load(std::memory_order_relaxed); stream.accepted_at != at)
     stream = {.accepted_at = at};
   const FrameCount::Unfinished unfinished = stream.frames.count(bytes);
+  // The listener accepts before its port is known here. A connection that is refused meanwhile ends with a later read.
+  if (limited_port.load(std::memory_order_relaxed) == 0) return true;
+  if (unfinished.is_refused) return !cut(descriptor, one, "bad_handshake");
   if (!unfinished.continues) release(one);
   if (unfinished.bytes == 0) return true;
   const uint64_t more =

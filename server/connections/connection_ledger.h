@@ -22,6 +22,7 @@
 /// Whole      messages do not count: ZMQ_RCVHWM of them wait for the loop, and then ZeroMQ stops reading. To end such a
 ///            connection would help its peer: the messages stay, and the next connection has room for as many.
 /// Keys       CURVE hides the ends of messages. A peer with an allowed key has the limits of members from the begin.
+/// Handshake  a stranger that chooses its routing identity is ended before ZeroMQ sees it (frame_count.h).
 /// Cost       of a connection with a session: some relaxed loads and an addition for each recv().
 /// Threads    any: ZeroMQ's thread counts, the loop reads.
 namespace millrace::server {
@@ -52,7 +53,7 @@ uint64_t strangers_held();
 /// Begins a connection. Forgets the counts of earlier connections with the same number.
 void count_connection(int descriptor, TimeNs now);
 /// Counts received bytes; ignores descriptors that are no accepted connection, and threads that accept none. False:
-/// the connection is over a limit, and ends with this read.
+/// the connection is refused or over a limit, and ends with this read.
 ///
 /// room  the size of the buffer that they were read into.
 [[nodiscard]] bool count_received(int descriptor, std::span<const std::byte> bytes, size_t room);
@@ -86,7 +87,7 @@ struct Cut {
   using Address = std::array<char, 64>;  ///< numbers of IPv6 and its interface
   int descriptor = -1;
   TimeNs accepted_at = 0;
-  std::string_view why;  ///< "unfinished_message", "unfinished_messages"; static storage
+  std::string_view why;  ///< "bad_handshake", "unfinished_message", "unfinished_messages"; static storage
   Address address = {};  ///< as address_of_connection()
 };
 struct Cuts {

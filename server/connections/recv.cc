@@ -9,8 +9,8 @@
 #include "server/connections/connection_ledger.h"
 
 /// Replaces the C library's recv() in programs that this file is linked into: ZeroMQ's calls come here, and their bytes
-/// are counted (connection_ledger.h). A connection over its limit counts as one that its peer has reset: ZeroMQ frees
-/// its unfinished message, and closes it.
+/// are counted (connection_ledger.h). A connection that is refused or over its limit counts as one that its peer has
+/// reset: ZeroMQ frees its unfinished message, and closes it.
 extern "C" ssize_t recv(int fd, void* buf, size_t n, int flags) {
   const long got = ::syscall(SYS_recvfrom, fd, buf, n, flags, nullptr, nullptr);
   if ((flags & MSG_PEEK) != 0) return got;

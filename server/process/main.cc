@@ -77,7 +77,9 @@ int main(int argc, char** argv) {
   auto manager = millrace::monitoring::ServiceNotifier::from_environment();
   if (!manager) kServerProgram.say(manager.error().message);
   auto process = millrace::server::ShardProcess::start(
-      options, {[&options] { kServerProgram.print_line(waiting_line(options)); }, [] { return end_requested.load(); }},
+      options,
+      {[&options] { kServerProgram.print_line(waiting_line(options)); }, [] { return end_requested.load(); },
+       [] { return reload_requested.exchange(false); }},
       manager ? std::move(*manager) : millrace::monitoring::ServiceNotifier());
   if (!process) {
     return options.json ? kServerProgram.report_failed_start_as_json(process.error())

@@ -253,8 +253,9 @@ Result<bool> ShardProcess::Loop::take_over(const SpareWait& wait) {
     supervision_.as_spare();
     wait.on_waiting();
   };
-  callbacks.on_look = [this](TimeNs now) {
+  callbacks.on_look = [this, &wait](TimeNs now) {
     supervision_.keep_alive(now);
+    if (wait.takes_reload()) reload(now);
     catch_out_of_memory([&] { look_as_spare(now); });
   };
   callbacks.say = [this](Severity severity, const std::string& text) {
@@ -391,7 +392,7 @@ void ShardProcess::Loop::reload(TimeNs now) {
   supervision_.reloading(now);
   catch_out_of_memory([&] {
     (void)access_->reload(now);  // the log has the reason
-    end_revoked(now);
+    if (core_) end_revoked(now);
     if (datagrams_) {
       for (const LogLine& line : datagrams_->reload_keys()) log_.write(line.severity, line.text, now);
     }

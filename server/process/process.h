@@ -14,6 +14,8 @@ namespace millrace::server {
 struct SpareWait {
   std::function<void()> on_waiting = [] {};              ///< called once the spare has read the table and waits
   std::function<bool()> is_over = [] { return false; };  ///< whether it is asked to end
+  /// Returns whether it is asked to read its files again, since the last call.
+  std::function<bool()> takes_reload = [] { return false; };
 };
 
 /// Runs the shard process: sockets, clock, threads, table and signals around one ShardCore. One loop thread owns the

@@ -159,6 +159,26 @@ class Keys(WithServers):
             serve.wait(timeout=240)
             serve.stdout.close()
 
+    def test_ServeWithAnAuditLogAlonePassesItsRotationOn(self):
+        audit = Path(self.path("rotated.log"))
+        serve = subprocess.Popen(millrace("serve", "--shards", 1, "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--json", "--audit-log", audit),
+                                 stdout=subprocess.PIPE, text=True)
+        try:
+            self.assertIn("servers", json.loads(serve.stdout.readline()))
+            audit.rename(f"{audit}.1")
+            serve.send_signal(signal.SIGHUP)
+            deadline = time.monotonic() + TIMEOUT_S
+            while not audit.exists() and serve.poll() is None and time.monotonic() < deadline:
+                time.sleep(0.02)
+            self.assertIsNone(serve.poll())
+            self.assertTrue(audit.exists())
+        finally:
+            serve.send_signal(signal.SIGTERM)
+            serve.wait(timeout=240)
+            serve.stdout.close()
+        self.assertEqual(serve.returncode, 0)
+        self.assertIn('"stop"', audit.read_text(encoding="utf-8"))
+
     def test_BenchmarkMeasuresRowsWithKeysBesideRowsWithout(self):
         ended = run("bench", "serve", "--dimension", 1000, "--workers", 2, "--shards", 1, "--rounds", 4, "--warmup", 1, "--only", "lossless", "--secure", "--json")
         self.assertEqual(ended.returncode, 0, ended.stderr)

@@ -223,8 +223,8 @@ Outcome run_serve(const ServeFlags& flags) {
   std::atomic<bool>& save_requested = program::save_request_flag();
   // Without such files there is nothing to read again, and a terminal that hangs up ends the cluster.
   const monitoring::HttpSecurityOptions& security = flags.http_security;
-  const bool has_files =
-      !flags.key.empty() || !flags.job_keys.empty() || !security.tls.empty() || !security.token_file.empty();
+  const bool has_files = !flags.key.empty() || !flags.job_keys.empty() || !flags.audit_log.empty() ||
+                         !security.tls.empty() || !security.token_file.empty();
   std::atomic<bool>* reload_requested = has_files ? &program::reload_request_flag() : nullptr;
   std::optional<program::ScratchFolder> folder;
   std::string table = flags.table;
@@ -348,7 +348,7 @@ program::Command add_serve_command(CLI::App& root) {
       "limit;\n"
       "without it a shard that runs 25 s longer than --drain is killed, with exit code 8.\n"
       "SIGUSR2 is passed on: all shards save the weights of jobs with a store to --store-dir now.\n"
-      "With --key, --job-keys, --http-tls or --http-token-file SIGHUP is passed on, too: all shards read these files "
+      "With --key, --job-keys, --audit-log, --http-tls or --http-token-file SIGHUP makes all shards open these files "
       "again.\n\n"
       "Examples:\n"
       "  millrace serve --shards 2\n"

@@ -19,6 +19,7 @@
 
 #include "kernels/base/clock.h"
 #include "monitoring/http/status_page.h"
+#include "tests/monitoring/http/raw_http.h"
 
 namespace millrace::monitoring {
 namespace {
@@ -26,37 +27,6 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
-
-int connect_to(uint16_t port) {
-  const int socket = ::socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(port);
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  const timeval limit{.tv_sec = 20, .tv_usec = 0};
-  setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
-  if (::connect(socket, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) return socket;
-  ::close(socket);
-  return -1;
-}
-
-/// Sends the bytes as they are and reads until the port closes the connection.
-std::string answer_to(uint16_t port, const std::string& request) {
-  const int socket = connect_to(port);
-  if (socket < 0) return "no connection";
-  size_t sent = 0;
-  while (sent < request.size()) {
-    const ssize_t now = ::send(socket, request.data() + sent, request.size() - sent, MSG_NOSIGNAL);
-    if (now <= 0) break;
-    sent += static_cast<size_t>(now);
-  }
-  std::string answer;
-  char bytes[4096];
-  for (ssize_t now; (now = ::recv(socket, bytes, sizeof(bytes), 0)) > 0;)
-    answer.append(bytes, static_cast<size_t>(now));
-  ::close(socket);
-  return answer;
-}
 
 std::string get(uint16_t port, const std::string& path) {
   return answer_to(port, "GET " + path + " HTTP/1.1\r\nHost: localhost\r\n\r\n");
@@ -189,6 +159,25 @@ TEST(HttpPortTest, PathsBelowJobsAreTheReadersHandlers) {
   EXPECT_THAT(get(port->port(), "/jobs/a/end"), AllOf(StartsWith("HTTP/1.1 405"), HasSubstr("Allow: POST\r\n")));
   EXPECT_THAT(get(port->port(), "/status"), StartsWith("HTTP/1.1 200")) << "a port without tokens";
   EXPECT_THAT(get(port->port(), "/jobs"), StartsWith("HTTP/1.1 404"));
+}
+
+TEST(HttpPortTest, ALoopbackPortRefusesTheNamesOfOtherHosts) {
+  const auto port = started(handlers());
+  ASSERT_TRUE(port);
+  const auto asked_for = [&](const std::string& host, const std::string& path = "/status") {
+    return answer_to(port->port(), "GET " + path + " HTTP/1.1\r\nHost: " + host + "\r\n\r\n");
+  };
+  for (const char* other : {"evil.example", "evil.example:7700", "127.0.0.1.evil.example", "192.0.2.1", "[2001:db8::1]",
+                            "localhost.evil.example:80", "127.0.0.1:x", "user@localhost", "a:b:c"}) {
+    const std::string answer = asked_for(other);
+    EXPECT_THAT(answer, AllOf(StartsWith("HTTP/1.1 403"), HasSubstr("ask for localhost"), Not(HasSubstr("shard"))))
+        << other;
+    EXPECT_THAT(asked_for(other, "/metrics"), StartsWith("HTTP/1.1 403")) << other;
+  }
+  for (const char* own :
+       {"localhost", "localhost:1", "127.0.0.1", "127.0.0.1:7700", "127.1.2.3", "[::1]", "[::1]:7700"})
+    EXPECT_THAT(asked_for(own), StartsWith("HTTP/1.1 200")) << own;
+  EXPECT_THAT(answer_to(port->port(), "GET /status HTTP/1.0\r\n\r\n"), StartsWith("HTTP/1.1 200"));
 }
 
 TEST(HttpPortTest, HeadIsGetWithoutTheBody) {

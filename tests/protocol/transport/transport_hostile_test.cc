@@ -160,6 +160,38 @@ TEST_F(HostileTransport, APeerThatReadsNothingKeepsABoundedNumberOfBytes) {
   EXPECT_EQ(listener->send_frames(other->peer, envelope, payload), SendResult::kSent) << "each peer has its own bound";
 }
 
+TEST_F(HostileTransport, SmallAnswersToAPeerThatReadsNothingAreBounded) {
+  constexpr size_t kAnswerBytes = 1'000;
+  constexpr size_t kSentMost = 64 << 20;  // beside the bound: buffers of the system
+  TransportOptions options;
+  options.queue_messages_max = 1'000'000;
+  options.queue_bytes_max = kSentMost;
+  options.queue_total_bytes_max = 2 << 20;
+  TransportContext context(options);
+  const auto listener = Listener::bind(context, "tcp://127.0.0.1:0").value();
+  millrace::testing::BareZmtp peer(port_of(listener->address()));
+  ASSERT_TRUE(peer.send_frame(millrace::testing::BareZmtp::Frame::kMore, "x"));
+  ASSERT_TRUE(peer.send_frame(millrace::testing::BareZmtp::Frame::kLast, "y"));
+  Poller poller;
+  poller.add(*listener);
+  const std::optional<Received> received = wait_for_message(poller, *listener);
+  ASSERT_TRUE(received);
+  const SharedBytes envelope = SharedBytes::from(ByteBuffer(kAnswerBytes));
+  size_t sent = 0;
+  while (sent < kSentMost && listener->send_frames(received->peer, envelope, {}) == SendResult::kSent)
+    sent += kAnswerBytes;
+  EXPECT_LT(sent, kSentMost);
+  EXPECT_LE(envelope.owner.use_count(), static_cast<long>(2 + options.queue_total_bytes_max / 8 / kAnswerBytes));
+  // Small messages for other peers pass, and so do large ones.
+  const auto honest = Connection::connect(context, listener->address()).value();
+  ASSERT_EQ(honest->send(every_message()[4]), SendResult::kSent);
+  const std::optional<Received> other = wait_for_message(poller, *listener);
+  ASSERT_TRUE(other);
+  const SharedBytes payload = SharedBytes::from(ByteBuffer(1 << 20));
+  for (int at = 0; at < 8; ++at) EXPECT_EQ(listener->send_frames(other->peer, envelope, {}), SendResult::kSent) << at;
+  EXPECT_EQ(listener->send_frames(other->peer, envelope, payload), SendResult::kSent);
+}
+
 TEST_F(HostileTransport, BytesThatAreNotZeroMqDisturbNoOtherPeer) {
   const int stranger = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in to{};

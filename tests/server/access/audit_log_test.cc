@@ -18,6 +18,9 @@ namespace {
 
 using Act = AuditEvent::What;
 
+/// Bytes of a file after the line of a start, within the next line.
+constexpr rlim_t kWithinSecondLine = 80;
+
 class AuditFolder : public ::testing::Test {
  protected:
   AuditFolder() {
@@ -31,7 +34,35 @@ class AuditFolder : public ::testing::Test {
     for (std::string line; std::getline(in, line);) lines.push_back(nlohmann::json::parse(line));
     return lines;
   }
+  /// Returns the lines as they are, also those that are no JSON.
+  static std::vector<std::string> texts_of(const std::string& path) {
+    std::vector<std::string> lines;
+    std::ifstream in(path);
+    for (std::string line; std::getline(in, line);) lines.push_back(line);
+    return lines;
+  }
   std::string path_;
+};
+
+/// A disk that is full once a file has `file_bytes`.
+class SmallDisk {
+ public:
+  explicit SmallDisk(rlim_t file_bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
+    EXPECT_EQ(::getrlimit(RLIMIT_FSIZE, &before_), 0);
+    rlimit small = before_;
+    small.rlim_cur = file_bytes;
+    EXPECT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
+  }
+  ~SmallDisk() {
+    EXPECT_EQ(::setrlimit(RLIMIT_FSIZE, &before_), 0);
+    std::signal(SIGXFSZ, handler_);
+  }
+  SmallDisk(const SmallDisk&) = delete;
+  SmallDisk& operator=(const SmallDisk&) = delete;
+
+ private:
+  rlimit before_{};
+  void (*handler_)(int);
 };
 
 TEST(AuditLine, HasOnlyTheKnownFields) {
@@ -133,9 +164,7 @@ TEST_F(AuditFolder, ALineThatAKilledProcessLeftIsEnded) {
   std::ofstream(path, std::ios::app) << R"({"event":"jo)";
   ASSERT_TRUE(log->reopen());
   ASSERT_TRUE(log->write({.what = Act::kStop}, "", std::nullopt, 0));
-  std::ifstream in(path);
-  std::vector<std::string> lines;
-  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  const std::vector<std::string> lines = texts_of(path);
   ASSERT_EQ(lines.size(), 4U);
   EXPECT_EQ(nlohmann::json::parse(lines[1])["event"], "start");
   EXPECT_FALSE(nlohmann::json::parse(lines[3]).contains("shard")) << "of a spare that waits";
@@ -188,27 +217,49 @@ TEST_F(AuditFolder, AFolderOrAPipeIsRefusedAndAFailedReopenKeepsTheFile) {
 TEST_F(AuditFolder, LinesThatCannotBeWrittenAreCountedAndSaidOnce) {
   const std::string path = path_ + "/audit.log";
   const auto log = AuditLog::open(path).value();
-  rlimit before{};
-  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
-  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
-  rlimit small = before;
-  small.rlim_cur = 80;  // within the second line
-  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
-  const Status first = log->write({.what = Act::kStart}, "", 0, 0);
-  const Status torn = log->write({.what = Act::kStop}, "", 0, 0);
-  const Status lost = log->write({.what = Act::kStop}, "", 0, 0);
-  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
-  std::signal(SIGXFSZ, handler);
-  EXPECT_TRUE(first);
-  EXPECT_FALSE(torn);
-  EXPECT_TRUE(lost) << "said again";
+  {
+    const SmallDisk disk(kWithinSecondLine);
+    EXPECT_TRUE(log->write({.what = Act::kStart}, "", 0, 0));
+    EXPECT_FALSE(log->write({.what = Act::kStop}, "", 0, 0));
+    EXPECT_TRUE(log->write({.what = Act::kStop}, "", 0, 0)) << "said again";
+  }
   EXPECT_EQ(log->lines_lost(), 2U);
   ASSERT_TRUE(log->write({.what = Act::kJoin}, "", 0, 0));
-  std::ifstream in(path);
-  std::vector<std::string> lines;
-  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  const std::vector<std::string> lines = texts_of(path);
   ASSERT_EQ(lines.size(), 3U) << "the torn line has one of its own";
   EXPECT_EQ(nlohmann::json::parse(lines[2])["lines_lost"], 2);
+}
+
+TEST_F(AuditFolder, ATornLineSwallowsNoLineOfAnotherShard) {
+  const std::string path = path_ + "/audit.log";
+  const auto log = AuditLog::open(path).value();
+  const auto other = AuditLog::open(path).value();
+  {
+    const SmallDisk disk(kWithinSecondLine);
+    EXPECT_TRUE(log->write({.what = Act::kStart}, "", 0, 0));
+    EXPECT_FALSE(log->write({.what = Act::kStop}, "", 0, 0));
+  }
+  ASSERT_TRUE(other->write({.what = Act::kStart}, "", 1, 0));
+  ASSERT_TRUE(log->write({.what = Act::kStart}, "", 0, 0));
+  const std::vector<std::string> lines = texts_of(path);
+  ASSERT_EQ(lines.size(), 4U);
+  EXPECT_EQ(nlohmann::json::parse(lines[2])["shard"], 1);
+  EXPECT_EQ(nlohmann::json::parse(lines[3])["shard"], 0);
+}
+
+TEST_F(AuditFolder, AFullDiskLosesNoCountOfRefusals) {
+  const std::string path = path_ + "/audit.log";
+  const auto log = AuditLog::open(path).value();
+  for (int at = 0; at < 3; ++at) ASSERT_TRUE(log->write({.what = Act::kRefuse, .code = "stale"}, "", 0, kNsPerS));
+  {
+    const SmallDisk disk(1);
+    EXPECT_FALSE(log->write({.what = Act::kStop}, "", 0, kNsPerS));
+  }
+  ASSERT_TRUE(log->write({.what = Act::kStart}, "", 0, kNsPerS));
+  const auto lines = lines_of(path);
+  ASSERT_EQ(lines.size(), 2U);
+  EXPECT_EQ(lines[1]["refusals_left_out"], 2);
+  EXPECT_EQ(lines[1]["lines_lost"], 1);
 }
 
 }  // namespace

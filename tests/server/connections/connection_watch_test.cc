@@ -202,14 +202,17 @@ class Strangers : public Watch {
   static bool receive(int descriptor, const std::string& bytes, size_t room = kSharedReadBytes) {
     return server::count_received(descriptor, std::as_bytes(std::span(bytes)), room);
   }
-  /// Accepts a connection, and receives its greeting and one message.
+  static std::string greeting() {
+    std::string bytes(64, '\0');
+    bytes[0] = '\xff';
+    bytes[9] = '\x7f';
+    bytes[10] = 3;
+    return bytes;
+  }
+  /// Accepts a connection, and receives its greeting, READY and one message.
   int greeted() {
     const int accepted = accept(kStart + ++accepted_);
-    std::string greeting(64, '\0');
-    greeting[0] = '\xff';
-    greeting[9] = '\x7f';
-    greeting[10] = 3;
-    EXPECT_TRUE(receive(accepted, greeting + frame(false, 0)));
+    EXPECT_TRUE(receive(accepted, greeting() + "\4\6\5READY" + frame(false, 0)));
     return accepted;
   }
   /// Returns a frame of fewer than 256 bytes.
@@ -223,7 +226,8 @@ class Strangers : public Watch {
       if (!receive(descriptor, bytes)) return at;
     return reads;
   }
-  static inline TimeNs accepted_ = 0;  ///< a number is used again by another connection, which began later
+  /// A number is used again by another connection, which began later: than those of the tests above, too.
+  static inline TimeNs accepted_ = kNsPerS / 2;
   static constexpr uint64_t kOneRead = kReadBytes + kFrameBytes + 256;
 };
 
@@ -237,6 +241,31 @@ TEST_F(Strangers, TheReadThatPassesTheLimitOfOneEndsIt) {
   EXPECT_THAT(look(kStart + kNsPerS), ElementsAre("unfinished_message"));
   EXPECT_EQ(ended_[0].by.address, "127.0.0.1");
   EXPECT_THAT(look(kStart + 2 * kNsPerS), IsEmpty());
+}
+
+TEST_F(Strangers, AChosenIdentityEndsItsConnection) {
+  const int other = greeted();
+  const int guilty = accept(kStart + ++accepted_);
+  ASSERT_TRUE(receive(guilty, greeting() + "\4\x17\5READY\x08Ident"));
+  EXPECT_FALSE(receive(guilty, std::string("ity\0\0\0\4abcd", 11)));
+  EXPECT_EQ(strangers_held(), 0U);
+  EXPECT_EQ(accepted_at(guilty), 0);
+  EXPECT_NE(accepted_at(other), 0);
+  EXPECT_THAT(look(kStart + kNsPerS), ElementsAre("bad_handshake"));
+}
+
+TEST_F(Strangers, BytesBeforeThePortIsKnownAreReadToo) {
+  limit_strangers({});
+  const int honest = accept(kStart + ++accepted_);
+  const int guilty = accept(kStart + ++accepted_);
+  ASSERT_TRUE(receive(honest, greeting().substr(0, 10)));
+  ASSERT_TRUE(receive(guilty, greeting() + std::string("\4\x17\5READY\x08Identity\0\0\0\4abcd", 25)));
+  EXPECT_EQ(strangers_held(), 0U);
+  limit_strangers({.port = ntohs(at_.sin_port), .each_max = kEachMax, .total_max = kTotalMax});
+  EXPECT_TRUE(receive(honest, greeting().substr(10) + "\4\6\5READY" + frame(false, 0)));
+  EXPECT_FALSE(receive(guilty, frame(false, 0)));
+  EXPECT_NE(accepted_at(honest), 0);
+  EXPECT_THAT(look(kStart + kNsPerS), ElementsAre("bad_handshake"));
 }
 
 TEST_F(Strangers, EmptyFramesAndReadsOfFewBytesCountTheMemoryThatTheyTake) {

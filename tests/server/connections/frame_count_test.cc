@@ -25,6 +25,21 @@ std::string frame(char flags, size_t bytes) {
   return text + std::string(bytes, '\x02');
 }
 
+/// Returns a property of READY.
+std::string property(const std::string& name, const std::string& value) {
+  return static_cast<char>(name.size()) + name + std::string(3, '\0') + static_cast<char>(value.size()) + value;
+}
+
+/// Returns a frame of at most 255 bytes with this body.
+std::string frame_of(char flags, const std::string& body) {
+  return std::string(1, flags) + static_cast<char>(body.size()) + body;
+}
+
+/// Returns READY as ZeroMQ's own clients send it, with further properties.
+std::string ready(const std::string& more = "") {
+  return frame_of(4, "\x05READY" + property("Socket-Type", "DEALER") + property("Identity", "") + more);
+}
+
 FrameCount::Unfinished count(FrameCount& counter, const std::string& bytes) {
   return counter.count(std::as_bytes(std::span(bytes)));
 }
@@ -32,7 +47,7 @@ FrameCount::Unfinished count(FrameCount& counter, const std::string& bytes) {
 TEST(FrameCount, CountsTheUnfinishedMessageAlone) {
   FrameCount counter;
   const std::string begin = frame(1, 5) + frame(3, 1'000);
-  const auto unfinished = count(counter, greeting() + frame(4, 30) + frame(1, 0) + frame(2, 300) + begin);
+  const auto unfinished = count(counter, greeting() + ready() + frame(1, 0) + frame(2, 300) + begin);
   EXPECT_FALSE(unfinished.continues);
   EXPECT_EQ(unfinished.frames, 2U);
   EXPECT_EQ(unfinished.bytes, begin.size());
@@ -46,8 +61,8 @@ TEST(FrameCount, CountsTheUnfinishedMessageAlone) {
 }
 
 TEST(FrameCount, CountsTheSameHoweverTheBytesArrive) {
-  const std::string bytes = greeting() + frame(4, 9) + frame(1, 7) + frame(2, 300) + frame(3, 400) + frame(0, 0) +
-                            frame(5, 6) + frame(3, 800);
+  const std::string bytes =
+      greeting() + ready() + frame(1, 7) + frame(2, 300) + frame(3, 400) + frame(0, 0) + frame(5, 6) + frame(3, 800);
   FrameCount all;
   const auto expected = count(all, bytes);
   EXPECT_EQ(expected.frames, 2U);
@@ -68,7 +83,7 @@ TEST(FrameCount, CountsTheSameHoweverTheBytesArrive) {
 
 TEST(FrameCount, CommandsEndNoMessage) {
   FrameCount counter;
-  count(counter, greeting());
+  count(counter, greeting() + ready());
   for (const char flags : {'\4', '\5', '\6', '\7'}) {
     const auto command = count(counter, frame(flags, 100));
     EXPECT_TRUE(command.continues) << static_cast<int>(flags);
@@ -76,17 +91,58 @@ TEST(FrameCount, CommandsEndNoMessage) {
   }
 }
 
-TEST(FrameCount, OtherProtocolsCountAsTheMostFramesWithoutAnEnd) {
+/// Returns how many bytes pass, given one by one, before the counter refuses one.
+size_t bytes_before_refusal(const std::string& bytes) {
+  FrameCount counter;
+  for (size_t at = 0; at < bytes.size(); ++at)
+    if (count(counter, bytes.substr(at, 1)).is_refused) return at;
+  return bytes.size();
+}
+
+/// In ZMTP 1 and 2 the first frame is the routing identity.
+TEST(FrameCount, OtherProtocolsAreRefused) {
   std::string no_signature = greeting();
   no_signature[9] = '\0';
-  for (const std::string& begin : {greeting(1), greeting(2), no_signature, std::string("GET / HTTP/1.1\r\n")}) {
-    FrameCount counter;
-    count(counter, begin);
-    const auto unfinished = count(counter, frame(0, 100));
-    EXPECT_TRUE(unfinished.continues);
-    EXPECT_EQ(unfinished.frames, 51U);
-    EXPECT_EQ(unfinished.bytes, 102U);
+  EXPECT_EQ(bytes_before_refusal(greeting(1)), 10U);
+  EXPECT_EQ(bytes_before_refusal(greeting(2)), 10U);
+  EXPECT_EQ(bytes_before_refusal(no_signature), 9U);
+  EXPECT_EQ(bytes_before_refusal("GET / HTTP/1.1\r\n"), 0U);
+  FrameCount counter;
+  EXPECT_TRUE(count(counter, greeting(1)).is_refused);
+  EXPECT_TRUE(count(counter, ready()).is_refused) << "once is for ever";
+}
+
+TEST(FrameCount, AChosenRoutingIdentityIsRefused) {
+  const std::string honest = greeting() + ready() + frame(1, 7) + frame(0, 0);
+  EXPECT_EQ(bytes_before_refusal(honest), honest.size());
+  const std::string automatic("\0\0\1\2\3", 5);  // the form of those that ZeroMQ draws
+  const std::string type = property("Socket-Type", "DEALER");
+  for (const std::string& identity : {automatic, std::string("chosen"), std::string(1, 'x')}) {
+    for (const char flags : {'\0', '\1', '\4', '\5'}) {
+      const std::string body = "\x05READY" + type + property("Identity", identity);
+      const std::string begin = greeting() + frame_of(flags, body);
+      EXPECT_EQ(bytes_before_refusal(begin + frame(0, 0)), begin.size() - 1);
+      FrameCount counter;
+      EXPECT_TRUE(count(counter, begin + frame(0, 0)).is_refused);
+    }
   }
+  const std::string second = greeting() + ready(property("Identity", automatic));
+  EXPECT_EQ(bytes_before_refusal(second), second.size() - 1) << "behind an empty one";
+  const std::string other = greeting() + ready(property("X-Identity", automatic) + property("Identity2", "x"));
+  EXPECT_EQ(bytes_before_refusal(other), other.size());
+}
+
+TEST(FrameCount, AFirstFrameThatIsNoWholeReadyIsRefused) {
+  const std::string body = "\x05READY" + property("Socket-Type", "DEALER");
+  for (size_t bytes = 1; bytes < body.size(); ++bytes) {
+    if (bytes == 6) continue;  // without properties
+    const std::string begin = greeting() + frame_of(4, body.substr(0, bytes));
+    EXPECT_EQ(bytes_before_refusal(begin + frame(0, 0)), begin.size() - 1) << bytes;
+  }
+  EXPECT_EQ(bytes_before_refusal(greeting() + frame(0, 0)), 65U) << "an empty frame";
+  EXPECT_EQ(bytes_before_refusal(greeting() + frame(4, 30)), 64U + 31U);
+  EXPECT_EQ(bytes_before_refusal(greeting() + frame(4, 200)), 65U) << "a long one, at its length";
+  EXPECT_EQ(bytes_before_refusal(greeting() + frame(6, 1 << 20)), 64U + 8U);
 }
 
 TEST(FrameCount, CurveHidesTheEndsBehindItsHandshake) {

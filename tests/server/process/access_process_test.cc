@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -267,6 +268,31 @@ TEST_F(KeyedServer, ASpareTakesNoNumberWithoutItsRightsAndThenTheNewestOnes) {
   protocol::TransportContext of_bob(as("bob"));
   HandWorker bob(of_bob, address);
   EXPECT_TRUE(bob.is_ended()) << "its key was taken away while the spare waited";
+}
+
+TEST_F(KeyedServer, AWaitingSpareTakesReloadsAndARotation) {
+  Program first(flags());
+  ASSERT_NE(address_of(first), "");
+  std::vector<std::string> of_spare = flags();
+  const std::string audit_of_spare = folder_.path + "/spare.log";
+  std::ranges::replace(of_spare, audit_, audit_of_spare);
+  of_spare.push_back("--spare");
+  Program spare(of_spare);
+  EXPECT_THAT(spare.read_line(), HasSubstr("waiting"));
+  std::filesystem::rename(audit_of_spare, audit_of_spare + ".1");
+  std::filesystem::rename(folder_.path + "/bob.pub", keys_ + "/bob.pub");
+  spare.signal(SIGHUP);
+  const auto lines = [&] {
+    return std::filesystem::exists(audit_of_spare) ? audit_lines(audit_of_spare) : std::vector<nlohmann::json>();
+  };
+  for (const TimeNs until = monotonic_now_ns() + 20 * kNsPerS; lines().empty() && monotonic_now_ns() < until;)
+    ::poll(nullptr, 0, 10);
+  ASSERT_FALSE(lines().empty()) << "the file was renamed, and a new one begun";
+  EXPECT_EQ(lines()[0]["event"], "reload");
+  EXPECT_FALSE(lines()[0].contains("shard")) << "it waits";
+  EXPECT_THAT(std::string(lines()[0]["sentence"]), HasSubstr("1 of them new"));
+  spare.signal(SIGTERM);
+  EXPECT_EQ(spare.wait(), 0);
 }
 
 TEST_F(KeyedServer, AWorkersKeyMayNotSpeakAsAShard) {

@@ -99,6 +99,26 @@ TEST(HostileServer, AnUnfinishedMessageEndsItsConnectionAndNoOther) {
   EXPECT_THAT(closed, ElementsAre(HasSubstr("unfinished_message"), HasSubstr("unfinished_message")));
 }
 
+TEST(HostileServer, APeerWithAChosenIdentityLosesItsConnection) {
+  TemporaryFolder folder;
+  const std::string log = folder.path + "/log";
+  Program program({"--table", folder.path + "/t.db", "--listen", "tcp://127.0.0.1:0", "--json"}, log);
+  const std::string address = listening(program);
+  protocol::TransportContext context;
+  HealthyJob job(context, address);
+  ASSERT_TRUE(job.joined());
+  const std::string automatic("\0\0\0\0\1", 5);  // the form of those that ZeroMQ draws
+  const BareZmtp stranger(protocol::parse_tcp_address(address).value().port, {{"Identity", automatic}});
+  EXPECT_TRUE(stranger.is_ended());
+  std::vector<std::string> closed;
+  for (const TimeNs until = monotonic_now_ns() + 120 * kNsPerS; closed.empty() && monotonic_now_ns() < until;
+       closed = closed_connections(log))
+    ASSERT_TRUE(job.round());
+  program.signal(SIGTERM);
+  EXPECT_EQ(program.wait(), 0);
+  EXPECT_THAT(closed, ElementsAre(HasSubstr("bad_handshake")));
+}
+
 /// Sends Hellos of another nonce, as a second process for the worker of the healthy job would.
 void expect_refused_hellos(const std::string& address, int hellos) {
   protocol::TransportContext context;

@@ -42,7 +42,7 @@ std::string http_get(uint16_t port, const std::string& path) {
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   std::string answer;
   if (::connect(socket, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0) {
-    const std::string request = "GET " + path + " HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n";
+    const std::string request = "GET " + path + " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
     EXPECT_EQ(::write(socket, request.data(), request.size()), static_cast<ssize_t>(request.size()));
     char bytes[4096];
     for (ssize_t got = 0; (got = ::read(socket, bytes, sizeof(bytes))) > 0;)
