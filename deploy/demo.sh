@@ -7,7 +7,9 @@
 # Exit codes: those of `millrace demo`, or of deploy/setup.sh; 1 if the build fails (log in build/logs/demo-build.log).
 # With --torch: 0 done, 1 the build or a process failed, 2 usage, 130 interrupted, or those of deploy/setup.sh.
 set -euo pipefail
+readonly CALLER=$PWD
 cd "$(dirname "$0")/.."
+readonly ROOT=$PWD
 
 say() { printf 'demo: %s\n' "$*" >&2; }
 
@@ -47,5 +49,6 @@ if ! build_quietly; then
   say "the build failed: all of it is in $LOG"
   exit 1
 fi
-[ "$torch" = no ] || exec /usr/bin/python3 worker/python/demo/torch_demo.py "$@"
-exec build/release/bin/millrace demo "$@"
+cd "$CALLER"  # the options may name files
+[ "$torch" = no ] || exec /usr/bin/python3 "$ROOT/worker/python/demo/torch_demo.py" "$@"
+exec "$ROOT/build/release/bin/millrace" demo "$@"

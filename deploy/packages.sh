@@ -16,13 +16,18 @@
 # Needs deploy/setup.sh --packages. --test takes two minutes, --image and --image-test one.
 # Exit codes: 0 done, 1 a build, a check or a test failed, 2 usage, 3 a tool or a right is missing.
 set -euo pipefail
+readonly CALLER=$PWD
 cd "$(dirname "$0")/.."
 
-build=build/package
+build=$(realpath -m build/package)
+readonly PRESET_BUILD=$build
 mirror=
 
 say() { printf 'packages: %s\n' "$*" >&2; }
-usage() { sed -n '2,/^set -/{/^#/p}' "$0" | sed 's/^# \{0,1\}//'; }
+usage() { sed -n '2,/^set -/{/^#/p}' deploy/packages.sh | sed 's/^# \{0,1\}//'; }
+
+# from_caller PATH: the path as it was in the folder of the caller.
+from_caller() { (cd "$CALLER" && realpath -m -- "$1"); }
 
 require() {
   local tool
@@ -33,7 +38,7 @@ require() {
 
 build_packages() {
   require cmake cpack dpkg-shlibdeps
-  if [ "$build" = build/package ]; then
+  if [ "$build" = "$PRESET_BUILD" ]; then
     cmake --preset package >&2
     cmake --build --preset package -j "${MILLRACE_JOBS:-$(nproc)}" >&2
   fi
@@ -123,6 +128,7 @@ test_packages() {
 }
 
 image_root() {
+  mkdir -p "$(dirname "$1")"
   make_root tar "$1" "" millrace-server millrace-tools libmillrace0.2
   say "$1 is the root file system; deploy/Containerfile makes an image of it"
 }
@@ -154,9 +160,9 @@ main() {
     case "$1" in
       --lint) lint=yes ;;
       --test) test=yes ;;
-      --image) need "$@"; image=$2; shift ;;
+      --image) need "$@"; image=$(from_caller "$2"); shift ;;
       --image-test) image_test=yes ;;
-      --build) need "$@"; build=$2; shift ;;
+      --build) need "$@"; build=$(from_caller "$2"); shift ;;
       --mirror) need "$@"; mirror=$2; shift ;;
       -h | --help) usage; exit 0 ;;
       *) say "unknown option '$1'"; usage >&2; exit 2 ;;

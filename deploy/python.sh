@@ -10,6 +10,7 @@
 # forms may be given. Packages are those of deploy/setup.sh; pip is not needed.
 # Exit codes: 0 done, 1 the build or the installation failed, 2 usage, 3 a package is missing.
 set -euo pipefail
+readonly CALLER=$PWD
 cd "$(dirname "$0")/.."
 
 readonly BUILD=build/release
@@ -17,7 +18,10 @@ readonly PYTHON=/usr/bin/python3
 
 say() { printf 'python: %s\n' "$*" >&2; }
 
-usage() { sed -n '2,/^set -/{/^#/p}' "$0" | sed 's/^# \{0,1\}//'; }
+usage() { sed -n '2,/^set -/{/^#/p}' deploy/python.sh | sed 's/^# \{0,1\}//'; }
+
+# from_caller PATH: the path as it was in the folder of the caller.
+from_caller() { (cd "$CALLER" && realpath -m -- "$1"); }
 
 build() {
   cmake --preset release -DMILLRACE_PYTHON=ON -DPython3_EXECUTABLE="$PYTHON" >&2 || {
@@ -61,7 +65,7 @@ main() {
       -h | --help) usage; exit 0 ;;
       --venv | --target | --wheel)
         [ $# -gt 1 ] || { say "$1 needs a folder"; exit 2; }
-        forms+=("$1" "$2")
+        forms+=("$1" "$(from_caller "$2")")
         shift 2 ;;
       *) say "unknown option '$1'"; usage >&2; exit 2 ;;
     esac
@@ -71,9 +75,9 @@ main() {
   set -- "${forms[@]}"
   while [ $# -gt 0 ]; do
     case "$1" in
-      --venv) into_venv "$(realpath -m "$2")" ;;
-      --target) install_into "$(realpath -m "$2")" ;;
-      --wheel) into_wheel "$(realpath -m "$2")" ;;
+      --venv) into_venv "$2" ;;
+      --target) install_into "$2" ;;
+      --wheel) into_wheel "$2" ;;
     esac
     shift 2
   done

@@ -38,6 +38,13 @@ size_t take_answer(const char* data, size_t size, size_t count, void* to) {
   return size * count;
 }
 
+/// Returns whether the user has to log in again. etcd refuses each of these before it applies anything. It calls a JSON
+/// Web Token old after every change of its users and roles; versions 3.4 and 3.5 have different sentences for that.
+bool is_login_over(int64_t grpc, std::string_view said) {
+  return grpc == kGrpcUnauthenticated || said.contains("invalid auth token") ||
+         said.contains("revision of auth store is old") || said.contains("auth: revision in header is old");
+}
+
 void begin_curl() {
   static std::once_flag once;
   std::call_once(once, [] { MILLRACE_CHECK(curl_global_init(CURL_GLOBAL_DEFAULT) == CURLE_OK); });
@@ -152,8 +159,7 @@ EtcdClient::Attempt EtcdClient::post(const std::string& endpoint, const char* pa
                               status, std::string_view(attempt.answer).substr(0, kSaidBytesMax)));
   }
   const int64_t grpc = number_in_json(attempt.answer, "code");
-  if (grpc == kGrpcUnauthenticated || said.find("invalid auth token") != std::string::npos)
-    return failed(Kind::kStranger, ErrorCode::kIo, said);
+  if (is_login_over(grpc, said)) return failed(Kind::kStranger, ErrorCode::kIo, said);
   if (said.find("request is too large") != std::string::npos || said.find("larger than max") != std::string::npos)
     return failed(Kind::kRefused, ErrorCode::kLimitExceeded, said + "; raise etcd's --max-request-bytes");
   if (said.find("database space exceeded") != std::string::npos)
@@ -191,7 +197,7 @@ EtcdClient::Attempt EtcdClient::post_authentic(const std::string& endpoint, cons
     }
     Attempt attempt = post(endpoint, path, body, until - monotonic_now_ns());
     if (attempt.kind != Attempt::Kind::kStranger || !again) return attempt;
-    token_.clear();  // it has expired, or the member has started again
+    token_.clear();  // it has expired or is old, or the member has started again
   }
   MILLRACE_CHECK(false);
   return {};

@@ -13,7 +13,7 @@ namespace {
 
 bool is_loopback(const std::string& endpoint) {
   const auto at = parse_host_port(endpoint);
-  return at && (at->host == "localhost" || at->host == "::1" || at->host.starts_with("127."));
+  return at && is_loopback_host(at->host);
 }
 
 bool any_of_etcd(const TableFlags& flags) {

@@ -1,6 +1,14 @@
 #include "server/spare/spare_watch.h"
 
 namespace millrace::server {
+namespace {
+
+/// Returns whether the process of the last start holds the lease. A process that wrote no note counts as that one.
+bool last_start_holds(const protocol::ClusterView::Shard& shard) {
+  return shard.held && (shard.process.address.empty() || shard.process.address == shard.entry.address);
+}
+
+}  // namespace
 
 std::optional<SpareWatch::Vacancy> SpareWatch::look(const std::vector<protocol::ClusterView::Shard>& shards,
                                                     TimeNs now) {
@@ -8,13 +16,19 @@ std::optional<SpareWatch::Vacancy> SpareWatch::look(const std::vector<protocol::
   std::optional<Vacancy> vacancy;
   for (uint32_t shard = 0; shard < shards.size(); ++shard) {
     Seen& seen = seen_[shard];
-    const bool another_start = seen.incarnation != shards[shard].entry.incarnation;
-    seen.incarnation = shards[shard].entry.incarnation;
+    const protocol::ShardEntry& entry = shards[shard].entry;
+    if (seen.incarnation != entry.incarnation) {
+      const bool is_again = seen.incarnation != 0 && seen.address == entry.address;
+      seen = {.incarnation = entry.incarnation,
+              .address = entry.address,
+              .counts_from = is_again ? now + kOldLeaseAfter : now};
+    }
+    seen.was_held = seen.was_held || (now >= seen.counts_from && last_start_holds(shards[shard]));
     if (shards[shard].held) {
-      seen.was_held = seen.is_held = true;
+      seen.is_held = true;
       continue;
     }
-    if (seen.is_held || another_start) seen.without_since = now;
+    if (seen.is_held) seen.without_since = now;
     seen.is_held = false;
     const bool is_left = shards[shard].drain && shards[shard].drain->refusal.empty();
     const TimeNs free_after = seen.was_held || is_left ? kFreeAfter : kFreeUnseenAfter;

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "kernels/base/clock.h"
@@ -11,14 +12,18 @@ namespace millrace::server {
 
 /// Decides which shard number a spare takes over: one whose last start holds no lease.
 ///
-/// - A number whose lease the spare has seen held is free once it has not been held for kFreeAfter. A process that
-///   starts again holds its lease within that time. So is a number that its process leaves at an operator's request.
-/// - Another one is free after kFreeUnseenAfter: the processes of a cluster may start in any order.
+/// - A number is free after kFreeAfter without a lease, if the spare has seen the lease of its last start.
+/// - A number that its process leaves at an operator's request is free after the same time.
+/// - Where a process starts again at the same address, a lease counts from kOldLeaseAfter on. Before, it may be that of
+///   the killed process.
+/// - Another one is free after kFreeUnseenAfter. Processes of a cluster may start in any order, and three writes of a
+///   slow etcd pass before a new start holds its lease.
 /// - A number that never started is not free.
 class SpareWatch {
  public:
   static constexpr TimeNs kFreeAfter = 300 * kNsPerMs;
   static constexpr TimeNs kFreeUnseenAfter = 10 * kNsPerS;
+  static constexpr TimeNs kOldLeaseAfter = (protocol::kEtcdLeaseSeconds + 1) * kNsPerS;
 
   struct Vacancy {
     uint32_t shard = 0;
@@ -31,8 +36,10 @@ class SpareWatch {
  private:
   struct Seen {
     uint64_t incarnation = 0;
+    std::string address = {};
+    TimeNs counts_from = 0;    ///< a lease is this start's from this time on
     TimeNs without_since = 0;  ///< when it was first seen without a lease
-    bool was_held = false;
+    bool was_held = false;     ///< by this start
     bool is_held = true;
   };
   std::vector<Seen> seen_;

@@ -73,7 +73,7 @@ class Job:
         self._processes = []
         serve = self._start("serve", "--shards", SHARDS, "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--json")
         cluster = json.loads(serve.stdout.readline())
-        self._shard = cluster["shards"][0]["http"]
+        self._shards = [shard["http"] for shard in cluster["shards"]]
         data = self._folder / "rows.svm"
         data.write_text(rows(2_000), encoding="utf-8")
         workers = [self._start("train", "--servers", cluster["servers"], "--job", "cost", "--worker", worker, "--workers", WORKERS, "--train",
@@ -105,7 +105,7 @@ class Job:
     def start_trace(self, seconds):
         """Starts millrace trace for that time."""
         output = self._folder / "trace.json"
-        return subprocess.Popen([self._programs / "millrace", "trace", "cost", self._shard, *self.addresses, "--seconds", str(seconds), "-o", output,
+        return subprocess.Popen([self._programs / "millrace", "trace", "cost", *self._shards, *self.addresses, "--seconds", str(seconds), "-o", output,
                                  "--json"], stdout=subprocess.PIPE, text=True)
 
     def measure(self, seconds):

@@ -17,9 +17,24 @@ import urllib.request
 from pathlib import Path
 
 import etcd_members
-from certificates import end_of, exported_ends
+from certificates import OPENSSL, end_of, exported_ends, openssl
 from commands import PROGRAMS, TIMEOUT_S, run
 from shards_by_hand import SHARDS, ShardsByHand
+
+# Calls of etcd's gateway: they make the user millrace with the right to write below /millrace/, then demand users.
+MAKE_USERS = (
+    ("/v3/auth/user/add", {"name": "root", "password": "r"}),
+    ("/v3/auth/user/grant", {"user": "root", "role": "root"}),
+    ("/v3/auth/role/add", {"name": "shards"}),
+    ("/v3/auth/role/grant", {"name": "shards", "perm": {"permType": "READWRITE", "key": "L21pbGxyYWNlLw==", "range_end": "L21pbGxyYWNlMA=="}}),
+    ("/v3/auth/user/add", {"name": "millrace", "password": "secret"}),
+    ("/v3/auth/user/grant", {"user": "millrace", "role": "shards"}),
+    ("/v3/auth/enable", {}))
+
+
+def write_password(path, text):
+    path.write_text(text + "\n", encoding="utf-8")
+    path.chmod(0o600)
 
 
 @unittest.skipUnless(etcd_members.is_here(), "etcd is not installed (deploy/setup.sh --tests)")
@@ -102,6 +117,36 @@ class TrainingOnEtcd(ShardsByHand):
         self.assertEqual(self.model(self.workers(cluster, self.folder / "next"), self.folder / "next"), self.undisturbed())
 
 
+@unittest.skipUnless(etcd_members.is_here() and OPENSSL, "etcd or openssl is not installed (deploy/setup.sh --tests)")
+class EtcdWithWebTokens(ShardsByHand):
+    """etcd --auth-token jwt: every change of its users makes all tokens old."""
+
+    epochs = 1
+
+    def add_user(self, etcd, name):
+        token = etcd.ask(0, "/v3/auth/authenticate", {"name": "root", "password": "r"})["token"]
+        request = urllib.request.Request(f"http://127.0.0.1:{etcd.client_ports[0]}/v3/auth/user/add",
+                                         json.dumps({"name": name, "password": "x"}).encode(), {"Authorization": token})
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S):
+            pass
+
+    def test_ShardsKeepTheirTableWhenEtcdGetsAnotherUser(self):
+        key, public, password = self.folder / "token.key", self.folder / "token.pem", self.folder / "password"
+        openssl("genrsa", "-out", key, "2048")
+        openssl("rsa", "-in", key, "-pubout", "-out", public)
+        write_password(password, "secret")
+        etcd = etcd_members.Members(self.folder, 1, client_flags=["--auth-token", f"jwt,pub-key={public},priv-key={key},sign-method=RS256"])
+        self.addCleanup(etcd.end)
+        etcd.leader()
+        for path, body in MAKE_USERS:
+            self.assertIsNotNone(etcd.ask(0, path, body), path)
+        cluster = self.cluster(etcd.table(), "--table-user", "millrace", "--table-password-file", password)
+        before, after = self.folder / "before", self.folder / "after"
+        expected = self.model(self.workers(cluster, before), before)
+        self.add_user(etcd, "other")
+        self.assertEqual(self.model(self.workers(cluster, after), after), expected)
+
+
 @unittest.skipUnless(etcd_members.is_here(), "etcd is not installed (deploy/setup.sh --tests)")
 class SecureEtcd(unittest.TestCase):
     """TLS with certificates of both sides, and users."""
@@ -127,16 +172,10 @@ class SecureEtcd(unittest.TestCase):
         cls.etcd = etcd_members.Members(cls.folder, 1, scheme="https", client_flags=[
             "--cert-file", str(cls.folder / "etcd.pem"), "--key-file", str(cls.folder / "etcd.key"), "--client-cert-auth", "--trusted-ca-file",
             str(cls.folder / "ca.pem")])
-        cls.curl("/v3/auth/user/add", {"name": "root", "password": "r"})
-        cls.curl("/v3/auth/user/grant", {"user": "root", "role": "root"})
-        cls.curl("/v3/auth/role/add", {"name": "shards"})
-        cls.curl("/v3/auth/role/grant", {"name": "shards", "perm": {"permType": "READWRITE", "key": "L21pbGxyYWNlLw==", "range_end": "L21pbGxyYWNlMA=="}})
-        cls.curl("/v3/auth/user/add", {"name": "millrace", "password": "secret"})
-        cls.curl("/v3/auth/user/grant", {"user": "millrace", "role": "shards"})
-        cls.curl("/v3/auth/enable", {})
+        for path, body in MAKE_USERS:
+            cls.curl(path, body)
         for name, text in (("password", "secret"), ("wrong", "wrong")):
-            (cls.folder / name).write_text(text + "\n", encoding="utf-8")
-            (cls.folder / name).chmod(0o600)
+            write_password(cls.folder / name, text)
 
     @classmethod
     def tearDownClass(cls):

@@ -21,6 +21,7 @@ from commands import PROGRAMS, TIMEOUT_S, made_up_rows, run, start
 sys.argv.insert(1, str(PROGRAMS))  # mpi_ranks takes it off again
 import mpi_ranks  # noqa: E402
 from monitored_cluster import WORKERS, MonitoredCluster  # noqa: E402
+from shards_by_hand import ShardsByHand  # noqa: E402
 
 JOB = 'trace "}],\\ <b>'
 AT_WORKERS = {"push", "select", "encode", "send", "decode", "apply"}
@@ -153,7 +154,7 @@ class Trace(MonitoredCluster):
         while get(http, "/status")["rounds"] < 3:
             self.assertLess(time.monotonic(), deadline)
         output = self.path("switch.json")
-        ended = run("trace", "train", switch["http"], http, self.cluster["shards"][0]["http"], "--seconds", 1, "-o", output)
+        ended = run("trace", "train", switch["http"], http, *[shard["http"] for shard in self.cluster["shards"]], "--seconds", 1, "-o", output)
         self.assertEqual(ended.returncode, 0, ended.stderr)
         trace = json.loads(output.read_text(encoding="utf-8"))
         by_name = {one["name"]: one for one in trace["otherData"]["processes"]}
@@ -189,6 +190,23 @@ class Trace(MonitoredCluster):
                 self.refused(4, "it is of another job", "trace", "another", *addresses, "-o", output)
                 mpirun.send_signal(signal.SIGTERM)
                 mpirun.communicate(timeout=TIMEOUT_S)
+
+
+class TraceWithoutAShard(ShardsByHand):
+    def test_AShardThatIsNotFoundIsReportedAndTheFileHasTheOthers(self):
+        cluster = self.cluster(self.folder / "table.db")
+        for worker in self.workers(cluster, self.folder / "model", "--compute-time", "10ms"):
+            self.addCleanup(worker.communicate)
+            self.addCleanup(worker.kill)
+        cluster.wait_for(lambda: cluster.steps() > 0, "the job does not begin")
+        cluster.kill(1)
+        output = self.folder / "trace.json"
+        ended = run("trace", "etcd", cluster.lines[0]["http"], "--seconds", 1, "-o", output, "--json")
+        self.assertEqual(ended.returncode, 4, ended.stderr)
+        self.assertIn("shard 1: ", ended.stderr)
+        self.assertEqual([one["address"] for one in json.loads(ended.stdout)["unanswered"]], ["shard 1"])
+        about = json.loads(output.read_text(encoding="utf-8"))["otherData"]
+        self.assertEqual([one["name"] for one in about["processes"]], ["shard 0"])
 
 
 if __name__ == "__main__":

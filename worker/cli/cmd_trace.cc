@@ -47,7 +47,7 @@ struct TracedJob {
   std::vector<std::string> labels;  ///< of the addresses
   std::vector<uint64_t> numbers;    ///< of the job at the shards
   std::set<std::string> open_jobs;
-  std::vector<std::pair<std::string, std::string>> unanswered;  ///< address and reason
+  std::vector<std::pair<std::string, std::string>> unanswered;  ///< (address, or "shard N" by itself, and reason)
 };
 
 /// Returns another process's text for a terminal.
@@ -104,6 +104,8 @@ std::expected<TracedJob, program::Failure> find_job(const TraceFlags& flags, con
   const cluster_status::Answers answers = ask(flags, *addresses, caller);
   TracedJob traced;
   traced.unanswered = answers.unanswered;
+  for (const auto& [shard, why] : answers.why_missing)
+    traced.unanswered.emplace_back(fmt::format("shard {}", shard), why);
   note_jobs(answers, flags.job, traced);
   for (const auto& [address, status] : answers.said) {
     const std::optional<std::string> label = label_of(status, flags.job);

@@ -27,6 +27,10 @@ using Rows = std::vector<std::vector<std::string>>;
 /// The longest time that a call to etcd may take: nothing else waits for this process.
 constexpr uint32_t kEtcdWaitMs = 5'000;
 
+/// The longest time in which a process with a slow etcd takes its lease again: it reads its note and writes twice.
+constexpr TimeNs kLeaseAgainMax = 2 * kNsPerS;
+constexpr TimeNs kLeaseKept = kNsPerS / 2;
+
 std::string cell(const std::string& text) { return text.empty() ? "-" : plain_text_of(text, text.size()); }
 
 size_t count_of(const protocol::Membership& membership, protocol::MemberState state) {
@@ -55,6 +59,50 @@ program::Failure refused(std::string sentence) { return {ExitCode::kRefused, std
 /// Withdraws a request. Returns false: the process has left its number already, and a spare has it.
 Result<bool> withdraw(MembershipTable& table, uint32_t shard, uint64_t incarnation) {
   return table.set_drain(shard, incarnation, std::nullopt);
+}
+
+enum class Holder : uint8_t { kProcess, kSpare, kNone };
+
+/// Returns the holder of the number after a request was withdrawn. The process takes its lease again at its next look
+/// at the table, unless a spare that saw the number without one is faster. A lease counts that is held for
+/// kLeaseKept: in etcd a process may have given it back a moment ago.
+Holder holder_after_withdrawal(MembershipTable& table, const DrainOptions& options, uint64_t start) {
+  const TimeNs until = options.now() + kLeaseAgainMax;
+  std::optional<TimeNs> held_since;
+  for (;;) {
+    const Result<ClusterView> view = table.read_cluster();
+    const TimeNs now = options.now();
+    if (view && options.shard < view->shards.size()) {
+      const ClusterView::Shard& one = view->shards[options.shard];
+      if (one.entry.incarnation != start) return Holder::kSpare;
+      held_since = one.held ? held_since.value_or(now) : std::optional<TimeNs>();
+      if (held_since && now - *held_since >= kLeaseKept) return Holder::kProcess;
+    }
+    if (now >= until) return Holder::kNone;
+    options.wait();
+  }
+}
+
+/// Withdraws a request that was not granted in time. Returns the failure, which says where the number is.
+program::Failure not_granted(MembershipTable& table, const DrainOptions& options, uint64_t start, ExitCode code) {
+  const Result<bool> withdrawn = withdraw(table, options.shard, start);
+  if (!withdrawn) {
+    return {ExitCode::kUnreachable,
+            fmt::format("shard {} was asked to leave its number, and the request could not be withdrawn: {}",
+                        options.shard, withdrawn.error().message)};
+  }
+  switch (*withdrawn ? holder_after_withdrawal(table, options, start) : Holder::kSpare) {
+    case Holder::kProcess:
+      return {code, fmt::format("no spare took the number of shard {} in time; its process keeps it", options.shard)};
+    case Holder::kSpare:
+      return {code, fmt::format("a spare took the number of shard {} meanwhile: look at the cluster's status",
+                                options.shard)};
+    case Holder::kNone: break;
+  }
+  return {code,
+          fmt::format("the request to shard {} is withdrawn, and its process does not hold its lease again yet: a "
+                      "spare may take the number",
+                      options.shard)};
 }
 
 /// Withdraws a request after an error of the table, and returns the error.
@@ -198,20 +246,8 @@ std::expected<Drained, program::Failure> drain_shard(MembershipTable& table, con
         return std::unexpected(refused(cell(one.drain->refusal)));
       }
     }
-    const bool is_interrupted = options.is_interrupted();
-    if (is_interrupted || options.now() >= until) {
-      const Result<bool> withdrawn = withdraw(table, options.shard, start);
-      if (!withdrawn) {
-        return fail_with(
-            ExitCode::kUnreachable,
-            fmt::format("shard {} was asked to leave its number, and the request could not be withdrawn: {}",
-                        options.shard, withdrawn.error().message));
-      }
-      const char* what = *withdrawn ? "no spare took the number of shard {} in time; its process keeps it"
-                                    : "a spare took the number of shard {}, and holds no lease yet";
-      return fail_with(is_interrupted ? ExitCode::kInterrupted : ExitCode::kUnreachable,
-                       fmt::format(fmt::runtime(what), options.shard));
-    }
+    if (options.is_interrupted()) return std::unexpected(not_granted(table, options, start, ExitCode::kInterrupted));
+    if (options.now() >= until) return std::unexpected(not_granted(table, options, start, ExitCode::kUnreachable));
     options.wait();
   }
   return std::unexpected(refused(

@@ -57,7 +57,8 @@ struct Drained {
 };
 
 /// Asks the shard's process to leave its number, and waits until a spare has it and holds its lease. A request that is
-/// not granted in time is withdrawn, and the process keeps its number.
+/// not granted in time is withdrawn. The failure says whether the process keeps its number: a spare may have taken it
+/// before the process held its lease again.
 ///
 /// Failures  usage: no such shard. refused: no spare waits; the process keeps its number, and why; another process has
 ///           started meanwhile. unreachable: the shard has no process; no spare took the number in time; the table does

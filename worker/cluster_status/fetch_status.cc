@@ -52,8 +52,7 @@ void ask(const std::string& address, const Fetch& fetch, Answers& answers) {
 
 void look_for(const PeerShardStatus& peer, const Rule& rule, const Fetch& fetch, Answers& answers) {
   const Result<std::string> http = apply_rule(rule, peer.address);
-  if (!http) return;
-  auto said = fetch(*http);
+  Result<nlohmann::json> said = http ? fetch(*http) : Result<nlohmann::json>(std::unexpected(http.error()));
   std::string why;
   if (!said) {
     why = said.error().message;

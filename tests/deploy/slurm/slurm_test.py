@@ -189,6 +189,30 @@ class SlurmTest(unittest.TestCase):
         self.assertEqual(code, 1, text)
         self.assertIn("did not start", text)
 
+    @unittest.skipUnless(etcd_members.is_here(), "etcd is not installed (deploy/setup.sh --tests)")
+    def test_AShardThatDoesNotStartLeavesNoClusterInEtcd(self):
+        """The shard has its number in the table, and ends before the script reads its start line."""
+        folder = self.folder / "unstarted"
+        folder.mkdir()
+        etcd = etcd_members.Members(folder, 1)
+        self.addCleanup(etcd.end)
+        etcd.leader()
+        server = folder / "millrace-server"
+        server.write_text(f"""#!/bin/sh
+"{PROGRAMS}/millrace-server" "$@" >"{folder}/line" &
+until [ -s "{folder}/line" ]; do sleep 0.1; done
+kill $!
+wait $!
+exit 1
+""", encoding="utf-8")
+        server.chmod(0o755)
+        code, text, _ = self.submit("--train", "/dev/null", MILLRACE_TABLE=etcd.table("/unstarted"), MILLRACE_SHARDS="1",
+                                    PATH=f"{folder}:{self.environment['PATH']}")
+        self.assertEqual(code, 1, text)
+        self.assertIn("did not start", text)
+        self.assertNotIn("stays in etcd", text)
+        self.assertLessEqual(etcd.keys("/unstarted/job-"), KEYS_OF_A_REMOVED_CLUSTER)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -17,6 +17,7 @@ Shards shards_of(const Map& map, const std::vector<bool>& held) {
 
 constexpr TimeNs kSoon = SpareWatch::kFreeAfter;
 constexpr TimeNs kLate = SpareWatch::kFreeUnseenAfter;
+constexpr TimeNs kOld = SpareWatch::kOldLeaseAfter;
 
 TEST(SpareWatch, ANumberIsFreeSomeTimeAfterItsLeaseWasSeenHeld) {
   SpareWatch watch;
@@ -36,8 +37,45 @@ TEST(SpareWatch, AProcessThatStartsAgainKeepsItsNumber) {
   EXPECT_FALSE(watch.look(shards_of({{"tcp://a:1", 1}}, {false}), 1));
   EXPECT_FALSE(watch.look(shards_of({{"tcp://a:1", 2}}, {false}), kSoon)) << "it has started, and its lease comes";
   EXPECT_FALSE(watch.look(shards_of({{"tcp://a:1", 2}}, {true}), kSoon + 1));
-  EXPECT_FALSE(watch.look(shards_of({{"tcp://a:1", 2}}, {false}), 2 * kSoon));
-  EXPECT_TRUE(watch.look(shards_of({{"tcp://a:1", 2}}, {false}), 3 * kSoon));
+  EXPECT_FALSE(watch.look(shards_of({{"tcp://a:1", 2}}, {true}), kSoon + kOld));
+  EXPECT_FALSE(watch.look(shards_of({{"tcp://a:1", 2}}, {false}), 2 * kSoon + kOld));
+  EXPECT_TRUE(watch.look(shards_of({{"tcp://a:1", 2}}, {false}), 3 * kSoon + kOld));
+}
+
+TEST(SpareWatch, ALeaseOfTheStartBeforeDoesNotCountAtOneAddress) {
+  SpareWatch watch;
+  EXPECT_FALSE(watch.look(shards_of({{"tcp://a:1", 1}}, {true}), 0));
+  EXPECT_FALSE(watch.look(shards_of({{"tcp://a:1", 2}}, {true}), 1)) << "killed: its lease has not ended";
+  EXPECT_FALSE(watch.look(shards_of({{"tcp://a:1", 2}}, {true}), kOld));
+  EXPECT_FALSE(watch.look(shards_of({{"tcp://a:1", 2}}, {false}), kOld + 1));
+  EXPECT_FALSE(watch.look(shards_of({{"tcp://a:1", 2}}, {false}), kOld + 2 * kSoon)) << "its own comes late";
+  EXPECT_TRUE(watch.look(shards_of({{"tcp://a:1", 2}}, {false}), kOld + 1 + kLate));
+}
+
+TEST(SpareWatch, AStartThatShowsItsLeaseLateKeepsItsNumber) {
+  SpareWatch watch;
+  Shards shards = shards_of({{"tcp://a:1", 1}}, {true});
+  shards[0].process.address = "tcp://a:1";
+  EXPECT_FALSE(watch.look(shards, 0));
+  shards[0].entry = {"tcp://b:1", 2};
+  EXPECT_FALSE(watch.look(shards, 1)) << "the lease is that of the start before";
+  shards[0].held = false;
+  shards[0].process = {};
+  EXPECT_FALSE(watch.look(shards, 2));
+  EXPECT_FALSE(watch.look(shards, 2 + 2 * kSoon));
+  EXPECT_FALSE(watch.look(shards, 2 + kLate - 1));
+  EXPECT_EQ(watch.look(shards, 2 + kLate)->incarnation, 2u) << "it died before it showed its lease";
+}
+
+TEST(SpareWatch, ALeaseThatASpareShowsIsThatOfItsStart) {
+  SpareWatch watch;
+  Shards shards = shards_of({{"tcp://b:1", 2}}, {true});
+  shards[0].process.address = "tcp://b:1";
+  EXPECT_FALSE(watch.look(shards, 0));
+  shards[0].held = false;
+  shards[0].process = {};
+  EXPECT_FALSE(watch.look(shards, 1));
+  EXPECT_TRUE(watch.look(shards, 1 + kSoon));
 }
 
 TEST(SpareWatch, ANumberWhoseLeaseWasNeverSeenIsFreeLater) {

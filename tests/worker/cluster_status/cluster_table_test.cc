@@ -129,6 +129,30 @@ TEST_F(ClusterInTable, ARequestThatIsNotGrantedInTimeIsWithdrawn) {
   EXPECT_EQ(table->read_drain(0).value(), std::nullopt);
 }
 
+TEST_F(ClusterInTable, AnInterruptedDrainReportsTheNumbersHolder) {
+  // The operator interrupts behind the first wait. The process gives its lease back in one, and `then` happens behind.
+  const auto message_after = [&](uint32_t shard, const std::function<void()>& then, int released_in = 1) {
+    int looks = 0;
+    DrainOptions interrupted = options(shard, [&] {
+      ++looks;
+      if (looks == released_in) {
+        EXPECT_TRUE(shards[shard]->release_lease());
+      }
+      if (looks == released_in + 1) then();
+    });
+    interrupted.is_interrupted = [&] { return looks > 0; };
+    const auto ended = drain_shard(*table, interrupted);
+    if (ended) return std::string();
+    EXPECT_EQ(ended.error().code, ExitCode::kInterrupted);
+    EXPECT_EQ(table->read_drain(shard).value(), std::nullopt);
+    return ended.error().message;
+  };
+  EXPECT_THAT(message_after(0, [] {}), HasSubstr("a spare may take the number"));
+  EXPECT_TRUE(shards[0]->hold_lease(0, 1));
+  EXPECT_THAT(message_after(0, [&] { EXPECT_TRUE(shards[0]->hold_lease(0, 1)); }), HasSubstr("its process keeps it"));
+  EXPECT_THAT(message_after(1, [&] { take_over(1); }, 3), HasSubstr("a spare took the number of shard 1"));
+}
+
 TEST_F(ClusterInTable, ARefusedDrainReportsItsReason) {
   const auto refusal = [&](uint32_t shard) {
     const auto refused = drain_shard(*table, options(shard, [] { FAIL() << "nothing was asked"; }));

@@ -416,6 +416,18 @@ TEST(StatusAsk, AnUnlistedShardIsFoundByTheListedShardsPortOffset) {
   EXPECT_EQ(outcome_of(picture_of(lost.shards, lost.why_missing, 5), lost).error().code, ExitCode::kUnreachable);
 }
 
+TEST(StatusAsk, AShardBeyondTheLastPortIsMissing) {
+  const Fetch fetch = [](const std::string&) -> Result<nlohmann::json> {
+    return nlohmann::json{{"shard", 0},
+                          {"shard_count", 2},
+                          {"address", "tcp://10.0.0.1:7600"},
+                          {"other_shards", {{{"shard", 1}, {"address", "tcp://10.0.0.1:65500"}}}}};
+  };
+  const Answers answers = ask_all({"127.0.0.1:7700"}, fetch);
+  ASSERT_TRUE(answers.why_missing.contains(1));
+  EXPECT_THAT(answers.why_missing.at(1), HasSubstr("name its --http address"));
+}
+
 TEST(StatusAsk, HttpPortsLieAHundredAboveThoseForWorkers) {
   EXPECT_EQ(http_address_of("tcp://127.0.0.1:7600"), "127.0.0.1:7700");
   EXPECT_EQ(http_address_of("tcp://[::1]:7600"), "[::1]:7700");

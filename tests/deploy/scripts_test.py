@@ -1,0 +1,82 @@
+#!/usr/bin/env python3
+"""Scripts of deploy/ in a copy of the tree, with stand-ins for the programs that build: paths are those of the caller.
+
+    scripts_test.py SOURCE_TREE [unittest arguments]
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+SOURCE = Path(sys.argv.pop(1)).resolve()
+TIMEOUT_S = 60
+STAND_INS = {
+    "apt-cache": "echo Package: one",
+    "cmake": 'echo "$*" >>"$CMAKE_LOG"',
+    "cpack": 'mkdir -p "$(dirname "$2")/packages" && : >"$(dirname "$2")/packages/one.deb"',  # of cpack --config FILE
+    "dpkg-shlibdeps": ":",
+    "mmdebstrap": 'for last; do :; done; : >"$last"',
+}
+
+
+class Scripts(unittest.TestCase):
+    def setUp(self):
+        temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(temporary.cleanup)
+        folder = Path(temporary.name).resolve()
+        self.tree, self.caller, self.programs, self.log = (folder / name for name in ("tree", "caller", "programs", "log"))
+        self.caller.mkdir()
+        for name in ("demo.sh", "packages.sh", "python.sh"):
+            (self.tree / "deploy").mkdir(parents=True, exist_ok=True)
+            shutil.copy(SOURCE / "deploy" / name, self.tree / "deploy" / name)
+        for name, line in STAND_INS.items():
+            self.write_program(self.programs / name, line)
+
+    def write_program(self, path, line):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"#!/bin/sh\nset -e\n{line}\n", encoding="utf-8")
+        path.chmod(0o755)
+
+    def output_of(self, script, *arguments, folder=None):
+        """Runs a script by a relative path. Returns its output, and the calls of cmake."""
+        folder = folder or self.caller
+        self.log.write_text("", encoding="utf-8")
+        environment = os.environ | {"PATH": f"{self.programs}:{os.environ['PATH']}", "CMAKE_LOG": str(self.log)}
+        ended = subprocess.run([os.path.relpath(self.tree / "deploy" / script, folder), *arguments], cwd=folder, env=environment,
+                               capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+        self.assertEqual(ended.returncode, 0, ended.stderr)
+        return ended.stdout, self.log.read_text(encoding="utf-8")
+
+    def test_PackagesWriteTheImageWhereTheCallerWantsIt(self):
+        _, calls = self.output_of("packages.sh", "--image", "image/millrace.tar")
+        self.assertTrue((self.caller / "image/millrace.tar").exists())
+        self.assertIn("--preset package", calls)
+
+    def test_PackagesTakeTheBuildOfTheCaller(self):
+        _, calls = self.output_of("packages.sh", "--build", "own")
+        self.assertTrue((self.caller / "own/packages/one.deb").exists())
+        self.assertEqual(calls, "")
+        _, calls = self.output_of("packages.sh", "--build", "build/package", folder=self.tree)
+        self.assertIn("--preset package", calls)
+
+    def test_ThePythonPackageGoesIntoAFolderOfTheCaller(self):
+        _, calls = self.output_of("python.sh", "--target", "some/folder")
+        self.assertTrue((self.caller / "some/folder").is_dir())
+        self.assertIn(f"--prefix {self.caller}/some/folder\n", calls)
+
+    def test_HelpIsShownInEveryFolder(self):
+        for script, flag in (("packages.sh", "--image FILE"), ("python.sh", "--venv DIR")):
+            self.assertIn(flag, self.output_of(script, "--help")[0])
+
+    def test_TheDemoRunsInTheFolderOfTheCaller(self):
+        self.write_program(self.tree / "deploy/setup.sh", ":")
+        self.write_program(self.tree / "build/release/bin/millrace", 'echo "$(pwd -P) $*"')
+        self.assertEqual(self.output_of("demo.sh", "--folder", "here")[0], f"{self.caller} demo --folder here\n")
+
+
+if __name__ == "__main__":
+    unittest.main()
