@@ -15,7 +15,7 @@ import torch_required  # first: skips where PyTorch is absent
 
 import torch
 
-from millrace.torch import State, hook
+from millrace.torch import Replica, State, hook
 from millrace.torch.store_job import StoreJob
 from torch_fake_job import Job, Scaler, gradients
 from torch_fakes import FakeBucket, FakeLibrary, JobError, SumsInProcess
@@ -146,6 +146,14 @@ class Ends(unittest.TestCase):
         with self.assertRaises(KeyboardInterrupt), job.states[0]:
             pass
         self.assertEqual(session.state, "closed")
+
+    def test_BlockOfAReplicaWhoseFinishFails_LeavesTheJob(self):
+        replica = Replica.__new__(Replica)
+        replica._broken = None
+        replica._session = SimpleNamespace(finish=mock.Mock(side_effect=KeyboardInterrupt), close=mock.Mock())
+        with self.assertRaises(KeyboardInterrupt), replica:
+            pass
+        replica._session.close.assert_called_once_with()
 
     def test_StoreJobWhoseFinishFailed_MayBeRepeated(self):
         job = StoreJob.__new__(StoreJob)

@@ -18,7 +18,7 @@ from millrace.torch.wait_list import WaitList
 
 JOB_OPTIONS = ("name", "workers", "combine", "select", "reselect", "codec_up", "codec_down", "momentum", "unbiased",
                "non_finite", "fuse_below", "mode")
-WORKER_OPTIONS = ("worker", "shards", "http", "returns")
+WORKER_OPTIONS = ("worker", "shards", "http", "returns", "save_path")
 FUSE_BELOW = 16384
 DEFAULTS = {"fuse_below": FUSE_BELOW}
 

@@ -23,6 +23,7 @@ from torch_examples_test import ENVIRONMENT, EXAMPLES, torchrun, write_digits
 from torch_shards import Shards, metrics_of
 
 if torch_required.BUILT:
+    from millrace import JobError
     from millrace.torch import Replica
 
 TIMEOUT_S = 120
@@ -116,6 +117,28 @@ class Steps(WithShards):
             return torch.equal(before, model[2].weight)
 
         self.assertEqual(in_threads(body, WORKERS), [True, True])
+
+    def test_StepThatFailsHalfWay_LeavesTheJob(self):
+        model = network()
+        replica = self.replica(model, 0, workers=1, fuse_below=0)
+        self.addCleanup(replica.close)
+
+        def step_with_infinity(place):
+            loss_of(model, 0, 0).backward()
+            replica._parameters[place][1].grad.fill_(float("inf"))
+            with self.assertRaises(JobError) as raised:
+                replica.step()
+            self.assertEqual(raised.exception.code, "non_finite")
+            model.zero_grad()
+
+        step_with_infinity(0)  # before the first push
+        loss_of(model, 0, 0).backward()
+        replica.step()
+        self.assertEqual(replica.steps, 1)
+        step_with_infinity(1)
+        for call in (replica.step, replica.finish, lambda: replica.save("file")):
+            with self.assertRaisesRegex(RuntimeError, "has left its job"):
+                call()
 
     def test_Http_HasTheMetricsOfTheWorker(self):
         model = network()

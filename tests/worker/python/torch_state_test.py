@@ -210,6 +210,31 @@ class SavedStates(unittest.TestCase):
             for name in SIZES:
                 self.assertTrue(torch.equal(expected[name], found[name]))
 
+    def test_SaveBeforeAResidualReturns_HasIt(self):
+        """An unused parameter keeps its residual, and may have no gradient in any later step."""
+        with Job(workers=1, fuse_below=0, **self.OPTIONS) as job:
+            state = job.states[0]
+            state._finds_unused = True
+            state.session.save = mock.Mock()
+            job.step(gradients(0, workers=1))
+            taken = state.state_dict()
+            unused = gradients(1, workers=1)
+            unused[0]["first.weight"].zero_()
+            job.step(unused)
+            for prepare in (lambda: None, lambda: state.load_state_dict(taken)):
+                prepare()
+                state.save("file")
+                self.assertTrue(torch.equal(state.session.residual("first.weight"), taken["residual"]["0"]["first.weight"]))
+            self.assertEqual(state.session.save.call_count, 2)
+
+    def test_StateOfADenseJob_AddsNothingToTheNextStep(self):
+        with Job(workers=1, select="none") as job:
+            job.step(gradients(0, workers=1))
+            residual = job.states[0].state_dict()["residual"]["0"]
+            self.assertEqual({name: values.numel() for name, values in residual.items()},
+                             {name: parameter.numel() for name, parameter in job.parameters[0].items()})
+            self.assertEqual(job.states[0]._residuals.names(), [])
+
     def test_OtherNumberOfWorkers_KeepsTheMeanOfTheResiduals(self):
         for workers in (1, 2, 4):
             with Job(workers=3, **self.OPTIONS) as old, Job(workers=workers, select="none") as new:
@@ -385,6 +410,10 @@ class OptionsOfAState(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "no port"):
             http_of_rank("localhost", 0)
 
+    def test_SavePath_IsRefused(self):
+        with self.assertRaisesRegex(ValueError, r"save_path= would.*call save\(\) or state_dict\(\)"):
+            Job(save_path="file")
+
     def test_RankAndWorldSize_ComeFromTheEnvironment(self):
         os.environ.update(RANK="2", WORLD_SIZE="4")
         try:
@@ -428,6 +457,12 @@ class EndOfTheProcess(unittest.TestCase):
     def test_ExceptionOfTheProgram_LeavesTheJobAsFailed(self):
         done = self.run_script("mill = state(1)\nraise ValueError('own fault')")
         self.assertEqual((done.returncode, done.stdout), (1, "left\n"))
+
+    def test_ExitWithACode_FailsTheJobWithinABlockAlone(self):
+        for ending, left in (("mill = state(1)\nsys.exit(3)", "finished\n"), ("with state(1): sys.exit(3)", "left\n")):
+            with self.subTest(ending):
+                done = self.run_script(ending)
+                self.assertEqual((done.returncode, done.stdout), (3, left))
 
 
 if __name__ == "__main__":

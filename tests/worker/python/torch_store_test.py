@@ -104,11 +104,22 @@ class WithShards(unittest.TestCase):
             torch.testing.assert_close(one, other, rtol=2e-5, atol=2e-6, msg=lambda text, name=name: f"{name}: {text}")
 
 
-def train(model, optimizer, inputs, rank=0, steps=STEPS):
+def train(model, optimizer, inputs, rank=0, steps=STEPS, **backward):
     for step in range(steps):
         optimizer.zero_grad()
-        loss_of(model, inputs(rank, step)).backward()
+        loss_of(model, inputs(rank, step)).backward(**backward)
         optimizer.step()
+
+
+def scaler_of_cpu():
+    """Returns torch's GradScaler with a scale in the host's memory. That of torch 1.13 asks for CUDA."""
+    if hasattr(torch.amp, "GradScaler"):
+        scaler = torch.amp.GradScaler("cpu")
+    else:
+        with mock.patch("torch.cuda.is_available", return_value=True):
+            scaler = torch.cuda.amp.GradScaler()
+    scaler._lazy_init_scale_growth_tracker(torch.device("cpu"))
+    return scaler
 
 
 class Optimizers(WithShards):
@@ -201,6 +212,14 @@ class Optimizers(WithShards):
         for name, parameter in model.named_parameters():
             self.assertEqual(torch.equal(parameter, before.get_parameter(name)), name != "2.bias", name)
 
+    def test_GradientsWithAGraph_ArePushed(self):
+        model, table = network(), Words(millrace.torch.StoreEmbedding(50, 4))
+        train(model, self.optimizer(model, "sgd:0.1", job="dense graph"), batch, create_graph=True)
+        self.assert_close(model, reference(network(), RULES[0][1], batch))
+        train(table, self.optimizer(table, "sgd:0.1", job="table graph"), words, create_graph=True)
+        wanted = reference(Words(own_table(50)), RULES[0][1], words).table.weight.detach()
+        torch.testing.assert_close(table.table.pull(torch.arange(50)), wanted, rtol=2e-5, atol=2e-6)
+
     def test_HalfPrecision_HoldsTheShardsValuesRounded(self):
         parameter = nn.Parameter(torch.tensor([1.0, -2.0], dtype=torch.bfloat16))
         optimizer = self.optimizer([parameter], "sgd:0.001")
@@ -225,6 +244,17 @@ class Refusals(WithShards):
         self.refuses("two parameters have the name 'a'", lambda: self.optimizer([("a", one), ("a", two)], "sgd:0.1"))
         self.refuses("contiguous", lambda: self.optimizer([nn.Parameter(torch.ones(2, 3).T)], "sgd:0.1"), TypeError)
         self.refuses("nothing to train", lambda: self.optimizer([torch.ones(2)], "sgd:0.1"))
+
+    def test_SavePath_IsRefused(self):
+        self.refuses(r"save_path= would.*call state_dict\(\)", lambda: self.optimizer(network(), "sgd:0.1", save_path="file"))
+
+    def test_GradScaler_IsRefused(self):
+        model = network()
+        optimizer = self.optimizer(model, "sgd:0.1")
+        loss_of(model, batch(0, 0)).backward()
+        self.refuses("takes no GradScaler.*bf16", lambda: scaler_of_cpu().step(optimizer))
+        self.assertEqual(optimizer._dense.steps, 0)
+        self.assertIsNone(optimizer._broken)
 
     def test_ChangesDuringTheJob_AreRefused(self):
         parameter = nn.Parameter(torch.ones(2))

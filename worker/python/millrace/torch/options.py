@@ -71,6 +71,16 @@ def check_scaler(grad_scaler, of_job):
         raise ValueError('non_finite="drop" hides infinite gradients from the grad_scaler: leave out one of both')
 
 
+def check_save_path(of_worker, instead):
+    """Raises  ValueError: option save_path, whose file would lack values that Python holds between two steps.
+
+    instead  the calls that save these values too.
+    """
+    if of_worker.get("save_path"):
+        raise ValueError("save_path= would write a file without the residual that a saved state or a skipped step holds back: "
+                         f"call {instead} between two steps")
+
+
 def job_name(path, servers, job):
     """Returns the name of the job. Raises  ValueError: the path is unknown, or servers do not fit it."""
     if path == "peers":

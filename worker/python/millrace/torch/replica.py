@@ -3,7 +3,7 @@
 import importlib
 import os
 import time
-from typing import Any, Callable, Mapping, Optional, Sequence, Union
+from typing import Any, Callable, List, Mapping, Optional, Sequence, Union
 
 import torch
 
@@ -41,7 +41,8 @@ class Replica:
                       defaults here: combine="mean"; returns=True; initial_weights="first", the parameters of the
                       worker with the lowest number.
     Errors   TypeError, ValueError: a parameter or an option that cannot be used. millrace.JobError of the session: the
-             process must restart.
+             process must restart. A step() that fails or is interrupted after its first push leaves the job: the
+             parameters would be at different steps. Every later call raises then.
     Threads  one thread calls a Replica.
     """
 
@@ -72,6 +73,7 @@ class Replica:
                                   **tensor.options) for tensor in plan.tensors]
         self._parameters = [(tensor.name, named[tensor.name]) for tensor in plan.tensors]
         self._timeout = timeout
+        self._broken: Optional[BaseException] = None  # of a step that failed
         self._session = library.Session(library.JobConfig(**of_job, **plan.job), library.WorkerConfig(**of_worker), tensors)
         entries = sum(tensor.dimension for tensor in plan.tensors)
         self._report = Report(self._session, entries, summary_every, tensorboard)
@@ -96,17 +98,35 @@ class Replica:
                  own beside the parameters must know this.
         Raises   TypeError: a gradient is sparse. JobError with code "non_finite": a gradient has NaN or infinity.
         """
+        self._raise_broken()
         gradients = [_gradient_of(name, parameter) for name, parameter in self._parameters]
+        numbers: List[int] = []
+        try:
+            replaced, waited = self._exchange(gradients, numbers)
+        except BaseException as error:
+            # The push that Ctrl-C interrupts may have been made.
+            if numbers or not isinstance(error, Exception):
+                self._broken = error
+                self.close()
+            raise
+        self._steps = self._steps_of_session()
+        self._report.count(waited, 0.0)  # nothing is hidden: the gradients are complete
+        self._report.tell()
+        return replaced
+
+    def _exchange(self, gradients, numbers):
+        """Pushes the gradients and waits for their updates. Adds the number of each push to `numbers`.
+
+        Returns  whether another worker's parameters replaced this worker's, and the seconds of the wait.
+        """
         limit = Deadline(self._timeout)
-        numbers = [self._session.push(place, gradient, timeout=limit.left()) for place, gradient in enumerate(gradients)]
+        for place, gradient in enumerate(gradients):
+            numbers.append(self._session.push(place, gradient, timeout=limit.left()))
         pushed = time.monotonic()
         replaced = False
         for place, number in enumerate(numbers):
             replaced |= self._session.wait(place, number, timeout=limit.left()).replaced
-        self._steps = self._steps_of_session()
-        self._report.count(time.monotonic() - pushed, 0.0)  # nothing is hidden: the gradients are complete
-        self._report.tell()
-        return replaced
+        return replaced, time.monotonic() - pushed
 
     def stats(self) -> Stats:
         """Returns the figures of this worker up to now (report.Stats). Its steps are those of this process."""
@@ -114,10 +134,12 @@ class Replica:
 
     def save(self, path: Union[str, "os.PathLike[str]"]) -> None:
         """Writes residual, velocity, parameters and step to a file. Option load_path begins with it."""
+        self._raise_broken()
         self._session.save(path)
 
     def finish(self, timeout: float = 600.0) -> None:
         """Leaves the job as finished, when the shards have acknowledged everything."""
+        self._raise_broken()
         self._session.finish(timeout=timeout)
         self._session.close()
 
@@ -129,7 +151,15 @@ class Replica:
         return self
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
-        self.finish() if kind is None else self.close()
+        try:
+            if kind is None:
+                self.finish()
+        finally:
+            self.close()
+
+    def _raise_broken(self):
+        if self._broken is not None:
+            raise RuntimeError("an earlier step failed, and this Replica has left its job: begin with another one") from self._broken
 
     def _steps_of_session(self):
         return min(self._session.steps_applied(place) for place in range(len(self._parameters)))

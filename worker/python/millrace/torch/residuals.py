@@ -12,6 +12,8 @@ Format 1 has no "retained".
 
 import torch
 
+from ..updates import NO_ENTRIES
+
 FORMAT = 2
 FORMATS_READ = (1, FORMAT)
 
@@ -30,6 +32,12 @@ def dense_of(indices, values, entries):
     return dense
 
 
+def entries_of(values):
+    """Returns the entries of an f32 tensor that are not 0, as Session.restore() takes them: (i64 indices, f32 values)."""
+    at = values.nonzero().flatten()
+    return at, values[at]
+
+
 class Residuals:
     """Holds values that the next push of each parameter returns to its residual.
 
@@ -46,12 +54,25 @@ class Residuals:
         places   {name: (tensor, entries)}.
         Returns  {name: f32 tensor [entries]}.
         """
+        taken = {}
         for name, (tensor, entries) in places.items():
             dense = dense_of(*session.take_residual(tensor), entries)
             if name in self._returning:
                 dense.add_(self._returning[name])
-            self._returning[name] = dense
-        return {name: self._returning[name].clone() for name in places}
+            self.returned(name)
+            if bool(dense.any()):
+                self._returning[name] = dense
+            taken[name] = dense.clone()
+        return taken
+
+    def give_back(self, session, tensors):
+        """Returns all values to the session. REQUIRES: no step is under way.
+
+        tensors  {name: tensor}.
+        """
+        for name in self.names():
+            session.restore(tensors[name], entries_of(self._returning[name]), NO_ENTRIES)
+            self.returned(name)
 
     def returning(self, name):
         """Returns the values that the next push of the parameter adds, or None."""
@@ -63,7 +84,7 @@ class Residuals:
 
     def replace(self, residual):
         """Begins with other residuals."""
-        self._returning = {name: values.to(torch.float32, copy=True) for name, values in residual.items()}
+        self._returning = {name: values.to(torch.float32, copy=True) for name, values in residual.items() if bool(values.any())}
 
     def names(self):
         return list(self._returning)

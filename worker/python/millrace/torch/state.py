@@ -17,8 +17,8 @@ from .device import future_of, ready_of
 from .exchange import Bucket, Exchange, Layout, Place, not_counted
 from .fsdp import MeshPlace, ShardedExchange, ShardedHook, ShardedModel, states_of_shard, with_suffix
 from .loss_scale import FLAG, RAISED, RAISED_ON_GRID, LossScale
-from .options import (check_clip, check_scaler, check_sharded, enabled, http_of_rank, is_on, job_name, library_of_path,
-                      rank_and_world_size, shard_list, split_options)
+from .options import (check_clip, check_save_path, check_scaler, check_sharded, enabled, http_of_rank, is_on, job_name,
+                      library_of_path, rank_and_world_size, shard_list, split_options)
 from .parameters import find_owner, finds_unused, named_mapping, names_of, trained_names
 from .plan import COMPRESSION, DENSE_BELOW, check_rules, plan_tensors
 from .report import Report, Stats
@@ -69,7 +69,8 @@ class State:
                       options of a worker.
     timeout           seconds that the pushes of a step may wait, and its updates as long again; with path="peers" also
                       those of the ranks' meeting.
-    options           any option of a job or a worker by its name (worker/OPTIONS.md), as mode="partial". With path="peers"
+    options           any option of a job or a worker by its name (worker/OPTIONS.md), as mode="partial". Not save_path:
+                      the session lacks residuals that the State holds, which save() returns to it. With path="peers"
                       those of millrace.peers.OPTIONS, recipe, link_rate, the three of http, and:
     key_file          a secret key (`millrace keys new NAME`), a copy of the same file at every rank: the ranks
                       authenticate each other and encrypt. Without it they must be on one machine.
@@ -82,8 +83,9 @@ class State:
 
     Errors   JobError from backward(), of the session. It ends the exchange: the process must restart.
     Threads  the thread of the backward pass; a waiter thread of the State awaits the updates.
-    Ends     finish(), the end of a `with` block, or the end of the process. The process leaves the job as failed where
-             an exception ends it.
+    Ends     finish(), the end of a `with` block, or the end of the process. The process leaves the job as finished, but as
+             failed where sys.last_value has an exception: that which ends it, or in IPython that of an earlier cell.
+             sys.exit(1) sets none: call close() before it, or leave a `with` block by it.
     """
 
     def __init__(self, servers: Union[str, Sequence[str], None] = None, *, job: Optional[str] = None,
@@ -122,6 +124,7 @@ class State:
             self._library.check_worker_options(of_worker)
             self._library.JobConfig(**self._job, **self._compression)
         else:
+            check_save_path(of_worker, "save() or state_dict()")
             self._worker["shards"] = shard_list(servers)
         check_clip(self._clips(), grad_scaler, self._mesh_place)
         self._fuses = path != "peers"
@@ -288,16 +291,14 @@ class State:
         """Writes the session's state to a file, for option load_path of a job of as many workers (Session.save()).
 
         Raises  RuntimeError: before the State is connected; after a step that failed, was interrupted, or was skipped by
-                a GradScaler; before the step that returns a loaded residual.
+                a GradScaler.
         """
         self._require_whole()
         if self._loss_scale is not None and not self._loss_scale.is_settled():
             raise RuntimeError("the step before was skipped, and the file has no room for its update: call save() after a "
                                "step that counts, or take state_dict()")
         self._exchange.give_all_back()
-        if self._residuals.names():
-            raise RuntimeError("save() comes too early: the next step returns a residual that state_dict() or "
-                               "load_state_dict() holds. Call save() after that step")
+        self._residuals.give_back(self._session, {name: place.tensor for name, place in self._places.items()})
         self._session.save(path)
 
     def finish(self, timeout: float = 600.0) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Union
 import torch
 
 from .deadline import Deadline
-from .options import http_of_rank, rank_and_world_size, shard_list, split_options
+from .options import check_save_path, http_of_rank, rank_and_world_size, shard_list, split_options
 from .store_embedding import StoreEmbedding
 from .store_job import NO_ENTRIES, StoreJob, end_of_process
 from .store_rule import Rule
@@ -34,15 +34,18 @@ class StoreOptimizer(torch.optim.Optimizer):
     store_begin "worker": the parameters of rank 0 count, and tables begin with zeros. "zeros". "saved": the shards' saves
                 of the last job of this name.
     timeout     seconds that a step may take.
-    options     any option of a job or a worker by its name (worker/OPTIONS.md).
+    options     any option of a job or a worker by its name (worker/OPTIONS.md). Not save_path: the session lacks a residual
+                that state_dict() has taken.
 
     Values   gradients are averaged over the ranks (combine="mean"). The shards hold f32.
     Sparse   gradients of Embedding(sparse=True) are pushed as rows. A pull asks for the entries of the update alone.
     Lazy     momentum and adam change entries whose gradient is not 0; torch.optim changes the others too.
     Errors   JobError. ValueError: the shards cannot do it, with the reason. A step() that fails or is interrupted after its
              first push leaves the jobs: this rank's values would no longer be the shards'. Every later call raises then.
-    Ends     finish(), the end of a `with` block, or the end of the process.
+    Ends     finish(), the end of a `with` block, or the end of the process, as of a millrace.State.
     """
+
+    _step_supports_amp_scaling = True  # a GradScaler calls step() itself, which refuses it
 
     def __init__(self, params: Any, servers: Union[str, Sequence[str]], *, job: str, store: str,
                  tables: Optional[Mapping[str, StoreEmbedding]] = None, select: str = "none",
@@ -53,6 +56,7 @@ class StoreOptimizer(torch.optim.Optimizer):
         self.rank, self.world_size = rank_and_world_size(rank, world_size)
         self._begin, self._timeout = store_begin, timeout
         of_job, of_worker = split_options(library, options)
+        check_save_path(of_worker, "state_dict()")
         of_job = {"name": job, "workers": self.world_size, "combine": "mean", "select": select, "store": store,
                   "store_begin": store_begin, **({} if codec is None else {"codec_up": codec}), **of_job}
         self._rule = Rule.of_text(library.JobConfig(**of_job).store)
@@ -90,14 +94,19 @@ class StoreOptimizer(torch.optim.Optimizer):
             table.attach(self._of_tables, name)
 
     @torch.no_grad()
-    def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:
+    def step(self, closure: Optional[Callable[[], Any]] = None, *, grad_scaler: Any = None) -> Any:
         """Pushes the gradients, waits for the step of all ranks, and pulls the changed values.
 
-        closure  computes the loss again; its result is returned.
+        closure      computes the loss again; its result is returned.
+        grad_scaler  a GradScaler hands itself over, and is refused.
         Raises   JobError. ValueError, TypeError: a group has other values than the shards' rule, a gradient has another
                  form, or a parameter needed no gradient when the optimizer was made. Nothing is pushed then.
         """
         self._raise_broken()
+        # Some releases of torch set attributes instead.
+        if grad_scaler is not None or getattr(self, "found_inf", None) is not None:
+            raise ValueError("a StoreOptimizer takes no GradScaler: each rank would skip steps by itself, and rows of a "
+                             "StoreEmbedding would stay scaled. Train in bf16, by torch.autocast without a scaler")
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -307,7 +316,7 @@ def _checked_gradient(name, parameter):
     if gradient is not None and gradient.layout == torch.sparse_coo and gradient.sparse_dim() != 1:
         raise TypeError(f"the gradient of '{name}' has {gradient.sparse_dim()} sparse dimensions: rows are pushed, as "
                         "Embedding(sparse=True) has them")
-    return gradient
+    return gradient if gradient is None else gradient.detach()  # create_graph=True gives it a graph
 
 
 def _tables_of(model):
@@ -324,7 +333,7 @@ def _worker_of_tables(of_worker, has_other_job):
     """Returns the options of the second session of a process: files of its own, and no second port."""
     if not has_other_job:
         return of_worker
-    paths = {name: f"{of_worker[name]}.tables" for name in ("load_path", "save_path") if of_worker.get(name)}
+    paths = {"load_path": f"{of_worker['load_path']}.tables"} if of_worker.get("load_path") else {}
     return {**of_worker, "http": "", **paths}
 
 

@@ -47,7 +47,7 @@ class StoreEmbedding(torch.nn.Module):
         values = self.pull(rows)
         if torch.is_grad_enabled():
             values.requires_grad_()
-            values.register_hook(lambda gradient: self._gradient.append((rows, gradient)))
+            values.register_hook(lambda gradient: self._gradient.append((rows, gradient.detach())))
         return torch.nn.functional.embedding(places, values)
 
     def pull(self, rows: torch.Tensor) -> torch.Tensor:

@@ -164,7 +164,7 @@ class StoreJob:
         self.session.close()
 
     def end_with_process(self):
-        """Leaves the job at the end of the process: as finished, unless an exception ends the process."""
+        """Leaves the job at the end of the process: as finished, or as failed where sys.last_value has an exception."""
         if self._ended or os.getpid() != self._pid:
             return
         failed = any(getattr(sys, name, None) is not None for name in ("last_exc", "last_value"))

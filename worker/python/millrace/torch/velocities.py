@@ -5,7 +5,7 @@ A push would give the saved residual momentum once more, or clip it. So the sess
 """
 
 from ..updates import NO_ENTRIES
-from .residuals import dense_of
+from .residuals import dense_of, entries_of
 
 
 def read(session, places):
@@ -27,9 +27,4 @@ def replace(session, places, residuals, velocities):
     for name, (tensor, _) in places.items():
         session.take_residual(tensor)
         session.take_velocity(tensor)
-        session.restore(tensor, _entries_of(residuals[name]), _entries_of(velocities[name]) if velocities else NO_ENTRIES)
-
-
-def _entries_of(values):
-    at = values.nonzero().flatten()
-    return at, values[at]
+        session.restore(tensor, entries_of(residuals[name]), entries_of(velocities[name]) if velocities else NO_ENTRIES)
