@@ -6,6 +6,7 @@
 #include <unistd.h>
 #include <zmq.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
@@ -211,6 +212,9 @@ Status Connection::reconnect() {
   if (const Status opened = open_sockets(); !opened) return opened;
   state_ = ConnectionState::kConnecting;
   accepted_ = false;
+  counter_ = {};
+  counts_ = {};
+  handed_ = 0;
   trouble_.clear();
   key_trouble_.clear();
   unsent_.clear();
@@ -266,7 +270,7 @@ void Connection::connect_to_host() {
     socket_->set(ZMQ_HANDSHAKE_IVL, kOneAddressHandshakeMs);
   }
   if (const Status connected = connect_to(*next); !connected) return give_up(connected.error());
-  for (const Unsent& one : unsent_) socket_->send_all(nullptr, one.envelope, one.payload);
+  for (const Unsent& one : unsent_) hand(one.envelope, one.payload);
   unsent_.clear();
   state_ = ConnectionState::kConnecting;
 }
@@ -295,6 +299,7 @@ ConnectionState Connection::state() {
     if (event->kind == 0) continue;
     if (event->kind == ZMQ_EVENT_CONNECTED) {
       accepted_ = true;
+      counter_ = TcpCounter(static_cast<int>(event->value));  // the socket's descriptor
       continue;
     }
     note_handshake(event->kind, event->value);
@@ -328,7 +333,28 @@ SendResult Connection::send(const Message& message) {
 }
 
 SendResult Connection::send_frames(const SharedBytes& envelope, const SharedBytes& payload) {
-  return lookup_ ? keep_unsent(envelope, payload) : socket_->send_all(nullptr, envelope, payload);
+  return lookup_ ? keep_unsent(envelope, payload) : hand(envelope, payload);
+}
+
+SendResult Connection::hand(const SharedBytes& envelope, const SharedBytes& payload) {
+  const SendResult result = socket_->send_all(nullptr, envelope, payload);
+  if (result == SendResult::kSent) handed_ += envelope.bytes.size() + payload.bytes.size();
+  return result;
+}
+
+uint64_t Connection::unsent_bytes() const {
+  const auto counts = counter_.read();
+  return counts && handed_ > counts->acknowledged ? handed_ - counts->acknowledged : 0;
+}
+
+Connection::Progress Connection::progress() {
+  const auto counts = counter_.read();
+  if (!counts) return {};
+  const TcpCounter::Counts before = std::exchange(counts_, *counts);
+  // The count has the handshake and the frames' heads, too: a queue only looks shorter.
+  handed_ = std::max(handed_, counts->acknowledged);
+  const bool queued = handed_ > counts->acknowledged + kSendingBytes;
+  return {.received = counts->received - before.received, .sent = queued && counts->acknowledged > before.acknowledged};
 }
 
 SendResult Connection::keep_unsent(const SharedBytes& envelope, const SharedBytes& payload) {

@@ -17,6 +17,7 @@
 #include "protocol/messages/frame.h"
 #include "protocol/messages/messages.h"
 #include "protocol/messages/peer_id.h"
+#include "protocol/transport/tcp_counter.h"
 
 /// Messages over ZeroMQ: a Listener (ROUTER) that others connect to, Connections (DEALER) to others, and a Poller that
 /// waits for both. One message is two ZeroMQ frames: the envelope, and the payload (empty where there is none). See
@@ -35,10 +36,10 @@ struct TransportOptions {
   uint32_t queue_messages_max = 16'384;     ///< waiting to be sent to one peer; beyond it a send returns kWouldBlock
   uint32_t received_messages_max = 16'384;  ///< of one peer, that wait for the owner; beyond it the peer waits
   /// Bytes that wait to be sent to one peer of a listener. A send beyond it returns kWouldBlock; one message of any
-  /// size passes. Frames below 1 KiB are not counted.
+  /// size passes. Messages without a frame of 1 KiB are counted apart, with the same bound.
   uint64_t queue_bytes_max = std::numeric_limits<uint64_t>::max();
   /// The same over all peers. Beyond it a send to a peer for which something waits returns kWouldBlock. Shared payloads
-  /// count for each peer.
+  /// count for each peer. Of small messages an eighth of it may wait, beside 16 KiB for each peer.
   uint64_t queue_total_bytes_max = std::numeric_limits<uint64_t>::max();
   /// Time for which queued messages may still be sent when a socket is closed.
   uint32_t linger_ms = 1'000;
@@ -161,6 +162,20 @@ class Connection {
   /// descriptors the old one stays.
   Status reconnect();
 
+  /// Says which bytes moved between two looks: those of messages that have not ended, too.
+  struct Progress {
+    uint64_t received = 0;  ///< bytes
+    /// The other end's system took some of a queue of over kSendingBytes. A process that is stopped ends this once the
+    /// buffers of its system are full.
+    bool sent = false;
+  };
+  static constexpr uint64_t kSendingBytes = 65'536;
+  /// Returns the bytes that moved since the last call, or since the connection was made. None where the system does not
+  /// count. As of the last state().
+  Progress progress();
+  /// Returns the bytes that the other end's system has not taken yet; 0 where the system does not count.
+  uint64_t unsent_bytes() const;
+
   SendResult send(const Message& message);
   SendResult send_frames(const SharedBytes& envelope, const SharedBytes& payload);
   std::optional<Received> receive();
@@ -184,6 +199,7 @@ class Connection {
   void give_up(const Error& error);
   void note_handshake(uint16_t event, uint32_t reason);
   SendResult keep_unsent(const SharedBytes& envelope, const SharedBytes& payload);
+  SendResult hand(const SharedBytes& envelope, const SharedBytes& payload);
 
   TransportContext* context_ = nullptr;
   std::unique_ptr<Socket> socket_;
@@ -196,6 +212,9 @@ class Connection {
   std::string trouble_;
   std::string key_trouble_;
   FrameLimits limits_;
+  TcpCounter counter_;
+  TcpCounter::Counts counts_;  ///< of the last progress()
+  uint64_t handed_ = 0;        ///< bytes of frames that the socket has taken since the last (re)connect
   ConnectionState state_ = ConnectionState::kConnecting;
   bool accepted_ = false;
 };

@@ -22,19 +22,26 @@ def on_host(host, *command):
 
 
 def why_no_hosts(rules):
-    """Returns why no host here can have these rules of nft, or None."""
-    if not shutil.which("nft"):
+    """Returns why no host here can have these rules of nft, or None. rules: None if the hosts need no nft."""
+    if rules is not None and not shutil.which("nft"):
         return "'nft' is missing: run deploy/setup.sh (package nftables)"
     able = subprocess.run([NETLAB, "check"], capture_output=True, text=True, check=False)
     if able.returncode:
         return able.stderr.strip()
+    if rules is None:
+        return None
     load = 'exec ip netns exec "$NETLAB_PREFIX-1" nft "$0"'
     able = subprocess.run([NETLAB, "run", "1", "none", "--", "bash", "-c", load, rules], capture_output=True, text=True, check=False)
     return f"the kernel cannot take the rules of nft: {able.stderr.strip()}" if able.returncode else None
 
 
-def run_tests(script, hosts, rules):
-    """Runs the tests of a script on the last of `hosts` hosts, and ends. rules: of nft, which the tests need on a host."""
+def run_tests(script, hosts, rules, rate="none", arguments=()):
+    """Runs the tests of a script on the last of `hosts` hosts, and ends.
+
+    rules      of nft, which the tests need on a host; None: they need no nft.
+    rate       of each host's link, as netlab.sh takes it.
+    arguments  that the script took off the command line behind the folder of programs.
+    """
     if PREFIX:
         unittest.main(argv=[sys.argv[0], *sys.argv[1:]])
     reason = why_no_hosts(rules)
@@ -42,5 +49,5 @@ def run_tests(script, hosts, rules):
         print(f"skipped: {reason}")
         sys.exit(SKIPPED)
     again = f'exec "$0" exec "$NETLAB_PREFIX" {hosts} -- "$@"'
-    command = [NETLAB, "run", str(hosts), "none", "--", "bash", "-c", again, NETLAB, sys.executable, script, PROGRAMS, *sys.argv[1:]]
+    command = [NETLAB, "run", str(hosts), rate, "--", "bash", "-c", again, NETLAB, sys.executable, script, PROGRAMS, *arguments, *sys.argv[1:]]
     sys.exit(subprocess.run(command, check=False).returncode)

@@ -226,6 +226,27 @@ TEST_F(StoreProcesses, ServersRestarted_PullsEqualTheOptimizersReplay) {
   });
 }
 
+/// A shard answers no pull before it has saved the first weights of all parts, which are more than pulls in flight.
+TEST_F(StoreProcesses, ShardsSaveTheFirstWeightsOfManyParts) {
+  const std::string folder = path("saves");
+  std::filesystem::create_directory(folder);
+  server_flags_ = {"--store-dir", folder};
+  ASSERT_NO_FATAL_FAILURE(start_shards(2));
+  const std::vector<float> first = first_weights();
+  const std::vector<float> small(kSmall, 1.0F);
+  work([&](uint32_t worker) {
+    SessionOptions options = job(worker);
+    options.store->begin = StoreBegin::kWorker;
+    options.layout.parts_per_shard = 16;  // of each of the two buckets
+    const auto session = Session::connect(options, options, tensors());
+    session->place_weights(std::vector<std::span<const float>>{first, small, small});
+    std::vector<float> weights(kDimension);
+    session->pull(0, weights);
+    EXPECT_TRUE(same_bits(weights, first));
+    session->finish();
+  });
+}
+
 TEST_F(StoreProcesses, ASignalSavesWhileTheJobRuns) {
   const std::string folder = path("saves");
   std::filesystem::create_directory(folder);

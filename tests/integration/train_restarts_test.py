@@ -72,7 +72,8 @@ class Restarts(WithServers):
 
     def test_TheNumberOfAKilledWorkerIsFreeBeforeTwoHeartbeats(self):
         """Its closed connection says that it is dead. A heartbeat is as long as this test may last."""
-        workers = self.begin(3, "--save-every", 20, "--heartbeat", f"{TIMEOUT_S}s", "--dead-after", "1h")
+        workers = self.begin(3, "--save-every", 20, "--heartbeat", f"{TIMEOUT_S}s", "--dead-after", "1h",
+                             "--shard-silence", "1h")
         self.wait_for(self.state(1).exists)
         workers[1].kill()
         workers[1].communicate()

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <optional>
 #include <string>
@@ -9,6 +10,8 @@
 #include <variant>
 #include <vector>
 
+#include "kernels/base/clock.h"
+#include "kernels/base/units.h"
 #include "protocol/job/enum_words.h"
 #include "protocol/job/job_spec_fields.h"
 #include "protocol/job/job_spec_mode.h"
@@ -268,6 +271,19 @@ Status check_worker(const JobConfig& job, const WorkerConfig& worker) {
   return {};
 }
 
+/// Refuses a time at which the session would end before it replaces a connection that may be half open.
+Status check_shard_silence(std::chrono::milliseconds silence, std::chrono::milliseconds heartbeat) {
+  constexpr std::chrono::milliseconds kReplacedAfterMin{2'000};
+  const std::chrono::milliseconds replaced_after = std::max(4 * heartbeat, kReplacedAfterMin);
+  if (silence > replaced_after) return {};
+  const auto text = [](std::chrono::milliseconds time) { return duration_text(TimeNs{time.count()} * kNsPerMs); };
+  return fail(
+      ErrorCode::kInvalidArgument,
+      fmt::format("shard_silence {} with heartbeat {}: a silent connection is replaced after {}, and the session "
+                  "would end first; raise shard_silence or lower heartbeat",
+                  text(silence), text(heartbeat), text(replaced_after)));
+}
+
 }  // namespace
 
 JobDraft draft_of(const JobConfig& job) {
@@ -351,6 +367,8 @@ Result<protocol::JobSpec> job_spec_of(const JobConfig& job, const WorkerConfig& 
     spec.tensors.push_back(std::move(tensor));
   }
   if (auto valid = protocol::validate(spec); !valid) return std::unexpected(valid.error());
+  if (auto valid = check_shard_silence(worker.shard_silence, spec.heartbeat); !valid)
+    return std::unexpected(valid.error());
   return spec;
 }
 

@@ -128,7 +128,13 @@ SessionCore::SessionCore(CoreConfig config) : impl_(std::make_unique<Impl>(std::
 SessionCore::~SessionCore() = default;
 
 void SessionCore::start(TimeNs now, Actions& actions) { impl_->start(now, actions); }
-void SessionCore::on_accepted(uint32_t shard) { impl_->on_accepted(shard); }
+void SessionCore::on_sign(uint32_t shard, ConnectionSign sign, TimeNs now) {
+  Link& link = impl_->links[shard];
+  if (sign == ConnectionSign::kAccepted) link.accepted = true;
+  if (sign == ConnectionSign::kSent) link.sending_at = now;
+  // Before the Welcome the bytes may be of another program.
+  if (sign != ConnectionSign::kAccepted && link.state == LinkState::kWelcomed) link.last_heard = now;
+}
 void SessionCore::on_connected(uint32_t shard, TimeNs now, Actions& actions) {
   impl_->resolve_switch_step();
   impl_->on_connected(shard, now, actions);

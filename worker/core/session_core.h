@@ -129,6 +129,12 @@ struct AuditSums {
   uint64_t checks = 0;     ///< number of checked parts
 };
 
+enum class ConnectionSign : uint8_t {
+  kAccepted = 1,  ///< a process accepted the present attempt; it may not speak the protocol. For error texts only
+  kReceived = 2,  ///< bytes arrived, perhaps a part of a message
+  kSent = 3,      ///< bytes left, and more are queued behind them
+};
+
 /// Runs one worker of one job as a state machine: (state, message, now) -> actions. R1, R4, R5, R7b, R9, the handshake,
 /// liveness, reconnection and retransmission. No socket, clock or thread: the shell and the simulator drive it.
 ///
@@ -146,9 +152,9 @@ class SessionCore {
   // --- incarnation
   // ---------------------------------------------------------------------------------------------------------------
   void start(TimeNs now, Actions& actions);
-  /// Records that a process accepted the connection of the present attempt. It may not speak the protocol. For error
-  /// texts only.
-  void on_accepted(uint32_t shard);
+  /// Records a sign of a connection between messages. kReceived and kSent show that it is alive. After kSent nothing is
+  /// sent again for a time: it waits in the queue.
+  void on_sign(uint32_t shard, ConnectionSign sign, TimeNs now);
   void on_connected(uint32_t shard, TimeNs now, Actions& actions);
   /// trouble  unavailable; unauthenticated: the shard, or this worker, did not accept the other's key.
   void on_disconnected(uint32_t shard, const Error& trouble, TimeNs now, Actions& actions);

@@ -41,6 +41,7 @@ struct Outstanding {
   bool on_wire = false;
   bool known = false;      ///< the shard reported that it has the contribution: a retransmission can wait
   bool shortened = false;  ///< it was sent with its indices coded against the history
+  bool asked_for = false;  ///< the shard lacks it: `resend_at` is no time-out, which a queue would delay
   uint32_t refusals = 0;
   TimeNs resend_at = 0;
   TimeNs resend_interval = 0;
@@ -221,6 +222,7 @@ struct Link {
   bool refused_for_now = false;        ///< the last trouble is a temporary Refuse: the shard is alive
   std::optional<TimeNs> in_use_since;  ///< first Refuse with identity_in_use since the last Welcome
   TimeNs last_heard = 0;
+  TimeNs sending_at = INT64_MIN / 2;  ///< when bytes last left for the shard, with more queued behind them
   TimeNs next_heartbeat = 0;
   uint64_t heartbeats = 0;
   size_t next_digest = 0;  ///< index among all parts at which the next heartbeat's digests begin
@@ -298,7 +300,6 @@ struct SessionCore::Impl {
   // session_core_links.cc
   void start(TimeNs now, Actions& actions);
   void open(uint32_t shard, TimeNs now, Actions& actions);
-  void on_accepted(uint32_t shard);
   void on_connected(uint32_t shard, TimeNs now, Actions& actions);
   void on_disconnected(uint32_t shard, const Error& trouble, TimeNs now, Actions& actions);
   void schedule_retry(Link& link, TimeNs now);
@@ -458,8 +459,7 @@ struct SessionCore::Impl {
   uint64_t delivered_steps(const PartRun& part) const;
   /// Returns the number of the bucket's pushes whose answers the application has.
   uint64_t answers_handed(const BucketRun& run) const;
-  /// Hands the update to the application once all earlier ones are handed over and `needs` steps of the part are
-  /// replicated.
+  /// Hands the update to the application, once all earlier ones are and `needs` steps of the part are replicated.
   void hand_over(PartRun& part, DeliveredUpdate&& update, uint64_t needs, Actions& actions);
   void release(PartRun& part, Actions& actions);
   void on_replicated(uint32_t shard, const protocol::Message& message, Actions& actions);

@@ -77,8 +77,6 @@ void SessionCore::Impl::schedule_retry(Link& link, TimeNs now) {
   link.next_attempt = now + jittered(link.retry_interval);
 }
 
-void SessionCore::Impl::on_accepted(uint32_t shard) { links[shard].accepted = true; }
-
 void SessionCore::Impl::on_connected(uint32_t shard, TimeNs now, Actions& actions) {
   Link& link = links[shard];
   if (over()) return;

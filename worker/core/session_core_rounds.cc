@@ -166,9 +166,8 @@ void SessionCore::Impl::code_next(uint32_t bucket, TimeNs now, Actions& actions)
                                         " bytes a message: raise the server's --message-bytes-max, or parts_per_shard"},
         now, actions);
   }
-  if (links[part.layout.shard].state == LinkState::kWelcomed) {
+  if (links[part.layout.shard].state == LinkState::kWelcomed)
     send_contribution(part, part.outstanding.back(), now, actions);
-  }
 }
 
 void SessionCore::Impl::send_contribution(PartRun& part, Outstanding& out, TimeNs now, Actions& actions) {
@@ -188,6 +187,7 @@ void SessionCore::Impl::send_contribution(PartRun& part, Outstanding& out, TimeN
   contribution.again = out.on_wire;
   SharedBytes payload = payload_on_wire(part, out);
   if (std::exchange(out.on_wire, true)) ++counters.resends;
+  out.asked_for = false;
   out.resend_interval =
       out.resend_interval == 0 ? config.resend_after : std::min(out.resend_interval * 2, config.resend_after_max);
   // A contribution that the shard has reported needs no haste: its answer can only have been lost with the connection.
@@ -201,9 +201,8 @@ void SessionCore::Impl::send_contribution(PartRun& part, Outstanding& out, TimeN
 SharedBytes SessionCore::Impl::payload_on_wire(const PartRun& part, Outstanding& out) {
   out.shortened = false;
   if (!part.history || out.on_wire || out.sent.view.dense) return out.payload;
-  if (part.history->position() != out.step || !part.history->complete() || out.step < part.plain_until) {
+  if (part.history->position() != out.step || !part.history->complete() || out.step < part.plain_until)
     return out.payload;
-  }
   Result<ByteBuffer> shortened = shorten_by_history(out.payload.bytes, out.sent.view.indices, *part.history);
   if (!shortened) return out.payload;
   const auto saved = static_cast<int64_t>(out.payload.bytes.size()) - static_cast<int64_t>(shortened->size());
@@ -242,6 +241,8 @@ void SessionCore::Impl::resend_due(TimeNs now, Actions& actions) {
     if (links[part.layout.shard].state != LinkState::kWelcomed) continue;  // its Welcome sends everything
     for (Outstanding& out : part.outstanding) {
       if (!out.on_wire || is_of_earlier_incarnation(out)) continue;
+      if (out.resend_interval != 0 && !out.asked_for)  // after a Refuse the interval is 0
+        out.resend_at = std::max(out.resend_at, links[part.layout.shard].sending_at + config.resend_after);
       if (now >= out.resend_at) send_contribution(part, out, now, actions);
       resend_check_at = std::min(resend_check_at, out.resend_at);
     }
@@ -259,6 +260,7 @@ void SessionCore::Impl::ask_again(PartRun& part, TimeNs now) {
   const TimeNs soon = now + jittered(config.reconnect_after);
   if (!out.on_wire || out.resend_at <= soon) return;
   out.resend_at = soon;
+  out.asked_for = true;
   resend_check_at = std::min(resend_check_at, soon);
 }
 

@@ -11,7 +11,6 @@
 namespace millrace::worker {
 namespace {
 
-constexpr TimeNs kNeverAsked = INT64_MAX;
 constexpr size_t kStoreClientRunValues = protocol::kSnapshotRunBytes / sizeof(float);
 
 SharedBytes bytes_of_run(std::span<const float> values) {
@@ -66,6 +65,7 @@ void StoreClient::on_pulled(const protocol::Message& message, TimeNs now, std::v
   if (at == pending_.end() || at->second.request.part != pulled.part)
     return;  // answered before, or not wanted any more
   Pending& pending = at->second;
+  extend_deadlines(pending, now);
   if (pulled.code == ErrorCode::kUnavailable) {
     pending.again_at = now + config_.busy_after;
     pending.interval = 0;  // nothing was lost
@@ -74,7 +74,7 @@ void StoreClient::on_pulled(const protocol::Message& message, TimeNs now, std::v
   const Request& request = pending.request;
   if (!pulled.code) {
     const bool damaged = pulled.values != 0 && hash64(message.payload.bytes) != pulled.payload_hash;
-    const bool fits = pulled.values == value_count(request) && pulled.n >= request.at_least;
+    const bool fits = pulled.values == value_count(request) && pulled.n >= pending.at_least;
     if (damaged || !fits) return;  // asked for again in time
   }
   Done& one = done.emplace_back(Done{pulled.id, pulled.n, message.payload, std::nullopt, request.call, request.out});
@@ -82,73 +82,144 @@ void StoreClient::on_pulled(const protocol::Message& message, TimeNs now, std::v
   pending_.erase(at);
 }
 
-void StoreClient::send(uint64_t id, Pending& pending, const Reach& reach, TimeNs now, Actions& actions) const {
+/// A request that an answer has overtaken keeps its deadline: it may be lost, however many answers follow.
+void StoreClient::extend_deadlines(const Pending& answered, TimeNs now) {
+  for (auto& [id, pending] : pending_) {
+    const bool same_shard = pending.request.shard == answered.request.shard;
+    if (!pending.sent || !same_shard || pending.sent_at < answered.sent_at) continue;
+    pending.again_at = std::max(pending.again_at, now + pending.interval);
+  }
+}
+
+void StoreClient::on_received(uint32_t shard, uint64_t bytes, TimeNs now) {
+  if (bytes < kLeastBytes) return;
+  for (auto& [id, pending] : pending_) {
+    if (!pending.sent || pending.request.shard != shard || pending.bytes_since > kBytesMax) continue;
+    pending.bytes_since += bytes;
+    pending.again_at = std::max(pending.again_at, now + pending.interval);
+  }
+}
+
+void StoreClient::send_weights(Pending& pending, const ShardLink& link, TimeNs now, Actions& actions) {
   const Request& request = pending.request;
-  const protocol::Header& header = reach.shards[request.shard]->header;
-  const bool places = reach.places && !request.place.empty();
   uint64_t offset = 0;
-  for (const std::span<const float> weights : places ? request.place : std::vector<std::span<const float>>()) {
+  for (const std::span<const float> weights : request.place) {
     for (size_t at = 0; at < weights.size(); at += kStoreClientRunValues) {
       const auto run = weights.subspan(at, std::min(kStoreClientRunValues, weights.size() - at));
       SharedBytes bytes = bytes_of_run(run);
       const protocol::Place place{request.part, offset, hash64(bytes.bytes)};
       offset += run.size();
-      actions.sends.push_back({request.shard, {header, place, std::move(bytes)}});
+      actions.sends.push_back({request.shard, {link.header, place, std::move(bytes)}});
     }
   }
+  pending.placed = true;
+  Peer& peer = peers_[request.shard];
+  if (peer.place_interval == 0) peer.place_interval = config_.place_again_after;
+  peer.place_again_at = now + peer.place_interval;
+}
+
+void StoreClient::send(uint64_t id, Pending& pending, const ShardLink& link, TimeNs now, Actions& actions) const {
+  const Request& request = pending.request;
   protocol::Pull body;
   body.id = id;
   body.part = request.part;
-  body.at_least = request.at_least;
+  body.at_least = at_least_of(request);
   body.offset = request.offset;
   body.count = request.count;
   SharedBytes indices = request.indices;
-  if (request.run > 1 && reach.shards[request.shard]->version < protocol::kPullRunsSince) {
+  if (request.run > 1 && link.version < protocol::kPullRunsSince) {
     indices = entries_of_runs(indices.bytes, request.run);
   } else if (request.run > 1) {
     body.run = request.run;
   }
   body.indices = static_cast<uint32_t>(indices.bytes.size() / sizeof(uint32_t));
-  actions.sends.push_back({request.shard, {header, body, std::move(indices)}});
+  actions.sends.push_back({request.shard, {link.header, body, std::move(indices)}});
   pending.sent = true;
-  pending.placed = places;
+  pending.at_least = body.at_least;
+  pending.sent_at = now;
+  pending.bytes_since = 0;
   pending.interval =
       pending.interval == 0 ? config_.resend_after : std::min(pending.interval * 2, config_.resend_after_max);
   pending.again_at = now + pending.interval;
 }
 
-void StoreClient::advance(const Reach& reach, TimeNs now, Actions& actions) {
+/// The queue to a shard is dropped with its connection.
+void StoreClient::forget_lost_sends(const Reach& reach) {
   peers_.resize(reach.shards.size());
-  std::vector<bool> anew(peers_.size());
+  std::vector<bool> lost(peers_.size());
   for (size_t shard = 0; shard < peers_.size(); ++shard) {
     const std::optional<ShardLink>& link = reach.shards[shard];
     Peer& peer = peers_[shard];
-    anew[shard] = link && (!peer.reached || peer.incarnation != link->header.incarnation ||
-                           peer.shard_incarnation != link->header.shard_incarnation);
+    lost[shard] = !link || !peer.reached || peer.incarnation != link->header.incarnation ||
+                  peer.shard_incarnation != link->header.shard_incarnation;
+    if (!lost[shard]) continue;
     peer = link ? Peer{link->header.incarnation, link->header.shard_incarnation, true} : Peer{};
   }
-  std::vector<size_t> in_flight(peers_.size());
-  for (const auto& [id, pending] : pending_) {
-    if (pending.sent && !anew[pending.request.shard]) ++in_flight[pending.request.shard];
+  for (auto& [id, pending] : pending_) {
+    if (!lost[pending.request.shard]) continue;
+    pending.sent = pending.placed = false;
+    pending.interval = 0;
+  }
+}
+
+/// A shard that was sent all first weights long ago, and has not answered, may have dropped a run of them.
+void StoreClient::forget_old_places(const Reach& reach, TimeNs now) {
+  std::vector<bool> due(peers_.size());
+  for (size_t shard = 0; shard < peers_.size(); ++shard) {
+    Peer& peer = peers_[shard];
+    if (peer.place_again_at == kNever) continue;
+    const bool sending = !reach.sending.empty() && reach.sending[shard];
+    if (sending) peer.place_again_at = std::max(peer.place_again_at, now + peer.place_interval);
+    due[shard] = now >= peer.place_again_at;
+    if (!due[shard]) continue;
+    peer.place_again_at = kNever;
+    peer.place_interval *= 2;
   }
   for (auto& [id, pending] : pending_) {
-    const uint32_t shard = pending.request.shard;
-    if (!reach.shards[shard]) continue;
+    if (due[pending.request.shard]) pending.placed = false;
+  }
+}
+
+void StoreClient::advance(const Reach& reach, TimeNs now, Actions& actions) {
+  forget_lost_sends(reach);
+  forget_old_places(reach, now);
+  std::vector<size_t> in_flight(peers_.size());
+  for (const auto& [id, pending] : pending_) {
+    if (pending.sent) ++in_flight[pending.request.shard];
+  }
+  // One part in a turn, and only into a short queue: it never holds a copy of a large model.
+  std::vector<bool> full = reach.queued;
+  full.resize(peers_.size());
+  places_left_ = false;
+  for (auto& [id, pending] : pending_) {
+    Request& request = pending.request;
+    const std::optional<ShardLink>& link = reach.shards[request.shard];
+    if (!link) continue;
+    if (reach.steps_applied) request.own_steps = std::min(request.own_steps, reach.steps_applied(request.part));
     // Weights that another worker was to place, and that has left, are this one's to place.
-    const bool takes_over = reach.places && !pending.request.place.empty() && !pending.placed;
-    if (pending.sent && !anew[shard]) {
-      if (now >= pending.again_at || takes_over) send(id, pending, reach, now, actions);
+    const bool places = reach.places && !request.place.empty() && !pending.placed;
+    if (places && full[request.shard]) {
+      places_left_ = true;
+      continue;  // the pull follows the weights
+    }
+    if (places) {
+      send_weights(pending, *link, now, actions);
+      full[request.shard] = true;
+    }
+    if (!pending.sent) {
+      // Weights are placed beyond the limit: a shard that saves them answers no pull before it has those of all parts.
+      if (in_flight[request.shard] >= kInFlightMax) continue;
+      ++in_flight[request.shard];
+    } else if (!places && now < pending.again_at && at_least_of(request) >= pending.at_least) {
       continue;
     }
-    if (in_flight[shard] >= kInFlightMax) continue;
-    ++in_flight[shard];
-    pending.interval = 0;
-    send(id, pending, reach, now, actions);
+    send(id, pending, *link, now, actions);
   }
 }
 
 TimeNs StoreClient::next_deadline() const {
-  TimeNs next = kNeverAsked;
+  if (places_left_ && !pending_.empty()) return 0;
+  TimeNs next = kNever;
   for (const auto& [id, pending] : pending_) {
     if (pending.sent) next = std::min(next, pending.again_at);
   }

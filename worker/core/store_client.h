@@ -1,6 +1,8 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <span>
@@ -9,6 +11,7 @@
 
 #include "kernels/base/clock.h"
 #include "kernels/base/result.h"
+#include "protocol/base/limits.h"
 #include "protocol/job/layout.h"
 #include "protocol/messages/messages.h"
 #include "worker/core/actions.h"
@@ -19,16 +22,20 @@ namespace millrace::worker {
 struct PullCall;
 
 /// Sends a worker's requests to the shards' stores: pulls, and first weights to place. Pure, beside SessionCore: the
-/// rounds do not depend on it. It repeats requests that were lost with a connection, or to a full queue.
+/// rounds do not depend on it. It repeats requests that were lost with a connection, or to a full queue. An answer
+/// restarts the time-out of the requests that were sent with it or later: over a slow link they wait behind it. First
+/// weights are sent again over a new connection; over the same one only after a long time.
 ///
-/// The driver calls pull() or place(). It calls turn() at once, after every message and no later than next_deadline(),
-/// and on_pulled() for every Pulled.
+/// The driver calls ask(). It calls advance() at once, after every message and no later than next_deadline(), and
+/// on_pulled() for every Pulled.
 class StoreClient {
  public:
   struct Config {
     TimeNs resend_after = 2 * kNsPerS;  ///< doubles
     TimeNs resend_after_max = 30 * kNsPerS;
     TimeNs busy_after = 100 * kNsPerMs;  ///< a shard that has no room is asked again
+    /// First weights are placed again: the shard may have dropped a run. Doubles. More than most saves of them take.
+    TimeNs place_again_after = 10 * kNsPerS;
   };
   static constexpr size_t kInFlightMax = 16;  ///< at a shard, which lets 64 of a worker wait
 
@@ -39,7 +46,9 @@ class StoreClient {
   struct Request {
     uint32_t part = 0;
     uint32_t shard = 0;
-    uint64_t at_least = 0;
+    uint64_t at_least = 0;  ///< steps that the caller demands
+    /// Steps of the part that this worker had. The answer has them too, unless the worker has gone back meanwhile.
+    uint64_t own_steps = 0;
     uint64_t offset = 0;
     uint64_t count = 0;
     /// u32 each, shared with the messages that ask for them; none: the range.
@@ -65,6 +74,12 @@ class StoreClient {
     std::vector<std::optional<ShardLink>> shards;
     /// This worker, as the lowest member, places first weights.
     bool places = false;
+    /// By shard: much waits to be sent there. No weights are placed there meanwhile. Empty: nowhere.
+    std::vector<bool> queued = {};
+    /// By shard: something still leaves. Weights are not placed again meanwhile. Empty: nowhere.
+    std::vector<bool> sending = {};
+    /// Returns the steps of a part that this worker has. A rejoin off the log lowers them. Empty: no rejoin did.
+    std::function<uint64_t(uint32_t part)> steps_applied = {};
   };
 
   /// Its number, from 1.
@@ -76,29 +91,48 @@ class StoreClient {
   bool idle() const { return pending_.empty(); }
 
   void on_pulled(const protocol::Message& message, TimeNs now, std::vector<Done>& done);
+  /// Notes that bytes came from the shard, perhaps of an answer that has not ended: it delays the time-outs there. Few
+  /// bytes do not, and each request has a limit, so that other traffic cannot hide a lost answer.
+  void on_received(uint32_t shard, uint64_t bytes, TimeNs now);
   void advance(const Reach& reach, TimeNs now, Actions& actions);
   TimeNs next_deadline() const;
 
  private:
+  static constexpr TimeNs kNever = INT64_MAX;
+  static constexpr uint64_t kLeastBytes = 4'096;  ///< between two looks: heartbeats have less
+  /// Twice the answers that can be under way.
+  static constexpr uint64_t kBytesMax = 2 * kInFlightMax * protocol::kPullValuesMax * sizeof(float);
+
   struct Pending {
     Request request;
     bool sent = false;
-    bool placed = false;  ///< with its weights
+    bool placed = false;    ///< its weights were sent
+    uint64_t at_least = 0;  ///< as last sent
+    TimeNs sent_at = 0;
     TimeNs again_at = 0;
     TimeNs interval = 0;
+    uint64_t bytes_since = 0;  ///< that came from the shard since it was sent
   };
   /// Identifies the peer that got the last requests of a shard. Another peer gets them again.
   struct Peer {
     uint64_t incarnation = 0;
     uint64_t shard_incarnation = 0;
     bool reached = false;
+    TimeNs place_again_at = kNever;  ///< all first weights, if it has not answered
+    TimeNs place_interval = 0;
   };
-  void send(uint64_t id, Pending& pending, const Reach& reach, TimeNs now, Actions& actions) const;
+  static uint64_t at_least_of(const Request& request) { return std::max(request.at_least, request.own_steps); }
+  void forget_lost_sends(const Reach& reach);
+  void extend_deadlines(const Pending& answered, TimeNs now);
+  void forget_old_places(const Reach& reach, TimeNs now);
+  void send_weights(Pending& pending, const ShardLink& link, TimeNs now, Actions& actions);
+  void send(uint64_t id, Pending& pending, const ShardLink& link, TimeNs now, Actions& actions) const;
 
   Config config_;
   uint64_t next_id_ = 1;
   std::map<uint64_t, Pending> pending_;
   std::vector<Peer> peers_;
+  bool places_left_ = false;  ///< after this turn's, which were one part a shard
 };
 
 }  // namespace millrace::worker

@@ -191,6 +191,8 @@ class SessionShell {
   void take_commands();
   void receive(uint32_t shard);
   void watch(uint32_t shard);
+  /// Tells the core and the pulls which connections carry bytes.
+  void look_at_progress(TimeNs now);
   /// Receives the datagrams that are there (path switch).
   void receive_datagrams();
   /// Looks up the name of a silent peer again (path switch): it may have other addresses now.
@@ -214,6 +216,10 @@ class SessionShell {
   void wait();
   bool datagrams_follow() const;
   bool has_backlog() const;
+  /// Returns at most how many bytes wait to be sent to the shard, by the system's count.
+  uint64_t queued_bytes(uint32_t shard) const;
+  /// Says whether first weights are not copied behind some shard's queue yet.
+  bool has_long_queue() const;
   int wait_ms() const;
   /// Prevents fills of every slot during its lifetime: the constructor waits for fills under way, and new fills wait
   /// for its end. REQUIRES: constructed without the lock.
@@ -275,6 +281,7 @@ class SessionShell {
   std::optional<PeerLookup> peer_lookup_;
   TimeNs next_peer_lookup_ = 0;
   TimeNs shards_looked_at_ = 0;
+  TimeNs progress_looked_at_ = 0;
   TimeNs datagrams_came_at_ = std::numeric_limits<TimeNs>::min() / 2;
   bool waited_for_datagrams_ = false;                 ///< and for nothing else: the shards need not be looked at
   bool updates_complete_ = false;                     ///< a caller may wait for them

@@ -16,6 +16,8 @@
 namespace millrace::worker {
 namespace {
 
+constexpr uint64_t kLongQueueBytes = 32 << 20;
+
 struct Place {
   protocol::PartLayout part;
   uint64_t begin = 0;  ///< of the tensor's entries of the part, in the part
@@ -123,8 +125,10 @@ class SessionShell::RecurringPull {
   /// Asks for every piece, or for none where memory runs out.
   void ask(std::span<StoreClient::Request> pieces, uint64_t at_least_step) {
     shell_.run_there([&] {
-      for (StoreClient::Request& piece : pieces)
-        piece.at_least = std::max(at_least_step, shell_.core_.part_steps_applied(piece.part));
+      for (StoreClient::Request& piece : pieces) {
+        piece.at_least = at_least_step;
+        piece.own_steps = shell_.core_.part_steps_applied(piece.part);
+      }
       first_ = shell_.store_.ask_all(pieces);
       count_ = pieces.size();
     });
@@ -264,10 +268,29 @@ CallResult<std::optional<PulledSteps>> SessionShell::carry_out_pull(std::vector<
 
 StoreClient::Reach SessionShell::reach() const {
   StoreClient::Reach reach;
-  for (uint32_t shard = 0; shard < wires_.size(); ++shard) reach.shards.push_back(core_.link_to(shard));
+  for (uint32_t shard = 0; shard < wires_.size(); ++shard) {
+    reach.shards.push_back(core_.link_to(shard));
+    const uint64_t queued = queued_bytes(shard);
+    reach.queued.push_back(queued > kLongQueueBytes);
+    reach.sending.push_back(queued > protocol::Connection::kSendingBytes);
+  }
+  reach.steps_applied = [this](uint32_t part) { return core_.part_steps_applied(part); };
   const std::vector<protocol::Member>& members = core_.membership().members;
   reach.places = !members.empty() && members.front().worker == options_.worker;
   return reach;
+}
+
+uint64_t SessionShell::queued_bytes(uint32_t shard) const {
+  const ShardConnection& wire = wires_[shard];
+  if (!wire.backlog.empty()) return UINT64_MAX;
+  return wire.connection ? wire.connection->unsent_bytes() : 0;
+}
+
+bool SessionShell::has_long_queue() const {
+  for (uint32_t shard = 0; shard < wires_.size(); ++shard) {
+    if (queued_bytes(shard) > kLongQueueBytes) return true;
+  }
+  return false;
 }
 
 void SessionShell::ask_stores(TimeNs now) {

@@ -33,6 +33,8 @@ constexpr TimeNs kLookUpEvery = 5 * kNsPerS;
 /// While datagrams arrive continuously, the thread reads the shards' messages at this interval only. Those are then
 /// about memberships and leases.
 constexpr TimeNs kShardsEvery = 2 * kNsPerMs;
+/// Looks at the connections' bytes: often enough for the least time that a connection may be silent.
+constexpr TimeNs kProgressEvery = 250 * kNsPerMs;
 
 /// Returns the number of workers that left a running job without finishing.
 uint32_t missing_of(const protocol::Membership& membership, uint32_t workers) {
@@ -129,6 +131,7 @@ void SessionShell::serve() {
     receive_datagrams();
     const TimeNs now = monotonic_now_ns();
     look_up_peers(now);
+    look_at_progress(now);
     if (now >= core_.next_deadline()) core_.on_tick(now, actions_);
     core_.end_pass(now, actions_);
     ask_stores(now);
@@ -199,7 +202,7 @@ bool SessionShell::has_backlog() const {
 }
 
 int SessionShell::wait_ms() const {
-  if (has_backlog()) return kBacklogWaitMs;
+  if (has_backlog() || (!store_.idle() && has_long_queue())) return kBacklogWaitMs;
   const TimeNs left = std::min(core_.next_deadline(), store_.next_deadline()) - monotonic_now_ns();
   return static_cast<int>(std::clamp<TimeNs>(left / kNsPerMs + 1, 0, kWaitMaxMs));
 }
@@ -227,6 +230,18 @@ void SessionShell::receive(uint32_t shard) {
   }
   // After the messages: a shard's last words come before the end of its connection.
   watch(shard);
+}
+
+void SessionShell::look_at_progress(TimeNs now) {
+  if (now - progress_looked_at_ < kProgressEvery) return;
+  progress_looked_at_ = now;
+  for (uint32_t shard = 0; shard < wires_.size(); ++shard) {
+    if (!wires_[shard].connection) continue;
+    const auto [received, sent] = wires_[shard].connection->progress();
+    if (received > 0) core_.on_sign(shard, ConnectionSign::kReceived, now);
+    store_.on_received(shard, received, now);
+    if (sent) core_.on_sign(shard, ConnectionSign::kSent, now);
+  }
 }
 
 void SessionShell::receive_datagrams() {
@@ -267,7 +282,7 @@ void SessionShell::look_up_peers(TimeNs now) {
 void SessionShell::watch(uint32_t shard) {
   ShardConnection& wire = wires_[shard];
   const protocol::ConnectionState state = wire.connection->state();
-  if (wire.connection->accepted()) core_.on_accepted(shard);
+  if (wire.connection->accepted()) core_.on_sign(shard, ConnectionSign::kAccepted, monotonic_now_ns());
   if (state == wire.seen) return;
   const bool was_connected = std::exchange(wire.seen, state) == protocol::ConnectionState::kConnected;
   const TimeNs now = monotonic_now_ns();

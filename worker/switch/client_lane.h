@@ -213,7 +213,7 @@ struct SwitchClient::Lane {
   TimeNs moved_at = 0;            ///< time of the last result, or of the last retransmission after silence
 
   uint32_t silent_timeouts = 0;
-  /// NO_SLOTS, or an error that no retransmission cures, in this epoch.
+  /// NO_SLOTS, or an error that no retransmission cures, in this epoch and since its last WELCOME.
   bool refused = false;
   /// Time since which the aggregator has reported another job or epoch; INT64_MIN: it has not.
   TimeNs backed_off_at = INT64_MIN;

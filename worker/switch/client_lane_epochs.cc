@@ -157,6 +157,7 @@ void SwitchClient::Lane::on_welcome(const Datagram& datagram, TimeNs now, protoc
     return;
   }
   phase = SwitchPhase::kRunning;
+  refused = false;
   hello_timeouts = 0;
   backed_off_at = INT64_MIN;
   note_removal(*welcome);

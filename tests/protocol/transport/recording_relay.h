@@ -7,7 +7,9 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <cerrno>
+#include <cstddef>
 #include <cstdint>
 #include <stop_token>
 #include <string>
@@ -72,10 +74,14 @@ class LoopbackSocket {
 /// Forwards one connection to a port of the loopback, and records the bytes of the caller.
 class RecordingRelay {
  public:
-  explicit RecordingRelay(uint16_t to)
-      : port_(listener_.listen()), thread_([this, to](const std::stop_token& stop) { run(to, stop); }) {}
+  /// read_max  bytes of the caller that it reads before release()
+  explicit RecordingRelay(uint16_t to, size_t read_max = SIZE_MAX)
+      : read_max_(read_max),
+        port_(listener_.listen()),
+        thread_([this, to](const std::stop_token& stop) { run(to, stop); }) {}
 
   uint16_t port() const { return port_; }
+  void release() { read_max_ = SIZE_MAX; }
   /// Ends the connection and returns the bytes of the caller.
   std::string end() {
     thread_.request_stop();
@@ -94,19 +100,21 @@ class RecordingRelay {
     const LoopbackSocket called;
     called.connect(to);
     while (!stop.stop_requested()) {
-      if (caller.readable(kLookMs)) {
+      const bool reads = recorded_.size() < read_max_;
+      if (reads && caller.readable(kLookMs)) {
         const std::string said = caller.read();
         if (said.empty()) return;
         recorded_ += said;
         called.write(said);
       }
-      if (!called.readable(0)) continue;
+      if (!called.readable(reads ? 0 : kLookMs)) continue;
       const std::string answered = called.read();
       if (answered.empty()) return;
       caller.write(answered);
     }
   }
 
+  std::atomic<size_t> read_max_;
   LoopbackSocket listener_;
   uint16_t port_;
   std::string recorded_;  ///< the thread's until it has ended

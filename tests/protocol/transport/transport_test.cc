@@ -10,6 +10,8 @@
 #include <thread>
 
 #include "kernels/base/clock.h"
+#include "protocol/address/host_port.h"
+#include "tests/protocol/transport/recording_relay.h"
 
 namespace millrace::protocol {
 namespace {
@@ -167,6 +169,56 @@ TEST(Transport, QueuedMessagesDoNotSurviveAReconnect) {
   both.add(**again);
   both.add(*pair.connection);
   EXPECT_EQ(text_of(wait_for_frames(both, **again).frames.at(0)), "new");
+}
+
+TEST(Transport, ProgressShowsBytesOfAMessageThatHasNotEnded) {
+  constexpr size_t kLarge = size_t{64} << 20;  // more than the system's buffers take
+  TransportContext context;
+  const auto listener = Listener::bind(context, "tcp://127.0.0.1:0").value();
+  const uint16_t port = parse_tcp_address(listener->address()).value().port;
+  testing::RecordingRelay relay(port, size_t{1} << 20);
+  const auto connection = Connection::connect(context, "tcp://127.0.0.1:" + std::to_string(relay.port())).value();
+  Poller poller;
+  poller.add(*listener);
+  poller.add(*connection);
+  ASSERT_EQ(wait_for_state(poller, *connection, ConnectionState::kConnected), ConnectionState::kConnected);
+  EXPECT_GT(connection->progress().received, 0u) << "the handshake";
+  EXPECT_FALSE(connection->progress().sent) << "nothing is queued";
+
+  ASSERT_EQ(connection->send_frames(transport_bytes_of("up"), SharedBytes::from(ByteBuffer(kLarge))),
+            SendResult::kSent);
+  const auto sees = [&](auto Connection::Progress::* what) {
+    const TimeNs deadline = monotonic_now_ns() + kTransportWaitMs * kNsPerMs;
+    while (monotonic_now_ns() < deadline) {
+      if (connection->progress().*what != 0) return true;
+      poller.wait(5);
+    }
+    return false;
+  };
+  EXPECT_TRUE(sees(&Connection::Progress::sent));
+  // The other end reads no more: its buffers fill, and then nothing moves.
+  TimeNs still_since = monotonic_now_ns();
+  for (const TimeNs deadline = still_since + kTransportWaitMs * kNsPerMs;
+       monotonic_now_ns() - still_since < kNsPerS && monotonic_now_ns() < deadline;) {
+    if (connection->progress().sent) still_since = monotonic_now_ns();
+    poller.wait(20);
+  }
+  EXPECT_GE(monotonic_now_ns() - still_since, kNsPerS);
+  EXPECT_GT(connection->unsent_bytes(), kLarge / 2);
+
+  relay.release();
+  const auto up = wait_for_frames(poller, *listener);
+  ASSERT_EQ(up.frames.size(), 2u);
+  ASSERT_EQ(listener->send_frames(up.peer, transport_bytes_of("down"), {}), SendResult::kSent);
+  EXPECT_TRUE(sees(&Connection::Progress::received));
+  const auto down = wait_for_frames(poller, *connection);
+  EXPECT_EQ(down.frames.size(), 2u);
+  (void)connection->progress();
+  EXPECT_EQ(connection->progress().received, 0u);
+  EXPECT_EQ(connection->unsent_bytes(), 0u);
+  (void)relay.end();
+  EXPECT_EQ(wait_for_state(poller, *connection, ConnectionState::kDisconnected), ConnectionState::kDisconnected);
+  EXPECT_EQ(connection->progress().received, 0u) << "of a closed socket";
 }
 
 TEST(Transport, MalformedFramesAreErrorsOfTheirPeerOnly) {

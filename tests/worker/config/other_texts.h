@@ -56,7 +56,7 @@ inline const std::map<std::string, std::string> kOtherTexts = {
     {"switch_key_file", "a.key"},
     {"connect_timeout", "15s"},
     {"start_timeout", "2m"},
-    {"shard_silence", "1s"},
+    {"shard_silence", "15s"},
     {"resend_after", "1ms"},
     {"reconnect_after_max", "20s"},
     {"link_rate", "1gbit"},

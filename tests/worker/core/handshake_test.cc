@@ -81,7 +81,7 @@ TEST_F(Handshake, AProcessThatSpeaksNoMillraceIsNamedInTheError) {
   make();
   core().on_connected(0, now_, actions_);
   welcome(0);
-  core().on_accepted(1);
+  core().on_sign(1, worker::ConnectionSign::kAccepted, now_);
   pass(4 * kNsPerS);
   expect_ended(ErrorCode::kUnavailable,
                "shard 1 (tcp://b:2) could not be joined (tried for 3.0 s, 1 attempt): the process that accepts "
@@ -93,7 +93,7 @@ TEST_F(Handshake, TheReportedCauseIsThatOfTheLastConnectionAttempt) {
   make();
   core().on_connected(0, now_, actions_);
   welcome(0);
-  core().on_accepted(1);
+  core().on_sign(1, worker::ConnectionSign::kAccepted, now_);
   core().on_disconnected(1, {ErrorCode::kUnavailable, "no process accepts connections there"}, now_, actions_);
   EXPECT_NE(core().waiting_for().find("does not answer as a Millrace server does"), std::string::npos);
   actions_.clear();

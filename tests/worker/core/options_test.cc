@@ -220,6 +220,18 @@ TEST(Options, ARefusalNamesTheInvalidOption) {
   job.resend_after = std::chrono::milliseconds(0);
   EXPECT_NE(options_refusal(job).find("resend_after: '0ms': it takes 1ms to"), std::string::npos);
   job = good_job();
+  job.shard_silence = std::chrono::milliseconds(4'000);
+  EXPECT_EQ(options_refusal(job),
+            "shard_silence 4s with heartbeat 1s: a silent connection is replaced after 4s, and the session would end "
+            "first; raise shard_silence or lower heartbeat");
+  job.shard_silence = std::chrono::milliseconds(4'001);
+  EXPECT_TRUE(job_spec_of(job, job, kOptionsTensors).has_value());
+  job.liveness.heartbeat = std::chrono::milliseconds(1);
+  job.shard_silence = std::chrono::milliseconds(2'000);
+  EXPECT_NE(options_refusal(job).find("replaced after 2s"), std::string::npos) << options_refusal(job);
+  job.shard_silence = std::chrono::milliseconds(2'001);
+  EXPECT_TRUE(job_spec_of(job, job, kOptionsTensors).has_value());
+  job = good_job();
   job.link_rate = -1;
   EXPECT_NE(options_refusal(job).find("link_rate: '-1': it takes 0bit to"), std::string::npos) << options_refusal(job);
   job.link_rate = std::nan("");

@@ -71,6 +71,41 @@ TEST_F(Pauses, ShardUnreachable_PausesGrowToTheLongestOne) {
   }
 }
 
+TEST_F(Pauses, BytesWithoutAWholeMessageKeepTheConnection) {
+  make_running();
+  for (const TimeNs end = now_ + 60 * kNsPerS; now_ < end; pass(kNsPerS / 4)) {
+    for (const uint32_t shard : {0, 1}) core().on_sign(shard, worker::ConnectionSign::kReceived, now_);
+  }
+  EXPECT_TRUE(actions_.connects.empty());
+  EXPECT_EQ(core().phase(), worker::Phase::kRunning);
+  pass(5 * kNsPerS);
+  EXPECT_FALSE(actions_.connects.empty()) << "nothing arrives any more";
+}
+
+TEST_F(Pauses, ContributionThatStillLeavesIsNotSentAgain) {
+  make_running();
+  push({1, 150'000}, {1, 2});
+  ASSERT_EQ(take_sent<protocol::Contribution>().size(), 2u);
+  for (const TimeNs end = now_ + 60 * kNsPerS; now_ < end; pass(kNsPerS / 4)) {
+    for (const uint32_t shard : {0, 1}) core().on_sign(shard, worker::ConnectionSign::kSent, now_);
+    EXPECT_TRUE(actions_.connects.empty());
+    EXPECT_TRUE(take_sent<protocol::Contribution>().empty());
+  }
+  EXPECT_LE(until_sent_again(), config_.resend_after + kNsPerS) << "the shard has it, and does not answer";
+}
+
+TEST_F(Pauses, BytesOfAnotherProgramDoNotDelayTheEnd) {
+  make_running();
+  const TimeNs lost_at = now_;
+  core().on_disconnected(0, {ErrorCode::kUnavailable, "gone"}, now_, actions_);
+  while (core().phase() == worker::Phase::kRunning && now_ < lost_at + 2 * config_.shard_silence) {
+    for (const uint32_t shard : {0, 1}) core().on_sign(shard, worker::ConnectionSign::kReceived, now_);
+    pass(kNsPerS / 4);
+  }
+  EXPECT_EQ(core().phase(), worker::Phase::kEnded);
+  EXPECT_LE(now_ - lost_at, config_.shard_silence + kNsPerS);
+}
+
 TEST_F(Pauses, NumberInUse_AskedForSoonDuringThreeHeartbeatsAndThenRarely) {
   config_.connect_timeout = 1'000 * kNsPerS;
   for (const int64_t heartbeat_ms : {100, 1'000, 2'000}) {

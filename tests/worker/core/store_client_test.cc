@@ -117,6 +117,60 @@ TEST_F(Client, AnUnansweredPullIsRetransmitted) {
   EXPECT_TRUE(turn(reach_of(1, 2)).sends.empty());
 }
 
+TEST_F(Client, APullWithoutAConnectionHasNoDeadline) {
+  client.ask({.part = 0, .shard = 0, .at_least = 0, .offset = 0, .count = 2, .indices = {}, .place = {}});
+  turn(reach_of(1));
+  turn({{std::nullopt}, false});
+  EXPECT_EQ(client.next_deadline(), INT64_MAX) << "the driver would not sleep";
+  EXPECT_EQ(turn(reach_of(1)).sends.size(), 1u);
+}
+
+TEST_F(Client, AnAnswerPostponesTheRepeatsOfThePullsBehindIt) {
+  std::vector<uint64_t> ids;
+  for (size_t at = 0; at < StoreClient::kInFlightMax; ++at)
+    ids.push_back(client.ask({.at_least = 0, .offset = at, .count = 1, .indices = {}, .place = {}}));
+  EXPECT_EQ(turn(reach_of(1)).sends.size(), ids.size());
+  for (const uint64_t id : ids) {
+    now += 340 * kNsPerMs;
+    EXPECT_TRUE(turn(reach_of(1)).sends.empty()) << "16 runs need 5.4 s at 100 Mbit/s";
+    EXPECT_EQ(hear(store_client_answer(id, {1})).size(), 1u);
+  }
+  EXPECT_TRUE(client.idle());
+}
+
+TEST_F(Client, AnOvertakenPullIsRepeatedInTime) {
+  const uint64_t lost = client.ask({.at_least = 0, .offset = 0, .count = 1, .indices = {}, .place = {}});
+  turn(reach_of(1));
+  const TimeNs due = now + kResend;
+  for (now += 100 * kNsPerMs; now < due; now += 100 * kNsPerMs) {
+    const uint64_t later = client.ask({.at_least = 0, .offset = 1, .count = 1, .indices = {}, .place = {}});
+    EXPECT_EQ(turn(reach_of(1)).sends.size(), 1u);
+    EXPECT_EQ(hear(store_client_answer(later, {1})).size(), 1u);
+  }
+  const std::vector<Pull> again = sent<Pull>(turn(reach_of(1)));
+  ASSERT_EQ(again.size(), 1u);
+  EXPECT_EQ(again[0].id, lost);
+}
+
+TEST_F(Client, APullDemandsFewerStepsAfterTheWorkerWentBack) {
+  uint64_t steps = 101;
+  StoreClient::Reach reach = reach_of(1);
+  reach.steps_applied = [&steps](uint32_t part) { return part == 4 ? steps : 0; };
+  const uint64_t id =
+      client.ask({.part = 4, .at_least = 7, .own_steps = 101, .offset = 0, .count = 1, .indices = {}, .place = {}});
+  EXPECT_EQ(sent<Pull>(turn(reach))[0].at_least, 101u);
+  steps = 102;
+  EXPECT_TRUE(turn(reach).sends.empty()) << "it had 101 when it asked";
+  EXPECT_TRUE(hear(store_client_answer(id, {1}, 100, 4)).empty());
+  steps = 100;
+  const std::vector<Pull> lowered = sent<Pull>(turn(reach));
+  ASSERT_EQ(lowered.size(), 1u) << "at once: step 100 may need this worker, which waits";
+  EXPECT_EQ(lowered[0].at_least, 100u);
+  steps = 3;
+  EXPECT_EQ(sent<Pull>(turn(reach))[0].at_least, 7u) << "the caller's own demand";
+  EXPECT_EQ(hear(store_client_answer(id, {1}, 7, 4)).size(), 1u);
+}
+
 TEST_F(Client, ABusyShardIsAskedAgainSoonAndARefusalIsReported) {
   const uint64_t id =
       client.ask({.part = 0, .shard = 0, .at_least = 0, .offset = 0, .count = 1, .indices = {}, .place = {}});
@@ -227,6 +281,84 @@ TEST_F(Client, TheLowestWorkerPlacesAndTheOthersWaitForTheirTurn) {
   EXPECT_TRUE(std::holds_alternative<Pull>(actions.sends[3].message.body));
   EXPECT_TRUE(turn(reach).sends.empty());
   EXPECT_EQ(hear(store_client_answer(id, {}, 0, 4)).size(), 1u);
+}
+
+TEST_F(Client, PlacedWeightsAreRepeatedOverAnotherConnection) {
+  const std::vector<float> weights = {1, 2};
+  client.ask({.indices = {}, .place = {weights}});
+  StoreClient::Reach reach = reach_of(1);
+  reach.places = true;
+  const auto expect_sent = [&](size_t places) {
+    const Actions actions = turn(reach);
+    EXPECT_EQ(sent<Place>(actions).size(), places);
+    EXPECT_EQ(sent<Pull>(actions).size(), 1u);
+  };
+  expect_sent(1);
+  now += kResend;
+  expect_sent(0);
+  turn({{std::nullopt}, true});
+  expect_sent(1);
+  EXPECT_TRUE(turn(reach).sends.empty());
+  reach.shards = reach_of(1, 2).shards;
+  expect_sent(1);
+}
+
+TEST_F(Client, PlacedWeightsAreRepeatedOnceTheQueueIsLongEmpty) {
+  const std::vector<float> weights = {1, 2};
+  client.ask({.indices = {}, .place = {weights}});
+  StoreClient::Reach reach = reach_of(1);
+  reach.places = true;
+  EXPECT_EQ(sent<Place>(turn(reach)).size(), 1u);
+  const auto second_placed_after = [&](TimeNs after) {
+    const TimeNs begin = now;
+    for (; now < begin + after; now += kNsPerS) EXPECT_TRUE(sent<Place>(turn(reach)).empty());
+    return sent<Place>(turn(reach)).size();
+  };
+  reach.sending = {true};
+  EXPECT_EQ(second_placed_after(60 * kNsPerS), 0u) << "the first ones are still on their way";
+  reach.sending = {false};
+  EXPECT_EQ(second_placed_after(10 * kNsPerS), 1u);
+  EXPECT_EQ(second_placed_after(20 * kNsPerS), 1u) << "doubled";
+}
+
+TEST_F(Client, BytesOfAnAnswerDelayTheNextRequest) {
+  client.ask({.part = 0, .offset = 0, .count = 2, .indices = {}, .place = {}});
+  const StoreClient::Reach reach = reach_of(2);
+  ASSERT_EQ(sent<Pull>(turn(reach)).size(), 1u);
+  const auto sent_after = [&](uint32_t shard, uint64_t bytes, TimeNs span) {
+    size_t count = 0;
+    for (const TimeNs end = now + span; now < end && count == 0; now += kNsPerS / 4) {
+      client.on_received(shard, bytes, now);
+      count = sent<Pull>(turn(reach)).size();
+    }
+    return count;
+  };
+  EXPECT_EQ(sent_after(0, 100'000, 60 * kNsPerS), 0u) << "a slow link";
+  EXPECT_EQ(sent_after(0, 200, 3 * kNsPerS), 1u) << "heartbeats alone";
+  EXPECT_EQ(sent_after(1, 100'000, 5 * kNsPerS), 1u) << "another shard's";
+  EXPECT_EQ(sent_after(0, 8'000'000, 60 * kNsPerS), 1u) << "more than all answers under way";
+}
+
+TEST_F(Client, EachTurnPlacesOnePartIntoAnEmptyQueue) {
+  const std::vector<float> weights = {1, 2};
+  constexpr auto kParts = static_cast<uint32_t>(StoreClient::kInFlightMax + 2);
+  for (uint32_t part = 0; part < kParts; ++part) client.ask({.part = part, .indices = {}, .place = {weights}});
+  StoreClient::Reach reach = reach_of(1);
+  reach.places = true;
+  reach.queued = {true};
+  EXPECT_TRUE(turn(reach).sends.empty());
+  reach.queued = {false};
+  size_t pulls = 0;
+  for (uint32_t part = 0; part < kParts; ++part) {
+    const Actions actions = turn(reach);
+    const std::vector<Place> runs = sent<Place>(actions);
+    ASSERT_EQ(runs.size(), 1u) << "also of parts whose pull has to wait";
+    EXPECT_EQ(runs[0].part, part);
+    EXPECT_EQ(client.next_deadline() <= now, part + 1 < kParts) << part;
+    pulls += sent<Pull>(actions).size();
+  }
+  EXPECT_EQ(pulls, StoreClient::kInFlightMax);
+  EXPECT_TRUE(turn(reach).sends.empty());
 }
 
 }  // namespace

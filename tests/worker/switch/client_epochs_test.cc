@@ -289,6 +289,19 @@ TEST_F(ClientEpochs, NoSlotsIsBelievedOnlyAsTheAnswerToThisWorkersRequest) {
   EXPECT_FALSE(rig_.client.path_suspect());
 }
 
+TEST_F(ClientEpochs, AWelcomeAfterARefusalEndsTheSuspicion) {
+  rig_.client.set_epoch(rig_.epoch, rig_.now, rig_.sink);
+  const SentPacket request = rig_.sink.take().front();
+  const auto asked = protocol::read_challenge_request(request.datagram().extension);
+  rig_.hand(rig_.aggregator.notice(protocol::NoticeCode::kNoSlots, 0, asked->worker_nonce));
+  EXPECT_TRUE(rig_.client.path_suspect());
+  rig_.hand(rig_.aggregator.challenge(request));
+  EXPECT_TRUE(rig_.client.path_suspect()) << "the slots may still be missing";
+  rig_.hand(rig_.aggregator.welcome(1, {0, 0}));
+  EXPECT_EQ(rig_.client.phase(), SwitchPhase::kRunning);
+  EXPECT_FALSE(rig_.client.path_suspect());
+}
+
 TEST_F(ClientEpochs, ANoticeOfANewerEpochOnlyRaisesEpochSeen) {
   start();
   rig_.hand(rig_.aggregator.notice(protocol::NoticeCode::kOldEpoch, 9, {}));

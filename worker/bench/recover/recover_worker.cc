@@ -12,8 +12,9 @@
 namespace millrace::bench {
 namespace {
 
-// A busy machine must not end a job whose shard only restarts late: the benchmark has a limit of its own.
-constexpr std::chrono::seconds kRecoverWorkerTimeout{120};
+// A busy machine must not end a job whose shard only restarts late: the benchmark has a limit of its own. It is longer
+// than four of the longest heartbeats that the benchmark takes, as shard_silence must be.
+constexpr std::chrono::seconds kRecoverWorkerTimeout{300};
 
 JobConfig recover_worker_job(const RecoverSetup& setup) {
   const Codec codec = OptionAccess::codec_of(codec_from_text(setup.codec).value());

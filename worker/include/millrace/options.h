@@ -338,8 +338,9 @@ struct WorkerConfig {
   /// after that time do the shards treat an earlier run of the job, or an earlier process of this worker, as dead.
   std::chrono::milliseconds connect_timeout{10'000};
   std::chrono::milliseconds start_timeout{60'000};  ///< for all workers to join, once the shards are reached
-  std::chrono::milliseconds shard_silence{30'000};  ///< the session ends after this time without a shard's message
-  std::chrono::milliseconds resend_after{2'000};    ///< an unanswered contribution is sent again; doubles to 30 s.
+  /// The session ends after this time without a shard's message. More than 2 s, and more than 4 heartbeats.
+  std::chrono::milliseconds shard_silence{30'000};
+  std::chrono::milliseconds resend_after{2'000};  ///< an unanswered contribution is sent again; doubles to 30 s.
   /// Longest pause between two attempts to reach a lost shard; a quarter of dead_after where that is less. Also the
   /// longest pause before this worker sends a contribution again that a shard refused for now.
   std::chrono::milliseconds reconnect_after_max{5'000};
