@@ -79,6 +79,9 @@ class SlowSession:
     def steps_applied(self, place):
         return 1
 
+    def close(self):
+        """Leaves the job."""
+
 
 class Steps(unittest.TestCase):
     """The waits of a step share its limit, and the next step has a whole one."""
@@ -94,7 +97,7 @@ class Steps(unittest.TestCase):
         replica = Replica.__new__(Replica)
         replica._session = session = SlowSession(self.clock, 2.0)
         replica._parameters = [(name, torch.nn.Parameter(torch.ones(3))) for name in "ab"]
-        replica._timeout = LIMIT_S
+        replica._timeout, replica._broken = LIMIT_S, None
         replica._report = SimpleNamespace(count=lambda *seconds: None, tell=lambda: None)
         for _ in range(2):
             replica.step()
