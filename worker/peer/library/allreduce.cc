@@ -19,7 +19,7 @@
 #include "worker/peer/library/group_impl.h"
 #include "worker/peer/library/raise.h"
 
-namespace millrace::peers {
+namespace millrace::inline v0::peers {
 
 /// Reads the private members of Algorithm.
 struct AllreduceAccess {
@@ -279,4 +279,4 @@ std::optional<Reduced> Pending::try_wait(std::chrono::milliseconds timeout) {
   return wait();
 }
 
-}  // namespace millrace::peers
+}  // namespace millrace::inline v0::peers

@@ -16,7 +16,7 @@
 #include "worker/peer/transport/tcp_communicator.h"
 #include "worker/peer/transport/thread_network.h"
 
-namespace millrace::peers {
+namespace millrace::inline v0::peers {
 namespace {
 
 TimeNs nanoseconds_of(std::chrono::milliseconds time) {
@@ -97,4 +97,4 @@ Communicator Communicator::over_tcp(const TcpOptions& options) {
 uint32_t Communicator::rank() const { return held(impl_).transport->rank(); }
 uint32_t Communicator::size() const { return held(impl_).transport->size(); }
 
-}  // namespace millrace::peers
+}  // namespace millrace::inline v0::peers

@@ -5,7 +5,7 @@
 #include "millrace/peer.h"
 #include "worker/peer/transport/communicator.h"
 
-namespace millrace::peers {
+namespace millrace::inline v0::peers {
 
 /// Holds a transport. The two libraries share this type: both are of one build.
 struct Communicator::Impl {
@@ -14,4 +14,4 @@ struct Communicator::Impl {
   void (*group_failed)() = nullptr;
 };
 
-}  // namespace millrace::peers
+}  // namespace millrace::inline v0::peers

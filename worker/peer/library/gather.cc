@@ -17,7 +17,7 @@
 #include "worker/peer/library/group_impl.h"
 #include "worker/peer/library/raise.h"
 
-namespace millrace::peers {
+namespace millrace::inline v0::peers {
 namespace {
 
 using Packets = std::vector<peer::Packet>;
@@ -84,4 +84,4 @@ std::optional<Gathered> PendingGather::try_wait(std::chrono::milliseconds timeou
   return wait();
 }
 
-}  // namespace millrace::peers
+}  // namespace millrace::inline v0::peers

@@ -12,7 +12,7 @@
 #include "worker/peer/library/group_impl.h"
 #include "worker/peer/library/raise.h"
 
-namespace millrace::peers {
+namespace millrace::inline v0::peers {
 namespace {
 
 using std::chrono::milliseconds;
@@ -91,4 +91,4 @@ Traffic Group::traffic() const {
   return {traffic.messages_sent, traffic.bytes_sent, traffic.bytes_received, traffic.messages_unexpected};
 }
 
-}  // namespace millrace::peers
+}  // namespace millrace::inline v0::peers

@@ -14,7 +14,7 @@
 #include "worker/peer/group/peer_group.h"
 #include "worker/peer/library/communicator_impl.h"
 
-namespace millrace::peers {
+namespace millrace::inline v0::peers {
 
 /// Holds a group and its transport, which outlives it. All inline: the library shows no symbol of it.
 struct Group::Impl {
@@ -57,4 +57,4 @@ struct GroupAccess {
   static std::shared_ptr<peer::PeerGroup> inner_of(const Group& group) { return {group.impl_, &group.impl_->inner}; }
 };
 
-}  // namespace millrace::peers
+}  // namespace millrace::inline v0::peers

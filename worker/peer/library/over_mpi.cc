@@ -10,7 +10,7 @@
 #include "worker/peer/transport/mpi_communicator.h"
 
 /// The communicator over MPI: a library of its own, so that a program without MPI needs none.
-namespace millrace::peers {
+namespace millrace::inline v0::peers {
 namespace {
 
 /// Holds MPI where the library has started it, until the process ends.
@@ -71,4 +71,4 @@ Communicator Communicator::over_mpi(const MpiOptions& options) {
   return Communicator(std::move(impl));
 }
 
-}  // namespace millrace::peers
+}  // namespace millrace::inline v0::peers

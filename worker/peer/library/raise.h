@@ -8,7 +8,7 @@
 #include "millrace/errors.h"
 
 /// Results become exceptions here, and nowhere below the public interface.
-namespace millrace::peers {
+namespace millrace::inline v0::peers {
 
 [[noreturn]] inline void raise(const Error& error, JobErrorOrigin origin) {
   throw JobError(static_cast<JobErrorCode>(error.code), error.message, origin);
@@ -36,4 +36,4 @@ template <typename T>
   return *impl;
 }
 
-}  // namespace millrace::peers
+}  // namespace millrace::inline v0::peers
