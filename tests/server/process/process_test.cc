@@ -221,8 +221,10 @@ TEST(ServerProgram, ASpareIsStartedButNotReady) {
   Program spare({"--spare", "--table", folder.path + "/table.db", "--listen", "127.0.0.1:0", "--quiet"});
   EXPECT_EQ(manager.next_state(), "READY=1\nSTATUS=a spare without a number");
   EXPECT_EQ(manager.next(), "WATCHDOG=1");
-  spare.signal(SIGHUP);  // ends no spare
-  EXPECT_EQ(manager.next(), "WATCHDOG=1");
+  spare.signal(SIGHUP);
+  EXPECT_THAT(manager.next_state(), ::testing::StartsWith("RELOADING=1\nMONOTONIC_USEC="));
+  EXPECT_EQ(manager.next_state(), "READY=1\nSTATUS=a spare without a number");
+  EXPECT_EQ(manager.next(), "WATCHDOG=1") << "it ends no spare";
 }
 
 TEST(StatusJson, SurvivesNamesThatAreNotText) {
