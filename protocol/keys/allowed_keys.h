@@ -59,7 +59,7 @@ class AllowedKeys {
   void remove(const std::string& name);
   std::unordered_map<PublicKey, std::string> names_;
   std::map<std::string, PublicKey> keys_;
-  std::map<std::string, std::chrono::sys_days> ends_;  ///< by name, of the keys that have an end date
+  std::map<std::string, std::chrono::sys_days> ends_;  ///< end date by key name, where a key has one
   KeyEnd own_end_;
   std::vector<std::string> problems_;
 };

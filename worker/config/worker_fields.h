@@ -23,7 +23,7 @@ void visit_worker_timing(Visitor& v, Worker& worker) {
            worker.start_timeout);
   v.option({.name = "shard_silence",
             .group = kTiming,
-            .help = "the session ends after this time without a message from a shard: over 2s, and over 4 heartbeats",
+            .help = "the session ends after this time without bytes from a shard: over 2s, and over 4 heartbeats",
             .most = protocol::kDayMs},
            worker.shard_silence);
   v.option({.name = "resend_after",

@@ -38,7 +38,7 @@ struct CoreConfig {
   TimeNs reconnect_after = 100 * kNsPerMs;   ///< doubles, with jitter
   TimeNs reconnect_after_max = 5 * kNsPerS;  ///< ... to this, or a quarter of dead_after where that is less
   TimeNs connect_timeout = 10 * kNsPerS;     ///< until every shard has welcomed us for the first time.
-  /// Afterwards: the session ends after this time without a message from a shard.
+  /// Afterwards: the session ends after this time without bytes from a shard.
   TimeNs shard_silence = 30 * kNsPerS;
   /// The shell can give the weights of a part, and replace them with others. So this worker may join a job that has
   /// started, and it rejoins after an eviction. Without weights, an eviction ends the session, unless the job has a
@@ -152,8 +152,8 @@ class SessionCore {
   // --- incarnation
   // ---------------------------------------------------------------------------------------------------------------
   void start(TimeNs now, Actions& actions);
-  /// Records a sign of a connection between messages. kReceived and kSent show that it is alive. After kSent nothing is
-  /// sent again for a time: it waits in the queue.
+  /// Records a sign of a connection between messages. kReceived and kSent show that it is alive. kSent delays the
+  /// time-outs of contributions: they may still wait in the queue.
   void on_sign(uint32_t shard, ConnectionSign sign, TimeNs now);
   void on_connected(uint32_t shard, TimeNs now, Actions& actions);
   /// trouble  unavailable; unauthenticated: the shard, or this worker, did not accept the other's key.

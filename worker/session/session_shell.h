@@ -216,9 +216,9 @@ class SessionShell {
   void wait();
   bool datagrams_follow() const;
   bool has_backlog() const;
-  /// Returns at most how many bytes wait to be sent to the shard, by the system's count.
+  /// Returns the bytes that wait to be sent to the shard. UINT64_MAX: its socket takes no more.
   uint64_t queued_bytes(uint32_t shard) const;
-  /// Says whether first weights are not copied behind some shard's queue yet.
+  /// Says whether a queue is over the length up to which first weights are sent behind it.
   bool has_long_queue() const;
   int wait_ms() const;
   /// Prevents fills of every slot during its lifetime: the constructor waits for fills under way, and new fills wait

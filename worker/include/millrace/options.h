@@ -338,7 +338,7 @@ struct WorkerConfig {
   /// after that time do the shards treat an earlier run of the job, or an earlier process of this worker, as dead.
   std::chrono::milliseconds connect_timeout{10'000};
   std::chrono::milliseconds start_timeout{60'000};  ///< for all workers to join, once the shards are reached
-  /// The session ends after this time without a shard's message. More than 2 s, and more than 4 heartbeats.
+  /// The session ends after this time without bytes from a shard. More than 2 s, and more than 4 heartbeats.
   std::chrono::milliseconds shard_silence{30'000};
   std::chrono::milliseconds resend_after{2'000};  ///< an unanswered contribution is sent again; doubles to 30 s.
   /// Longest pause between two attempts to reach a lost shard; a quarter of dead_after where that is less. Also the
