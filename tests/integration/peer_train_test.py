@@ -352,6 +352,8 @@ class Train(unittest.TestCase):
                                 (["--optimizer", "scd", "--model", "svm"], "scd trains lr and l2svm"),
                                 (["--optimizer", "scd", "--select", "topk:0.1"], "no --select"),
                                 (["--optimizer", "scd", "--algorithm", "gtopk"], "no --algorithm"),
+                                (["--optimizer", "scd", "--algorithm", "auto"], "no --algorithm"),
+                                (["--optimizer", "scd", "--algorithm", "ssar_split_allgather"], "no --algorithm"),
                                 (["--staleness", "65"], "--staleness"),
                                 (["--path", "server"], "--path server needs --servers"),
                                 (["--path", "auto"], "--path auto needs --servers"), ([*auto, "--codec-up", "auto", "--quantizer", "raw+qsgd4"], "--codec-up"),

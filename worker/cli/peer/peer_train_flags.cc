@@ -103,6 +103,9 @@ Status read_path(const PeerTrainFlags& flags, OptimizerOptions& options) {
 /// Errors   invalid_argument: the path cannot, or neither can; nor can peers by the --algorithm that was given.
 Status check_paths(const PeerTrainFlags& flags, PeerTrainOptions& run) {
   OptimizerOptions& options = run.options;
+  // The optimizer's own check cannot tell its default from the same algorithm on the command line.
+  if (run.optimizer->name == "scd" && !flags.algorithm.empty())
+    return fail(ErrorCode::kInvalidArgument, "scd gathers changes and sums no gradients: it has no --algorithm");
   if (flags.path != PathFlag::kAuto) return run.optimizer->check(options);
   const auto check = [&](ExchangePath path) {
     options.path = path;
