@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measures the goodput of a training job under random failures: processes are killed, or links are cut.
 
-    tests/bench/goodput.py [--programs FOLDER] [--kill workers,shards,switch,etcd,partition] [--mtbf 60s,10s] [--kills 20] [--json]
+    tests/bench/goodput.py [--programs FOLDER] [--kill workers,shards,switch,etcd,partition] [--mtbf 60s,10s] [--kills 20] [--at-once] [--json]
 
 Four workers train over two shards; a step computes for 50 ms. Heartbeats are a second apart, as by default. A row has
 one kind of failure and one mean time between failures (MTBF) of all processes of this kind together, and lasts MTBF x
@@ -30,7 +30,8 @@ Every push is one index of its own, so the final weights say which pushes arrive
 there has a reason that the protocol names, or the row fails (tests/integration/punisher_test.py has the reasons). Path
 switch gives the same guarantee: a push is a whole number of its grid, so the switch rounds nothing.
 
-Limits: all processes share one machine, so a start of a process takes time from the others. The job is small: a real
+Limits: all processes share one machine, so a start of a process takes time from the others. With --at-once the jobs of
+all kinds share it, too: for long times between failures, where half an hour a kind would be too long. The job is small: a real
 job also loads its data. The switch is started before its workers suspect it (about a second), so a row of kind switch
 rarely has a fallback. Until TCP sends again after a partition, up to the partition's length passes.
 
@@ -38,6 +39,8 @@ Exit codes: 0 all rows measured, 1 a run failed or lost a push without a reason,
 """
 
 import argparse
+import contextlib
+import json
 import random
 import signal
 import subprocess
@@ -190,6 +193,7 @@ def parsed(arguments):
     parser.add_argument("--quiet", type=seconds, default=20, metavar="TIME", help="length of an undisturbed time (default: 20s)")
     parser.add_argument("--mode", choices=punisher.MODES, default="synchronous", help="mode of the job; kind switch: synchronous alone (default: synchronous)")
     parser.add_argument("--seed", type=int, default=1, help="of the times and victims (default: 1)")
+    parser.add_argument("--at-once", action="store_true", help="measure the kinds at the same time, each with a job of its own")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args(arguments)
     options.kill = options.kill.split(",")
@@ -220,11 +224,31 @@ def parsed(arguments):
     return options
 
 
+def measured_at_once(options, arguments):
+    """Measures each kind in a process of its own, all at the same time. Returns the rows, and the exit code."""
+    alone = [word for word in arguments if word != "--at-once"]
+    with contextlib.ExitStack() as stack:
+        # Each process ends those of its job on SIGTERM.
+        started = [stack.enter_context(subprocess.Popen([sys.executable, __file__, *alone, "--kill", kind, "--json"], stdout=subprocess.PIPE, text=True))
+                   for kind in options.kill]
+        try:
+            said = [process.communicate()[0] for process in started]
+        finally:
+            for process in started:
+                process.terminate()
+    rows = [row for text in said if text for row in json.loads(text)["rows"]]
+    return rows, int(any(process.returncode for process in started))
+
+
 def main(arguments=None):
+    arguments = sys.argv[1:] if arguments is None else arguments
     options = parsed(arguments)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that its processes end with it
-    rows, code = measured("goodput", [(f"{kind}, MTBF {mtbf:g} s, {kills} failures", mtbf * kills + 2 * options.quiet, partial(measure, options, kind, mtbf, kills))
-                                      for kind in options.kill for mtbf, kills in zip(options.mtbf, options.kills)], FAILURES)
+    if options.at_once:
+        rows, code = measured_at_once(options, arguments)
+    else:
+        rows, code = measured("goodput", [(f"{kind}, MTBF {mtbf:g} s, {kills} failures", mtbf * kills + 2 * options.quiet, partial(measure, options, kind, mtbf, kills))
+                                          for kind in options.kill for mtbf, kills in zip(options.mtbf, options.kills)], FAILURES)
     print_json(rows) if options.json else show(rows)
     return code
 

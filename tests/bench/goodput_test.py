@@ -8,7 +8,6 @@ Kinds that this machine cannot have are skipped: partitions need network namespa
 
 import contextlib
 import io
-import itertools
 import json
 import random
 import sys
@@ -25,11 +24,11 @@ from results import figure_values  # pylint: disable=wrong-import-position
 KILLS = 2
 
 
-def report(kind):
-    """Returns the report of one short row."""
+def report(kind, *more):
+    """Returns the exit code, and the report of short rows."""
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
-        code = goodput.main(["--programs", PROGRAMS, "--kill", kind, "--mtbf", "2s", "--kills", str(KILLS), "--quiet", "1s", "--json"])
+        code = goodput.main(["--programs", PROGRAMS, "--kill", kind, "--mtbf", "2s", "--kills", str(KILLS), "--quiet", "1s", "--json", *more])
     return code, json.loads(said.getvalue())
 
 
@@ -44,7 +43,7 @@ class Goodput(unittest.TestCase):
         self.assertGreater(row["useful_pushes_per_s"], 0)
         self.assertGreater(row["recovery_p50_s"], 0)
         self.assertGreaterEqual(row["seconds"], 2 * KILLS)
-        for name, row["mtbf_s"] in (("goodput", 10), (f"goodput_600s_{kind}", 600)):  # the figures name the rows of the measurement
+        for name, row["mtbf_s"] in (("goodput", 10), ("goodput_600s", 600)):  # the figures name the rows of the measurement
             for figure in MEASUREMENTS[name].figures:
                 wanted = figure.path[1]
                 if (wanted["kind"], wanted["mtbf_s"]) == (kind, row["mtbf_s"]):
@@ -66,9 +65,25 @@ class Goodput(unittest.TestCase):
     def test_APartitionLosesNoPush(self):
         self.assertGreater(self.row("partition")["partitioned_s"], KILLS * goodput.faults.PARTITION_S[0])
 
+    def test_KindsMeasuredAtOnceHaveARowEach(self):
+        code, said = report("workers,shards", "--at-once")
+        self.assertEqual((code, [row["kind"] for row in said["rows"]]), (0, ["workers", "shards"]))
+
+    def test_AFailedKindLeavesTheRowsOfTheOthers(self):
+        """The first process prints no row, the second one prints one."""
+        ends = iter(((1, '{"rows": []}'), (0, '{"rows": [{"kind": "shards"}]}')))
+
+        @contextlib.contextmanager
+        def process(*_arguments, **_flags):
+            code, text = next(ends)
+            yield SimpleNamespace(returncode=code, communicate=lambda: (text, None), terminate=lambda: None)
+
+        with mock.patch.object(goodput.subprocess, "Popen", process):
+            rows, code = goodput.measured_at_once(SimpleNamespace(kill=["workers", "shards"]), [])
+        self.assertEqual((rows, code), ([{"kind": "shards"}], 1))
+
     def test_EveryKindHasGoalsAtEachTimeBetweenFailures(self):
-        rare = (MEASUREMENTS[f"goodput_600s_{kind}"].figures for kind in goodput.faults.KINDS)
-        figures = [*MEASUREMENTS["goodput"].figures, *itertools.chain(*rare)]
+        figures = [*MEASUREMENTS["goodput"].figures, *MEASUREMENTS["goodput_600s"].figures]
         rows = {(figure.path[1]["kind"], figure.path[1]["mtbf_s"]) for figure in figures if figure.path[2] == "goodput" and figure.goal}
         self.assertEqual(rows, {(kind, mtbf) for kind in goodput.faults.KINDS for mtbf in (10, 60, 600)})
 
