@@ -61,6 +61,7 @@ from rows import measured, print_json  # pylint: disable=wrong-import-position
 FAILURES = (punisher.Failure, OSError, LookupError, ValueError, subprocess.SubprocessError)
 COMPUTE_MS = 50
 RECOVERED_WITHIN_S = 300
+START_AND_END_S = 60
 POLL_S = 0.005
 TIMES = ("dead_after_ms=10000", "heartbeat_ms=1000")  # the punisher's are shorter
 
@@ -81,9 +82,11 @@ def percentile(values, percent):
 class Job(punisher.Cluster):
     """A job of small steps: its workers and its shards. A fault has prepared it."""
 
-    def __init__(self, options, folder, fault):
+    def __init__(self, options, folder, fault, steps, restarts):
         super().__init__(options, folder)
         self.fault = fault
+        self.chunk = -(-steps // punisher.CHUNK) * punisher.CHUNK  # whole windows of a switch
+        self.dimension = max(self.dimension, (punisher.WORKERS + restarts) * self.chunk)
         self.settings = [*self.settings, f"compute_ms={COMPUTE_MS}", *TIMES]
         fault.prepare(self)
 
@@ -106,8 +109,13 @@ class Job(punisher.Cluster):
         return [self.now(worker) for worker in range(punisher.WORKERS)]
 
     def pushed(self):
-        """Returns the indices of all pushes so far."""
+        """Returns the indices of all pushes so far.
+
+        Raises  Failure: a process has made more pushes than it has indices.
+        """
         self.read()
+        if most := max((life.pushes for lives in self.lives for life in lives if life.pushes > self.chunk), default=0):
+            raise punisher.Failure(f"a worker has made {most} pushes, and has {self.chunk} indices: no later one would count")
         return {index for lives in self.lives for life in lives for index in life.own()}
 
     def wait(self, condition):
@@ -153,6 +161,11 @@ def disturbed(job, seconds, count, draw):
     return recoveries, sums, time.monotonic() - begin
 
 
+def steps_in(time_s):
+    """Returns more steps than a job takes in some seconds, its start and its end."""
+    return int((time_s + START_AND_END_S) * 1000 / COMPUTE_MS)
+
+
 def measure(options, kind, mtbf, kills):
     """Returns the row of one kind and one MTBF."""
     draw = random.Random(f"{options.seed} {kind} {mtbf}")
@@ -160,7 +173,7 @@ def measure(options, kind, mtbf, kills):
         fault = faults.KINDS[kind](options, folder)
         job = None
         try:
-            job = Job(options, folder, fault)
+            job = Job(options, folder, fault, steps_in(mtbf * kills + 2 * options.quiet), kills)
             job.start()
             rates = [job.undisturbed(options.quiet)]
             before = job.pushed()

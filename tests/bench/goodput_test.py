@@ -82,6 +82,23 @@ class Goodput(unittest.TestCase):
             rows, code = goodput.measured_at_once(SimpleNamespace(kill=["workers", "shards"]), [])
         self.assertEqual((rows, code), ([{"kind": "shards"}], 1))
 
+    def test_ALongTimeHasAnIndexForEachPush(self):
+        """A worker takes at most one step in each time of computation."""
+        for mtbf, kills in (10, 12), (600, 3), (3600, 20):
+            time_s = mtbf * kills + 2 * 60
+            with mock.patch.object(goodput.punisher.Cluster, "__init__", lambda job, *_: job.__dict__.update(settings=[], dimension=1 << 22)):
+                job = goodput.Job(None, None, mock.Mock(), goodput.steps_in(time_s), kills)
+            self.assertGreater(job.chunk * goodput.COMPUTE_MS, 1000 * time_s)
+            self.assertGreaterEqual(job.dimension, job.chunk * (goodput.punisher.WORKERS + kills))
+            self.assertEqual(job.chunk % goodput.faults.WINDOW, 0)
+
+    def test_PushesWithoutAnIndexFailTheRow(self):
+        with mock.patch.object(goodput, "steps_in", lambda _: 1), mock.patch.object(goodput.punisher, "CHUNK", 16), \
+                contextlib.redirect_stderr(io.StringIO()) as said:
+            code, answer = report("shards")
+        self.assertEqual((code, answer), (1, {"rows": []}))
+        self.assertRegex(said.getvalue(), "has made [0-9]+ pushes, and has 16 indices")
+
     def test_EveryKindHasGoalsAtEachTimeBetweenFailures(self):
         figures = [*MEASUREMENTS["goodput"].figures, *MEASUREMENTS["goodput_600s"].figures]
         rows = {(figure.path[1]["kind"], figure.path[1]["mtbf_s"]) for figure in figures if figure.path[2] == "goodput" and figure.goal}

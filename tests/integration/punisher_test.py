@@ -31,7 +31,7 @@ from pathlib import Path
 
 WORKERS = 4
 SHARDS = 2
-CHUNK = 16_384  # indices of one process
+CHUNK = 16_384  # indices of one process: its later pushes have none
 DIMENSION = 1 << 22
 HEARTBEAT_MS = 200
 DEAD_AFTER_MS = 1_500
@@ -73,8 +73,8 @@ class Log:
 class Life:
     """One process of one worker."""
 
-    def __init__(self, worker, serial, process, log):
-        self.worker, self.serial, self.process, self.log = worker, serial, process, log
+    def __init__(self, worker, serial, process, log, chunk=CHUNK):
+        self.worker, self.serial, self.process, self.log, self.chunk = worker, serial, process, log, chunk
         self.killed = False
         self.joined = False
         self.holds = None  # indices that the loaded state keeps back; None: there was no state
@@ -113,10 +113,10 @@ class Life:
                 raise Failure(f"worker {self.worker} (process {self.serial}): {line}")
 
     def index(self, push):
-        return self.serial * CHUNK + push
+        return self.serial * self.chunk + push
 
     def own(self):
-        return range(self.index(0), self.index(min(self.pushes, CHUNK)))
+        return range(self.index(0), self.index(min(self.pushes, self.chunk)))
 
 
 def indices(words, line):
@@ -140,6 +140,7 @@ class Cluster:
         self.stopped = set()
         self.killed_all = False
         self.settings = MODES[options.mode]
+        self.chunk, self.dimension = CHUNK, DIMENSION
         self.counts = {"kills_of_workers": 0, "kills_of_shards": 0, "stops": 0, "states_deleted": 0, "restarts": 0}
 
     def start_shard(self, shard):
@@ -162,17 +163,17 @@ class Cluster:
 
     def start_worker(self, worker):
         serial, self.serials = self.serials, self.serials + 1
-        if (serial + 1) * CHUNK > DIMENSION:
-            raise Failure(f"more than {DIMENSION // CHUNK} processes: --seconds is too long for the tensor")
+        if (serial + 1) * self.chunk > self.dimension:
+            raise Failure(f"more than {self.dimension // self.chunk} processes: --seconds is too long for the tensor")
         name = self.folder / f"worker-{worker}-{serial}"
         with open(f"{name}.out", "w", encoding="utf-8") as out, open(f"{name}.log", "w", encoding="utf-8") as log:
             process = subprocess.Popen(
                 [*self.enter_worker[worker], self.options.worker, ",".join(self.addresses), str(worker), str(WORKERS), str(serial),
-                 f"dimension={DIMENSION}", f"heartbeat_ms={HEARTBEAT_MS}", f"dead_after_ms={DEAD_AFTER_MS}",
+                 f"dimension={self.dimension}", f"chunk={self.chunk}", f"heartbeat_ms={HEARTBEAT_MS}", f"dead_after_ms={DEAD_AFTER_MS}",
                  f"timeout_ms={SETTLE_S * 1000}", f"state={self.state(worker)}", f"control={self.folder / 'end'}",
                  f"dump={name}.weights", f"seed={self.options.seed}", *self.settings],
                 stdout=out, stderr=log)
-        self.lives[worker].append(Life(worker, serial, process, Log(f"{name}.out")))
+        self.lives[worker].append(Life(worker, serial, process, Log(f"{name}.out"), self.chunk))
 
     def now(self, worker):
         return self.lives[worker][-1]
@@ -388,7 +389,7 @@ class Judge:
         pushed = {index for lives in self.cluster.lives for life in lives for index in life.own()}
         for index, value in self.final.items():
             if value != 1:
-                raise Failure(f"the push of index {index} was counted {value:g} times (process {index // CHUNK})")
+                raise Failure(f"the push of index {index} was counted {value:g} times (process {index // self.cluster.chunk})")
             if index not in pushed:
                 raise Failure(f"index {index} is in the weights, and was never pushed")
 

@@ -17,7 +17,9 @@
 //     - finished STEPS PUSHES
 //     - error CODE: SENTENCE: exit code 3
 //
-// job=NAME dimension=N mode=M staleness=N quorum=N deadline_ms=N select=S reselect=S seed=N compute_ms=N state=PATH
+// job=NAME dimension=N chunk=N mode=M staleness=N quorum=N deadline_ms=N select=S reselect=S seed=N compute_ms=N
+//
+// state=PATH
 //
 // path=P switch_address=A switch_job=N switch_key_file=PATH grid=G
 //
@@ -42,13 +44,12 @@
 
 namespace {
 
-constexpr uint64_t kChunk = 16'384;  ///< pushes of one process that have an index
-
 struct Settings {
   millrace::worker::JobDraft draft;  ///< of the job: complete when all settings are read
   millrace::JobConfig job;
   millrace::WorkerConfig me;
   uint64_t dimension = uint64_t{1} << 22;
+  uint64_t chunk = 16'384;  ///< pushes of one process that have an index
   uint64_t serial = 0;
   uint32_t compute_ms = 5;
   uint32_t save_every = 50;
@@ -94,8 +95,8 @@ bool apply_setting(Settings& settings, const std::string& word) {
   } else if (const auto option = options.find(key); option != options.end()) {
     auto table = millrace::worker::options_of(draft);
     return millrace::worker::option_named(table, option->second.first).set(value + option->second.second).has_value();
-  } else if (key == "dimension") {
-    settings.dimension = std::strtoull(value.c_str(), nullptr, 10);
+  } else if (key == "dimension" || key == "chunk") {
+    (key == "chunk" ? settings.chunk : settings.dimension) = std::strtoull(value.c_str(), nullptr, 10);
   } else if (key == "timeout_ms") {
     settings.me.connect_timeout = settings.me.start_timeout = settings.me.shard_silence =
         std::chrono::milliseconds(number);
@@ -185,8 +186,8 @@ class Punished {
     std::printf("push %llu\n", shown(pushes_));
     std::vector<uint32_t> index;
     std::vector<float> value;
-    const uint64_t own = settings_.serial * kChunk + pushes_;
-    if (pushes_ < kChunk && own < settings_.dimension) {
+    const uint64_t own = settings_.serial * settings_.chunk + pushes_;
+    if (pushes_ < settings_.chunk && own < settings_.dimension) {
       index.push_back(static_cast<uint32_t>(own));
       value.push_back(1.0f);
     }

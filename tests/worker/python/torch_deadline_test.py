@@ -15,7 +15,8 @@ import torch_required  # first: skips where PyTorch is absent
 import torch
 
 from millrace.torch.deadline import Deadline
-from millrace.torch.exchange import Bucket, Exchange, Layout, Place
+from millrace.torch.bucket import Bucket, Layout, Place
+from millrace.torch.exchange import Exchange
 from millrace.torch.fsdp import ShardedExchange
 from millrace.torch.peers import PeerLibrary, exchange_through, rendezvous_store
 from millrace.torch.replica import Replica

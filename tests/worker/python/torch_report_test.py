@@ -6,13 +6,16 @@
 
 import threading
 import unittest
+import weakref
 from types import SimpleNamespace
 
 import torch_required  # first: skips where PyTorch is absent
 
+import numpy as np
 import torch
 
-from millrace.torch.exchange import Bucket, Exchange, Layout, Place
+from millrace.torch.bucket import Bucket, Layout, Place
+from millrace.torch.exchange import Exchange
 from millrace.torch.report import seconds_beside
 from millrace.torch.residuals import Residuals
 from millrace.torch.verdict import BEGIN, END, Verdict
@@ -96,6 +99,58 @@ class Times(unittest.TestCase):
         session.arrive(0, 1, 2)
         exchange.await_step(step)
         self.assertEqual(counted, [(10.0, 0.0)])
+
+
+class Layouts(unittest.TestCase):
+    """Of the memory that a Layout keeps of a bucket."""
+
+    places = {"a": Place(5, 2, True), "b": Place(0, 3, False)}
+
+    def setUp(self):
+        self.layout = Layout([torch.zeros(2), torch.zeros(3)], ["a", "b"])
+
+    def pushes(self, buffer):
+        return self.layout.pushes(buffer, self.places)
+
+    def test_PushesHaveTheMemoryOfTheirParameters(self):
+        buffer = torch.arange(5.0)
+        for turn in range(3):
+            early, late, gradients = self.pushes(buffer)
+            self.assertEqual([(at, name) for at, name, _ in early + late], [(1, "b"), (0, "a")], turn)
+            self.assertEqual([tensor for tensor, _ in gradients], [0], turn)
+            gradients[0][1][1] = 7.0 + turn  # a write arrives in the buffer
+            self.assertEqual(buffer.tolist(), [0.0, 1.0, 2.0, 7.0 + turn, 4.0])
+
+    def test_ABufferThatStaysKeepsItsPushes(self):
+        buffer = torch.zeros(5)
+        self.pushes(buffer)
+        kept = self.pushes(buffer)
+        self.assertIs(self.pushes(buffer), kept)
+        other = torch.zeros(5)
+        self.pushes(other).gradients[0][1][0] = 1.0
+        self.assertEqual((buffer.sum().item(), other.sum().item()), (0.0, 1.0))
+        self.assertIsNot(self.pushes(buffer), kept)
+
+    def test_TheFirstBufferIsNotKept(self):
+        """DDP replaces its buckets after the first step."""
+        freed = []
+        for uses in 1, 2:
+            array = np.zeros(5, np.float32)
+            weakref.finalize(array, freed.append, uses)  # the buffer's memory goes with it
+            buffer = torch.from_numpy(array)
+            for _ in range(uses):
+                self.pushes(buffer)
+            del array, buffer
+        self.assertEqual(freed, [1])
+        self.pushes(torch.zeros(5))
+        self.assertEqual(freed, [1, 2])
+
+    def test_ViewsOfATypeWithoutMemoryAreNotKept(self):
+        buffer = torch.zeros(5, dtype=torch.bfloat16)
+        first, second = self.pushes(buffer), self.pushes(buffer)
+        self.assertIsNot(first, second)
+        second.gradients[0][1].fill_(2.0)
+        self.assertEqual(buffer.tolist(), [0.0, 0.0, 2.0, 2.0, 2.0])
 
 
 class Reports(unittest.TestCase):

@@ -5,7 +5,6 @@ not.
 """
 
 import contextlib
-import operator
 import queue
 import threading
 import time
@@ -16,6 +15,7 @@ import torch
 
 from . import device
 from ..updates import NO_ENTRIES
+from .bucket import Bucket
 from .deadline import Deadline
 from .loss_scale import FLAG
 from .report import seconds_beside
@@ -31,87 +31,6 @@ def not_counted(copied_bytes):
 def lasting(error):
     """Returns the error of later calls, after this one ended a step."""
     return error if isinstance(error, Exception) else RuntimeError("the step was interrupted")
-
-
-@dataclass(frozen=True)
-class Place:
-    """Says where a parameter is in the job.
-
-    late  its update arrives after the step's last push: the waiter awaits it behind the others.
-    """
-
-    tensor: int
-    entries: int
-    late: bool
-
-
-class Layout:
-    """Says which part of a bucket's flat buffer is which parameter. Planned once for each bucket of DDP.
-
-    parameters   of the bucket, in its order. Held, so that another object never has the identity of one of them.
-    names        of the parameters with entries.
-    """
-
-    def __init__(self, parameters, names):
-        self._parameters = list(parameters)
-        self._parts, begin = [], 0  # (name, begin, end)
-        for name, parameter in zip(names, parameters):
-            end = begin + parameter.numel()
-            if end > begin:
-                self._parts.append((name, begin, end))
-            begin = end
-        self._entries = begin
-        self.names = [name for name, _, _ in self._parts]
-
-    def is_of(self, parameters):
-        """Says whether a bucket has these parameters, in this order."""
-        return len(parameters) == len(self._parameters) and all(map(operator.is_, parameters, self._parameters))
-
-    def check(self, buffer):
-        """Raises  ValueError: the buffer has another number of entries."""
-        if buffer.numel() != self._entries:
-            raise ValueError(f"the bucket has {buffer.numel()} entries, and its parameters {self._entries}")
-
-    def slices(self, buffer):
-        """Returns (name, view) of each parameter with entries."""
-        flat = buffer.detach()
-        return [(name, flat.narrow(0, begin, end - begin)) for name, begin, end in self._parts]
-
-    def memory(self, buffer):
-        """Returns the memory of each parameter with entries, by the buffer protocol. REQUIRES: the buffer is the host's.
-
-        A session takes it faster than a tensor, whose DLPack is Python. None where torch has no such memory: of bfloat16,
-        or without NumPy.
-        """
-        try:
-            flat = memoryview(buffer.detach().numpy())
-        except (TypeError, RuntimeError):
-            return [None] * len(self._parts)
-        return [flat[begin:end] for _, begin, end in self._parts]
-
-
-class Bucket:
-    """Holds a bucket of DDP in one step.
-
-    buffer   [entries] the gradients of the bucket; the updates are written into it.
-    missing  parameters whose update is still awaited.
-    ready    of a device: the event behind which the buffer has the gradients; else None.
-    began, pushed, there  when its pushes began and ended, and when its last update was there, of those that are not late;
-             None before.
-    """
-
-    def __init__(self, buffer, layout, last, future, ready=None):
-        self.buffer, self.layout, self.last, self.future, self.ready = buffer, layout, last, future, ready
-        self.missing = len(layout.names)
-        self.began = self.pushed = self.there = None
-        self._slices = None
-
-    @property
-    def slices(self):
-        """(name, view of the buffer) of each parameter with entries."""
-        if self._slices is None:
-            self._slices = self.layout.slices(self.buffer)
-        return self._slices
 
 
 @dataclass(eq=False)
@@ -293,28 +212,21 @@ class Exchange:
                 wait = self._push(step, bucket, at, name, values, transfers)
                 (step.late.append if wait.late else self._queue.put)(wait)
             return
-        memories = bucket.layout.memory(bucket.buffer)
-        parts = [(at, name, memory) for at, (name, memory) in enumerate(zip(bucket.layout.names, memories))]
-        early = [part for part in parts if not self._places[part[1]].late]
-        if early:
-            self._push_early(step, bucket, early)
-        for at, name, memory in parts:
-            if self._places[name].late:
-                step.late.append(self._push(step, bucket, at, name, memory, None))
+        pushes = bucket.layout.pushes(bucket.buffer, self._places)
+        if pushes.early:
+            self._push_early(step, bucket, pushes)
+        for at, name, values in pushes.late:
+            step.late.append(self._push(step, bucket, at, name, values, None))
 
-    def _push_early(self, step, bucket, parts):
-        """Pushes parameters that are not late. The waiter writes their updates meanwhile, without the interpreter's lock.
-
-        parts  (place in the bucket, name, memory or None) of each.
-        """
-        item = _BucketWaits(bucket, self._session.wait_list(), len(parts))
+    def _push_early(self, step, bucket, pushes):
+        """Pushes parameters that are not late. The waiter writes their updates meanwhile, without the interpreter's lock."""
+        item = _BucketWaits(bucket, self._session.wait_list(), len(pushes.early))
         self._queue.put(item)
         if self._loss_scale is None and not self.finds_unused and not self._residuals.names():
-            gradients = [(self._places[name].tensor, bucket.slices[at][1] if memory is None else memory) for at, name, memory in parts]
-            self._timed_push(item.waits.push, gradients)
+            self._timed_push(item.waits.push, pushes.gradients)
         else:
-            for at, name, memory in parts:
-                wait = self._push(step, bucket, at, name, memory, None)
+            for at, name, values in pushes.early:
+                wait = self._push(step, bucket, at, name, values, None)
                 item.waits.add(wait.tensor, wait.number, wait.out)
         item.pushed = time.monotonic()
         item.waits.end()  # not after an error, which the waiter finds
@@ -334,11 +246,9 @@ class Exchange:
     def _push(self, step, bucket, at, name, values, transfers):
         """Returns the wait for the update.
 
-        values  memory of the parameter's part of the bucket, or its tensor; None: look the tensor up.
+        values  memory of the parameter's part of the bucket, or its tensor.
         """
         place = self._places[name]
-        if values is None:
-            values = bucket.slices[at][1]
         if self._loss_scale is not None:
             scaled = bucket.slices[at][1]
             self._loss_scale.before_push(name, scaled)

@@ -13,8 +13,9 @@ import torch
 import torch.distributed as dist
 
 from . import velocities
+from .bucket import Bucket, Layout, Place
 from .device import future_of, ready_of
-from .exchange import Bucket, Exchange, Layout, Place, not_counted
+from .exchange import Exchange, not_counted
 from .fsdp import MeshPlace, ShardedExchange, ShardedHook, ShardedModel, states_of_shard, with_suffix
 from .loss_scale import FLAG, RAISED, RAISED_ON_GRID, LossScale
 from .options import (check_clip, check_save_path, check_scaler, check_sharded, enabled, http_of_rank, is_on, job_name,
