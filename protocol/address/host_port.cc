@@ -79,8 +79,13 @@ Result<HostPort> parse_tcp_address(std::string_view text, PortZero port_zero) {
 }
 
 Result<std::vector<std::string>> parse_server_addresses(std::string_view text) {
+  const std::vector<std::string_view> texts = split(text, ',');
+  return parse_server_addresses(std::vector<std::string>(texts.begin(), texts.end()));
+}
+
+Result<std::vector<std::string>> parse_server_addresses(std::span<const std::string> texts) {
   std::vector<std::string> addresses;
-  for (const std::string_view each : split(text, ',')) {
+  for (const std::string_view each : texts) {
     const Result<HostPort> parsed = parse_as(each, without_tcp(each), kServersForm, PortZero::kRefused);
     if (!parsed) return std::unexpected(parsed.error());
     std::string address = tcp_address(parsed->host, parsed->port);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -36,6 +37,8 @@ Result<HostPort> parse_tcp_address(std::string_view text, PortZero port_zero = P
 ///
 /// Errors   as parse_host_port(), of the first wrong one; two servers have one address.
 Result<std::vector<std::string>> parse_server_addresses(std::string_view text);
+/// Reads the elements of such a list. Errors  as above, also of an empty text.
+Result<std::vector<std::string>> parse_server_addresses(std::span<const std::string> texts);
 
 /// Removes the "tcp://" with which an address may begin.
 std::string_view without_tcp(std::string_view address);

@@ -266,7 +266,7 @@ Status check_worker(const JobConfig& job, const WorkerConfig& worker) {
   visit_worker(limits, worker);
   if (!limits.valid) return limits.valid;
   if (worker.shards.empty()) {
-    return fail(ErrorCode::kInvalidArgument, "no shards: give at least one \"tcp://host:port\"");
+    return fail(ErrorCode::kInvalidArgument, "no shards: give at least one \"host:port\"");
   }
   return {};
 }

@@ -9,6 +9,7 @@
 
 #include "monitoring/open_files.h"
 #include "protocol/address/endpoint_text.h"
+#include "protocol/address/host_port.h"
 #include "protocol/datagram/io/job_key_file.h"
 #include "protocol/files/atomic_file.h"
 #include "protocol/keys/key_files.h"
@@ -135,6 +136,13 @@ Status check_descriptors(size_t shards) {
 }
 
 }  // namespace
+
+Result<WorkerConfig> with_tcp_addresses(WorkerConfig me) {
+  auto addresses = protocol::parse_server_addresses(me.shards);
+  if (!addresses) return fail(addresses.error().code, "shards: " + addresses.error().message);
+  me.shards = std::move(*addresses);
+  return me;
+}
 
 Status check_apply(ApplyWhen when, protocol::Mode mode) {
   if (when != ApplyWhen::kOnArrival || mode == protocol::Mode::kSynchronous) return {};

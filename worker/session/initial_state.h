@@ -29,6 +29,11 @@ struct InitialState {
   std::vector<protocol::Endpoint> rack_at;       ///< ... and every address of it
 };
 
+/// Returns the options with every shard's address as "tcp://HOST:PORT".
+///
+/// Errors  invalid_argument: a text is no address, has no port or port 0, or two shards have one address.
+Result<WorkerConfig> with_tcp_addresses(WorkerConfig me);
+
 /// Checks the weights that were given with the tensors, reads the saved state that the options name, and writes its
 /// weights into the arrays. Reads the keys. For path switch: reads the job's key, finds the switch by its name, opens
 /// the socket.

@@ -104,16 +104,18 @@ Session::~Session() = default;
 std::unique_ptr<Session> Session::connect(const JobConfig& job, const WorkerConfig& me,
                                           const std::vector<TensorOptions>& tensors) {
   // Errors before a server is asked have their cause in this worker, as a plain Error says.
-  auto spec = take<protocol::JobSpec>(worker::job_spec_of(job, me, tensors));
-  auto initial_state = take<worker::InitialState>(worker::load_initial_state(me, tensors, spec));
-  auto impl = std::make_unique<Impl>(me, std::move(spec), std::move(initial_state));
-  must(impl->open_port(job, me));
+  const auto own = take<WorkerConfig>(worker::with_tcp_addresses(me));
+  auto spec = take<protocol::JobSpec>(worker::job_spec_of(job, own, tensors));
+  auto initial_state = take<worker::InitialState>(worker::load_initial_state(own, tensors, spec));
+  auto impl = std::make_unique<Impl>(own, std::move(spec), std::move(initial_state));
+  must(impl->open_port(job, own));
   must(impl->join());
   return std::unique_ptr<Session>(new Session(std::move(impl)));
 }
 
 void Session::check(const JobConfig& job, const WorkerConfig& me, const std::vector<TensorOptions>& tensors) {
-  const auto spec = take<protocol::JobSpec>(worker::job_spec_of(job, me, tensors));
+  const auto own = take<WorkerConfig>(worker::with_tcp_addresses(me));
+  const auto spec = take<protocol::JobSpec>(worker::job_spec_of(job, own, tensors));
   must(worker::check_weights(tensors, spec.mode));
 }
 

@@ -148,6 +148,10 @@ TEST(HostPort, AListOfServersHasEachOnce) {
     ASSERT_FALSE(parsed) << twice;
     EXPECT_THAT(parsed.error().message, StartsWith("tcp://a:1 is given twice"));
   }
+  const auto in_two_forms = parse_server_addresses(std::vector<std::string>{"a:1", "tcp://b:2"});
+  EXPECT_THAT(*in_two_forms, ElementsAre("tcp://a:1", "tcp://b:2"));
+  for (const char* wrong : {"", "a:1,b:2", "a", "a:0", "tcp://a:1"})
+    EXPECT_FALSE(parse_server_addresses(std::vector<std::string>{"a:1", wrong})) << wrong;
   std::string many = "a:1";
   for (int port = 2; port <= 1024; ++port) many += ",a:" + std::to_string(port);
   EXPECT_THAT(*parse_server_addresses(many), SizeIs(1024));

@@ -1,24 +1,37 @@
 #!/usr/bin/env python3
-"""Programs of worker/python/examples against real shards, each worker a process.
+"""Programs of worker/python/examples against `millrace serve`, each worker a process.
 
     examples_test.py FOLDER_OF_PROGRAMS FOLDER_OF_PACKAGE [unittest arguments]
 """
 
+import json
 import re
 import subprocess
 import sys
 import unittest
 
-from shards import ENVIRONMENT, ROOT, TIMEOUT_S, WithShards
+from shards import ENVIRONMENT, PROGRAMS, ROOT, TIMEOUT_S
 
 WORKERS = 2
 
 
-class Examples(WithShards):
+class Examples(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        command = [PROGRAMS / "millrace", "serve", "--shards", "2", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--drain", "0s",
+                   "--json"]
+        cls.serve = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        cls.servers = json.loads(cls.serve.stdout.readline())["servers"]
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.serve.terminate()
+        cls.serve.wait(timeout=TIMEOUT_S)
+        cls.serve.stdout.close()
+
     def outputs(self, example, *arguments):
         """Returns the output of each worker; all must end with 0."""
-        command = [sys.executable, ROOT / "worker/python/examples" / example, "--workers", WORKERS, "--servers", ",".join(self.addresses),
-                   *arguments]
+        command = [sys.executable, ROOT / "worker/python/examples" / example, "--workers", WORKERS, "--servers", self.servers, *arguments]
         processes = [subprocess.Popen([*map(str, command), "--worker", str(worker)], env=ENVIRONMENT, text=True,
                                       stdout=subprocess.PIPE, stderr=subprocess.PIPE) for worker in range(WORKERS)]
         texts = []

@@ -322,6 +322,14 @@ class Waits(WithShards):
         me = millrace.WorkerConfig(worker=0, shards="tcp://127.0.0.1:9", connect_timeout=0.3)
         self.refused("unavailable", "127.0.0.1:9", millrace.Session, self.job(), me, [millrace.Tensor("w", N)])
 
+    def test_ShardAddresses_NeedNoTcp(self):
+        addresses = [address[len("tcp://"):] for address in self.addresses]
+        me = millrace.WorkerConfig(worker=0, servers=",".join(addresses))
+        millrace.Session(self.job(), me, [millrace.Tensor("w", N)]).finish()
+        for wrong, sentence in (("127.0.0.1", "the port is missing"), (f"{addresses[0]},{self.addresses[0]}", "given twice")):
+            me = millrace.WorkerConfig(worker=0, servers=wrong)
+            self.refused("invalid_argument", sentence, millrace.check, self.job(), me, [millrace.Tensor("w", N)])
+
     def test_ClosedSession_RefusesEveryCall(self):
         session, = self.connect([millrace.Tensor("w", N)])
         session.close()

@@ -58,6 +58,22 @@ TEST_F(SessionOrigin, AnOptionThatCannotBeIsThisWorkers) {
   EXPECT_EQ(origin_of([this] { Session::check(job_, job_, kSessionTwoTensors); }), JobErrorOrigin::kWorker);
 }
 
+TEST_F(SessionOrigin, AShardAddressThatCannotBeIsThisWorkers) {
+  using Addresses = std::vector<std::string>;
+  for (const Addresses& valid : {Addresses{"127.0.0.1:1"}, Addresses{"tcp://localhost:1", "[::1]:1"}}) {
+    job_.shards = valid;
+    Session::check(job_, job_, kSessionTwoTensors);
+  }
+  for (const Addresses& wrong : {Addresses{"127.0.0.1"}, Addresses{"127.0.0.1:0"}, Addresses{"ipc://shard:1"},
+                                 Addresses{"a:1,b:2"}, Addresses{"127.0.0.1:1", "tcp://127.0.0.1:1"}}) {
+    job_.shards = wrong;
+    EXPECT_EQ(origin(), JobErrorOrigin::kWorker) << wrong.back();
+    const std::string sentence =
+        session_sentence_of(JobErrorCode::kInvalidArgument, [this] { Session::check(job_, job_, kSessionTwoTensors); });
+    EXPECT_EQ(sentence.substr(0, 8), "shards: ") << sentence;
+  }
+}
+
 TEST_F(SessionOrigin, APlaceWhereNoStateCanBeSavedIsThisWorkers) {
   job_.save_path = ::testing::TempDir();
   EXPECT_EQ(origin(), JobErrorOrigin::kWorker) << "found out before a server is asked";

@@ -126,6 +126,13 @@ TEST(Session, WithoutAnAddressNothingListens) {
   session->finish(kSessionSoon);
 }
 
+TEST(Session, TakesAddressesWithAndWithoutTcp) {
+  SessionOptions job = session_job_of(1);
+  FakeCluster cluster(session_spec_of(job, kSessionTwoTensors), 2);
+  job.shards = {cluster.addresses()[0].substr(std::string_view("tcp://").size()), cluster.addresses()[1]};
+  Session::connect(job, job, kSessionTwoTensors)->finish(kSessionSoon);
+}
+
 TEST(Session, TensorsThatShareABucketAreSentTogether) {
   SessionOptions job = session_job_of(1);
   const std::vector<TensorOptions> tensors = {

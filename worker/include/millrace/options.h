@@ -329,7 +329,7 @@ using LogCallback = std::function<void(LogLevel level, std::string_view line)>;
 /// Describes this worker: its place in the job, and options of this process alone.
 struct WorkerConfig {
   uint32_t worker = 0;                   ///< this worker's identity, 0 .. workers-1
-  std::vector<std::string> shards = {};  ///< "tcp://host:port"; the place in the list is the shard's number
+  std::vector<std::string> shards = {};  ///< "host:port" or "tcp://host:port"; its place is the shard's number
   std::string rack = {};                 ///< path switch: "host:port" of the switch of this worker's rack; empty: none
   std::string key_file = {};             ///< this worker's secret key: encrypts and authenticates; empty: none
   std::string server_key_file = {};      ///< ... and the public key of the cluster's shards, both or none
