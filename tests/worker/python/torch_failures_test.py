@@ -156,9 +156,8 @@ class Ends(unittest.TestCase):
         replica._session.close.assert_called_once_with()
 
     def test_StoreJobWhoseFinishFailed_MayBeRepeated(self):
-        job = StoreJob.__new__(StoreJob)
-        job._ended = False
-        job.session = SimpleNamespace(finish=mock.Mock(side_effect=[JobError("late", "timeout"), None]), close=mock.Mock())
+        session = SimpleNamespace(finish=mock.Mock(side_effect=[JobError("late", "timeout"), None]), close=mock.Mock())
+        job = StoreJob(mock.Mock(Session=mock.Mock(return_value=session)), {}, {}, {"w": 1}, 1.0)
         with self.assertRaisesRegex(JobError, "late"):
             job.finish(1.0)
         job.session.close.assert_not_called()

@@ -5,6 +5,7 @@
 """
 
 import copy
+import gc
 import io
 import sys
 import threading
@@ -93,11 +94,15 @@ class WithShards(unittest.TestCase):
     def tearDownClass(cls):
         cls.shards.stop()
 
-    def optimizer(self, params, store, rank=0, ranks=1, **options):
-        options = {"job": self.id().rsplit(".", 1)[-1], **options}
-        made = millrace.torch.StoreOptimizer(params, self.shards.servers, store=store, rank=rank, world_size=ranks, **options)
+    def optimizer(self, *arguments, **options):
+        made = self.optimizer_alone(*arguments, **options)
         self.addCleanup(made.close)
         return made
+
+    def optimizer_alone(self, params, store, rank=0, ranks=1, **options):
+        """Returns a StoreOptimizer that the test does not keep alive."""
+        options = {"job": self.id().rsplit(".", 1)[-1], **options}
+        return millrace.torch.StoreOptimizer(params, self.shards.servers, store=store, rank=rank, world_size=ranks, **options)
 
     def assert_close(self, got, wanted):
         for (name, one), other in zip(got.named_parameters(), wanted.parameters()):
@@ -320,6 +325,35 @@ class States(WithShards):
         self.assertEqual(kept.keys(), before.keys())
         for name, (indices, values) in before.items():
             self.assertTrue(torch.equal(kept[name][0], indices) and torch.equal(kept[name][1], values), name)
+
+
+class Ends(WithShards):
+    def test_OptimizerOfAFunction_IsFinishedWhenItReturns(self):
+        has_left = threading.Event()
+
+        def work(rank):
+            model = network()
+            optimizer = self.optimizer_alone(model, "sgd:0.1", rank, 2, workers_min=2)
+            train(model, optimizer, batch, rank, steps=2)
+            if rank == 1:
+                self.assertTrue(has_left.wait(120))
+                optimizer.finish(60)
+
+        def run(rank):
+            work(rank)
+            has_left.set()
+
+        with mock.patch.object(millrace.Session, "finish", autospec=True, side_effect=millrace.Session.finish) as finish:
+            in_threads(run, 2)
+        self.assertEqual(finish.call_count, 2)
+
+    def test_OptimizerThatIsNotMade_LeavesItsJobAsFailed(self):
+        late = mock.patch.object(millrace.torch.StoreOptimizer, "_take_first_values", side_effect=TimeoutError)
+        with mock.patch.object(millrace.Session, "finish") as finish:
+            with late, self.assertRaises(TimeoutError):
+                self.optimizer_alone(network(), "sgd:0.1")
+            gc.collect()
+        finish.assert_not_called()
 
 
 class Failures(WithShards):

@@ -1,12 +1,9 @@
 """millrace.State and millrace.hook: DistributedDataParallel exchanges its gradients through a Millrace job."""
 
-import atexit
 import functools
 import importlib
 import logging
 import os
-import sys
-import weakref
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Union
 
 import torch
@@ -17,6 +14,7 @@ from .bucket import Bucket, Layout, Place
 from .device import future_of, ready_of
 from .exchange import Exchange, not_counted
 from .fsdp import MeshPlace, ShardedExchange, ShardedHook, ShardedModel, states_of_shard, with_suffix
+from .leaving import give_up, leave_with
 from .loss_scale import FLAG, RAISED, RAISED_ON_GRID, LossScale
 from .options import (check_clip, check_save_path, check_scaler, check_sharded, enabled, http_of_rank, is_on, job_name,
                       library_of_path, rank_and_world_size, shard_list, split_options)
@@ -28,8 +26,6 @@ from .verdict import Verdict
 
 _log = logging.getLogger("millrace.torch")
 _TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-_FINISH_AT_EXIT_S = 60.0
-_live: Set[Any] = set()  # what ends each State that is in a job
 
 
 def hook(state: "State", bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -312,8 +308,7 @@ class State:
     def close(self) -> None:
         """Leaves the job at once: as failed, unless finish() has succeeded."""
         if self._end is not None and self._end.alive:
-            _live.discard(self._end)
-            self._end.detach()
+            give_up(self._end)
             self._exchange.close()
             self._session.close()
 
@@ -403,9 +398,7 @@ class State:
                                       self._timeout, flag_has_rest=self._on_grid or self._has_momentum(),
                                       count_copied=self._count_copied)
         self._report.copied = self._exchange.copied
-        self._end = weakref.finalize(self, _leave, os.getpid(), self._session, self._exchange)
-        self._end.atexit = False  # _leave_all(), which runs before the package closes its sessions
-        _live.add(self._end)
+        self._end = leave_with(self, self._session, self._exchange)
         _log.info("job %s: rank %d of %d, %d parameters with %d entries; %s", self._job["name"], self.rank, self.world_size,
                   len(plan.tensors), entries, plan.dense_text())
         if self._loaded is not None:
@@ -460,28 +453,3 @@ class State:
 
 def _raise(error):
     raise error
-
-
-def _leave(pid, session, exchange):
-    """Ends a State that the program neither finished nor closed, at the end of the process or of the State."""
-    _live.difference_update([end for end in _live if not end.alive])
-    if os.getpid() != pid:
-        return  # a fork of the process: the job is not its own
-    failed = exchange.failed() or any(getattr(sys, name, None) is not None for name in ("last_exc", "last_value"))
-    exchange.close()
-    try:
-        if not failed:
-            session.finish(timeout=_FINISH_AT_EXIT_S)
-        session.close()
-    except Exception as error:
-        _log.warning("the job was not left as finished: %s", error)
-
-
-def _leave_all():
-    for end in list(_live):
-        # A finalizer's own call does nothing at the end of the process.
-        if (alive := end.detach()) is not None:
-            _leave(*alive[2])
-
-
-atexit.register(_leave_all)

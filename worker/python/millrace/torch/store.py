@@ -9,7 +9,7 @@ import torch
 from .deadline import Deadline
 from .options import check_save_path, http_of_rank, rank_and_world_size, shard_list, split_options
 from .store_embedding import StoreEmbedding
-from .store_job import NO_ENTRIES, StoreJob, end_of_process
+from .store_job import NO_ENTRIES, StoreJob
 from .store_rule import Rule
 
 FORMAT = 1
@@ -42,7 +42,7 @@ class StoreOptimizer(torch.optim.Optimizer):
     Lazy     momentum and adam change entries whose gradient is not 0; torch.optim changes the others too.
     Errors   JobError. ValueError: the shards cannot do it, with the reason. A step() that fails or is interrupted after its
              first push leaves the jobs: this rank's values would no longer be the shards'. Every later call raises then.
-    Ends     finish(), the end of a `with` block, or the end of the process, as of a millrace.State.
+    Ends     finish(), the end of a `with` block, or the end of the process or of the StoreOptimizer, as of a millrace.State.
     """
 
     _step_supports_amp_scaling = True  # a GradScaler calls step() itself, which refuses it
@@ -80,16 +80,23 @@ class StoreOptimizer(torch.optim.Optimizer):
             raise ValueError("there is nothing to train: no parameter needs gradients, and there is no StoreEmbedding")
         self._dense: Any = None
         self._of_tables: Any = None
+        self._pulls = ThreadPoolExecutor(_PULLS, "millrace pull")
+        try:
+            self._connect(library, of_job, of_worker)
+        except BaseException:
+            self.close()  # as failed: the caller gets no optimizer that could do it
+            raise
+
+    def _connect(self, library, of_job, of_worker):
+        """Joins the jobs, and takes the first values."""
         if self._trained:
             self._dense = self._join(library, of_job, of_worker,
                                      {name: parameter.numel() for name, parameter in self._trained.items()})
         if self._tables:
-            self._of_tables = self._join(library, _job_of_tables(of_job, job),
-                                         _worker_of_tables(of_worker, self._dense is not None),
+            self._of_tables = self._join(library, _job_of_tables(of_job), _worker_of_tables(of_worker, self._dense is not None),
                                          {name: table.entries for name, table in self._tables.items()})
         self._connected = True
-        self._pulls = ThreadPoolExecutor(_PULLS, "millrace pull")
-        self._take_first_values(store_begin)
+        self._take_first_values(self._begin)
         for name, table in self._tables.items():
             table.attach(self._of_tables, name)
 
@@ -220,7 +227,6 @@ class StoreOptimizer(torch.optim.Optimizer):
     def _join(self, library, of_job, of_worker, sizes):
         job = StoreJob(library, of_job, of_worker, sizes, self._timeout)
         self._jobs.append(job)
-        end_of_process(job)
         return job
 
     def _begin_step(self):
@@ -323,10 +329,10 @@ def _tables_of(model):
     return {name: module for name, module in model.named_modules() if isinstance(module, StoreEmbedding)}
 
 
-def _job_of_tables(of_job, job):
+def _job_of_tables(of_job):
     # A table is never in a worker's memory, so no worker places it.
     begin = "zeros" if of_job["store_begin"] == "worker" else of_job["store_begin"]
-    return {"parts_per_shard": _PARTS, **of_job, "name": f"{job}.tables", "store_begin": begin}
+    return {"parts_per_shard": _PARTS, **of_job, "name": f"{of_job['name']}.tables", "store_begin": begin}
 
 
 def _worker_of_tables(of_worker, has_other_job):

@@ -1,20 +1,11 @@
 """One job with a store, as StoreOptimizer and StoreEmbedding use it: pushes, updates and pulls by tensor name."""
 
-import atexit
-import logging
-import os
-import sys
-import weakref
-from typing import Any
-
 import torch
 
 from .deadline import Deadline
+from .leaving import give_up, leave_with
 
-_log = logging.getLogger("millrace.torch")
-_FINISH_AT_EXIT_S = 60.0
 NO_ENTRIES = (torch.empty(0, dtype=torch.int32), torch.empty(0))
-_live: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
 
 def entries_of_rows(rows, row_entries):
@@ -50,11 +41,10 @@ class StoreJob:
         self._numbers = {}  # of each tensor's last push
         self._returning = {}  # name: entries of a residual that the next push adds
         self._returns = 0
-        self._ended = False
-        self._pid = os.getpid()
         self.session = library.Session(library.JobConfig(**of_job), library.WorkerConfig(**of_worker),
                                        [library.Tensor(name, entries) for name, entries in sizes.items()])
         self.entries = dict(sizes)  # of each tensor
+        self._end = leave_with(self, self.session)
 
     def begin_step(self, limit):
         """Begins a step, whose waits share a Deadline."""
@@ -154,34 +144,11 @@ class StoreJob:
 
     def finish(self, timeout):
         """Leaves the job as finished. Does nothing twice, but may be repeated after an error."""
-        if not self._ended:
+        if self._end.alive:
             self.session.finish(timeout=timeout)
             self.close()
 
     def close(self):
         """Leaves the job at once. Does nothing twice."""
-        self._ended = True
+        give_up(self._end)
         self.session.close()
-
-    def end_with_process(self):
-        """Leaves the job at the end of the process: as finished, or as failed where sys.last_value has an exception."""
-        if self._ended or os.getpid() != self._pid:
-            return
-        failed = any(getattr(sys, name, None) is not None for name in ("last_exc", "last_value"))
-        try:
-            self.close() if failed else self.finish(_FINISH_AT_EXIT_S)
-        except Exception as error:
-            _log.warning("the job was not left as finished: %s", error)
-
-
-def end_of_process(job):
-    """Has a job left at the end of the process, where the program has neither finished nor closed it."""
-    _live.add(job)
-
-
-def _leave_all():
-    for job in list(_live):
-        job.end_with_process()
-
-
-atexit.register(_leave_all)
