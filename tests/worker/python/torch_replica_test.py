@@ -59,8 +59,8 @@ class WithShards(unittest.TestCase):
         cls.shards.stop()
 
     def replica(self, model, worker, **options):
-        options = {"rate": 0.1, "select": "none", "workers": WORKERS, **options}
-        return Replica(model, self.shards.servers, job=self.id().rsplit(".", 1)[-1], worker=worker, **options)
+        options = {"rate": 0.1, "select": "none", "workers": WORKERS, "job": self.id().rsplit(".", 1)[-1], **options}
+        return Replica(model, self.shards.servers, worker=worker, **options)
 
 
 @unittest.skipUnless(torch_required.BUILT, "the package millrace is not built")
@@ -98,6 +98,15 @@ class Steps(WithShards):
 
     def test_Dense_IsPlainGradientDescent(self):
         self.check(self.trained(), self.expected(lambda step: 0.1))
+
+    def test_None_IsAsIfTheOptionWereNotGiven(self):
+        self.check(self.trained(combine=None, initial_weights=None, returns=None, momentum=None), self.expected(lambda step: 0.1))
+        model = network()
+        with self.replica(model, 0, workers=1, select=None, job="selected") as replica:
+            loss_of(model, 0, 0).backward()
+            replica.step()
+            sent = {tensor.name: tensor.entries_sent_last for tensor in replica.session.stats().tensors}
+        self.assertEqual(sent["0.weight"], 64, "one of 100 entries")
 
     def test_RateOfTheStep_IsTheSchedule(self):
         rate = lambda step: 0.2 / (step + 1)  # noqa: E731

@@ -17,11 +17,12 @@ import torch_required  # first: skips where PyTorch is absent
 import torch
 
 from millrace.torch import State, hook
-from millrace.torch.options import http_of_rank, rank_and_world_size
+from millrace.torch.options import PEER_KEYWORDS, http_of_rank, rank_and_world_size
 from millrace.torch.plan import plan_tensors
 from millrace.torch.residuals import share_of
 from torch_fake_job import SIZES, Job, Scaler, gradients, mean
-from torch_fakes import FUSE_BELOW, FakeBucket, FakeLibrary, JobError, SumsInProcess, as_tensor, wait_until
+from torch_fakes import (FUSE_BELOW, JOB_OPTIONS, WORKER_OPTIONS, FakeBucket, FakeLibrary, JobError, SumsInProcess, as_tensor,
+                         wait_until)
 
 
 class Sums(unittest.TestCase):
@@ -394,6 +395,10 @@ class Plans(unittest.TestCase):
                  "than dense_below=300: second.bias, second.weight, first.bias" in line]
         self.assertEqual(len(lines), 2, logs.output)  # one a rank
 
+    def test_NoneInARule_IsAsIfItWereNotThere(self):
+        plan = plan_tensors(self.SIZES, {"select": "topk:0.01"}, FUSE_BELOW, rules={"a.*": {"select": None}})
+        self.assertEqual({tensor.options["select"] for tensor in plan.tensors if tensor.options}, {"topk:0.01"})
+
     def test_WrongRules_AreRefused(self):
         with self.assertRaisesRegex(ValueError, "no parameter matches 'c.*'"):
             plan_tensors(self.SIZES, {"select": "none"}, FUSE_BELOW, rules={"c.*": {"select": "none"}})
@@ -409,6 +414,19 @@ class OptionsOfAState(unittest.TestCase):
         self.assertEqual(http_of_rank(None, 3), "")
         with self.assertRaisesRegex(ValueError, "no port"):
             http_of_rank("localhost", 0)
+
+    def test_None_IsAsIfTheOptionWereNotGiven(self):
+        def configured(**options):
+            state = State("tcp://a:1", job="j", rank=0, world_size=1, _library=FakeLibrary(SumsInProcess()), **options)
+            return state._job, state._compression, state._worker, state._has_momentum()
+
+        wanted = configured()
+        for name in ("path", "select", "codec", "http", *JOB_OPTIONS, *WORKER_OPTIONS, *PEER_KEYWORDS):
+            with self.subTest(name):
+                self.assertEqual(configured(**{name: None}), wanted)
+        configured(non_finite=None, grad_scaler=Scaler(2.0))
+        with self.assertRaisesRegex(TypeError, "no option 'momentun'"):
+            configured(momentun=None)
 
     def test_SavePath_IsRefused(self):
         with self.assertRaisesRegex(ValueError, r"save_path= would.*call save\(\) or state_dict\(\)"):

@@ -144,6 +144,13 @@ class Optimizers(WithShards):
         for one, other in zip(models[0].parameters(), models[1].parameters()):
             self.assertTrue(torch.equal(one, other))
 
+    def test_None_IsAsIfTheOptionWereNotGiven(self):
+        wanted = reference(network(), RULES[0][1], batch, ranks=2)
+        models = [network() for _ in range(2)]
+        options = dict.fromkeys(("select", "store_begin", "combine", "mode"))
+        in_threads(lambda rank: train(models[rank], self.optimizer(models[rank], "sgd:0.1", rank, 2, **options), batch, rank), 2)
+        self.assert_close(models[0], wanted)
+
     def test_FirstValues_AreThoseOfRankZero(self):
         models = [network(), nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 2))]
         in_threads(lambda rank: self.optimizer(models[rank], "sgd:0.1", rank, 2), 2)

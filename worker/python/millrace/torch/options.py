@@ -39,7 +39,7 @@ def check_sharded(model, named_parameters, rank, world_size, grad_scaler, option
             raise TypeError(f"{name}= does not go with mesh=, which has it")
     if grad_scaler is not None:
         raise ValueError("grad_scaler= is of DistributedDataParallel: FSDP2 trains in bf16 without one")
-    if "fuse_below" in options:
+    if options.get("fuse_below") is not None:
         raise TypeError("fuse_below= does not go with mesh=: every parameter is sent by itself")
 
 
@@ -96,7 +96,7 @@ def job_name(path, servers, job):
 
 def library_of_path(path, library, job, timeout, options):
     """Returns the module that a State uses: `library`, or a PeerLibrary. Takes the keywords of peers out of `options`."""
-    given = {name: options.pop(name) for name in PEER_KEYWORDS if name in options}
+    given = {name: value for name in PEER_KEYWORDS if (value := options.pop(name, None)) is not None}
     if path == "peers":
         if isinstance(given.get("addresses"), str):
             given["addresses"] = given["addresses"].split(",")
@@ -128,7 +128,9 @@ def http_of_rank(http, rank):
 
 
 def split_options(library, options):
-    """Returns the options of the job and those of the worker, as two dicts.
+    """Returns the options of the job and those of the worker, as two dicts, without those that are None.
+
+    None sets the default in a JobConfig, and the caller's defaults differ from the library's.
 
     library  the module with JobConfig and WorkerConfig.
     Raises   TypeError: neither has an option of that name; the message names the nearest one.
@@ -139,5 +141,6 @@ def split_options(library, options):
         if name.startswith("_") or not (hasattr(job, name) or hasattr(worker, name)):
             known = [word for config in (job, worker) for word in dir(config) if not word.startswith("_")]
             raise TypeError(f"no option '{name}'" + nearest_name(name, known))
-        (of_job if hasattr(job, name) else of_worker)[name] = value
+        if value is not None:
+            (of_job if hasattr(job, name) else of_worker)[name] = value
     return of_job, of_worker

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 # A smaller parameter travels whole: RedSync's limit [RedSync19, 3.3], which selection by_size has as well.
 DENSE_BELOW = 4096
+SELECT = "topk:0.01"  # by default
 NAMES_SHOWN = 5  # of the parameters that travel dense, in the log
 RULE_OPTIONS = ("select", "reselect", "codec_up", "codec_down", "priority", "output_layer")
 # Options of the job that a tensor may override.
@@ -60,7 +61,7 @@ def rule_of(rules, name):
     """Returns the options of the first pattern that the name matches (fnmatch, case counts), or None."""
     for pattern, options in rules.items():
         if fnmatch.fnmatchcase(name, pattern):
-            return dict(options)
+            return {option: value for option, value in options.items() if value is not None}
     return None
 
 

@@ -10,7 +10,7 @@ import torch
 from .deadline import Deadline
 from .options import http_of_rank, shard_list, split_options
 from .parameters import trained_names
-from .plan import COMPRESSION, DENSE_BELOW, check_rules, plan_tensors
+from .plan import COMPRESSION, DENSE_BELOW, SELECT, check_rules, plan_tensors
 from .report import Report, Stats
 
 
@@ -37,9 +37,9 @@ class Replica:
                       session calls it: it must not call the Replica.
     select, codec, dense_below, rules, summary_every, tensorboard, http, timeout
                       as in millrace.State.
-    options           any option of a job or a worker by its name (worker/OPTIONS.md), as mode="partial". Three have other
-                      defaults here: combine="mean"; returns=True; initial_weights="first", the parameters of the
-                      worker with the lowest number.
+    options           any option of a job or a worker by its name (worker/OPTIONS.md), as mode="partial". None: as if
+                      it were not given. Three have other defaults here: combine="mean"; returns=True;
+                      initial_weights="first", the parameters of the worker with the lowest number.
     Errors   TypeError, ValueError: a parameter or an option that cannot be used. millrace.JobError of the session: the
              process must restart. A step() that fails or is interrupted after its first push leaves the job: the
              parameters would be at different steps. Every later call raises then.
@@ -47,13 +47,13 @@ class Replica:
     """
 
     def __init__(self, model: torch.nn.Module, servers: Union[str, Sequence[str]], *, job: str, worker: int, workers: int,
-                 rate: Union[float, Callable[[int], float]], select: str = "topk:0.01", codec: Optional[str] = None,
+                 rate: Union[float, Callable[[int], float]], select: Optional[str] = SELECT, codec: Optional[str] = None,
                  dense_below: int = DENSE_BELOW, rules: Optional[Mapping[str, Mapping[str, Any]]] = None,
                  summary_every: int = 100, tensorboard: Any = None, http: Union[str, int, None] = None,
                  timeout: float = 600.0, _library: Any = None, **options: Any) -> None:
         library = _library or importlib.import_module("millrace")
         of_job, of_worker = split_options(library, options)
-        compression = {"select": select} | ({} if codec is None else {"codec_up": codec})
+        compression = {"select": SELECT if select is None else select} | ({} if codec is None else {"codec_up": codec})
         compression |= {name: of_job.pop(name) for name in COMPRESSION if name in of_job}
         of_job = {"name": job, "workers": workers, "combine": "mean", "initial_weights": "first", **of_job}
         of_worker = {"worker": worker, "shards": shard_list(servers), "http": http_of_rank(http, worker),

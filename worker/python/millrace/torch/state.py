@@ -19,7 +19,7 @@ from .loss_scale import FLAG, RAISED, RAISED_ON_GRID, LossScale
 from .options import (check_clip, check_save_path, check_scaler, check_sharded, enabled, http_of_rank, is_on, job_name,
                       library_of_path, rank_and_world_size, shard_list, split_options)
 from .parameters import find_owner, finds_unused, named_mapping, names_of, trained_names
-from .plan import COMPRESSION, DENSE_BELOW, check_rules, plan_tensors
+from .plan import COMPRESSION, DENSE_BELOW, SELECT, check_rules, plan_tensors
 from .report import Report, Stats
 from .residuals import FORMAT, Residuals, share_of
 from .verdict import Verdict
@@ -66,9 +66,9 @@ class State:
                       options of a worker.
     timeout           seconds that the pushes of a step may wait, and its updates as long again; with path="peers" also
                       those of the ranks' meeting.
-    options           any option of a job or a worker by its name (worker/OPTIONS.md), as mode="partial". Not save_path:
-                      the session lacks residuals that the State holds, which save() returns to it. With path="peers"
-                      those of millrace.peers.OPTIONS, recipe, link_rate, the three of http, and:
+    options           any option of a job or a worker by its name (worker/OPTIONS.md), as mode="partial". None: as if
+                      it were not given. Not save_path: the session lacks residuals that the State holds, which save()
+                      returns to it. With path="peers" those of millrace.peers.OPTIONS, recipe, link_rate, the three of http, and:
     key_file          a secret key (`millrace keys new NAME`), a copy of the same file at every rank: the ranks
                       authenticate each other and encrypt. Without it they must be on one machine.
     insecure          True: they may be on several machines without a key, on a network that no stranger reaches.
@@ -86,13 +86,14 @@ class State:
     """
 
     def __init__(self, servers: Union[str, Sequence[str], None] = None, *, job: Optional[str] = None,
-                 path: str = "server", select: str = "topk:0.01",
+                 path: Optional[str] = "server", select: Optional[str] = SELECT,
                  codec: Optional[str] = None, rank: Optional[int] = None, world_size: Optional[int] = None,
                  model: Optional[torch.nn.Module] = None, named_parameters: Any = None, mesh: Any = None,
                  dense_below: int = DENSE_BELOW, rules: Optional[Mapping[str, Mapping[str, Any]]] = None, grad_scaler: Any = None,
                  summary_every: int = 100, tensorboard: Any = None, http: Union[str, int, None] = None,
                  timeout: float = 600.0, _library: Any = None, **options: Any) -> None:
         library = _library or importlib.import_module("millrace")
+        path = path or "server"
         grad_scaler = enabled(grad_scaler)
         self._count_copied = getattr(getattr(library, "_millrace", None), "count_copied_in", not_counted)
         job = job_name(path, servers, job)
@@ -107,7 +108,7 @@ class State:
         self._library = library_of_path(path, library, job, timeout, options)
         self.rank, self.world_size = rank_and_world_size(rank, world_size)
         of_job, of_worker = split_options(self._library, options)
-        self._compression = {"select": select} | ({} if codec is None else {"codec_up": codec})
+        self._compression = {"select": SELECT if select is None else select} | ({} if codec is None else {"codec_up": codec})
         self._compression |= {name: of_job.pop(name) for name in COMPRESSION if name in of_job}
         self._dense_below = 0 if is_on(of_job, "unbiased") else dense_below
         self._rules = dict(rules or {})

@@ -34,8 +34,8 @@ class StoreOptimizer(torch.optim.Optimizer):
     store_begin "worker": the parameters of rank 0 count, and tables begin with zeros. "zeros". "saved": the shards' saves
                 of the last job of this name.
     timeout     seconds that a step may take.
-    options     any option of a job or a worker by its name (worker/OPTIONS.md). Not save_path: the session lacks a residual
-                that state_dict() has taken.
+    options     any option of a job or a worker by its name (worker/OPTIONS.md). None: as if it were not given. Not
+                save_path: the session lacks a residual that state_dict() has taken.
 
     Values   gradients are averaged over the ranks (combine="mean"). The shards hold f32.
     Sparse   gradients of Embedding(sparse=True) are pushed as rows. A pull asks for the entries of the update alone.
@@ -48,17 +48,17 @@ class StoreOptimizer(torch.optim.Optimizer):
     _step_supports_amp_scaling = True  # a GradScaler calls step() itself, which refuses it
 
     def __init__(self, params: Any, servers: Union[str, Sequence[str]], *, job: str, store: str,
-                 tables: Optional[Mapping[str, StoreEmbedding]] = None, select: str = "none",
-                 codec: Optional[str] = None, store_begin: str = "worker", rank: Optional[int] = None,
+                 tables: Optional[Mapping[str, StoreEmbedding]] = None, select: Optional[str] = "none",
+                 codec: Optional[str] = None, store_begin: Optional[str] = "worker", rank: Optional[int] = None,
                  world_size: Optional[int] = None, http: Union[str, int, None] = None, timeout: float = 600.0,
                  **options: Any) -> None:
         library = importlib.import_module("millrace")
         self.rank, self.world_size = rank_and_world_size(rank, world_size)
-        self._begin, self._timeout = store_begin, timeout
+        self._begin, self._timeout = store_begin or "worker", timeout
         of_job, of_worker = split_options(library, options)
         check_save_path(of_worker, "state_dict()")
-        of_job = {"name": job, "workers": self.world_size, "combine": "mean", "select": select, "store": store,
-                  "store_begin": store_begin, **({} if codec is None else {"codec_up": codec}), **of_job}
+        of_job = {"name": job, "workers": self.world_size, "combine": "mean", "select": select or "none", "store": store,
+                  "store_begin": self._begin, **({} if codec is None else {"codec_up": codec}), **of_job}
         self._rule = Rule.of_text(library.JobConfig(**of_job).store)
         of_worker = {"worker": self.rank, "shards": shard_list(servers), "http": http_of_rank(http, self.rank),
                      **of_worker}
