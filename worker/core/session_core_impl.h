@@ -509,7 +509,7 @@ struct SessionCore::Impl {
   /// Returns the part's steps as the shards count them: on path switch they see none.
   uint64_t steps_at_shard(const PartRun& part) const { return by_switch() ? 0 : part.n; }
   // session_core_step_numbers.cc
-  /// Returns a sentence about the tensor that clipping, or the switch, is blocked on. Empty where there is none.
+  /// Returns a sentence about the tensor that its fused neighbours, clipping, or the switch are blocked on. Or empty.
   std::string push_waits_for() const;
   void number(uint64_t push, uint64_t step, TimeNs now, Actions& actions);
   void answer_pushes(BucketRun& run);

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -18,11 +19,27 @@ bool holds(const PartRun& part, uint64_t step) {
   return std::ranges::find(part.outstanding, step, &Outstanding::step) != part.outstanding.end();
 }
 
+/// REQUIRES: some tensors of the bucket are pushed for its next push, and others are not.
+std::string unpushed_neighbour(const protocol::JobSpec& spec, const protocol::BucketLayout& bucket,
+                               std::span<const TensorRun> tensors) {
+  const auto is_pushed = [&](const protocol::BucketMember& member) { return tensors[member.tensor].committed; };
+  const auto pushed = std::ranges::find_if(bucket.members, is_pushed);
+  const auto missing = std::ranges::find_if_not(bucket.members, is_pushed);
+  MILLRACE_CHECK(pushed != bucket.members.end() && missing != bucket.members.end(), bucket.members.size());
+  return "tensor '" + spec.tensors[pushed->tensor].name + "' travels with '" + spec.tensors[missing->tensor].name +
+         "' (fuse_below), which has not been pushed for step " + std::to_string(tensors[missing->tensor].pushed);
+}
+
 }  // namespace
 
-// Jobs that clip, or that use path switch: a push is sent when every tensor has been pushed. So all tensors must be
-// pushed equally often.
+// A push is sent when every tensor of its bucket has been pushed. Jobs that clip, or that use path switch, send it when
+// every tensor has been pushed. So all their tensors must be pushed equally often.
 std::string SessionCore::Impl::push_waits_for() const {
+  for (const BucketRun& run : buckets) {
+    // The update of an earlier push may be missing for another reason.
+    if (run.committed_slots == 0 || answers_handed(run) < run.pushed) continue;
+    return unpushed_neighbour(config.spec, layout.buckets[static_cast<size_t>(&run - buckets.data())], tensors);
+  }
   if (!clip.on() && !by_switch()) return {};
   const uint64_t most = std::ranges::max(tensors, {}, &TensorRun::pushed).pushed;
   const auto behind = std::ranges::find_if(tensors, [&](const TensorRun& run) { return run.pushed < most; });

@@ -429,6 +429,22 @@ TEST_F(Handshake, HeartbeatsGoOutEveryIntervalAndSayHowFarTheWorkerIs) {
       << core().waiting_for();
 }
 
+TEST_F(Handshake, AFusedTensorThatIsNotPushedIsNamed) {
+  config_.spec = toy_spec(2, {10, 20});
+  core_ = std::make_unique<WatchedCore>(config_);
+  core_->start(now_, actions_);
+  for (const uint32_t shard : {0u, 1u}) {
+    core_->on_connected(shard, now_, actions_);
+    welcome(shard);
+  }
+  const std::string nothing = core().waiting_for();
+  const std::string named = "tensor 't1' travels with 't0' (fuse_below), which has not been pushed for step 0";
+  ASSERT_TRUE(core().push_sparse(1, {}, {}, 1, now_).has_value());
+  EXPECT_EQ(core().waiting_for(), named);
+  ASSERT_TRUE(core().push_sparse(0, {}, {}, 1, now_).has_value());
+  EXPECT_EQ(core().waiting_for(), nothing);
+}
+
 TEST_F(Handshake, UpdateApplied_HeartbeatsCarryTheDigestOfEachPart) {
   make_running();
   const auto heartbeat_of = [this](uint32_t shard) {

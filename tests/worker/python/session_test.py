@@ -291,6 +291,14 @@ class Waits(WithShards):
         self.refused("timeout", "could not be pushed", first.push, "w", np.ones(N, np.float32), timeout=0.05)
         self.refused("timeout", "within 0.05 s", first.wait_into, "w", step, np.empty(N, np.float32), timeout=0.05)
 
+    def test_WaitForOneOfTwoFusedTensors_NamesTheOther(self):
+        session, = self.connect([millrace.Tensor("w", N), millrace.Tensor("b", 10)], select="none")
+        step = session.push("w", np.ones(N, np.float32))
+        self.refused("timeout", "tensor 'w' travels with 'b' (fuse_below), which has not been pushed for step 0",
+                     session.wait, "w", step, timeout=0.5)
+        session.push("b", np.ones(10, np.float32))
+        session.wait("w", step)
+
     def test_OtherThreads_RunDuringAWait(self):
         first, _ = self.connect([millrace.Tensor("w", N)], workers=2, select="none")
         step = first.push("w", np.ones(N, np.float32))

@@ -65,6 +65,8 @@ class Session:
                   stream and the default one, or for that of __cuda_array_interface__.
         weight    share in a weighted mean (option combine = weighted_mean), finite and positive.
         Blocks    only until the step may be pushed: until update step - 1 - staleness is there.
+        Small     neighbouring tensors below option `fuse_below` (16,384) entries are sent when the last of them is pushed:
+                  push them all before a wait.
         Errors    non_finite: NaN or infinity, where option `non_finite` refuses them. invalid_argument: a wrong size.
                   Of a device: unsupported: the job's method, or a build without CUDA. unavailable: no driver.
         """
@@ -113,7 +115,7 @@ class Session:
         return self._session.ready(self._place(tensor), step)
 
     def wait(self, tensor: TensorKey, step: int, timeout: Optional[float] = DEFAULT_TIMEOUT_S) -> Update:
-        """Blocks until the step's update arrives and hands it out, once.
+        """Blocks until the step's update arrives and hands it out, once. Push its fused neighbours before (push()).
 
         Errors  timeout: names the workers or shards that the job is blocked on. invalid_argument: a step that was not
                 pushed, or was handed out before.
