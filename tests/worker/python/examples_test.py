@@ -4,6 +4,7 @@
     examples_test.py FOLDER_OF_PROGRAMS FOLDER_OF_PACKAGE [unittest arguments]
 """
 
+import ast
 import json
 import re
 import subprocess
@@ -40,6 +41,19 @@ class Examples(unittest.TestCase):
             self.assertEqual(process.returncode, 0, error)
             texts.append(out)
         return texts
+
+    def test_FlagsOfTheDescriptions_AreOnesOfTheNamedPrograms(self):
+        for example in sorted((ROOT / "worker/python/examples").glob("*.py")):
+            source = example.read_text(encoding="utf-8")
+            description = ast.get_docstring(ast.parse(source))
+            known = set(re.findall(r'"(--[\w-]+)"', source))
+            for program in set(re.findall(r"\bmillrace serve\b|\bmillrace-server\b", description)):
+                words = program.split()
+                said = subprocess.run([PROGRAMS / words[0], *words[1:], "--help"], capture_output=True, text=True, check=True).stdout
+                known |= set(re.findall(r"--[\w-]+", said))
+            with self.subTest(example.name):
+                # Those of torchrun have underscores.
+                self.assertEqual({flag for flag in re.findall(r"--[\w-]+", description) if "_" not in flag} - known, set())
 
     def test_NumpyLinear_FindsTheWeightsWithFewerBytes(self):
         for text in self.outputs("numpy_linear.py"):

@@ -3,8 +3,13 @@
     millrace serve --shards 2 --listen 127.0.0.1:7600
     torchrun --nproc_per_node 2 embedding.py --servers tcp://127.0.0.1:7600,tcp://127.0.0.1:7601
 
-The table has 2^26 rows of 16: 4 GiB at the shards. With a rule that has a state, as adagrad, start them with
---job-memory-bytes-max 9GiB. Words come from a Zipf-like draw, and each has a hidden weight that the table learns.
+The table has 2^26 rows of 16: 4 GiB at the shards. A rule that has a state, as adagrad, needs shards with more memory:
+
+    for s in 0 1; do
+      millrace-server --shard $s --shards 2 --listen 127.0.0.1:760$s --table /tmp/t.db --job-memory-bytes-max 9GiB &
+    done
+
+Words come from a Zipf-like draw, and each has a hidden weight that the table learns.
 """
 
 import argparse
