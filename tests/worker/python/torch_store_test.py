@@ -25,6 +25,7 @@ if not torch_required.BUILT:
     sys.exit(77)
 
 import millrace  # noqa: E402
+from millrace.torch.store_embedding import initial_values  # noqa: E402
 
 STEPS = 6
 # Each rule with torch.optim's optimizer of the same rule, on dense gradients.
@@ -471,6 +472,16 @@ class Tables(WithShards):
         self.assertTrue(torch.equal(table.pull(torch.arange(10)), wanted))
         optimizer.step()  # without a gradient
         self.assertTrue(torch.equal(table.pull(torch.arange(10)), wanted))
+
+    def test_AnySeed_GivesInitialValues(self):
+        table = millrace.torch.StoreEmbedding(50, 4, initial_scale=0.1, seed=2**31)
+        self.optimizer([], "sgd:1", tables={"t": table})
+        self.assertLessEqual(float(table(torch.arange(50)).abs().max()), 0.1)
+        indices = torch.arange(200)
+        seeds = {seed: initial_values(indices, seed, 0.1) for seed in (0, 1, 2**31, 2**32 - 1)}
+        self.assertEqual(len({tuple(values.tolist()) for values in seeds.values()}), len(seeds))
+        for seed, same in ((2**63, 0), (-1, 2**32 - 1), (2**64 + 1, 1)):
+            self.assertTrue(torch.equal(initial_values(indices, seed, 0.1), seeds[same]), seed)
 
     def test_BadUses_AreRefused(self):
         table = millrace.torch.StoreEmbedding(10, 2)

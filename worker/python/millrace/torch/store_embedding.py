@@ -16,7 +16,7 @@ class StoreEmbedding(torch.nn.Module):
     embedding_dim   entries of a row.
     initial_scale   adds a fixed value to each entry, uniform in [-initial_scale, initial_scale]. Each worker computes it
                     of seed and index, so the shards' zeros need no memory of a worker. 0: the table begins with zeros.
-    seed            of these values; equal at all ranks.
+    seed            of these values, of which the lowest 32 bits count; equal at all ranks.
 
     Pulls   forward() pulls each row of the batch once. backward() keeps the rows' gradients, and the optimizer's step()
             pushes them; gradients of several passes are added.
@@ -89,7 +89,8 @@ def initial_values(indices, seed, scale):
 
     Source  the finalizer of SplitMix64; 64-bit products wrap around.
     """
-    bits = (indices.long() & 0xFFFFFFFF) + (seed << 32)
+    high = (seed & 0xFFFFFFFF) - ((seed & 0x80000000) << 1)  # signed, as an i64 of torch
+    bits = (indices.long() & 0xFFFFFFFF) + (high << 32)
     for shift, factor in ((30, -0x40A7B892E31B1A47), (27, -0x6B2FB644ECCEEE15)):
         bits = (bits ^ (bits >> shift & ((1 << 64 - shift) - 1))) * factor
     bits = bits ^ (bits >> 31 & ((1 << 33) - 1))
