@@ -288,6 +288,7 @@ class Waits(WithShards):
         raised = self.refused("timeout", "no update of step 0 within 0.3 s", first.wait, "w", step, timeout=0.3)
         self.assertEqual(raised.origin, "job")
         self.assertIsNone(first.try_push("w", np.ones(N, np.float32)))
+        self.refused("timeout", "no update of step 0: ", first.wait, "w", step, timeout=0)
         self.refused("timeout", "could not be pushed", first.push, "w", np.ones(N, np.float32), timeout=0.05)
         self.refused("timeout", "within 0.05 s", first.wait_into, "w", step, np.empty(N, np.float32), timeout=0.05)
 

@@ -298,7 +298,8 @@ class Session:
 
     def _in_time(self, result: Optional[_Result], missed: str, timeout: Optional[float]) -> _Result:
         if result is None:
-            raise JobError(f"{missed} within {timeout} s: {self.status().waiting_for}", "timeout", "job")
+            within = f" within {timeout} s" if timeout else ""
+            raise JobError(f"{missed}{within}: {self.status().waiting_for}", "timeout", "job")
         return result
 
 

@@ -362,7 +362,7 @@ class Exchange:
             self._raise_if_ends()
             self.raise_error()
             if not self._wait_left(item, began):
-                item.waits.write(0)  # its error names the process that the job is blocked on
+                self._end_wait(item.waits.write)
         self._wait_seconds += time.monotonic() - max(began, item.pushed)
         item.bucket.there = self._clock()
         self._arrived(item.bucket, item.updates)
@@ -383,8 +383,17 @@ class Exchange:
         while (done := tries(*arguments, timeout=min(POLL_S, limit.left()))) is None:
             self._raise_if_ends()
             if not limit.left():
-                return waits(*arguments, timeout=0)  # its error names the process that the job is blocked on
+                return self._end_wait(waits, *arguments)
         return done
+
+    def _end_wait(self, waits, *arguments):
+        """Raises the session's error of a time-out: it names the process that the job is blocked on, not the State's limit."""
+        try:
+            return waits(*arguments, timeout=0)
+        except Exception as error:
+            if getattr(error, "code", "") != "timeout":
+                raise
+            raise type(error)(f"not within {self._timeout:g} s: {error}", "timeout") from error
 
     def _finish(self, step):
         self.raise_error()
