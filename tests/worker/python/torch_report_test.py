@@ -8,6 +8,7 @@ import threading
 import unittest
 import weakref
 from types import SimpleNamespace
+from unittest import mock
 
 import torch_required  # first: skips where PyTorch is absent
 
@@ -214,6 +215,14 @@ class Reports(unittest.TestCase):
         verdict.look(END, 0.005 * (END - BEGIN))
         self.assertAlmostEqual(verdict.dense_from_rate, 2.5e8, delta=1e3)  # 4 ms are spare for the bytes, which take 1 ms at 1 Gbit/s
         self.assertRegex(verdict.text, r'would take 2\.0 ms at 1 Gbit/s.*try select="none" and allreduce="dense_rabenseifner"$')
+
+    def test_ModelOfMoreEntriesThanThePlannerTakes_HasNoVerdict(self):
+        time = SimpleNamespace(seconds=1.0, transfer_seconds=0.5)
+        for entries, last in ((1 << 32, True), (5_000_000_000, False)):
+            advise = mock.Mock(return_value=SimpleNamespace(servers_dense=time))
+            verdict = Verdict(advise, entries, 4, 2, 1e9)
+            verdict.look(BEGIN, 0.0)
+            self.assertEqual((verdict.look(END, 1.0), advise.called), (last, last))
 
     def test_BrokenWriter_DoesNotEndTraining(self):
         class Writer:

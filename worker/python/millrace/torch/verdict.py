@@ -4,13 +4,14 @@ import math
 
 # Steps between which the wait is measured: the first ones connect, and the library measures its speeds.
 BEGIN, END = 3, 13
+ENTRIES_MAX = 1 << 32  # that the planner takes
 
 
 class Verdict:
     """Compares the time that a step waits, measured, with the time of dense gradients by the planner's cost model.
 
     advise     millrace.advise(), or None: then there is no verdict.
-    entries    of all parameters.
+    entries    of all parameters. Over ENTRIES_MAX there is no verdict.
     shards     that sum; None: the ranks sum among themselves, and dense gradients by the fastest dense allreduce.
     link_rate  bits a second, where the user stated them (option link_rate); 0: not known.
 
@@ -20,7 +21,8 @@ class Verdict:
     """
 
     def __init__(self, advise, entries, workers, shards, link_rate):
-        self._advise, self._link_rate = advise, link_rate
+        self._advise = advise if entries <= ENTRIES_MAX else None
+        self._link_rate = link_rate
         self._shape = {"dimension": entries, "workers": workers, "shards": shards or 1}
         self._over_peers = shards is None
         self._before = None
