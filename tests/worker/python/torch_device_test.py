@@ -19,7 +19,7 @@ import torch
 
 from in_threads import in_threads
 from millrace.torch import device, hook
-from millrace.torch.exchange import Place
+from millrace.torch.bucket import Place
 from millrace.torch.fsdp import ShardedExchange
 from millrace.torch.residuals import Residuals
 from torch_fakes import FakeBucket, FakeDevice, FakeLibrary, FakeView, JobConfig, JobError, SumsInProcess, Tensor, WorkerConfig
