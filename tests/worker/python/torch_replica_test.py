@@ -166,6 +166,9 @@ class Steps(WithShards):
             self.replica(turned, 0)
         with self.assertRaisesRegex(ValueError, "no parameters that need gradients"):
             self.replica(network().requires_grad_(False), 0)
+        for option in ({"select": "no such thing"}, {"codec": "nonsense"}):
+            with self.assertRaisesRegex(JobError, "no such thing|nonsense"):
+                self.replica(torch.nn.Linear(4, 2), 0, workers=1, **option)
         with self.assertRaisesRegex(ValueError, "rate is 0"):
             self.replica(network(), 0, rate=0)
         with self.assertRaisesRegex(TypeError, "did you mean 'quorum'"):

@@ -428,6 +428,12 @@ class OptionsOfAState(unittest.TestCase):
         with self.assertRaisesRegex(TypeError, "no option 'momentun'"):
             configured(momentun=None)
 
+    @unittest.skipUnless(torch_required.BUILT, "the package millrace is not built")
+    def test_WrongTexts_AreRefusedBeforeTheParametersAreKnown(self):
+        for option in ({"select": "no such thing"}, {"codec": "nonsense"}, {"reselect": "nonsense"}):
+            with self.subTest(option), self.assertRaisesRegex(RuntimeError, "no such thing|nonsense"):
+                State("tcp://a:1", job="j", rank=0, world_size=1, **option)
+
     def test_SavePath_IsRefused(self):
         with self.assertRaisesRegex(ValueError, r"save_path= would.*call save\(\) or state_dict\(\)"):
             Job(save_path="file")

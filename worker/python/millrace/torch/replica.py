@@ -65,7 +65,7 @@ class Replica:
         if of_job.get("unbiased") in (True, "on"):
             dense_below = 0
         plan = plan_tensors({name: parameter.numel() for name, parameter in named.items()}, compression,
-                            library.JobConfig(**of_job).fuse_below, dense_below, rules)
+                            library.JobConfig(**of_job, **compression).fuse_below, dense_below, rules)
         if not plan.tensors:
             raise ValueError("the model has no parameters that need gradients")
         scale = _scale_of(rate)

@@ -120,10 +120,11 @@ class State:
             self._job["path"] = path
         if path == "peers":
             self._library.check_worker_options(of_worker)
-            self._library.JobConfig(**self._job, **self._compression)
         else:
             check_save_path(of_worker, "save() or state_dict()")
             self._worker["shards"] = shard_list(servers)
+        # Refuses a wrong text also where every parameter is small, and travels without it.
+        self._library.JobConfig(**self._job, **self._compression)
         check_clip(self._clips(), grad_scaler, self._mesh_place)
         self._fuses = path != "peers"
         check_scaler(grad_scaler, of_job)
