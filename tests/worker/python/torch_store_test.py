@@ -379,6 +379,28 @@ class Failures(WithShards):
                         call()
                 optimizer.close()
 
+    def test_StepThatFailsBeforeItsFirstPush_MayBeRepeated(self):
+        model = network()
+        optimizer = self.optimizer(model, "sgd:0.1")
+        loss_of(model, batch(0, 0)).backward()
+        first = next(iter(optimizer._trained.values()))
+        first.grad.fill_(float("nan"))
+        with self.assertRaisesRegex(millrace.JobError, "NaN"):
+            optimizer.step()
+        self.assertEqual(optimizer._dense.steps, 0)
+        train(model, optimizer, batch)
+        self.assert_close(model, reference(network(), RULES[0][1], batch))
+
+    def test_GradientOfATable_StaysWhereItsPushFails(self):
+        table = millrace.torch.StoreEmbedding(10, 1)
+        optimizer = self.optimizer([], "sgd:1", tables={"t": table})
+        table(torch.tensor([1, 4])).sum().backward()
+        late = millrace.JobError("late", "timeout")
+        with mock.patch.object(optimizer.table_session, "push_rows", side_effect=late), self.assertRaises(millrace.JobError):
+            optimizer.step()
+        optimizer.step()
+        self.assertEqual(table.pull(torch.tensor([1, 2, 4])).flatten().tolist(), [-1, 0, -1])
+
     def test_GradientOfAnotherForm_PushesNothing(self):
         model = network()
         optimizer = self.optimizer(model, "sgd:0.1")

@@ -128,8 +128,10 @@ class StoreOptimizer(torch.optim.Optimizer):
         try:
             self._exchange(gradients)
         except BaseException as error:
-            self._broken = error
-            self._end(lambda job: job.close())
+            # The push that Ctrl-C interrupts may have been made.
+            if any(job.pushes for job in self._jobs) or not isinstance(error, Exception):
+                self._broken = error
+                self._end(lambda job: job.close())
             raise
         return loss
 
@@ -138,7 +140,8 @@ class StoreOptimizer(torch.optim.Optimizer):
         for name, gradient in gradients.items():
             self._push(name, gradient)
         for name, table in self._tables.items():
-            self._of_tables.push_rows(name, *table.take_gradient())
+            self._of_tables.push_rows(name, *table.gradient())
+            table.drop_gradient()
         if self._trained:
             updates = {name: self._dense.wait(name) for name in self._trained}
             returned = self._dense.has_returned()

@@ -66,12 +66,11 @@ class StoreEmbedding(torch.nn.Module):
         """Gives the table its job: the optimizer's call."""
         self._job, self._name = job, name
 
-    def take_gradient(self):
-        """Hands out the gradient since the last call, as (rows, values [rows, embedding_dim]). Equal rows may repeat."""
-        gradient, self._gradient = self._gradient, []
-        if not gradient:
+    def gradient(self):
+        """Returns the gradient since it was dropped, as (rows, values [rows, embedding_dim]). Equal rows may repeat."""
+        if not self._gradient:
             return torch.empty(0, dtype=torch.int32), torch.empty(0, self.embedding_dim)
-        return gradient[0] if len(gradient) == 1 else tuple(map(torch.cat, zip(*gradient)))
+        return self._gradient[0] if len(self._gradient) == 1 else tuple(map(torch.cat, zip(*self._gradient)))
 
     def drop_gradient(self):
         """Forgets the gradient."""

@@ -38,6 +38,7 @@ class StoreJob:
         self.steps = 0  # of the tensor that was pushed most often
         self._timeout = timeout
         self._limit = Deadline(timeout)  # of the present step
+        self.pushes = 0  # of the present step
         self._numbers = {}  # of each tensor's last push
         self._returning = {}  # name: entries of a residual that the next push adds
         self._returns = 0
@@ -48,7 +49,7 @@ class StoreJob:
 
     def begin_step(self, limit):
         """Begins a step, whose waits share a Deadline."""
-        self._limit = limit
+        self._limit, self.pushes = limit, 0
 
     def place(self, values):
         """Gives the store its first weights, by tensor."""
@@ -80,6 +81,7 @@ class StoreJob:
     def _pushed(self, name, number):
         self._returning.pop(name, None)
         self._numbers[name] = number
+        self.pushes += 1
         self.steps = max(self.steps, number + 1)
 
     def wait(self, name):
