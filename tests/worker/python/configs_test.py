@@ -141,6 +141,19 @@ class Configs(unittest.TestCase):
         with self.assertRaises(TypeError):
             millrace.JobConfig(workers=object())
 
+    def test_Quantities_AreFiniteAndWrittenWithoutExponent(self):
+        for value in (float("inf"), float("-inf"), float("nan")):
+            for kind, option in ((millrace.JobConfig, "deadline"), (millrace.WorkerConfig, "link_rate")):
+                with self.subTest(option=option, value=value), self.assertRaisesRegex(ValueError, f"^{option} is "):
+                    kind(**{option: value})
+        with self.assertRaisesRegex(millrace.JobError, "deadline: '0.00001ms': it takes whole milliseconds"):
+            millrace.JobConfig(deadline=1e-8)
+        for value in (10**400, 1e20):
+            with self.assertRaisesRegex(millrace.JobError, "deadline: '[0-9]+ms' is not a duration"):
+                millrace.JobConfig(deadline=value)
+        with self.assertRaisesRegex(millrace.JobError, "link_rate: '100000000000000000bit' is not a rate"):
+            millrace.WorkerConfig(link_rate=1e17)
+
     def test_OptionsThatContradict_AreRefusedByCheck(self):
         me = millrace.WorkerConfig(worker=0, servers="tcp://127.0.0.1:9")
         job = millrace.JobConfig(name="j", quorum=1)

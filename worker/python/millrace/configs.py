@@ -4,7 +4,9 @@ A value is the text of the option, "topk:0.01" or "10s", or a number, a bool or 
 a second. None sets the default. The stub file beside this one is generated from the same list.
 """
 
+import decimal
 import difflib
+import math
 import numbers
 from typing import Any, Dict, Iterable, List, Type, Union
 
@@ -31,12 +33,21 @@ def text_of(info: OptionInfo, value: Any) -> str:
         return ",".join(str(item) for item in value)
     if isinstance(value, numbers.Real):
         number = int(value) if isinstance(value, numbers.Integral) else float(value)
-        if info.form == "DURATION":
-            milliseconds = number * 1000
-            whole = round(milliseconds)
-            return f"{whole}ms" if abs(milliseconds - whole) < 1e-6 else f"{milliseconds!r}ms"
-        return f"{number!r}bit" if info.form == "RATE" else repr(number)
+        if info.form == "RATE":
+            return f"{_digits_of(info, number)}bit"
+        if info.form != "DURATION":
+            return repr(number)
+        digits = _digits_of(info, number * 1000)
+        near = round(number * 1000)
+        return f"{near if abs(number * 1000 - near) < 1e-6 else digits}ms"
     raise TypeError(f"{info.name} takes a text, a number, a bool or a list, not {type(value).__name__}")
+
+
+def _digits_of(info: OptionInfo, number: Union[int, float]) -> str:
+    """Returns a number without an exponent, which no quantity has."""
+    if isinstance(number, float) and not math.isfinite(number):
+        raise ValueError(f"{info.name} is {number}: it takes a finite number")
+    return format(decimal.Decimal(repr(number)), "f")
 
 
 def value_of(info: OptionInfo, text: str) -> Union[str, bool, int, float, List[str]]:
