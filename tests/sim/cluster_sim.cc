@@ -1,6 +1,7 @@
 #include "tests/sim/cluster_sim.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <map>
 #include <optional>
@@ -448,6 +449,9 @@ SimReport Cluster::report() const {
     report.returns += counters.returns;
     report.shortened += counters.history_shortened;
     report.shortened_refused += counters.history_refused;
+    for (const auto& bucket : world_.layout.buckets) {
+      for (const double value : worker->core()->ledger(bucket.bucket)) report.lost += std::fabs(value);
+    }
   }
   report.steps_void = world_.oracle.steps_void();
   report.updates_merged = world_.oracle.updates_merged();
