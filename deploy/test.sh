@@ -10,8 +10,9 @@
 #                                    lint   clang-format; clang-tidy and headers alone, on changes since green_commit.
 #                                    models the models of the protocols, if they changed since the last green commit.
 #                                    dev    vector kernels on every instruction set, simulations, lint, integration
-#                                           tests, among them 30 seconds of the punisher. extend_test if a path of
-#                                           tests/integration/extend/depends.txt changed since the last green commit.
+#                                           tests, among them the punisher: 15 seconds in each of two modes.
+#                                           extend_test if a path of tests/integration/extend/depends.txt changed since
+#                                           the last green commit.
 #                                  Of the unit tests, simulations and fuzzers: those that a change since the last green
 #                                  commit can reach (tests/lint/affected.py).
 #   deploy/test.sh --quick         setup, build, dev.
