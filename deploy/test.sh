@@ -62,8 +62,8 @@ find_affected() {
 # one_of NAME…: the regular expression of these names.
 one_of() { local IFS='|'; echo "^($*)\$"; }
 
-# build_and_test PRESET LABELS: with --release, all tests of the preset. One more test at a time than JOBS: some wait
-# for time-outs and sockets.
+# build_and_test PRESET LABELS: with --release, all unit tests and simulations, and the integration tests that CI runs in
+# this build. One more test at a time than JOBS: some wait for time-outs and sockets.
 build_and_test() {
   local targets tests left_out choice
   cmake --preset "$1" || return 1
@@ -75,7 +75,9 @@ build_and_test() {
     [ "${#tests[@]}" -gt 0 ] || return 0
     choice=(-R "$(one_of "${tests[@]}")")
   fi
-  cmake --build --preset "$1" -j "$JOBS" --target "${targets[@]}" && ctest --preset "$1" -j $((JOBS + 1)) "${choice[@]}" --no-tests=error
+  cmake --build --preset "$1" -j "$JOBS" --target "${targets[@]}" || return 1
+  ctest --preset "$1" -j $((JOBS + 1)) "${choice[@]}" --no-tests=error || return 1
+  [ "$release" = no ] || ctest --preset "$1" -j $((JOBS + 1)) -L '^integration$' -L "^only_$1\$"
 }
 
 # find_affected_here: the tests of stage dev that it may leave out.
