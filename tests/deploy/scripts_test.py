@@ -98,6 +98,13 @@ class Scripts(unittest.TestCase):
             self.assertEqual(len(runs), 1, (build, labels, calls))
         self.assertFalse([call for call in calls if is_chosen(call, ("integration",))], "these run in stage dev")
 
+    def test_ExtendTestDependsOnTheScriptsThatItRuns(self):
+        listed = (SOURCE / "tests/integration/extend/depends.txt").read_text(encoding="utf-8").splitlines()
+        scripts = re.findall(r'"(tests/[\w/]+\.py)"', (SOURCE / "tests/integration/extend_test.py").read_text(encoding="utf-8"))
+        self.assertIn("tests/lint/lint.py", scripts)
+        for script in scripts:
+            self.assertTrue(any(script == path or script.startswith(path + "/") for path in listed), script)
+
     def test_TheDemoRunsInTheFolderOfTheCaller(self):
         self.write_program(self.tree / "deploy/setup.sh", ":")
         self.write_program(self.tree / "build/release/bin/millrace", 'echo "$(pwd -P) $*"')
