@@ -17,12 +17,13 @@
 #                                  commit can reach (tests/lint/affected.py).
 #   deploy/test.sh --quick         setup, build, dev.
 #   deploy/test.sh --release       all stages, and in each the tests that CI leaves out. All unit tests run in all three
-#                                  builds, everything under lint, the models, fuzzers for 60 seconds each. Then three more
+#                                  builds, everything under lint, the models, fuzzers for 60 seconds each. Then four more
 #                                  stages follow.
 #                                    punish kills and restarts workers and shards of a job for ten minutes.
 #                                    papers every script of tests/bench/papers with --quick, as a trial run.
 #                                    packages builds the Debian packages and the image, checks and runs both. Root.
-#                                  Two hours.
+#                                    trixie tests the Python package on Debian 13, whose PyTorch has FSDP2.
+#                                  Three hours.
 #   deploy/test.sh --stage NAME    that stage alone (repeatable).
 #
 # A stage has a budget of time on two cores with an empty compiler cache, for a tree that equals the last green commit.
@@ -34,9 +35,9 @@ cd "$(dirname "$0")/.."
 
 readonly ALL_STAGES=(setup build asan tsan fuzz lint models dev)
 readonly QUICK_STAGES=(setup build dev)
-readonly RELEASE_STAGES=("${ALL_STAGES[@]}" punish papers packages)
+readonly RELEASE_STAGES=("${ALL_STAGES[@]}" punish papers packages trixie)
 # Seconds; 25 minutes in all, without the stages of --release alone.
-declare -rA BUDGETS=([setup]=5 [build]=690 [asan]=130 [tsan]=20 [fuzz]=15 [lint]=30 [models]=10 [dev]=600 [punish]=620 [papers]=600 [packages]=1500)
+declare -rA BUDGETS=([setup]=5 [build]=690 [asan]=130 [tsan]=20 [fuzz]=15 [lint]=30 [models]=10 [dev]=600 [punish]=620 [papers]=600 [packages]=1500 [trixie]=1800)
 readonly LOGS=build/logs
 readonly GREEN=tests/lint/green_commit.txt
 readonly JOBS=${MILLRACE_JOBS:-$(nproc)}
@@ -191,6 +192,8 @@ stage_papers() {
     cmake --build --preset dev -j "$JOBS" --target millrace_replay millrace_history_replay millrace_command millrace-peer millrace-bench &&
     tests/bench/papers/run_all.sh --quick --programs build/dev/bin --out build/papers
 }
+
+stage_trixie() { deploy/setup.sh --roots && deploy/debian-root.sh trixie --python --jobs "$JOBS"; }
 
 stage_packages() { deploy/setup.sh --packages && deploy/packages.sh --lint --test --image-test; }
 

@@ -105,6 +105,15 @@ class Scripts(unittest.TestCase):
         for script in scripts:
             self.assertTrue(any(script == path or script.startswith(path + "/") for path in listed), script)
 
+    def test_EveryScriptThatCanSkip_IsInTheListOfSkips(self):
+        skips = (SOURCE / "deploy/OPERATING.md").read_text(encoding="utf-8")
+        skips = skips[skips.index("Tests that cannot run skip"):skips.index("## Limits")]
+        ends = re.compile(r"exit\([7]7\)|SKIPPED = [7]7|\bExits [7]7\b")
+        lacking = [path.name for path in (SOURCE / "tests").rglob("*_test.py")
+                   if "bench" not in path.parts and ends.search(path.read_text(encoding="utf-8")) and f"`{path.stem}`" not in skips
+                   and f"{path.parent.name}_{path.stem}`" not in skips]
+        self.assertEqual(lacking, [])
+
     def test_TheDemoRunsInTheFolderOfTheCaller(self):
         self.write_program(self.tree / "deploy/setup.sh", ":")
         self.write_program(self.tree / "build/release/bin/millrace", 'echo "$(pwd -P) $*"')
