@@ -10,18 +10,20 @@
 #                                    lint   clang-format; clang-tidy and headers alone, on changes since green_commit.
 #                                    models the models of the protocols, if they changed since the last green commit.
 #                                    dev    vector kernels on every instruction set, simulations, lint, integration
-#                                           tests, among them 30 seconds of the punisher. extend_test if a path of
-#                                           tests/integration/extend/depends.txt changed since the last green commit.
+#                                           tests, among them the punisher: 15 seconds in each of two modes.
+#                                           extend_test if a path of tests/integration/extend/depends.txt changed since
+#                                           the last green commit.
 #                                  Of the unit tests, simulations and fuzzers: those that a change since the last green
 #                                  commit can reach (tests/lint/affected.py).
 #   deploy/test.sh --quick         setup, build, dev.
 #   deploy/test.sh --release       all stages, and in each the tests that CI leaves out. All unit tests run in all three
-#                                  builds, everything under lint, the models, fuzzers for 60 seconds each. Then three more
+#                                  builds, everything under lint, the models, fuzzers for 60 seconds each. Then four more
 #                                  stages follow.
 #                                    punish kills and restarts workers and shards of a job for ten minutes.
 #                                    papers every script of tests/bench/papers with --quick, as a trial run.
 #                                    packages builds the Debian packages and the image, checks and runs both. Root.
-#                                  Two hours.
+#                                    trixie tests the Python package on Debian 13, whose PyTorch has FSDP2.
+#                                  Three hours.
 #   deploy/test.sh --stage NAME    that stage alone (repeatable).
 #
 # A stage has a budget of time on two cores with an empty compiler cache, for a tree that equals the last green commit.
@@ -33,9 +35,9 @@ cd "$(dirname "$0")/.."
 
 readonly ALL_STAGES=(setup build asan tsan fuzz lint models dev)
 readonly QUICK_STAGES=(setup build dev)
-readonly RELEASE_STAGES=("${ALL_STAGES[@]}" punish papers packages)
+readonly RELEASE_STAGES=("${ALL_STAGES[@]}" punish papers packages trixie)
 # Seconds; 25 minutes in all, without the stages of --release alone.
-declare -rA BUDGETS=([setup]=5 [build]=690 [asan]=130 [tsan]=20 [fuzz]=15 [lint]=30 [models]=10 [dev]=600 [punish]=620 [papers]=600 [packages]=1500)
+declare -rA BUDGETS=([setup]=5 [build]=690 [asan]=130 [tsan]=20 [fuzz]=15 [lint]=30 [models]=10 [dev]=600 [punish]=620 [papers]=600 [packages]=1500 [trixie]=1800)
 readonly LOGS=build/logs
 readonly GREEN=tests/lint/green_commit.txt
 readonly JOBS=${MILLRACE_JOBS:-$(nproc)}
@@ -61,8 +63,8 @@ find_affected() {
 # one_of NAME…: the regular expression of these names.
 one_of() { local IFS='|'; echo "^($*)\$"; }
 
-# build_and_test PRESET LABELS: with --release, all tests of the preset. One more test at a time than JOBS: some wait
-# for time-outs and sockets.
+# build_and_test PRESET LABELS: with --release, all unit tests and simulations, and the integration tests that CI runs in
+# this build. One more test at a time than JOBS: some wait for time-outs and sockets.
 build_and_test() {
   local targets tests left_out choice
   cmake --preset "$1" || return 1
@@ -74,7 +76,9 @@ build_and_test() {
     [ "${#tests[@]}" -gt 0 ] || return 0
     choice=(-R "$(one_of "${tests[@]}")")
   fi
-  cmake --build --preset "$1" -j "$JOBS" --target "${targets[@]}" && ctest --preset "$1" -j $((JOBS + 1)) "${choice[@]}" --no-tests=error
+  cmake --build --preset "$1" -j "$JOBS" --target "${targets[@]}" || return 1
+  ctest --preset "$1" -j $((JOBS + 1)) "${choice[@]}" --no-tests=error || return 1
+  [ "$release" = no ] || ctest --preset "$1" -j $((JOBS + 1)) -L '^integration$' -L "^only_$1\$"
 }
 
 # find_affected_here: the tests of stage dev that it may leave out.
@@ -188,6 +192,8 @@ stage_papers() {
     cmake --build --preset dev -j "$JOBS" --target millrace_replay millrace_history_replay millrace_command millrace-peer millrace-bench &&
     tests/bench/papers/run_all.sh --quick --programs build/dev/bin --out build/papers
 }
+
+stage_trixie() { deploy/setup.sh --roots && deploy/debian-root.sh trixie --python --jobs "$JOBS"; }
 
 stage_packages() { deploy/setup.sh --packages && deploy/packages.sh --lint --test --image-test; }
 

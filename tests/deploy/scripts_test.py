@@ -5,6 +5,7 @@
 """
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -17,10 +18,24 @@ TIMEOUT_S = 60
 STAND_INS = {
     "apt-cache": "echo Package: one",
     "cmake": 'echo "$*" >>"$CMAKE_LOG"',
+    "ctest": 'echo "$*" >>"$CTEST_LOG"',
     "cpack": 'mkdir -p "$(dirname "$2")/packages" && : >"$(dirname "$2")/packages/one.deb"',  # of cpack --config FILE
     "dpkg-shlibdeps": ":",
     "mmdebstrap": 'for last; do :; done; : >"$last"',
 }
+
+
+def is_chosen(call, labels):
+    """Whether ctest with these arguments runs a test that has these labels."""
+    words = call.split()
+
+    def patterns(flag):
+        return [value for word, value in zip(words, words[1:]) if word == flag]
+
+    def has(pattern):
+        return any(re.search(pattern, label) for label in labels)
+
+    return all(map(has, patterns("-L"))) and not any(map(has, patterns("-LE")))
 
 
 class Scripts(unittest.TestCase):
@@ -29,8 +44,9 @@ class Scripts(unittest.TestCase):
         self.addCleanup(temporary.cleanup)
         folder = Path(temporary.name).resolve()
         self.tree, self.caller, self.programs, self.log = (folder / name for name in ("tree", "caller", "programs", "log"))
+        self.chosen = folder / "chosen"
         self.caller.mkdir()
-        for name in ("demo.sh", "packages.sh", "python.sh"):
+        for name in ("demo.sh", "packages.sh", "python.sh", "test.sh"):
             (self.tree / "deploy").mkdir(parents=True, exist_ok=True)
             shutil.copy(SOURCE / "deploy" / name, self.tree / "deploy" / name)
         for name, line in STAND_INS.items():
@@ -45,7 +61,8 @@ class Scripts(unittest.TestCase):
         """Runs a script by a relative path. Returns its output, and the calls of cmake."""
         folder = folder or self.caller
         self.log.write_text("", encoding="utf-8")
-        environment = os.environ | {"PATH": f"{self.programs}:{os.environ['PATH']}", "CMAKE_LOG": str(self.log)}
+        environment = os.environ | {"PATH": f"{self.programs}:{os.environ['PATH']}", "CMAKE_LOG": str(self.log),
+                                    "CTEST_LOG": str(self.chosen)}
         ended = subprocess.run([os.path.relpath(self.tree / "deploy" / script, folder), *arguments], cwd=folder, env=environment,
                                capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
         self.assertEqual(ended.returncode, 0, ended.stderr)
@@ -71,6 +88,31 @@ class Scripts(unittest.TestCase):
     def test_HelpIsShownInEveryFolder(self):
         for script, flag in (("packages.sh", "--image FILE"), ("python.sh", "--venv DIR")):
             self.assertIn(flag, self.output_of(script, "--help")[0])
+
+    def test_ReleaseRunsTheTestsThatCiRunsUnderSanitizers(self):
+        self.output_of("test.sh", "--release", "--stage", "tsan", "--stage", "asan")
+        calls = self.chosen.read_text(encoding="utf-8").splitlines()
+        for build, labels in (("tsan", ("unit", "tsan", "only_tsan")), ("tsan", ("integration", "tsan", "only_tsan")),
+                              ("asan", ("unit", "only_asan")), ("asan", ("sim",)), ("asan", ("unit",))):
+            runs = [call for call in calls if f"--preset {build} " in call and is_chosen(call, labels)]
+            self.assertEqual(len(runs), 1, (build, labels, calls))
+        self.assertFalse([call for call in calls if is_chosen(call, ("integration",))], "these run in stage dev")
+
+    def test_ExtendTestDependsOnTheScriptsThatItRuns(self):
+        listed = (SOURCE / "tests/integration/extend/depends.txt").read_text(encoding="utf-8").splitlines()
+        scripts = re.findall(r'"(tests/[\w/]+\.py)"', (SOURCE / "tests/integration/extend_test.py").read_text(encoding="utf-8"))
+        self.assertIn("tests/lint/lint.py", scripts)
+        for script in scripts:
+            self.assertTrue(any(script == path or script.startswith(path + "/") for path in listed), script)
+
+    def test_EveryScriptThatCanSkip_IsInTheListOfSkips(self):
+        skips = (SOURCE / "deploy/OPERATING.md").read_text(encoding="utf-8")
+        skips = skips[skips.index("Tests that cannot run skip"):skips.index("## Limits")]
+        ends = re.compile(r"exit\([7]7\)|SKIPPED = [7]7|\bExits [7]7\b")
+        lacking = [path.name for path in (SOURCE / "tests").rglob("*_test.py")
+                   if "bench" not in path.parts and ends.search(path.read_text(encoding="utf-8")) and f"`{path.stem}`" not in skips
+                   and f"{path.parent.name}_{path.stem}`" not in skips]
+        self.assertEqual(lacking, [])
 
     def test_TheDemoRunsInTheFolderOfTheCaller(self):
         self.write_program(self.tree / "deploy/setup.sh", ":")

@@ -8,8 +8,10 @@ Every push of every process puts 1.0 into an index of its own (punisher/punished
 final weights is a failure, always. A push that is missing must be retained by a process that lives to the end, or be
 lost for one of these reasons, which the protocol names:
 - Its process was killed after the save with which the next process began, or the next one began without a save.
-- A process that lives to the end reports the loss, including steps whose update no other worker had (entries_void).
-- No process is left that had the update: a shard was killed as well, or all workers.
+- A process reports the loss, including steps whose update no other worker had (entries_void). A process excuses as many
+  pushes as it reports.
+- No process is left that had the update: a shard was killed as well, or all workers. Where each step takes all of a push,
+  the digests of the weights show which processes had it.
 
 Workers that live to the end must agree, in mode synchronous, on the weights, and at every step since they joined. Where
 steps omit workers, one may be ahead of another in some parts and behind in others.
@@ -83,6 +85,7 @@ class Life:
         self.steps = 0
         self.updates = 0
         self.digests = {}  # step -> digest, since the weights were last replaced
+        self.had = []  # (pushes so far, step, digest), ever
         self.lost = 0.0
         self.kept = None
         self.finished = False
@@ -101,6 +104,7 @@ class Life:
                 self.steps = int(rest[0])
                 self.updates += 1
                 self.digests[self.steps] = rest[1]
+                self.had.append((self.pushes, self.steps, rest[1]))
             elif word == "replaced":
                 self.digests = {}
             elif word == "lost":
@@ -355,7 +359,8 @@ class Judge:
             for own in self.weights.values():
                 self.final = {index: max(own.get(index, 0), self.final.get(index, 0)) for index in own.keys() | self.final.keys()}
         self.missing = {"kept": 0, "after the save": 0, "no state": 0, "counted as lost": 0, "void": 0}
-        self.owed = {life.serial: 0 for life in self.ends}
+        self.owed = {life.serial: 0 for lives in cluster.lives for life in lives}
+        self.void = []  # (process, index) that a save had as counted
 
     @staticmethod
     def read_weights(life):
@@ -384,6 +389,8 @@ class Judge:
         harmless = self.cluster.counts["kills_of_shards"] == 0 and not self.cluster.killed_all
         if self.missing["void"] and harmless:
             raise Failure(f"{self.missing['void']} pushes were counted and are gone, although no shard was killed")
+        for life, index in self.void:
+            self.check_void(life, index)
 
     def check_counts(self):
         pushed = {index for lives in self.cluster.lives for life in lives for index in life.own()}
@@ -422,7 +429,25 @@ class Judge:
             return self.explain(lives, place + 1, index)
         if index in life.own() and life.base + index - life.index(0) >= after.base:
             return "after the save"
-        return "counted as lost" if life.lost else "void"
+        if self.owed[life.serial] < life.lost:
+            self.owed[life.serial] += 1
+            return "counted as lost"
+        self.void.append((life, index))
+        return "void"
+
+    def check_void(self, life, index):
+        """A counted push is gone. No process that had its update may have kept these weights to the end."""
+        settings = MODES[self.options.mode]
+        if not self.in_step or any(word.startswith("select=") for word in settings) or index not in life.own():
+            return
+        in_flight = next((int(word.removeprefix("staleness=")) for word in settings if word.startswith("staleness=")), 0)
+        push = index - life.index(0)
+        # A step that omitted this process returned the push: it went with the next one.
+        with_it = {(step, digest) for pushes, step, digest in life.had if pushes > push + in_flight + 1}
+        for end in self.ends:
+            if not end.lost and any(end.digests.get(step) == digest for step, digest in with_it):
+                raise Failure(f"push {push} of process {life.serial} was counted and is gone, and worker {end.worker} had its "
+                              "update and lives")
 
 
 def run(options, folder):

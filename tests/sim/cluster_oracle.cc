@@ -148,6 +148,14 @@ std::vector<float> ClusterOracle::weights(uint32_t part, LogPosition at) const {
   return std::vector<float>(layout_.parts[part].end - layout_.parts[part].begin, 0.0f);
 }
 
+bool ClusterOracle::left_out(uint32_t part, uint64_t step, uint32_t worker, uint64_t incarnation) const {
+  if (step >= log_[part].size()) return false;
+  const auto& decisions = log_[part][step];
+  return !decisions.empty() && std::ranges::none_of(decisions, [&](const auto& one) {
+    return counted(part, {step + 1, one.first}, worker, incarnation);
+  });
+}
+
 void ClusterOracle::add_carried(uint32_t part, LogPosition at, uint32_t worker, uint64_t incarnation,
                                 std::span<double> carried) const {
   const DecidedStep* last = find(part, at);

@@ -72,6 +72,8 @@ class ClusterOracle {
   /// The places that the log goes through from step `first` on: of the steps [first, at.n), ascending.
   std::vector<LogPosition> path(uint32_t part, uint64_t first, LogPosition at) const;
   bool counted(uint32_t part, LogPosition at, uint32_t worker, uint64_t incarnation) const;
+  /// Returns whether the step was decided, and no decision of it counted that contribution. Not of mode asynchronous.
+  bool left_out(uint32_t part, uint64_t step, uint32_t worker, uint64_t incarnation) const;
 
   /// Weights of a part at a place of its log, from zero. REQUIRES: decided.
   std::vector<float> weights(uint32_t part, LogPosition at) const;

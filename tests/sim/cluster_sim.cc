@@ -1,6 +1,7 @@
 #include "tests/sim/cluster_sim.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <map>
 #include <optional>
@@ -56,6 +57,7 @@ class Cluster {
   bool lost_worker_may_return() const;
   bool was_member_at_the_end(const SimWorker& process) const;
   std::optional<ErrorCode> code_of_the_end(const SimWorker& process) const;
+  bool reaches(const SimFault& fault, const SimWorker& process) const;
   bool explained(const SimWorker& process) const;
   bool has_successor(const SimWorker& process) const;
   void judge_worker(const SimWorker& process);
@@ -324,6 +326,30 @@ std::optional<ErrorCode> Cluster::code_of_the_end(const SimWorker& process) cons
   return world_.job_end_code;
 }
 
+/// Returns whether the fault concerns a shard, the table, or this worker's process or links.
+bool Cluster::reaches(const SimFault& fault, const SimWorker& process) const {
+  const uint32_t own = world_.worker_node(process.worker());
+  const auto is_shard = [this](uint32_t node) { return node < world_.scenario.shards; };
+  switch (fault.kind) {
+    case Kind::kPartition:
+    case Kind::kOneWay: return fault.a == own || fault.b == own || (is_shard(fault.a) && is_shard(fault.b));
+    case Kind::kIsolate:
+    case Kind::kStall: return fault.a == own || is_shard(fault.a);
+    case Kind::kDisconnect:
+    case Kind::kKillWorker:
+    case Kind::kLeave:
+    case Kind::kRestartWorker: return fault.a == process.worker();
+    case Kind::kKillAllWorkers:
+    case Kind::kKillShard:
+    case Kind::kShutdownShard:
+    case Kind::kTableFails:
+    case Kind::kTableAway:
+    case Kind::kTableMaybe:
+    case Kind::kTableSlow: return true;
+  }
+  return true;
+}
+
 bool Cluster::explained(const SimWorker& process) const {
   // Too few are left; or bytes were altered on the way, which TCP all but excludes: no wrong sum and no hang is enough.
   if (below_minimum() || world_.scenario.link.corruption > 0 || process.has_left()) return true;
@@ -347,7 +373,10 @@ bool Cluster::explained(const SimWorker& process) const {
              (world_.scenario.spec.mode == protocol::Mode::kSynchronous &&
               (lacks_finished_steps(process, true) || (lost_worker_may_return() && lacks_finished_steps(process))));
     case ErrorCode::kIdentityInUse: return second || has_successor(process) || world_.scenario.hostile > 0;
-    case ErrorCode::kUnavailable: return !world_.scenario.faults.empty();
+    case ErrorCode::kUnavailable:
+      return world_.job_end_code == ErrorCode::kUnavailable ||
+             std::ranges::any_of(world_.scenario.faults,
+                                 [&](const SimFault& fault) { return reaches(fault, process); });
     case ErrorCode::kStale: return job_ended && lacks_finished_steps(process);
     case ErrorCode::kIo: return store_may_be_lost();
     case ErrorCode::kLimitExceeded: return world_.scenario.job_memory_bytes > 0;
@@ -448,6 +477,9 @@ SimReport Cluster::report() const {
     report.returns += counters.returns;
     report.shortened += counters.history_shortened;
     report.shortened_refused += counters.history_refused;
+    for (const auto& bucket : world_.layout.buckets) {
+      for (const double value : worker->core()->ledger(bucket.bucket)) report.lost += std::fabs(value);
+    }
   }
   report.steps_void = world_.oracle.steps_void();
   report.updates_merged = world_.oracle.updates_merged();

@@ -28,6 +28,7 @@ struct SimReport {
   uint64_t steps_void = 0;      ///< steps of parts that were decided twice
   uint64_t updates_merged = 0;  ///< messages with several steps in one update
   uint64_t law_checks = 0;
+  double lost = 0;                  ///< sum of |value| over the ledgers of all workers, dead ones included
   uint64_t store_checks = 0;        ///< of a part's weights at its shard
   uint64_t stores_found_again = 0;  ///< shards that were killed and had a job's weights again
   uint32_t stores_lost = 0;         ///< 1: the job ended since they could not be found

@@ -5,7 +5,6 @@
 #include <limits>
 
 #include "protocol/container/history_payload.h"
-#include "protocol/messages/log_branch.h"
 #include "tests/sim/sim_shard.h"
 
 namespace millrace::testing {
@@ -37,7 +36,8 @@ SimWorker::SimWorker(SimWorld& world, uint32_t number, uint32_t worker, const Si
       opening_(world.layout.parts.size()),
       verdicts_(world.layout.parts.size()),
       was_usable_(world.layout.parts.size()),
-      was_unusable_(world.layout.parts.size()) {
+      was_unusable_(world.layout.parts.size()),
+      may_lose_(world.layout.parts.size()) {
   for (const auto& bucket : world.layout.buckets) entered_.emplace_back(bucket.dimension, 0.0);
   credited_ = entered_;
   for (const auto& part : world.layout.parts) weights_.emplace_back(part.end - part.begin, 0.0f);
@@ -411,23 +411,6 @@ void SimWorker::save_now() {
   }
   save_ = std::move(save);
   world_.trace(name() + " saves its state");
-}
-
-/// Notes the shard's verdict on this worker's state. The kept state is checked when the log up to there is here.
-void SimWorker::note_settle(const protocol::Settle& settle) {
-  told_a_place_ =
-      told_a_place_ || (!world_.scenario.has_weights && settle.weights == protocol::Settle::Weights::kSnapshot);
-  if (!loaded_ || settle.part >= at_.size() || settle.weights == protocol::Settle::Weights::kNone) return;
-  const uint32_t shard = world_.layout.parts[settle.part].shard;
-  const bool on_path = protocol::is_on_path(core_->membership(), shard, loaded_->state.parts[settle.part].branch);
-  const uint64_t saved_n = loaded_->state.parts[settle.part].n;
-  const bool counted = settle.counted && settle.counted->last_step >= saved_n;
-  const bool usable = settle.on_log && !counted;
-  std::optional<bool>& verdict = verdicts_[settle.part];
-  was_usable_[settle.part] = was_usable_[settle.part] || (verdict && *verdict);
-  was_unusable_[settle.part] = was_unusable_[settle.part] || (verdict && !*verdict);
-  verdict = usable;
-  opening_[settle.part] = Opening{settle.decided, settle.on_log, on_path, core_->membership().branches};
 }
 
 void SimWorker::schedule_push() {

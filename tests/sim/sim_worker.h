@@ -136,6 +136,8 @@ class SimWorker : public SimProcess {
   void enter(uint32_t tensor, const Gradient& gradient);
   void check_bucket(uint32_t bucket);
   void check_audit();
+  void check_losses(uint32_t bucket);
+  void check_unreturnable(const UnreturnableContribution& one);
   void follow_unreturnable();
   void check_saved_state();
   void check_opening(uint32_t part);
@@ -195,6 +197,7 @@ class SimWorker : public SimProcess {
   std::vector<std::optional<bool>> verdicts_;  ///< [part] the last one: usable
   std::vector<bool> was_usable_;               ///< [part] by a verdict before
   std::vector<bool> was_unusable_;             ///< [part]
+  std::vector<bool> may_lose_;                 ///< [part] a verdict let it lose more than unreturnable contributions
 };
 
 }  // namespace millrace::testing

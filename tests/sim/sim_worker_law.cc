@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "protocol/messages/log_branch.h"
+#include "tests/sim/sim_shard.h"
 #include "tests/sim/sim_worker.h"
 
 namespace millrace::testing {
@@ -64,7 +66,10 @@ void SimWorker::check_applied(const std::string& where, const worker::DeliveredU
 void SimWorker::check_law() {
   if (!core_ || was_killed_ || left_the_run_) return;
   follow_unreturnable();
-  for (uint32_t bucket = 0; bucket < entered_.size(); ++bucket) check_bucket(bucket);
+  for (uint32_t bucket = 0; bucket < entered_.size(); ++bucket) {
+    check_bucket(bucket);
+    check_losses(bucket);
+  }
   for (uint32_t part = 0; part < at_.size(); ++part) check_opening(part);
   check_audit();
   const worker::Phase phase = core_->phase();
@@ -135,11 +140,47 @@ void SimWorker::check_bucket(uint32_t bucket) {
   if (!accounts_agree(bucket, why)) world_.fault(why);
 }
 
+/// Checks that the ledger has the unreturnable contributions and nothing else, where no rule loses more. Exempt are
+/// jobs whose codecs drop errors, values off the grid, and parts that a verdict let lose values.
+void SimWorker::check_losses(uint32_t bucket) {
+  const protocol::JobSpec& spec = world_.scenario.spec;
+  if (!world_.scenario.exact || spec.codec_error != protocol::CodecError::kRetain || spec.unbiased) return;
+  const auto ledger = core_->ledger(bucket);
+  std::vector<double> named(ledger.size(), 0.0);
+  std::vector<bool> exempt = may_lose_;
+  for (const UnreturnableContribution& one : core_->unreturnable()) {
+    const protocol::PartLayout& range = world_.layout.parts[one.part];
+    const Stream* sent = world_.oracle.contribution(one.part, one.step, worker_, one.incarnation);
+    if (sent == nullptr) exempt[one.part] = true;  // it was never on the wire
+    if (sent != nullptr && range.bucket == bucket) add_to_sim_worker_law(named, sent->view(), range.begin);
+  }
+  for (const protocol::PartLayout& range : world_.layout.parts) {
+    if (range.bucket != bucket || exempt[range.part]) continue;
+    for (uint64_t i = range.begin; i < range.end; ++i) {
+      if (ledger[i] == named[i]) continue;
+      return world_.fault(name() + " bucket " + std::to_string(bucket) + " index " + std::to_string(i) +
+                          ": the ledger has " + std::to_string(ledger[i]) +
+                          ", and unreturnable contributions make up " + std::to_string(named[i]));
+    }
+  }
+}
+
+/// An unreturnable contribution was counted, where the log is one that the oracle has seen whole.
+void SimWorker::check_unreturnable(const UnreturnableContribution& one) {
+  const bool restarted = std::ranges::any_of(world_.shards, [](const auto& shard) { return shard->incarnation() > 1; });
+  const bool asynchronous = world_.scenario.spec.mode == protocol::Mode::kAsynchronous;
+  if (restarted || asynchronous || world_.scenario.link.corruption > 0) return;
+  if (!world_.oracle.left_out(one.part, one.step, worker_, one.incarnation)) return;
+  world_.fault(name() + " part " + std::to_string(one.part) + " step " + std::to_string(one.step) +
+               ": the contribution is lost as unreturnable, and the step did not count it");
+}
+
 /// Where an update was skipped, its bytes may be gone: then all of the contribution is in the ledger, carried or not.
 void SimWorker::follow_unreturnable() {
   const std::vector<UnreturnableContribution>& named = core_->unreturnable();
   for (; unreturnable_seen_ < named.size(); ++unreturnable_seen_) {
     const UnreturnableContribution& one = named[unreturnable_seen_];
+    check_unreturnable(one);
     const auto skipped = std::ranges::find_if(skipped_, [&](const Skipped& other) {
       return other.part == one.part && other.at.n == one.step + 1 && other.incarnation == one.incarnation;
     });
@@ -150,6 +191,27 @@ void SimWorker::follow_unreturnable() {
     for (size_t i = 0; i < carried.size(); ++i) credited_[range.bucket][range.begin + i] -= carried[i];
     skipped_.erase(skipped);
   }
+}
+
+/// Notes the shard's verdict on this worker's state. The kept state is checked when the log up to there is here.
+void SimWorker::note_settle(const protocol::Settle& settle) {
+  told_a_place_ =
+      told_a_place_ || (!world_.scenario.has_weights && settle.weights == protocol::Settle::Weights::kSnapshot);
+  if (settle.part >= at_.size() || settle.weights == protocol::Settle::Weights::kNone) return;
+  // R9a. Besides, a loaded residual that an earlier verdict accepted may be dropped by a later one (R9b).
+  const bool has_pushed = std::ranges::max(pushed_) > 0;
+  if (!settle.on_log || (loaded_ && verdicts_[settle.part] && !has_pushed)) may_lose_[settle.part] = true;
+  if (!loaded_) return;
+  const uint32_t shard = world_.layout.parts[settle.part].shard;
+  const bool on_path = protocol::is_on_path(core_->membership(), shard, loaded_->state.parts[settle.part].branch);
+  const uint64_t saved_n = loaded_->state.parts[settle.part].n;
+  const bool counted = settle.counted && settle.counted->last_step >= saved_n;
+  const bool usable = settle.on_log && !counted;
+  std::optional<bool>& verdict = verdicts_[settle.part];
+  was_usable_[settle.part] = was_usable_[settle.part] || (verdict && *verdict);
+  was_unusable_[settle.part] = was_unusable_[settle.part] || (verdict && !*verdict);
+  verdict = usable;
+  opening_[settle.part] = Opening{settle.decided, settle.on_log, on_path, core_->membership().branches};
 }
 
 /// A saved residual counts exactly where the state is on the log and nothing of the worker was counted since it was

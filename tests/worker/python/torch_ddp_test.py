@@ -27,6 +27,7 @@ from torch_shards import Shards
 
 HERE = Path(__file__).parent
 TIMEOUT_S = 600
+INTERRUPTED_S = 120  # until a process that gets SIGINT has ended; far below the time limit of its wait
 
 
 def python(script, *arguments, **environment):
@@ -123,7 +124,7 @@ ddp = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
 if servers == "peers":
     mill = millrace.State(path="peers", select="topk:0.01", allreduce="oktopk")
 else:
-    mill = millrace.State(servers, job=kind, select="topk:0.01", model=ddp)
+    mill = millrace.State(servers, job=kind, select="topk:0.01", model=ddp, timeout=36_000.0 if kind == "blocked" else 600.0)
 ddp.register_comm_hook(mill, millrace.hook)
 for step in range(3):
     if kind == "killed" and step == 2:
@@ -264,7 +265,7 @@ class Programs(unittest.TestCase):
                     self.assertIn("ready\n", iter(process.stdout.readline, ""))
                     time.sleep(1)  # rank 0 waits in the meeting, whose time limit is 10 hours
                     process.send_signal(signal.SIGINT)
-                    text = process.communicate(timeout=TIMEOUT_S)[0]
+                    text = process.communicate(timeout=INTERRUPTED_S)[0]
                     self.assertIn("KeyboardInterrupt", text)
                 finally:
                     process.kill()
@@ -275,11 +276,9 @@ class Programs(unittest.TestCase):
         try:
             for process in ranks:
                 self.assertIn("blocked\n", iter(process.stdout.readline, ""))
-            time.sleep(1)  # rank 0 is in its backward pass, and blocked on rank 1
-            began = time.monotonic()
+            time.sleep(1)  # rank 0 is in its backward pass, and blocked on rank 1; the step's time limit is 10 hours
             ranks[0].send_signal(signal.SIGINT)
-            text = ranks[0].communicate(timeout=TIMEOUT_S)[0]
-            self.assertLess(time.monotonic() - began, TIMEOUT_S)  # far from the step's time limit of 600 s
+            text = ranks[0].communicate(timeout=INTERRUPTED_S)[0]
             self.assertIn("KeyboardInterrupt", text)
         finally:
             for process in ranks:

@@ -1,6 +1,7 @@
 #include "tests/worker/toys/toy_cluster.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace millrace::testing {
 
@@ -280,6 +281,17 @@ std::vector<double> ToyCluster::imbalance(uint32_t bucket) const {
   }
   for (size_t i = 0; i < difference.size(); ++i) difference[i] -= voided_[bucket][i];
   return difference;
+}
+
+double ToyCluster::lost() const {
+  double sum = 0;
+  const auto add = [&sum](const WatchedCore& core) {
+    for (uint32_t bucket = 0; bucket < core.layout().buckets.size(); ++bucket)
+      for (const double value : core.ledger(bucket)) sum += std::abs(value);
+  };
+  for (const auto& core : cores_) add(*core);
+  for (const Ended& ended : ended_) add(*ended.core);
+  return sum;
 }
 
 std::vector<std::string> ToyCluster::complaints() const {

@@ -77,6 +77,8 @@ class ToyCluster {
   /// Returns the imbalance of the law in one bucket, per index: entered - (carried by the log + residuals + in flight +
   /// ledgers). All must be zero.
   std::vector<double> imbalance(uint32_t bucket) const;
+  /// Returns the sum of |value| over the ledgers of all processes, ended ones included: the values that were lost.
+  double lost() const;
   /// Everything any shard complained about.
   std::vector<std::string> complaints() const;
 
