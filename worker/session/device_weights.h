@@ -10,6 +10,7 @@ namespace millrace::worker {
 
 /// Is a tensor's array of weights in a device's memory: the numbers alone. AttachedWeights has the rules.
 ///
+/// Memory   no call needs more of the device's: a call that fails would leave the array without an update.
 /// Errors   after an error of the device every later call returns it.
 /// Threads  one at a time.
 class DeviceWeights {

@@ -159,8 +159,9 @@ TEST(SessionOnDevice, WeightsThereHaveTheBitsOfTheHosts) {
       auto weights = values_of(Pattern::kGaussian, kSessionDeviceDimension, 77);
       if (on_device) {
         const auto make = [&]() -> Result<std::unique_ptr<worker::DeviceWeights>> {
-          return std::make_unique<worker::QueueWeights<cuda::HostQueue>>(std::make_unique<cuda::HostQueue>(),
-                                                                         weights.data(), nullptr);
+          auto queue = std::make_unique<cuda::HostQueue>();
+          queue->let_allocations_fail_after(2);  // those of make(): updates are added without memory
+          return worker::QueueWeights<cuda::HostQueue>::make(std::move(queue), weights.data(), weights.size(), nullptr);
         };
         EXPECT_EQ(session.attach_device_weights(0, 7, -0.1f, make).error().error.code, ErrorCode::kInvalidArgument);
         ASSERT_TRUE(session.attach_device_weights(0, weights.size(), -0.1f, make).has_value());
@@ -184,6 +185,23 @@ TEST(SessionOnDevice, WeightsThereHaveTheBitsOfTheHosts) {
   EXPECT_EQ(ends[2], ends[0]);
   EXPECT_EQ(ends[3], ends[1]);
   EXPECT_NE(ends[0], values_of(Pattern::kGaussian, kSessionDeviceDimension, 77));
+}
+
+TEST(SessionOnDevice, WeightsWithoutMemoryThereAreRefusedAndCanBeAttachedLater) {
+  const std::vector<TensorOptions> tensors = {{.name = "w", .dimension = kSessionDeviceDimension}};
+  JoinedSession joined(device_job_of(), tensors);
+  std::vector<float> weights(kSessionDeviceDimension);
+  for (const uint64_t allocations : {0, 1, 2}) {
+    const worker::CallStatus done = joined.session().attach_device_weights(0, weights.size(), 1, [&] {
+      auto queue = std::make_unique<cuda::HostQueue>();
+      queue->let_allocations_fail_after(allocations);
+      return worker::QueueWeights<cuda::HostQueue>::make(std::move(queue), weights.data(), weights.size(), nullptr);
+    });
+    EXPECT_EQ(done.has_value(), allocations == 2);
+    if (!done) {
+      EXPECT_EQ(done.error().error.code, ErrorCode::kLimitExceeded);
+    }
+  }
 }
 
 /// A device's residual that fails at its second gradient, as one whose memory has an error.

@@ -197,6 +197,7 @@ class MILLRACE_API Session {
   /// added on the device. The array has the bits of one in the host's memory. The calls that add updates wait for the
   /// work so far of the array's stream, and for the additions. save() copies the array.
   ///
+  /// Memory   of the device: 8 bytes a weight, 2 MiB at most. Without it limit_exceeded, and nothing is attached.
   /// weights  the caller's, must outlive the session or the next attach.
   /// Errors   also those of a device, as of push().
   void attach_weights(size_t tensor, const DeviceArray& weights, float scale);
