@@ -17,15 +17,6 @@ constexpr size_t kStagingBytes = DevicePool::kStagingBytes;
 
 cudaStream_t stream_of(void* stream) { return static_cast<cudaStream_t>(stream); }
 
-ErrorCode error_code_of(int code) {
-  if (code == cudaErrorMemoryAllocation) return ErrorCode::kLimitExceeded;
-  if (code == cudaErrorNoDevice || code == cudaErrorInsufficientDriver || code == cudaErrorInvalidDevice ||
-      code == cudaErrorNoKernelImageForDevice) {
-    return ErrorCode::kUnavailable;
-  }
-  return ErrorCode::kInternal;
-}
-
 std::unexpected<Error> cuda_failure(int code, const char* what) {
   (void)cudaGetLastError();  // a launch of another queue of this thread would report it again
   return fail(error_code_of(code),
@@ -80,6 +71,31 @@ const ContextCalls& context_calls() {
 }
 
 }  // namespace
+
+ErrorCode error_code_of(int cuda_error) {
+  switch (cuda_error) {
+    case cudaErrorMemoryAllocation: return ErrorCode::kLimitExceeded;
+    // No card, or no driver for it.
+    case cudaErrorNoDevice:
+    case cudaErrorInvalidDevice:
+    case cudaErrorDevicesUnavailable:
+    case cudaErrorInsufficientDriver:
+    case cudaErrorStubLibrary:
+    case cudaErrorSystemNotReady:
+    case cudaErrorSystemDriverMismatch:
+    case cudaErrorCompatNotSupportedOnDevice:
+    // No code of a kernel for this card and driver.
+    case cudaErrorNoKernelImageForDevice:
+    case cudaErrorInvalidKernelImage:
+    case cudaErrorInvalidPtx:
+    case cudaErrorUnsupportedPtxVersion:
+    case cudaErrorJitCompilerNotFound:
+    case cudaErrorJitCompilationDisabled:
+    // The card lacks a function.
+    case cudaErrorNotSupported: return ErrorCode::kUnavailable;
+    default: return ErrorCode::kInternal;
+  }
+}
 
 Status await_stream(int device, void* stream) {
   if (auto named = may_wait_for(stream); !named) return named;
@@ -168,6 +184,12 @@ DeviceScope::~DeviceScope() {
 Result<std::shared_ptr<DevicePool>> DevicePool::make(int device, uint64_t keeps) {
   std::shared_ptr<DevicePool> made(new DevicePool(device));
   if (const int code = cudaSetDevice(device); code != cudaSuccess) return cuda_failure(code, "a device");
+  int has_pools = 0;
+  if (const int code = cudaDeviceGetAttribute(&has_pools, cudaDevAttrMemoryPoolsSupported, device);
+      code != cudaSuccess) {
+    return cuda_failure(code, "the device's memory pools");
+  }
+  if (has_pools == 0) return fail(ErrorCode::kUnavailable, "cuda: this device or its driver has no memory pools");
   cudaMemPoolProps properties{};
   properties.allocType = cudaMemAllocationTypePinned;
   properties.location = {cudaMemLocationTypeDevice, {device}};

@@ -15,6 +15,10 @@
 
 namespace millrace::cuda {
 
+/// Returns the code of an error of CUDA (a cudaError_t). unavailable: this process cannot use the card. limit_exceeded:
+/// no memory there. internal: another error.
+ErrorCode error_code_of(int cuda_error);
+
 /// Returns how many CUDA devices this process can use: 0 where there is no driver.
 int device_count();
 
@@ -77,7 +81,7 @@ class DevicePool {
   static constexpr uint64_t kKeepsAll = std::numeric_limits<uint64_t>::max();
 
   /// keeps   bytes, those in use among them, above which the pool returns unused memory to the device.
-  /// Errors  unavailable: no such device, or no driver.
+  /// Errors  unavailable: no such device, no driver, or a device without memory pools.
   static Result<std::shared_ptr<DevicePool>> make(int device, uint64_t keeps);
   ~DevicePool();
   DevicePool(const DevicePool&) = delete;

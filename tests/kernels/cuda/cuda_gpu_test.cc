@@ -32,6 +32,19 @@ class CudaLarge : public ::testing::Test {
   }
 };
 
+TEST(CudaErrors, CardsThatCannotBeUsedAreUnavailable) {
+  // Of driver_types.h: cudaErrorStubLibrary, cudaErrorInsufficientDriver, cudaErrorDevicesUnavailable,
+  // cudaErrorNoDevice, cudaErrorInvalidDevice, cudaErrorInvalidKernelImage, cudaErrorNoKernelImageForDevice,
+  // cudaErrorInvalidPtx, cudaErrorJitCompilerNotFound, cudaErrorUnsupportedPtxVersion,
+  // cudaErrorJitCompilationDisabled, cudaErrorNotSupported, cudaErrorSystemNotReady, cudaErrorSystemDriverMismatch,
+  // cudaErrorCompatNotSupportedOnDevice.
+  for (const int error : {34, 35, 46, 100, 101, 200, 209, 218, 221, 222, 223, 801, 802, 803, 804}) {
+    EXPECT_EQ(error_code_of(error), ErrorCode::kUnavailable) << error;
+  }
+  EXPECT_EQ(error_code_of(2), ErrorCode::kLimitExceeded);  // cudaErrorMemoryAllocation
+  EXPECT_EQ(error_code_of(700), ErrorCode::kInternal);     // cudaErrorIllegalAddress
+}
+
 TEST_F(CudaLarge, TopKEqualsTheHost) {
   for (const auto& queue : DeviceUnderTest::queues()) {
     for (const int kind : {0, 1, 2}) {

@@ -144,8 +144,9 @@ class MILLRACE_API Session {
   /// Errors    also unsupported: this build has no CUDA. The tensor is fused with others. The selection is none of
   ///           topk, trimmed, radix, threshold, threshold_reuse, binary_search, sampled, gaussian, bucket_topk
   ///           (limits: worker/DEVICES.md). Alternating signs, unbiased, audit, Bloom filters.
-  ///           unavailable: no driver, no such device. limit_exceeded: no memory there. invalid_argument: not of that
-  ///           device. After another error of the device the session ends with it, and the residual is lost.
+  ///           unavailable: no driver, no such device, or none that this build can use. limit_exceeded: no memory
+  ///           there. invalid_argument: not of that device. After another error of the device the session ends with
+  ///           it, and the residual is lost.
   uint64_t push(size_t tensor, const DeviceSpan& gradient, double weight = 1,
                 std::chrono::milliseconds timeout = kDefaultTimeout);
   [[nodiscard]] std::optional<uint64_t> try_push(size_t tensor, const DeviceSpan& gradient, double weight = 1,
