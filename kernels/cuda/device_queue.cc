@@ -36,12 +36,22 @@ std::unexpected<Error> no_stream() {
       "the array, or null for the device's default stream");
 }
 
-/// cudaStreamPerThread names another stream in each thread.
+/// Refuses cudaStreamPerThread, which names another stream in each thread, and a stream that is being captured. A wait
+/// for the latter would enter the caller's graph, or end the capture. REQUIRES: a DeviceScope.
 Status may_wait_for(void* stream) {
-  if (stream_of(stream) != cudaStreamPerThread) return {};
+  if (stream_of(stream) == cudaStreamPerThread) {
+    return fail(ErrorCode::kInvalidArgument,
+                "cuda: cudaStreamPerThread names another stream in each thread: pass a stream "
+                "of cudaStreamCreate()");
+  }
+  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+  const int code = cudaStreamIsCapturing(stream_of(stream), &capture);
+  if (code != cudaSuccess) (void)cudaGetLastError();  // of another error the next call with the stream says more
+  const bool is_captured = code == cudaSuccess && capture != cudaStreamCaptureStatusNone;
+  if (!is_captured && code != cudaErrorStreamCaptureImplicit) return {};
   return fail(ErrorCode::kInvalidArgument,
-              "cuda: cudaStreamPerThread names another stream in each thread: pass a stream "
-              "of cudaStreamCreate()");
+              "cuda: the stream of an array is being captured into a CUDA graph: call this after "
+              "cudaStreamEndCapture()");
 }
 
 /// The driver's calls about the calling thread's context; null where the driver lacks them.
@@ -93,13 +103,23 @@ ErrorCode error_code_of(int cuda_error) {
     case cudaErrorJitCompilationDisabled:
     // The card lacks a function.
     case cudaErrorNotSupported: return ErrorCode::kUnavailable;
+    // The caller captures a stream into a graph.
+    case cudaErrorStreamCaptureUnsupported:
+    case cudaErrorStreamCaptureInvalidated:
+    case cudaErrorStreamCaptureMerge:
+    case cudaErrorStreamCaptureUnmatched:
+    case cudaErrorStreamCaptureUnjoined:
+    case cudaErrorStreamCaptureIsolation:
+    case cudaErrorStreamCaptureImplicit:
+    case cudaErrorCapturedEvent:
+    case cudaErrorStreamCaptureWrongThread: return ErrorCode::kInvalidArgument;
     default: return ErrorCode::kInternal;
   }
 }
 
 Status await_stream(int device, void* stream) {
-  if (auto named = may_wait_for(stream); !named) return named;
   const DeviceScope here(device);
+  if (auto possible = may_wait_for(stream); !possible) return possible;
   cudaEvent_t event = nullptr;
   if (const int code = cudaEventCreateWithFlags(&event, cudaEventDisableTiming | cudaEventBlockingSync);
       code != cudaSuccess) {
@@ -159,6 +179,13 @@ Result<float> DeviceEvent::milliseconds_since(const DeviceEvent& begin) const {
   return milliseconds;
 }
 
+int DeviceScope::exchange_capture_mode(int mode) {
+  auto exchanged = static_cast<cudaStreamCaptureMode>(mode);
+  if (cudaThreadExchangeStreamCaptureMode(&exchanged) == cudaSuccess) return exchanged;
+  (void)cudaGetLastError();
+  return kNoMode;
+}
+
 DeviceScope::DeviceScope(int device) {
   const ContextCalls& calls = context_calls();
   CUcontext before = nullptr;
@@ -167,16 +194,19 @@ DeviceScope::DeviceScope(int device) {
   if (has_calls && calls.get(&before) != CUDA_SUCCESS) before = nullptr;
   int current = -1;
   const bool has_device = cudaGetDevice(&current) == cudaSuccess;
-  if (has_device && current == device && (before != nullptr || !has_calls)) return;
-  const bool is_set = cudaSetDevice(device) == cudaSuccess;
-  (void)cudaGetLastError();
-  if (!is_set) return;
-  restore_ = has_calls ? Restore::kContext : has_device ? Restore::kDevice : Restore::kNothing;
-  before_ = before;
-  device_before_ = current;
+  if (!has_device || current != device || (before == nullptr && has_calls)) {
+    const bool is_set = cudaSetDevice(device) == cudaSuccess;
+    (void)cudaGetLastError();
+    if (!is_set) return;
+    restore_ = has_calls ? Restore::kContext : has_device ? Restore::kDevice : Restore::kNothing;
+    before_ = before;
+    device_before_ = current;
+  }
+  capture_mode_before_ = exchange_capture_mode(cudaStreamCaptureModeRelaxed);
 }
 
 DeviceScope::~DeviceScope() {
+  if (capture_mode_before_ != kNoMode) (void)exchange_capture_mode(capture_mode_before_);
   if (restore_ == Restore::kContext) (void)context_calls().set(static_cast<CUcontext>(before_));
   if (restore_ == Restore::kDevice && cudaSetDevice(device_before_) != cudaSuccess) (void)cudaGetLastError();
 }
@@ -384,7 +414,7 @@ void DeviceQueue::wait_for(const DeviceEvent& event) {
 
 Status DeviceQueue::wait_for_stream(void* stream) {
   if (!first_error_) return first_error_;
-  if (auto named = may_wait_for(stream); !named) return named;
+  if (auto possible = may_wait_for(stream); !possible) return possible;
   const auto event = static_cast<cudaEvent_t>(meeting_);
   const int recorded = cudaEventRecord(event, stream_of(stream));
   if (is_of_handle(recorded)) {

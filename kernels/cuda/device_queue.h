@@ -16,7 +16,7 @@
 namespace millrace::cuda {
 
 /// Returns the code of an error of CUDA (a cudaError_t). unavailable: this process cannot use the card. limit_exceeded:
-/// no memory there. internal: another error.
+/// no memory there. invalid_argument: a stream is being captured into a graph. internal: another error.
 ErrorCode error_code_of(int cuda_error);
 
 /// Returns how many CUDA devices this process can use: 0 where there is no driver.
@@ -33,7 +33,8 @@ Result<int> device_of_memory(const void* pointer);
 /// Blocks until the work so far of a stream has ended.
 ///
 /// stream  a cudaStream_t of the device; null: its default stream.
-/// Errors  invalid_argument: no stream of this device, or cudaStreamPerThread, which another thread cannot name.
+/// Errors  invalid_argument: no stream of this device; cudaStreamPerThread, which another thread cannot name; a stream
+///         that is being captured into a CUDA graph.
 Status await_stream(int device, void* stream);
 
 /// A point in a stream's work. A handle of CUDA's.
@@ -53,7 +54,8 @@ class DeviceEvent {
 };
 
 /// Makes a device the calling thread's, and its context of before again at its end. A thread that had none has none
-/// again: cudaSetDevice() would make one on the thread's device, of some hundred MiB.
+/// again: cudaSetDevice() would make one on the thread's device, of some hundred MiB. Meanwhile the thread's capture
+/// mode is relaxed: captures of other threads into CUDA graphs forbid allocations to a thread of another mode.
 class DeviceScope {
  public:
   explicit DeviceScope(int device);
@@ -67,6 +69,10 @@ class DeviceScope {
   Restore restore_ = Restore::kNothing;
   void* before_ = nullptr;  ///< a CUcontext; null: the thread had none
   int device_before_ = -1;
+  static constexpr int kNoMode = -1;
+  /// Sets the thread's cudaStreamCaptureMode. Returns the one before; kNoMode: CUDA refused.
+  static int exchange_capture_mode(int mode);
+  int capture_mode_before_ = kNoMode;
 };
 
 /// Memory of a device, and pinned memory of the host, of several queues.

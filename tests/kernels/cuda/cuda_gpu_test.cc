@@ -1,3 +1,5 @@
+#include <cuda_runtime_api.h>
+
 #include "tests/kernels/cuda/device_under_test.h"
 // The suites test the queues of the first header.
 #include "tests/kernels/cuda/accumulator_suite.h"
@@ -33,16 +35,45 @@ class CudaLarge : public ::testing::Test {
 };
 
 TEST(CudaErrors, CardsThatCannotBeUsedAreUnavailable) {
-  // Of driver_types.h: cudaErrorStubLibrary, cudaErrorInsufficientDriver, cudaErrorDevicesUnavailable,
-  // cudaErrorNoDevice, cudaErrorInvalidDevice, cudaErrorInvalidKernelImage, cudaErrorNoKernelImageForDevice,
-  // cudaErrorInvalidPtx, cudaErrorJitCompilerNotFound, cudaErrorUnsupportedPtxVersion,
-  // cudaErrorJitCompilationDisabled, cudaErrorNotSupported, cudaErrorSystemNotReady, cudaErrorSystemDriverMismatch,
-  // cudaErrorCompatNotSupportedOnDevice.
-  for (const int error : {34, 35, 46, 100, 101, 200, 209, 218, 221, 222, 223, 801, 802, 803, 804}) {
+  for (const int error :
+       {cudaErrorStubLibrary, cudaErrorInsufficientDriver, cudaErrorDevicesUnavailable, cudaErrorNoDevice,
+        cudaErrorInvalidDevice, cudaErrorInvalidKernelImage, cudaErrorNoKernelImageForDevice, cudaErrorInvalidPtx,
+        cudaErrorJitCompilerNotFound, cudaErrorUnsupportedPtxVersion, cudaErrorJitCompilationDisabled,
+        cudaErrorNotSupported, cudaErrorSystemNotReady, cudaErrorSystemDriverMismatch,
+        cudaErrorCompatNotSupportedOnDevice}) {
     EXPECT_EQ(error_code_of(error), ErrorCode::kUnavailable) << error;
   }
-  EXPECT_EQ(error_code_of(2), ErrorCode::kLimitExceeded);  // cudaErrorMemoryAllocation
-  EXPECT_EQ(error_code_of(700), ErrorCode::kInternal);     // cudaErrorIllegalAddress
+  EXPECT_EQ(error_code_of(cudaErrorMemoryAllocation), ErrorCode::kLimitExceeded);
+  EXPECT_EQ(error_code_of(cudaErrorIllegalAddress), ErrorCode::kInternal);
+}
+
+TEST(CudaErrors, CapturesOfTheCallerAreInvalidArguments) {
+  for (int error = cudaErrorStreamCaptureUnsupported; error <= cudaErrorStreamCaptureWrongThread; ++error) {
+    EXPECT_EQ(error_code_of(error), ErrorCode::kInvalidArgument) << error;
+  }
+}
+
+class CudaContexts : public CudaLarge {};
+
+TEST_F(CudaContexts, StreamsThatAreCapturedAreRefusedAndTheCaptureStays) {
+  const auto queue = DeviceQueue::make(0).value();
+  cudaStream_t stream = nullptr;
+  ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+  ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), cudaSuccess);
+  {
+    const DeviceScope here(0);
+    EXPECT_EQ(await_stream(0, stream).error().code, ErrorCode::kInvalidArgument);
+    EXPECT_EQ(queue->wait_for_stream(stream).error().code, ErrorCode::kInvalidArgument);
+    EXPECT_TRUE(DeviceQueue::make(0).has_value()) << "the capture forbids pinned memory to threads of another mode";
+    EXPECT_TRUE(queue->finish().has_value());
+  }
+  cudaGraph_t graph = nullptr;
+  EXPECT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+  EXPECT_TRUE(await_stream(0, stream).has_value());
+  EXPECT_TRUE(queue->wait_for_stream(stream).has_value());
+  EXPECT_TRUE(queue->finish().has_value());
+  EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+  EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
 }
 
 TEST_F(CudaLarge, TopKEqualsTheHost) {
