@@ -220,6 +220,10 @@ Result<std::shared_ptr<DevicePool>> DevicePool::make(int device, uint64_t keeps)
     return cuda_failure(code, "the device's memory pools");
   }
   if (has_pools == 0) return fail(ErrorCode::kUnavailable, "cuda: this device or its driver has no memory pools");
+  for (const auto load : {load_accumulate_kernels, load_array_kernels, load_draw_kernels, load_polynomial_kernels,
+                          load_quantize_kernels, load_select_kernels}) {
+    if (const int code = load(); code != cudaSuccess) return cuda_failure(code, "the code of kernels");
+  }
   cudaMemPoolProps properties{};
   properties.allocType = cudaMemAllocationTypePinned;
   properties.location = {cudaMemLocationTypeDevice, {device}};

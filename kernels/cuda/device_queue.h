@@ -87,7 +87,10 @@ class DevicePool {
   static constexpr uint64_t kKeepsAll = std::numeric_limits<uint64_t>::max();
 
   /// keeps   bytes, those in use among them, above which the pool returns unused memory to the device.
-  /// Errors  unavailable: no such device, no driver, or a device without memory pools.
+  /// Loads all kernels to the device.
+  ///
+  /// Errors  unavailable: no such device, no driver, no code of kernels for it, or a device without memory pools.
+  ///         limit_exceeded: no memory there.
   static Result<std::shared_ptr<DevicePool>> make(int device, uint64_t keeps);
   ~DevicePool();
   DevicePool(const DevicePool&) = delete;

@@ -76,6 +76,48 @@ TEST_F(CudaContexts, StreamsThatAreCapturedAreRefusedAndTheCaptureStays) {
   EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
 }
 
+/// Takes all memory of the card that is left.
+class FullCard {
+ public:
+  FullCard() {
+    for (size_t bytes = size_t{1} << 32; bytes >= 4096; bytes /= 2) {
+      for (void* memory = nullptr; cudaMalloc(&memory, bytes) == cudaSuccess;) taken_.push_back(memory);
+      (void)cudaGetLastError();
+    }
+  }
+  ~FullCard() {
+    for (void* memory : taken_) cudaFree(memory);
+  }
+  FullCard(const FullCard&) = delete;
+  FullCard& operator=(const FullCard&) = delete;
+
+ private:
+  std::vector<void*> taken_;
+};
+
+/// No kernel is launched before the card is full: its code must be there.
+TEST_F(CudaContexts, FullCardIsAShortageAndNoErrorOfTheQueue) {
+  constexpr uint64_t kDimension = 100'003;
+  const auto queue = DeviceQueue::make(0).value();
+  const auto values = testing::values_of(testing::Pattern::kGaussian, kDimension, 1);
+  const Array<DeviceQueue> array(*queue, values);
+  Accumulator sum(*queue, kDimension), staged(*queue, kDimension), velocity(*queue, kDimension);
+  const auto works = [&](const auto& result) {
+    EXPECT_TRUE(result.has_value() || result.error().code == ErrorCode::kLimitExceeded) << result.error().message;
+    EXPECT_TRUE(queue->status().has_value()) << queue->status().error().message;
+  };
+  {
+    const FullCard full;
+    works(sum.add(array.data, 1, NonFiniteValues::kRefused));
+    works(sum.enter(staged, 1, velocity, {0.9F, 0, 1}));
+    works(sum.norm());
+    works(sum.select_top_k(100));
+    works(sum.add(StreamView{kDimension, true, {}, values}));
+  }
+  EXPECT_TRUE(sum.add(array.data, 1, NonFiniteValues::kRefused).has_value());
+  EXPECT_TRUE(sum.select_top_k(100).has_value());
+}
+
 TEST_F(CudaLarge, TopKEqualsTheHost) {
   for (const auto& queue : DeviceUnderTest::queues()) {
     for (const int kind : {0, 1, 2}) {
