@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "kernels/base/check.h"
@@ -54,10 +55,12 @@ Status may_wait_for(void* stream) {
               "cudaStreamEndCapture()");
 }
 
-/// The driver's calls about the calling thread's context; null where the driver lacks them.
+/// The driver's calls about contexts; null where the driver lacks them.
 struct ContextCalls {
   CUresult (*get)(CUcontext* context) = nullptr;
   CUresult (*set)(CUcontext context) = nullptr;
+  CUresult (*device)(CUdevice* device, int ordinal) = nullptr;
+  CUresult (*primary_state)(CUdevice device, unsigned int* flags, int* active) = nullptr;
 };
 
 template <class Call>
@@ -75,9 +78,21 @@ const ContextCalls& context_calls() {
     ContextCalls calls;
     find_driver_call("cuCtxGetCurrent", calls.get);
     find_driver_call("cuCtxSetCurrent", calls.set);
+    find_driver_call("cuDeviceGet", calls.device);
+    find_driver_call("cuDevicePrimaryCtxGetState", calls.primary_state);
     return calls;
   }();
   return kCalls;
+}
+
+/// Says whether the process has the device's primary context, in which the runtime works.
+bool has_primary_context(int device) {
+  const ContextCalls& calls = context_calls();
+  CUdevice handle = 0;
+  unsigned int flags = 0;
+  int active = 0;
+  return calls.device != nullptr && calls.primary_state != nullptr && calls.device(&handle, device) == CUDA_SUCCESS &&
+         calls.primary_state(handle, &flags, &active) == CUDA_SUCCESS && active != 0;
 }
 
 }  // namespace
@@ -154,6 +169,11 @@ Result<std::string> device_name(int device) {
 Result<int> device_of_memory(const void* pointer) {
   int count = 0;
   if (const int code = cudaGetDeviceCount(&count); code != cudaSuccess) return cuda_failure(code, "the devices");
+  // The next call needs any context. In a thread without one it would make one on device 0.
+  std::optional<DeviceScope> here;
+  for (int device = 0; device < count && !here; ++device) {
+    if (has_primary_context(device)) here.emplace(device);
+  }
   cudaPointerAttributes attributes{};
   if (const int code = cudaPointerGetAttributes(&attributes, pointer); code != cudaSuccess) {
     return cuda_failure(code, "the memory of a pointer");
@@ -237,6 +257,7 @@ Result<std::shared_ptr<DevicePool>> DevicePool::make(int device, uint64_t keeps)
 }
 
 DevicePool::~DevicePool() {
+  const DeviceScope here(device_);
   for (void* memory : staging_) cudaFreeHost(memory);
   if (pool_ != nullptr) cudaMemPoolDestroy(static_cast<cudaMemPool_t>(pool_));
 }
@@ -337,6 +358,7 @@ Status DeviceQueue::open() {
 }
 
 DeviceQueue::~DeviceQueue() {
+  const DeviceScope here(device_);
   if (has_stream_) cudaStreamSynchronize(stream_of(stream_));  // null is the default stream, on which others work
   if (owns_stream_) cudaStreamDestroy(stream_of(stream_));
   if (meeting_ != nullptr) cudaEventDestroy(static_cast<cudaEvent_t>(meeting_));
@@ -362,7 +384,10 @@ void* DeviceQueue::take(size_t bytes) {
   return check(code, "device memory") ? memory : nullptr;
 }
 
-void DeviceQueue::release(void* memory) { check(cudaFreeAsync(memory, stream_of(stream_)), "release of memory"); }
+void DeviceQueue::release(void* memory) {
+  const DeviceScope here(device_);
+  check(cudaFreeAsync(memory, stream_of(stream_)), "release of memory");
+}
 
 bool DeviceQueue::may_launch(uint64_t blocks) {
   if (first_error_ && blocks >= uint64_t{1} << 31) {

@@ -1,4 +1,9 @@
+#include <cuda.h>
 #include <cuda_runtime_api.h>
+
+#include <bit>
+#include <optional>
+#include <thread>
 
 #include "tests/kernels/cuda/device_under_test.h"
 // The suites test the queues of the first header.
@@ -74,6 +79,33 @@ TEST_F(CudaContexts, StreamsThatAreCapturedAreRefusedAndTheCaptureStays) {
   EXPECT_TRUE(queue->finish().has_value());
   EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
   EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
+}
+
+/// Returns the calling thread's context; null: it has none.
+CUcontext current_context() {
+  void* found = nullptr;
+  cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
+  EXPECT_EQ(cudaGetDriverEntryPointByVersion("cuCtxGetCurrent", &found, 12'000, cudaEnableDefault, &result),
+            cudaSuccess);
+  CUcontext context = nullptr;
+  if (found != nullptr) {
+    EXPECT_EQ(std::bit_cast<CUresult (*)(CUcontext*)>(found)(&context), CUDA_SUCCESS);
+  }
+  return context;
+}
+
+TEST_F(CudaContexts, ThreadsWithoutOneHaveNoneAfterAQueueEnds) {
+  auto queue = DeviceQueue::make(0).value();
+  std::optional memory(queue->allocate<float>(1000));
+  std::thread([&] {
+    EXPECT_EQ(current_context(), nullptr);
+    EXPECT_EQ(device_of_memory(memory->data()).value(), 0);
+    EXPECT_EQ(current_context(), nullptr);
+    memory.reset();
+    EXPECT_EQ(current_context(), nullptr);
+    queue.reset();
+    EXPECT_EQ(current_context(), nullptr);
+  }).join();
 }
 
 /// Takes all memory of the card that is left.
