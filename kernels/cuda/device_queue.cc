@@ -61,6 +61,7 @@ struct ContextCalls {
   CUresult (*set)(CUcontext context) = nullptr;
   CUresult (*device)(CUdevice* device, int ordinal) = nullptr;
   CUresult (*primary_state)(CUdevice device, unsigned int* flags, int* active) = nullptr;
+  CUresult (*attribute)(void* data, CUpointer_attribute attribute, CUdeviceptr pointer) = nullptr;
 };
 
 template <class Call>
@@ -80,6 +81,7 @@ const ContextCalls& context_calls() {
     find_driver_call("cuCtxSetCurrent", calls.set);
     find_driver_call("cuDeviceGet", calls.device);
     find_driver_call("cuDevicePrimaryCtxGetState", calls.primary_state);
+    find_driver_call("cuPointerGetAttribute", calls.attribute);
     return calls;
   }();
   return kCalls;
@@ -93,6 +95,23 @@ bool has_primary_context(int device) {
   int active = 0;
   return calls.device != nullptr && calls.primary_state != nullptr && calls.device(&handle, device) == CUDA_SUCCESS &&
          calls.primary_state(handle, &flags, &active) == CUDA_SUCCESS && active != 0;
+}
+
+/// Says whether memory of a device belongs to a context that is no device's primary one. Memory of pools has none.
+bool has_context_of_its_own(const void* pointer, int device_count) {
+  const ContextCalls& calls = context_calls();
+  CUcontext context = nullptr;
+  if (calls.get == nullptr || calls.attribute == nullptr ||
+      calls.attribute(&context, CU_POINTER_ATTRIBUTE_CONTEXT, std::bit_cast<CUdeviceptr>(pointer)) != CUDA_SUCCESS) {
+    return false;
+  }
+  for (int device = 0; device < device_count && context != nullptr; ++device) {
+    if (!has_primary_context(device)) continue;
+    const DeviceScope there(device);
+    CUcontext primary = nullptr;
+    if (calls.get(&primary) != CUDA_SUCCESS || primary == context) return false;
+  }
+  return context != nullptr;
 }
 
 }  // namespace
@@ -178,8 +197,13 @@ Result<int> device_of_memory(const void* pointer) {
   if (const int code = cudaPointerGetAttributes(&attributes, pointer); code != cudaSuccess) {
     return cuda_failure(code, "the memory of a pointer");
   }
-  if (attributes.type == cudaMemoryTypeDevice || attributes.type == cudaMemoryTypeManaged) return attributes.device;
-  return fail(ErrorCode::kInvalidArgument, "cuda: the array is not in a device's memory");
+  if (attributes.type != cudaMemoryTypeDevice && attributes.type != cudaMemoryTypeManaged) {
+    return fail(ErrorCode::kInvalidArgument, "cuda: the array is not in a device's memory");
+  }
+  if (!has_context_of_its_own(pointer, count)) return attributes.device;
+  return fail(ErrorCode::kInvalidArgument,
+              "cuda: the array's memory belongs to a context of its own: allocate it in the device's primary context "
+              "(PyCUDA: pycuda.autoprimaryctx)");
 }
 
 DeviceEvent::DeviceEvent() {
@@ -214,14 +238,13 @@ DeviceScope::DeviceScope(int device) {
   if (has_calls && calls.get(&before) != CUDA_SUCCESS) before = nullptr;
   int current = -1;
   const bool has_device = cudaGetDevice(&current) == cudaSuccess;
-  if (!has_device || current != device || (before == nullptr && has_calls)) {
-    const bool is_set = cudaSetDevice(device) == cudaSuccess;
-    (void)cudaGetLastError();
-    if (!is_set) return;
-    restore_ = has_calls ? Restore::kContext : has_device ? Restore::kDevice : Restore::kNothing;
-    before_ = before;
-    device_before_ = current;
-  }
+  // Also where this is the thread's device: its context may be another one than the primary, which this call sets.
+  const bool is_set = cudaSetDevice(device) == cudaSuccess;
+  (void)cudaGetLastError();
+  if (!is_set) return;
+  restore_ = has_calls ? Restore::kContext : has_device ? Restore::kDevice : Restore::kNothing;
+  before_ = before;
+  device_before_ = current;
   capture_mode_before_ = exchange_capture_mode(cudaStreamCaptureModeRelaxed);
 }
 

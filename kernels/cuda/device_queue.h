@@ -27,7 +27,8 @@ Result<std::string> device_name(int device);
 
 /// Returns the device of the memory that a pointer is into. Of managed memory that every device reaches: as CUDA says.
 ///
-/// Errors  invalid_argument: it is the host's. unavailable: no device, or no driver.
+/// Errors  invalid_argument: it is the host's, or of a context that is no device's primary one, where no kernel of this
+///         library can reach it. unavailable: no device, or no driver.
 Result<int> device_of_memory(const void* pointer);
 
 /// Blocks until the work so far of a stream has ended.
@@ -53,9 +54,10 @@ class DeviceEvent {
   void* handle_ = nullptr;
 };
 
-/// Makes a device the calling thread's, and its context of before again at its end. A thread that had none has none
-/// again: cudaSetDevice() would make one on the thread's device, of some hundred MiB. Meanwhile the thread's capture
-/// mode is relaxed: captures of other threads into CUDA graphs forbid allocations to a thread of another mode.
+/// Makes a device the calling thread's, in its primary context, and the context of before again at its end. A thread
+/// that had none has none again: cudaSetDevice() would make one on the thread's device, of some hundred MiB. Meanwhile
+/// the thread's capture mode is relaxed: captures of other threads into CUDA graphs forbid allocations to a thread of
+/// another mode.
 class DeviceScope {
  public:
   explicit DeviceScope(int device);

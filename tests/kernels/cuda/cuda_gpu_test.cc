@@ -81,17 +81,43 @@ TEST_F(CudaContexts, StreamsThatAreCapturedAreRefusedAndTheCaptureStays) {
   EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
 }
 
-/// Returns the calling thread's context; null: it has none.
-CUcontext current_context() {
+/// Returns a call of the driver, which the tests do not link: as CUDA 4.0 had it.
+template <class Call>
+Call* driver_call(const char* name) {
   void* found = nullptr;
   cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
-  EXPECT_EQ(cudaGetDriverEntryPointByVersion("cuCtxGetCurrent", &found, 12'000, cudaEnableDefault, &result),
-            cudaSuccess);
+  EXPECT_EQ(cudaGetDriverEntryPointByVersion(name, &found, 4'000, cudaEnableDefault, &result), cudaSuccess);
+  return std::bit_cast<Call*>(found);
+}
+
+/// Returns the calling thread's context; null: it has none.
+CUcontext current_context() {
   CUcontext context = nullptr;
-  if (found != nullptr) {
-    EXPECT_EQ(std::bit_cast<CUresult (*)(CUcontext*)>(found)(&context), CUDA_SUCCESS);
-  }
+  EXPECT_EQ(driver_call<CUresult(CUcontext*)>("cuCtxGetCurrent")(&context), CUDA_SUCCESS);
   return context;
+}
+
+TEST_F(CudaContexts, ContextOfTheCallersOwnReturnsAndItsMemoryIsRefused) {
+  auto* const create = driver_call<CUresult(CUcontext*, unsigned int, CUdevice)>("cuCtxCreate");
+  auto* const destroy = driver_call<CUresult(CUcontext)>("cuCtxDestroy");
+  auto* const allocate = driver_call<CUresult(CUdeviceptr*, size_t)>("cuMemAlloc");
+  const auto queue = DeviceQueue::make(0).value();
+  const Array<DeviceQueue> array(*queue, std::vector<float>(1000, 1.0F));
+  CUcontext own = nullptr;
+  ASSERT_EQ(create(&own, 0, 0), CUDA_SUCCESS);  // is the thread's now
+  CUdeviceptr memory = 0;
+  ASSERT_EQ(allocate(&memory, 4000), CUDA_SUCCESS);
+  EXPECT_EQ(device_of_memory(std::bit_cast<void*>(memory)).error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(current_context(), own);
+  EXPECT_EQ(device_of_memory(array.data).value(), 0);
+  {
+    const DeviceScope here(0);
+    EXPECT_NE(current_context(), own);
+    EXPECT_TRUE(DeviceQueue::make(0).has_value());
+    EXPECT_TRUE(add(*queue, array.data, array.data, 1000, 1, nullptr).has_value());
+  }
+  EXPECT_EQ(current_context(), own);
+  EXPECT_EQ(destroy(own), CUDA_SUCCESS);
 }
 
 TEST_F(CudaContexts, ThreadsWithoutOneHaveNoneAfterAQueueEnds) {
