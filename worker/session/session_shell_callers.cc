@@ -66,6 +66,15 @@ std::unexpected<CallError> SessionShell::end_by_tensor(size_t tensor, const Erro
   return std::unexpected(error_ ? *error_ : std::move(error));
 }
 
+CallStatus SessionShell::await_callers_work(size_t tensor, const std::function<Status()>& await) {
+  if (auto valid = check_tensor(tensor); !valid) return std::unexpected(valid.error());
+  const Status waited = await();
+  if (waited) return {};
+  // The residual on the device is lost with the caller's work.
+  if (waited.error().code == ErrorCode::kInternal) return end_by_tensor(tensor, waited.error());
+  return std::unexpected(waited.error());
+}
+
 void SessionShell::await_end() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return phase_ == Phase::kFinished || error_; });

@@ -268,15 +268,30 @@ TEST(SessionOnDevice, FailedDeviceEndsTheSessionWithItsError) {
   }
 }
 
-/// As push() does where its wait for the caller's stream meets an error of the device.
-TEST(SessionOnDevice, FailedWaitForTheStreamEndsTheSession) {
+/// push() waits for the caller's stream by this call. A failed device has lost the residual. Other errors have changed
+/// nothing.
+TEST(SessionOnDevice, FailedWaitForTheStreamEndsTheSessionIfTheDeviceFailed) {
   const std::vector<TensorOptions> tensors = {{.name = "w", .dimension = kSessionDeviceDimension}};
   JoinedSession joined(device_job_of(), tensors);
   worker::SessionShell& session = joined.session();
-  (void)session.end_by_tensor(0, {ErrorCode::kInternal, "cuda: the work of another stream"});
   const std::vector<float> gradient(kSessionDeviceDimension, 1.0f);
-  const auto later =
-      session.push(0, 1, kSessionSoon, [&](worker::PushSlot& slot) { return slot.add_dense(gradient, 1); });
+  const auto wait_with = [&](ErrorCode code) {
+    const worker::CallStatus waited =
+        session.await_callers_work(0, [&]() -> Status { return fail(code, "cuda: the work of another stream"); });
+    EXPECT_FALSE(waited.has_value());
+    if (!waited) {
+      EXPECT_EQ(waited.error().error.code, code);
+    }
+    return session.push(0, 1, kSessionSoon, [&](worker::PushSlot& slot) { return slot.add_dense(gradient, 1); });
+  };
+  EXPECT_TRUE(session.await_callers_work(0, [] { return Status(); }).has_value());
+  EXPECT_FALSE(session.await_callers_work(7, [] { return Status(); }).has_value()) << "there is one tensor";
+  uint64_t step = 0;
+  for (const ErrorCode code : {ErrorCode::kInvalidArgument, ErrorCode::kUnavailable, ErrorCode::kLimitExceeded}) {
+    EXPECT_TRUE(wait_with(code).has_value());
+    EXPECT_TRUE(session.await(0, step++, kSessionSoon).has_value());
+  }
+  const auto later = wait_with(ErrorCode::kInternal);
   ASSERT_FALSE(later.has_value());
   EXPECT_EQ(later.error().error.code, ErrorCode::kInternal);
 }
