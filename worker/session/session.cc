@@ -144,7 +144,7 @@ std::optional<uint64_t> push_on_device(SessionShell& shell, size_t tensor, const
   return take(shell.push(tensor, weight, timeout, [&](PushSlot& slot) -> Status {
     if (auto possible = slot.takes_device(); !possible) return possible;
     if (!device) return std::unexpected(device.error());
-    return slot.add_device({gradient.pointer, gradient.count, *device, gradient.stream}, static_cast<float>(weight),
+    return slot.add_device({gradient.pointer, gradient.count, *device}, static_cast<float>(weight),
                            [&](const SelectionSpec& spec, uint64_t dimension) {
                              return shell.devices().make_residual(*device, spec, dimension);
                            });

@@ -79,7 +79,7 @@ TEST(SessionOnDevice, UpdatesHaveTheBitsOfPushesFromTheHost) {
       [](worker::PushSlot& slot, const std::vector<float>& gradient) { return slot.add_dense(gradient, 1); }, of_host);
   const auto found = updates_of(
       [](worker::PushSlot& slot, const std::vector<float>& gradient) {
-        return slot.add_device({gradient.data(), gradient.size(), 0, nullptr}, 1, kSessionOnHostQueue);
+        return slot.add_device({gradient.data(), gradient.size(), 0}, 1, kSessionOnHostQueue);
       },
       of_device);
   ASSERT_EQ(wanted.size(), 4u);
@@ -114,7 +114,7 @@ std::vector<std::map<uint64_t, float>> updates_at(const std::vector<int>& places
             return std::make_unique<worker::QueueResidual<cuda::HostQueue>>(std::make_unique<cuda::HostQueue>(place),
                                                                             select, dimension);
           };
-          return slot.add_device({gradient.data(), gradient.size(), place, nullptr}, 1, make);
+          return slot.add_device({gradient.data(), gradient.size(), place}, 1, make);
         });
       };
       // A tensor's gradients come from one device: the refused one changes nothing.
@@ -244,7 +244,7 @@ TEST(SessionOnDevice, FailedDeviceEndsTheSessionWithItsError) {
     const auto gradient = values_of(Pattern::kGaussian, kSessionDeviceDimension, 1);
     const auto push = [&] {
       return session.push(0, 1, kSessionSoon, [&](worker::PushSlot& slot) {
-        return slot.add_device({gradient.data(), gradient.size(), 0, nullptr}, 1, FailsLater::make);
+        return slot.add_device({gradient.data(), gradient.size(), 0}, 1, FailsLater::make);
       });
     };
     ASSERT_TRUE(push().has_value());
