@@ -211,6 +211,8 @@ class DeviceQueue {
   ///
   /// Errors  those of await_stream(): the queue works as before.
   Status wait_for_stream(void* stream);
+  /// Does as cuda::await_stream(). Threads: any, also beside other calls.
+  Status await_stream(void* stream) const { return cuda::await_stream(device_, stream); }
   /// Waits for this queue's work and returns its first error, or the shortage of memory since the last finish().
   Status finish();
   /// Returns the same as far as it is known, without a wait. A shortage stays for finish().

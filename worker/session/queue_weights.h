@@ -18,13 +18,14 @@ class QueueWeights final : public DeviceWeights {
   static Result<std::unique_ptr<DeviceWeights>> make(std::unique_ptr<Queue> queue, float* array, uint64_t dimension,
                                                      void* stream) {
     [[maybe_unused]] const auto here = queue->on_its_device();
-    if (auto waits = queue->wait_for_stream(stream); !waits) return std::unexpected(waits.error());
+    if (auto waits = queue->await_stream(stream); !waits) return std::unexpected(waits.error());
     std::unique_ptr<QueueWeights> made(new QueueWeights(std::move(queue), array, dimension, stream));
     if (auto there = made->queue_->finish(); !there) return std::unexpected(there.error());
     made->queue_->keep_more(cuda::StreamRoom<Queue>::bytes(dimension));
     return made;
   }
 
+  Status await_callers_work() const override { return queue_->await_stream(stream_); }
   Status add(uint64_t begin, const StreamView& stream, float factor) override {
     [[maybe_unused]] const auto here = queue_->on_its_device();
     if (auto waits = queue_->wait_for_stream(stream_); !waits) return waits;
@@ -39,7 +40,6 @@ class QueueWeights final : public DeviceWeights {
   }
   Status read(uint64_t begin, std::span<float> out) override {
     [[maybe_unused]] const auto here = queue_->on_its_device();
-    if (auto waits = queue_->wait_for_stream(stream_); !waits) return waits;
     queue_->download(out, static_cast<const float*>(array_) + begin);
     return queue_->finish();
   }

@@ -1,9 +1,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <unistd.h>
+
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -202,6 +206,78 @@ TEST(SessionOnDevice, WeightsWithoutMemoryThereAreRefusedAndCanBeAttachedLater) 
       EXPECT_EQ(done.error().error.code, ErrorCode::kLimitExceeded);
     }
   }
+}
+
+/// Weights that note their calls, and whether the calls came from the thread that made the weights.
+class WatchedWeights final : public worker::DeviceWeights {
+ public:
+  struct Log {
+    std::vector<std::pair<std::string, bool>> calls;
+    Status answer;  ///< of waits
+  };
+  WatchedWeights(std::unique_ptr<worker::DeviceWeights> works, Log& log) : works_(std::move(works)), log_(log) {}
+
+  Status await_callers_work() const override {
+    note("wait");
+    return log_.answer;
+  }
+  Status add(uint64_t begin, const StreamView& stream, float factor) override {
+    note("add");
+    return works_->add(begin, stream, factor);
+  }
+  Status write(uint64_t begin, std::span<const float> values) override { return works_->write(begin, values); }
+  Status read(uint64_t begin, std::span<float> out) override {
+    note("read");
+    return works_->read(begin, out);
+  }
+
+ private:
+  void note(const std::string& call) const { log_.calls.emplace_back(call, std::this_thread::get_id() == maker_); }
+
+  std::unique_ptr<worker::DeviceWeights> works_;
+  Log& log_;
+  std::thread::id maker_ = std::this_thread::get_id();
+};
+
+/// The session's thread sends heartbeats, and the stream of the weights may work for long.
+TEST(SessionOnDevice, CallersThreadWaitsForTheStreamOfWeights) {
+  const std::vector<TensorOptions> tensors = {{.name = "w", .dimension = kSessionDeviceDimension}};
+  std::vector<float> weights(kSessionDeviceDimension);
+  WatchedWeights::Log log;
+  JoinedSession joined(device_job_of(), tensors);
+  worker::SessionShell& session = joined.session();
+  const auto make = [&]() -> Result<std::unique_ptr<worker::DeviceWeights>> {
+    auto works = worker::QueueWeights<cuda::HostQueue>::make(std::make_unique<cuda::HostQueue>(), weights.data(),
+                                                             weights.size(), nullptr);
+    return std::make_unique<WatchedWeights>(std::move(*works), log);
+  };
+  ASSERT_TRUE(session.attach_device_weights(0, weights.size(), -0.1f, make).has_value());
+  const std::vector<float> gradient(kSessionDeviceDimension, 1.0f);
+  const auto push = [&] {
+    return session.push(0, 1, kSessionSoon, [&](worker::PushSlot& slot) { return slot.add_dense(gradient, 1); });
+  };
+  ASSERT_TRUE(push().has_value());
+  EXPECT_TRUE(log.calls.empty()) << "nothing is added by a push";
+  // A captured stream, say: the update still waits, and the session continues.
+  log.answer = fail(ErrorCode::kInvalidArgument, "the stream is being captured");
+  EXPECT_EQ(session.await(0, 0, kSessionSoon).error().error.code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(std::exchange(log.calls, {}), (std::vector<std::pair<std::string, bool>>{{"wait", true}}));
+  log.answer = {};
+  EXPECT_TRUE(session.await(0, 0, kSessionSoon).has_value());
+  ASSERT_GE(log.calls.size(), 2u);
+  EXPECT_EQ(log.calls.front(), (std::pair<std::string, bool>("wait", true)));
+  EXPECT_EQ(log.calls.back(), (std::pair<std::string, bool>("add", true)));
+  EXPECT_EQ(session.steps_applied(0).value_or(0), 1u);
+  log.calls.clear();
+  const std::string path = ::testing::TempDir() + "millrace_watched_weights_" + std::to_string(::getpid());
+  EXPECT_TRUE(session.save(path).has_value());
+  std::filesystem::remove(path);
+  ASSERT_GE(log.calls.size(), 2u);
+  EXPECT_EQ(log.calls.front(), (std::pair<std::string, bool>("wait", true)));
+  EXPECT_EQ(log.calls.back(), (std::pair<std::string, bool>("read", false)));
+  log.answer = fail(ErrorCode::kInternal, "the device has failed");
+  EXPECT_FALSE(session.save(path).has_value());
+  EXPECT_EQ(push().error().error.code, ErrorCode::kInternal);
 }
 
 /// A device's residual that fails at its second gradient, as one whose memory has an error.
