@@ -129,8 +129,9 @@ class MILLRACE_API Session {
                                                  std::chrono::milliseconds timeout = {});
 
   /// Does the same for a gradient in a CUDA device's memory. From the first such push on, the residual is there, and
-  /// only the selected entries cross the bus. A step that sends everything, stats(), save() and take_residual() copy
-  /// the whole residual; save() and take_velocity() the velocity. Pushes from the host's memory remain possible.
+  /// only the selected entries cross the bus. A step that sends everything, save() and take_residual() copy the whole
+  /// residual; save() and take_velocity() the velocity. stats() copies it where the device has no memory for the norm.
+  /// Pushes from the host's memory remain possible.
   ///
   /// gradient  of the device of the first push. push first waits for the work of its stream so far; `timeout` does not
   ///           limit that. The session sends heartbeats meanwhile.
