@@ -2,10 +2,13 @@
 
 #include "kernels/cuda/device_launch.cuh"
 
+#define MILLRACE_ACCUMULATE_KERNELS(KERNEL) \
+  KERNEL(FillValue)                         \
+  KERNEL(AddFinite)                         \
+  KERNEL(EnterByVelocity)
+
 namespace millrace::cuda {
 
-MILLRACE_KERNEL(FillValue);
-MILLRACE_KERNEL(AddFinite);
-MILLRACE_KERNEL(EnterByVelocity);
+MILLRACE_KERNELS(load_accumulate_kernels, MILLRACE_ACCUMULATE_KERNELS)
 
 }  // namespace millrace::cuda

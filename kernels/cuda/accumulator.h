@@ -25,8 +25,7 @@ enum class NonFiniteValues : uint8_t {
 /// (kernels/accumulate) where a queue's kernels run, with the same bits.
 ///
 /// Invariant  values add up in the order of the calls, in f32.
-/// Memory     4 bytes an index in the queue's memory. Streams of the host pass through pinned memory: the entries, or
-///            kDensePiece values of a dense stream at a time.
+/// Memory     4 bytes an index in the queue's memory. Streams of the host pass through a StreamRoom.
 /// Bus        crossed by entries of the host's streams, by taken entries, by copied values and by counts; the queue
 ///            counts the bytes.
 /// Limits     dimension in [1, 2^32]. After an error of the queue every call that returns a status returns that error.
@@ -83,7 +82,8 @@ class Accumulator {
   /// Cost     8 bytes an entry over the bus, or 4 a value of a dense stream. Waits for the queue.
   Status add(const StreamView& stream, uint64_t begin = 0, float factor = 1) {
     MILLRACE_CHECK(begin + stream.dimension <= dimension_, begin, stream.dimension, dimension_);
-    enqueue_add_stream(*queue_, sum_.data() + begin, stream, factor);
+    const StreamRoom<Queue> room(*queue_, stream.count());
+    enqueue_add_stream(*queue_, sum_.data() + begin, stream, factor, room);
     return queue_->finish();
   }
 

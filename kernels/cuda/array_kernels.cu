@@ -2,13 +2,16 @@
 
 #include "kernels/cuda/device_launch.cuh"
 
+#define MILLRACE_ARRAY_KERNELS(KERNEL) \
+  KERNEL(AddArrays)                    \
+  KERNEL(TakeEntries)                  \
+  KERNEL(ScatterAdd)                   \
+  KERNEL(ScatterDifference)            \
+  KERNEL(BloomInsert)                  \
+  KERNEL(Collect<BloomTest>)
+
 namespace millrace::cuda {
 
-MILLRACE_KERNEL(AddArrays);
-MILLRACE_KERNEL(TakeEntries);
-MILLRACE_KERNEL(ScatterAdd);
-MILLRACE_KERNEL(ScatterDifference);
-MILLRACE_KERNEL(BloomInsert);
-MILLRACE_KERNEL(Collect<BloomTest>);
+MILLRACE_KERNELS(load_array_kernels, MILLRACE_ARRAY_KERNELS)
 
 }  // namespace millrace::cuda

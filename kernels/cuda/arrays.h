@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <utility>
 
 #include "kernels/cuda/accumulate_kernels.h"
 #include "kernels/cuda/array_kernels.h"
@@ -62,29 +63,49 @@ void enqueue_add_finite(Queue& queue, AddFinite add) {
                std::min<uint64_t>((add.count + kOfBlock - 1) / kOfBlock, queue.filling_blocks(AddFinite::kThreads)));
 }
 
-/// Values of a dense stream of the host that enqueue_add_stream() has in the queue's memory at a time.
-inline constexpr uint64_t kDensePiece = uint64_t{1} << 22;
+/// Memory of a queue that a stream of the host passes through. Without memory there the queue has its shortage.
+template <class Queue>
+class StreamRoom {
+ public:
+  /// Entries at a time: as many as the queue copies at a time.
+  static constexpr uint64_t kPiece = uint64_t{1} << 18;
+
+  /// entries   of the longest stream.
+  StreamRoom(Queue& queue, uint64_t entries)
+      : indices_(queue.template allocate<uint32_t>(std::min(entries, kPiece))),
+        values_(queue.template allocate<float>(std::min(entries, kPiece))) {}
+
+  uint32_t* indices() const { return indices_.data(); }
+  float* values() const { return values_.data(); }
+  static constexpr uint64_t bytes(uint64_t entries) {
+    return std::min(entries, kPiece) * (sizeof(uint32_t) + sizeof(float));
+  }
+
+ private:
+  decltype(std::declval<Queue&>().template allocate<uint32_t>(1)) indices_;
+  decltype(std::declval<Queue&>().template allocate<float>(1)) values_;
+};
 
 /// Adds factor * stream to an array, the product rounded first, as add_scaled() of kernels/reduce: an update to
 /// weights, say. Values are not looked at.
 ///
 /// array    [stream.dimension], in the queue's memory.
 /// stream   of the host, well-formed. A dense stream adds all its values.
+/// room     of this queue, for stream.count() entries.
 /// Cost     8 bytes an entry over the bus, or 4 a value of a dense stream. The stream may go when this returns.
 template <class Queue>
-void enqueue_add_stream(Queue& queue, float* array, const StreamView& stream, float factor) {
+void enqueue_add_stream(Queue& queue, float* array, const StreamView& stream, float factor,
+                        const StreamRoom<Queue>& room) {
   const uint64_t count = stream.count();
-  auto values = queue.template allocate<float>(stream.dense ? std::min(count, kDensePiece) : count);
-  if (!stream.dense) {
-    auto indices = queue.template allocate<uint32_t>(count);
-    queue.upload(indices.data(), stream.indices);
-    queue.upload(values.data(), stream.values);
-    return scatter_add(queue, array, indices.data(), values.data(), count, factor);
-  }
-  for (uint64_t at = 0; at < count; at += kDensePiece) {
-    const auto some = stream.values.subspan(at, std::min(kDensePiece, count - at));
-    queue.upload(values.data(), some);
-    enqueue_add_finite(queue, {.values = values.data(), .sums = array + at, .count = some.size(), .weight = factor});
+  for (uint64_t at = 0; at < count; at += StreamRoom<Queue>::kPiece) {
+    const uint64_t some = std::min(StreamRoom<Queue>::kPiece, count - at);
+    queue.upload(room.values(), stream.values.subspan(at, some));
+    if (stream.dense) {
+      enqueue_add_finite(queue, {.values = room.values(), .sums = array + at, .count = some, .weight = factor});
+    } else {
+      queue.upload(room.indices(), stream.indices.subspan(at, some));
+      scatter_add(queue, array, room.indices(), room.values(), some, factor);
+    }
   }
 }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "kernels/base/check.h"
@@ -16,15 +17,6 @@ namespace {
 constexpr size_t kStagingBytes = DevicePool::kStagingBytes;
 
 cudaStream_t stream_of(void* stream) { return static_cast<cudaStream_t>(stream); }
-
-ErrorCode error_code_of(int code) {
-  if (code == cudaErrorMemoryAllocation) return ErrorCode::kLimitExceeded;
-  if (code == cudaErrorNoDevice || code == cudaErrorInsufficientDriver || code == cudaErrorInvalidDevice ||
-      code == cudaErrorNoKernelImageForDevice) {
-    return ErrorCode::kUnavailable;
-  }
-  return ErrorCode::kInternal;
-}
 
 std::unexpected<Error> cuda_failure(int code, const char* what) {
   (void)cudaGetLastError();  // a launch of another queue of this thread would report it again
@@ -45,18 +37,31 @@ std::unexpected<Error> no_stream() {
       "the array, or null for the device's default stream");
 }
 
-/// cudaStreamPerThread names another stream in each thread.
+/// Refuses cudaStreamPerThread, which names another stream in each thread, and a stream that is being captured. A wait
+/// for the latter would enter the caller's graph, or end the capture. REQUIRES: a DeviceScope.
 Status may_wait_for(void* stream) {
-  if (stream_of(stream) != cudaStreamPerThread) return {};
+  if (stream_of(stream) == cudaStreamPerThread) {
+    return fail(ErrorCode::kInvalidArgument,
+                "cuda: cudaStreamPerThread names another stream in each thread: pass a stream "
+                "of cudaStreamCreate()");
+  }
+  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+  const int code = cudaStreamIsCapturing(stream_of(stream), &capture);
+  if (code != cudaSuccess) (void)cudaGetLastError();  // of another error the next call with the stream says more
+  const bool is_captured = code == cudaSuccess && capture != cudaStreamCaptureStatusNone;
+  if (!is_captured && code != cudaErrorStreamCaptureImplicit) return {};
   return fail(ErrorCode::kInvalidArgument,
-              "cuda: cudaStreamPerThread names another stream in each thread: pass a stream "
-              "of cudaStreamCreate()");
+              "cuda: the stream of an array is being captured into a CUDA graph: call this after "
+              "cudaStreamEndCapture()");
 }
 
-/// The driver's calls about the calling thread's context; null where the driver lacks them.
+/// The driver's calls about contexts; null where the driver lacks them.
 struct ContextCalls {
   CUresult (*get)(CUcontext* context) = nullptr;
   CUresult (*set)(CUcontext context) = nullptr;
+  CUresult (*device)(CUdevice* device, int ordinal) = nullptr;
+  CUresult (*primary_state)(CUdevice device, unsigned int* flags, int* active) = nullptr;
+  CUresult (*attribute)(void* data, CUpointer_attribute attribute, CUdeviceptr pointer) = nullptr;
 };
 
 template <class Call>
@@ -74,16 +79,81 @@ const ContextCalls& context_calls() {
     ContextCalls calls;
     find_driver_call("cuCtxGetCurrent", calls.get);
     find_driver_call("cuCtxSetCurrent", calls.set);
+    find_driver_call("cuDeviceGet", calls.device);
+    find_driver_call("cuDevicePrimaryCtxGetState", calls.primary_state);
+    find_driver_call("cuPointerGetAttribute", calls.attribute);
     return calls;
   }();
   return kCalls;
 }
 
+/// Says whether the process has the device's primary context, in which the runtime works.
+bool has_primary_context(int device) {
+  const ContextCalls& calls = context_calls();
+  CUdevice handle = 0;
+  unsigned int flags = 0;
+  int active = 0;
+  return calls.device != nullptr && calls.primary_state != nullptr && calls.device(&handle, device) == CUDA_SUCCESS &&
+         calls.primary_state(handle, &flags, &active) == CUDA_SUCCESS && active != 0;
+}
+
+/// Says whether memory of a device belongs to a context that is no device's primary one. Memory of pools has none.
+bool has_context_of_its_own(const void* pointer, int device_count) {
+  const ContextCalls& calls = context_calls();
+  CUcontext context = nullptr;
+  if (calls.get == nullptr || calls.attribute == nullptr ||
+      calls.attribute(&context, CU_POINTER_ATTRIBUTE_CONTEXT, std::bit_cast<CUdeviceptr>(pointer)) != CUDA_SUCCESS) {
+    return false;
+  }
+  for (int device = 0; device < device_count && context != nullptr; ++device) {
+    if (!has_primary_context(device)) continue;
+    const DeviceScope there(device);
+    CUcontext primary = nullptr;
+    if (calls.get(&primary) != CUDA_SUCCESS || primary == context) return false;
+  }
+  return context != nullptr;
+}
+
 }  // namespace
 
+ErrorCode error_code_of(int cuda_error) {
+  switch (cuda_error) {
+    case cudaErrorMemoryAllocation: return ErrorCode::kLimitExceeded;
+    // No card, or no driver for it.
+    case cudaErrorNoDevice:
+    case cudaErrorInvalidDevice:
+    case cudaErrorDevicesUnavailable:
+    case cudaErrorInsufficientDriver:
+    case cudaErrorStubLibrary:
+    case cudaErrorSystemNotReady:
+    case cudaErrorSystemDriverMismatch:
+    case cudaErrorCompatNotSupportedOnDevice:
+    // No code of a kernel for this card and driver.
+    case cudaErrorNoKernelImageForDevice:
+    case cudaErrorInvalidKernelImage:
+    case cudaErrorInvalidPtx:
+    case cudaErrorUnsupportedPtxVersion:
+    case cudaErrorJitCompilerNotFound:
+    case cudaErrorJitCompilationDisabled:
+    // The card lacks a function.
+    case cudaErrorNotSupported: return ErrorCode::kUnavailable;
+    // The caller captures a stream into a graph.
+    case cudaErrorStreamCaptureUnsupported:
+    case cudaErrorStreamCaptureInvalidated:
+    case cudaErrorStreamCaptureMerge:
+    case cudaErrorStreamCaptureUnmatched:
+    case cudaErrorStreamCaptureUnjoined:
+    case cudaErrorStreamCaptureIsolation:
+    case cudaErrorStreamCaptureImplicit:
+    case cudaErrorCapturedEvent:
+    case cudaErrorStreamCaptureWrongThread: return ErrorCode::kInvalidArgument;
+    default: return ErrorCode::kInternal;
+  }
+}
+
 Status await_stream(int device, void* stream) {
-  if (auto named = may_wait_for(stream); !named) return named;
   const DeviceScope here(device);
+  if (auto possible = may_wait_for(stream); !possible) return possible;
   cudaEvent_t event = nullptr;
   if (const int code = cudaEventCreateWithFlags(&event, cudaEventDisableTiming | cudaEventBlockingSync);
       code != cudaSuccess) {
@@ -118,12 +188,22 @@ Result<std::string> device_name(int device) {
 Result<int> device_of_memory(const void* pointer) {
   int count = 0;
   if (const int code = cudaGetDeviceCount(&count); code != cudaSuccess) return cuda_failure(code, "the devices");
+  // The next call needs any context. In a thread without one it would make one on device 0.
+  std::optional<DeviceScope> here;
+  for (int device = 0; device < count && !here; ++device) {
+    if (has_primary_context(device)) here.emplace(device);
+  }
   cudaPointerAttributes attributes{};
   if (const int code = cudaPointerGetAttributes(&attributes, pointer); code != cudaSuccess) {
     return cuda_failure(code, "the memory of a pointer");
   }
-  if (attributes.type == cudaMemoryTypeDevice || attributes.type == cudaMemoryTypeManaged) return attributes.device;
-  return fail(ErrorCode::kInvalidArgument, "cuda: the array is not in a device's memory");
+  if (attributes.type != cudaMemoryTypeDevice && attributes.type != cudaMemoryTypeManaged) {
+    return fail(ErrorCode::kInvalidArgument, "cuda: the array is not in a device's memory");
+  }
+  if (!has_context_of_its_own(pointer, count)) return attributes.device;
+  return fail(ErrorCode::kInvalidArgument,
+              "cuda: the array's memory belongs to a context of its own: allocate it in the device's primary context "
+              "(PyCUDA: pycuda.autoprimaryctx)");
 }
 
 DeviceEvent::DeviceEvent() {
@@ -143,6 +223,13 @@ Result<float> DeviceEvent::milliseconds_since(const DeviceEvent& begin) const {
   return milliseconds;
 }
 
+int DeviceScope::exchange_capture_mode(int mode) {
+  auto exchanged = static_cast<cudaStreamCaptureMode>(mode);
+  if (cudaThreadExchangeStreamCaptureMode(&exchanged) == cudaSuccess) return exchanged;
+  (void)cudaGetLastError();
+  return kNoMode;
+}
+
 DeviceScope::DeviceScope(int device) {
   const ContextCalls& calls = context_calls();
   CUcontext before = nullptr;
@@ -151,16 +238,18 @@ DeviceScope::DeviceScope(int device) {
   if (has_calls && calls.get(&before) != CUDA_SUCCESS) before = nullptr;
   int current = -1;
   const bool has_device = cudaGetDevice(&current) == cudaSuccess;
-  if (has_device && current == device && (before != nullptr || !has_calls)) return;
+  // Also where this is the thread's device: its context may be another one than the primary, which this call sets.
   const bool is_set = cudaSetDevice(device) == cudaSuccess;
   (void)cudaGetLastError();
   if (!is_set) return;
   restore_ = has_calls ? Restore::kContext : has_device ? Restore::kDevice : Restore::kNothing;
   before_ = before;
   device_before_ = current;
+  capture_mode_before_ = exchange_capture_mode(cudaStreamCaptureModeRelaxed);
 }
 
 DeviceScope::~DeviceScope() {
+  if (capture_mode_before_ != kNoMode) (void)exchange_capture_mode(capture_mode_before_);
   if (restore_ == Restore::kContext) (void)context_calls().set(static_cast<CUcontext>(before_));
   if (restore_ == Restore::kDevice && cudaSetDevice(device_before_) != cudaSuccess) (void)cudaGetLastError();
 }
@@ -168,6 +257,16 @@ DeviceScope::~DeviceScope() {
 Result<std::shared_ptr<DevicePool>> DevicePool::make(int device, uint64_t keeps) {
   std::shared_ptr<DevicePool> made(new DevicePool(device));
   if (const int code = cudaSetDevice(device); code != cudaSuccess) return cuda_failure(code, "a device");
+  int has_pools = 0;
+  if (const int code = cudaDeviceGetAttribute(&has_pools, cudaDevAttrMemoryPoolsSupported, device);
+      code != cudaSuccess) {
+    return cuda_failure(code, "the device's memory pools");
+  }
+  if (has_pools == 0) return fail(ErrorCode::kUnavailable, "cuda: this device or its driver has no memory pools");
+  for (const auto load : {load_accumulate_kernels, load_array_kernels, load_draw_kernels, load_polynomial_kernels,
+                          load_quantize_kernels, load_select_kernels}) {
+    if (const int code = load(); code != cudaSuccess) return cuda_failure(code, "the code of kernels");
+  }
   cudaMemPoolProps properties{};
   properties.allocType = cudaMemAllocationTypePinned;
   properties.location = {cudaMemLocationTypeDevice, {device}};
@@ -181,6 +280,7 @@ Result<std::shared_ptr<DevicePool>> DevicePool::make(int device, uint64_t keeps)
 }
 
 DevicePool::~DevicePool() {
+  const DeviceScope here(device_);
   for (void* memory : staging_) cudaFreeHost(memory);
   if (pool_ != nullptr) cudaMemPoolDestroy(static_cast<cudaMemPool_t>(pool_));
 }
@@ -281,6 +381,7 @@ Status DeviceQueue::open() {
 }
 
 DeviceQueue::~DeviceQueue() {
+  const DeviceScope here(device_);
   if (has_stream_) cudaStreamSynchronize(stream_of(stream_));  // null is the default stream, on which others work
   if (owns_stream_) cudaStreamDestroy(stream_of(stream_));
   if (meeting_ != nullptr) cudaEventDestroy(static_cast<cudaEvent_t>(meeting_));
@@ -306,7 +407,10 @@ void* DeviceQueue::take(size_t bytes) {
   return check(code, "device memory") ? memory : nullptr;
 }
 
-void DeviceQueue::release(void* memory) { check(cudaFreeAsync(memory, stream_of(stream_)), "release of memory"); }
+void DeviceQueue::release(void* memory) {
+  const DeviceScope here(device_);
+  check(cudaFreeAsync(memory, stream_of(stream_)), "release of memory");
+}
 
 bool DeviceQueue::may_launch(uint64_t blocks) {
   if (first_error_ && blocks >= uint64_t{1} << 31) {
@@ -362,7 +466,7 @@ void DeviceQueue::wait_for(const DeviceEvent& event) {
 
 Status DeviceQueue::wait_for_stream(void* stream) {
   if (!first_error_) return first_error_;
-  if (auto named = may_wait_for(stream); !named) return named;
+  if (auto possible = may_wait_for(stream); !possible) return possible;
   const auto event = static_cast<cudaEvent_t>(meeting_);
   const int recorded = cudaEventRecord(event, stream_of(stream));
   if (is_of_handle(recorded)) {

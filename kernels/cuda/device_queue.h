@@ -15,6 +15,10 @@
 
 namespace millrace::cuda {
 
+/// Returns the code of an error of CUDA (a cudaError_t). unavailable: this process cannot use the card. limit_exceeded:
+/// no memory there. invalid_argument: a stream is being captured into a graph. internal: another error.
+ErrorCode error_code_of(int cuda_error);
+
 /// Returns how many CUDA devices this process can use: 0 where there is no driver.
 int device_count();
 
@@ -23,13 +27,15 @@ Result<std::string> device_name(int device);
 
 /// Returns the device of the memory that a pointer is into. Of managed memory that every device reaches: as CUDA says.
 ///
-/// Errors  invalid_argument: it is the host's. unavailable: no device, or no driver.
+/// Errors  invalid_argument: it is the host's, or of a context that is no device's primary one, where no kernel of this
+///         library can reach it. unavailable: no device, or no driver.
 Result<int> device_of_memory(const void* pointer);
 
 /// Blocks until the work so far of a stream has ended.
 ///
 /// stream  a cudaStream_t of the device; null: its default stream.
-/// Errors  invalid_argument: no stream of this device, or cudaStreamPerThread, which another thread cannot name.
+/// Errors  invalid_argument: no stream of this device; cudaStreamPerThread, which another thread cannot name; a stream
+///         that is being captured into a CUDA graph.
 Status await_stream(int device, void* stream);
 
 /// A point in a stream's work. A handle of CUDA's.
@@ -48,8 +54,10 @@ class DeviceEvent {
   void* handle_ = nullptr;
 };
 
-/// Makes a device the calling thread's, and its context of before again at its end. A thread that had none has none
-/// again: cudaSetDevice() would make one on the thread's device, of some hundred MiB.
+/// Makes a device the calling thread's, in its primary context, and the context of before again at its end. A thread
+/// that had none has none again: cudaSetDevice() would make one on the thread's device, of some hundred MiB. Meanwhile
+/// the thread's capture mode is relaxed: captures of other threads into CUDA graphs forbid allocations to a thread of
+/// another mode.
 class DeviceScope {
  public:
   explicit DeviceScope(int device);
@@ -63,6 +71,10 @@ class DeviceScope {
   Restore restore_ = Restore::kNothing;
   void* before_ = nullptr;  ///< a CUcontext; null: the thread had none
   int device_before_ = -1;
+  static constexpr int kNoMode = -1;
+  /// Sets the thread's cudaStreamCaptureMode. Returns the one before; kNoMode: CUDA refused.
+  static int exchange_capture_mode(int mode);
+  int capture_mode_before_ = kNoMode;
 };
 
 /// Memory of a device, and pinned memory of the host, of several queues.
@@ -77,7 +89,10 @@ class DevicePool {
   static constexpr uint64_t kKeepsAll = std::numeric_limits<uint64_t>::max();
 
   /// keeps   bytes, those in use among them, above which the pool returns unused memory to the device.
-  /// Errors  unavailable: no such device, or no driver.
+  /// Loads all kernels to the device.
+  ///
+  /// Errors  unavailable: no such device, no driver, no code of kernels for it, or a device without memory pools.
+  ///         limit_exceeded: no memory there.
   static Result<std::shared_ptr<DevicePool>> make(int device, uint64_t keeps);
   ~DevicePool();
   DevicePool(const DevicePool&) = delete;
@@ -196,6 +211,8 @@ class DeviceQueue {
   ///
   /// Errors  those of await_stream(): the queue works as before.
   Status wait_for_stream(void* stream);
+  /// Does as cuda::await_stream(). Threads: any, also beside other calls.
+  Status await_stream(void* stream) const { return cuda::await_stream(device_, stream); }
   /// Waits for this queue's work and returns its first error, or the shortage of memory since the last finish().
   Status finish();
   /// Returns the same as far as it is known, without a wait. A shortage stays for finish().

@@ -2,10 +2,13 @@
 
 #include "kernels/cuda/device_launch.cuh"
 
+#define MILLRACE_DRAW_KERNELS(KERNEL) \
+  KERNEL(SumTails)                    \
+  KERNEL(Collect<DrawTest>)           \
+  KERNEL(DrawnValues)
+
 namespace millrace::cuda {
 
-MILLRACE_KERNEL(SumTails);
-MILLRACE_KERNEL(Collect<DrawTest>);
-MILLRACE_KERNEL(DrawnValues);
+MILLRACE_KERNELS(load_draw_kernels, MILLRACE_DRAW_KERNELS)
 
 }  // namespace millrace::cuda

@@ -93,6 +93,7 @@ class HostQueue {
     if (stream != no_stream()) return {};
     return fail(ErrorCode::kInvalidArgument, "host queue: no stream");
   }
+  Status await_stream(void* stream) const { return wait_for_stream(stream); }
   Status status() const { return shortage_; }
   void keep_more(uint64_t) const {}
   int device() const { return device_; }

@@ -2,10 +2,13 @@
 
 #include "kernels/cuda/device_launch.cuh"
 
+#define MILLRACE_POLYNOMIAL_KERNELS(KERNEL) \
+  KERNEL(FindFarPoints)                     \
+  KERNEL(SumMoments)                        \
+  KERNEL(EvaluatePieces)
+
 namespace millrace::cuda {
 
-MILLRACE_KERNEL(FindFarPoints);
-MILLRACE_KERNEL(SumMoments);
-MILLRACE_KERNEL(EvaluatePieces);
+MILLRACE_KERNELS(load_polynomial_kernels, MILLRACE_POLYNOMIAL_KERNELS)
 
 }  // namespace millrace::cuda

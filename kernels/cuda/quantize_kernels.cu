@@ -3,23 +3,26 @@
 #include "kernels/cuda/bucket_kernels.h"
 #include "kernels/cuda/device_launch.cuh"
 
+#define MILLRACE_QUANTIZE_KERNELS(KERNEL) \
+  KERNEL(QsgdWarps<2, false>)             \
+  KERNEL(QsgdWarps<2, true>)              \
+  KERNEL(QsgdWarps<4, false>)             \
+  KERNEL(QsgdWarps<4, true>)              \
+  KERNEL(QsgdWarps<8, false>)             \
+  KERNEL(QsgdWarps<8, true>)              \
+  KERNEL(CodeBuckets<QsgdFormat>)         \
+  KERNEL(CodeBuckets<TernaryFormat>)      \
+  KERNEL(CodeBuckets<OneBitFormat>)       \
+  KERNEL(SumSigns)                        \
+  KERNEL(RoundSigns)                      \
+  KERNEL(RoundHalves<Bf16Format>)         \
+  KERNEL(RoundHalves<F16Format>)          \
+  KERNEL(BucketTopK)                      \
+  KERNEL(ScanCounts)                      \
+  KERNEL(CompactBuckets)
+
 namespace millrace::cuda {
 
-MILLRACE_KERNEL(QsgdWarps<2, false>);
-MILLRACE_KERNEL(QsgdWarps<2, true>);
-MILLRACE_KERNEL(QsgdWarps<4, false>);
-MILLRACE_KERNEL(QsgdWarps<4, true>);
-MILLRACE_KERNEL(QsgdWarps<8, false>);
-MILLRACE_KERNEL(QsgdWarps<8, true>);
-MILLRACE_KERNEL(CodeBuckets<QsgdFormat>);
-MILLRACE_KERNEL(CodeBuckets<TernaryFormat>);
-MILLRACE_KERNEL(CodeBuckets<OneBitFormat>);
-MILLRACE_KERNEL(SumSigns);
-MILLRACE_KERNEL(RoundSigns);
-MILLRACE_KERNEL(RoundHalves<Bf16Format>);
-MILLRACE_KERNEL(RoundHalves<F16Format>);
-MILLRACE_KERNEL(BucketTopK);
-MILLRACE_KERNEL(ScanCounts);
-MILLRACE_KERNEL(CompactBuckets);
+MILLRACE_KERNELS(load_quantize_kernels, MILLRACE_QUANTIZE_KERNELS)
 
 }  // namespace millrace::cuda

@@ -2,17 +2,20 @@
 
 #include "kernels/cuda/device_launch.cuh"
 
+#define MILLRACE_SELECT_KERNELS(KERNEL) \
+  KERNEL(BeginSelection)                \
+  KERNEL(CountUp)                       \
+  KERNEL(MaxKey)                        \
+  KERNEL(SampleKeys)                    \
+  KERNEL(CountDigit<KeySource>)         \
+  KERNEL(CountDigit<ValueSource>)       \
+  KERNEL(CountDigit<PositionSource>)    \
+  KERNEL(Collect<MagnitudeTest>)        \
+  KERNEL(CountSegments)                 \
+  KERNEL(EmitSegments)
+
 namespace millrace::cuda {
 
-MILLRACE_KERNEL(BeginSelection);
-MILLRACE_KERNEL(CountUp);
-MILLRACE_KERNEL(MaxKey);
-MILLRACE_KERNEL(SampleKeys);
-MILLRACE_KERNEL(CountDigit<KeySource>);
-MILLRACE_KERNEL(CountDigit<ValueSource>);
-MILLRACE_KERNEL(CountDigit<PositionSource>);
-MILLRACE_KERNEL(Collect<MagnitudeTest>);
-MILLRACE_KERNEL(CountSegments);
-MILLRACE_KERNEL(EmitSegments);
+MILLRACE_KERNELS(load_select_kernels, MILLRACE_SELECT_KERNELS)
 
 }  // namespace millrace::cuda

@@ -67,7 +67,7 @@ THIRD_PARTY = (
     (r"pybind11/.*", ("worker/python/",)),
     (r"mpi\.h", ("worker/peer/transport/", "tests/worker/peer/")),
     (r"rte_.*", ("switch_agg/packet_io/dpdk/",)),
-    (r"cuda.*|cub/.*|thrust/.*", ("kernels/cuda/",)),
+    (r"cuda.*|cub/.*|thrust/.*", ("kernels/cuda/", "tests/kernels/cuda/")),
     (r"(gtest|gmock|rapidcheck|benchmark)/.*|rapidcheck\.h", ("tests/",)),
 )
 SYSTEM = re.compile(

@@ -127,6 +127,17 @@ Status AttachedWeights::bring_up(std::optional<uint64_t> push) {
   return usable_;
 }
 
+std::shared_ptr<DeviceWeights> AttachedWeights::due_on_device(std::optional<uint64_t> push) {
+  const std::lock_guard behind(behind_);
+  const auto is_due = [&](const Arrival& arrival) { return push && arrival.push <= *push; };
+  return replacement_waits_ || std::ranges::any_of(waiting_, is_due) ? target_.on_device : nullptr;
+}
+
+std::shared_ptr<DeviceWeights> AttachedWeights::on_device() {
+  const std::lock_guard behind(behind_);
+  return target_.on_device;
+}
+
 bool AttachedWeights::take_replaced() {
   const std::lock_guard array(array_);
   return std::exchange(replaced_, false);

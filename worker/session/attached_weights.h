@@ -70,6 +70,11 @@ class AttachedWeights {
   Status catch_up_whole() { return bring_up(UINT64_MAX); }
   /// Applies the arrivals that waited only because the session does not write between a push and its answer.
   Status take_over() { return bring_up(std::nullopt); }
+  /// Returns the array in a device's memory; null: there is none, or take_over() or catch_up() would add nothing to it.
+  /// Those calls hold a lock that the session's thread takes, too. So their caller waits for the array's stream before.
+  std::shared_ptr<DeviceWeights> due_on_device(std::optional<uint64_t> push);
+  /// Returns the array in a device's memory; null: there is none.
+  std::shared_ptr<DeviceWeights> on_device();
   /// Says whether the array was replaced since the last call.
   bool take_replaced();
 

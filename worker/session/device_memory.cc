@@ -68,8 +68,7 @@ Result<std::unique_ptr<DeviceWeights>> DevicePools::make_weights(const DeviceArr
   const cuda::DeviceScope here(*device);
   auto queue = impl_->queue(*device, 0);
   if (!queue) return std::unexpected(queue.error());
-  if (auto waits = (*queue)->wait_for_stream(weights.stream); !waits) return std::unexpected(waits.error());
-  return std::make_unique<QueueWeights<cuda::DeviceQueue>>(std::move(*queue), weights.pointer, weights.stream);
+  return QueueWeights<cuda::DeviceQueue>::make(std::move(*queue), weights.pointer, weights.count, weights.stream);
 }
 
 DeviceUse DevicePools::use() const { return impl_->use(); }

@@ -34,7 +34,7 @@ struct DeviceUse {
 /// Holds a session's memory on CUDA devices: one pool a device.
 ///
 /// Memory   a pool keeps 8 bytes an index of its residuals, 16 with momentum, and kScratchKept. Memory beyond goes back
-///          to the device. Of the host: 1 MiB of pinned memory a tensor.
+///          to the device. Weights take 2 MiB at most. Of the host: 1 MiB of pinned memory a tensor.
 /// Threads  any.
 class DevicePools {
  public:
@@ -49,9 +49,10 @@ class DevicePools {
   ///
   /// Errors   as device_of_memory(). limit_exceeded: no memory there.
   Result<std::unique_ptr<DeviceResidual>> make_residual(int device, const SelectionSpec& spec, uint64_t dimension);
-  /// Makes weights of an array in a device's memory.
+  /// Makes weights of an array in a device's memory. Waits for the work so far of its stream.
   ///
-  /// Errors   as device_of_memory(). invalid_argument: also a stream that is none of the device.
+  /// Errors   as device_of_memory(). invalid_argument: also a stream that is none of the device. limit_exceeded: no
+  ///          memory there.
   Result<std::unique_ptr<DeviceWeights>> make_weights(const DeviceArray& weights);
   DeviceUse use() const;
 

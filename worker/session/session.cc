@@ -141,19 +141,12 @@ std::optional<uint64_t> push_entries(SessionShell& shell, size_t tensor, std::sp
 std::optional<uint64_t> push_on_device(SessionShell& shell, size_t tensor, const DeviceSpan& gradient, double weight,
                                        milliseconds timeout) {
   const auto device = worker::device_of_memory(gradient.pointer, gradient.device);
-  // Before the slot is taken: in stats() and save() the session's thread waits for slots that are being filled. It must
-  // send heartbeats while the caller's stream works.
-  if (device) {
-    const Status waited = worker::await_stream(*device, gradient.stream);
-    // The device failed in the caller's work: the residual there is lost with it.
-    const bool failed = !waited && waited.error().code == ErrorCode::kInternal && tensor < shell.tensor_count();
-    if (failed) must(worker::CallStatus(shell.end_by_tensor(tensor, waited.error())));
-    must(waited);
-  }
+  // Before the slot is taken: in stats() and save() the session's thread waits for slots that are being filled.
+  if (device) must(shell.await_callers_work(tensor, [&] { return worker::await_stream(*device, gradient.stream); }));
   return take(shell.push(tensor, weight, timeout, [&](PushSlot& slot) -> Status {
     if (auto possible = slot.takes_device(); !possible) return possible;
     if (!device) return std::unexpected(device.error());
-    return slot.add_device({gradient.pointer, gradient.count, *device, gradient.stream}, static_cast<float>(weight),
+    return slot.add_device({gradient.pointer, gradient.count, *device}, static_cast<float>(weight),
                            [&](const SelectionSpec& spec, uint64_t dimension) {
                              return shell.devices().make_residual(*device, spec, dimension);
                            });

@@ -117,9 +117,11 @@ class SessionShell {
   /// Errors  invalid_argument: no tensor has the name.
   CallResult<size_t> tensor(std::string_view name) const;
   DevicePools& devices() { return devices_; }
-  /// Ends the session, since the tensor's weights could not take an update, or its device failed. Returns the error
-  /// that the session ended with: an earlier one, if there was one.
-  std::unexpected<CallError> end_by_tensor(size_t tensor, const Error& why);
+  /// Waits by `await` for the caller's work with an array of the tensor. It does so on the caller's thread: the
+  /// session's thread must send heartbeats.
+  ///
+  /// Errors  those of `await`. internal: the device has failed, and the session ends.
+  CallStatus await_callers_work(size_t tensor, const std::function<Status()>& await);
   size_t tensor_count() const { return gates_.size(); }
   const std::string& job_name() const { return core_.spec().name; }
   uint32_t worker() const { return options_.worker; }
@@ -157,6 +159,13 @@ class SessionShell {
   };
 
   // session_shell_callers.cc: any thread
+  /// Ends the session, since the tensor's weights could not take an update, or its device failed. Returns the error
+  /// that the session ended with: an earlier one, if there was one.
+  std::unexpected<CallError> end_by_tensor(size_t tensor, const Error& why);
+  /// Adds the answers of all pushes up to that one to the tensor's weights; without one, what else waits for a call.
+  CallStatus bring_up(size_t tensor, std::optional<uint64_t> push);
+  /// Waits for the caller's work with weights on devices, which are to be saved.
+  CallStatus await_work_with_weights();
   Status check_tensor(size_t tensor) const;
   Status check_weight(const Gate& gate, double weight) const;
   Status check_not_given(size_t tensor) const;

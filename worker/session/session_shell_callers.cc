@@ -66,6 +66,35 @@ std::unexpected<CallError> SessionShell::end_by_tensor(size_t tensor, const Erro
   return std::unexpected(error_ ? *error_ : std::move(error));
 }
 
+CallStatus SessionShell::await_callers_work(size_t tensor, const std::function<Status()>& await) {
+  if (auto valid = check_tensor(tensor); !valid) return std::unexpected(valid.error());
+  const Status waited = await();
+  if (waited) return {};
+  // The residual on the device is lost with the caller's work.
+  if (waited.error().code == ErrorCode::kInternal) return end_by_tensor(tensor, waited.error());
+  return std::unexpected(waited.error());
+}
+
+CallStatus SessionShell::bring_up(size_t tensor, std::optional<uint64_t> push) {
+  AttachedWeights& weights = weights_[tensor];
+  if (const auto there = weights.due_on_device(push)) {
+    if (auto waited = await_callers_work(tensor, [&] { return there->await_callers_work(); }); !waited) return waited;
+  }
+  if (auto done = push ? weights.catch_up(*push) : weights.take_over(); !done) {
+    return end_by_tensor(tensor, done.error());
+  }
+  return {};
+}
+
+CallStatus SessionShell::await_work_with_weights() {
+  for (size_t tensor = 0; tensor < weights_.size(); ++tensor) {
+    const auto there = weights_[tensor].on_device();
+    if (!there) continue;
+    if (auto waited = await_callers_work(tensor, [&] { return there->await_callers_work(); }); !waited) return waited;
+  }
+  return {};
+}
+
 void SessionShell::await_end() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return phase_ == Phase::kFinished || error_; });
@@ -170,7 +199,7 @@ CallResult<std::optional<uint64_t>> SessionShell::push(size_t tensor, double wei
                                                        const Fill& fill) {
   const Moment deadline = deadline_of(timeout);
   if (auto valid = check_tensor(tensor); !valid) return std::unexpected(valid.error());
-  if (auto taken = weights_[tensor].take_over(); !taken) return end_by_tensor(tensor, taken.error());
+  if (auto taken = bring_up(tensor, std::nullopt); !taken) return std::unexpected(taken.error());
   // Before the gradient is taken: from the end of the fill until the session thread knows of it nothing is allocated.
   Commands handover;
   handover.emplace_back([this, tensor] {
@@ -258,7 +287,7 @@ CallResult<std::optional<TensorUpdate>> SessionShell::await(size_t tensor, uint6
   lock.unlock();
   monitoring::SpanTimer timer(record_.spans);
   const TimeNs begin = monotonic_now_ns();
-  if (auto caught_up = weights_[tensor].catch_up(step); !caught_up) return end_by_tensor(tensor, caught_up.error());
+  if (auto caught_up = bring_up(tensor, step); !caught_up) return std::unexpected(caught_up.error());
   record_.phases.add(StepPhase::kApply, monotonic_now_ns() - begin);
   timer.end({.step = step,
              .unit = static_cast<uint32_t>(tensor),
@@ -403,6 +432,7 @@ Stats SessionShell::stats() {
 }
 
 CallStatus SessionShell::save(const std::string& path) {
+  if (auto waited = await_work_with_weights(); !waited) return waited;
   Result<ByteBuffer> bytes;
   bool ends = false;
   run_there([&] {
@@ -419,6 +449,9 @@ CallStatus SessionShell::save(const std::string& path) {
 }
 
 CallResult<bool> SessionShell::finish(std::chrono::milliseconds timeout) {
+  if (!options_.save_path.empty()) {
+    if (auto waited = await_work_with_weights(); !waited) return std::unexpected(waited.error());
+  }
   const Moment deadline = deadline_of(timeout);
   {
     // A push that has passed its gate hands its step over first: else it would be accepted, and never sent.
@@ -440,7 +473,7 @@ CallResult<bool> SessionShell::finish(std::chrono::milliseconds timeout) {
   if (phase_ == Phase::kFinished) {
     lock.unlock();
     for (size_t tensor = 0; tensor < weights_.size(); ++tensor) {
-      if (auto taken = weights_[tensor].take_over(); !taken) return end_by_tensor(tensor, taken.error());
+      if (auto taken = bring_up(tensor, std::nullopt); !taken) return std::unexpected(taken.error());
     }
     return true;
   }

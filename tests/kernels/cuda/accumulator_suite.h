@@ -225,6 +225,21 @@ TYPED_TEST(CudaAccumulator, EveryOperationEqualsTheHosts) {
   }
 }
 
+TYPED_TEST(CudaAccumulator, StreamsLongerThanTheirRoomAreAddedInPieces) {
+  constexpr uint64_t kEntries = StreamRoom<typename TypeParam::Queue>::kPiece + 3;
+  const auto values = testing::values_of(testing::Pattern::kGaussian, kEntries, 5);
+  Stream dense{kEntries, true, {}, {}};
+  dense.values.assign(values.begin(), values.end());
+  Stream sparse{2 * kEntries, false, {}, dense.values};
+  for (uint32_t at = 0; at < kEntries; ++at) sparse.indices.push_back(2 * at + 1);
+  for (const auto& queue : TypeParam::queues()) {
+    AccumulatorPair pair(*queue, 2 * kEntries);
+    pair.add_stream(sparse, 0, 0.7F);
+    pair.add_stream(dense, 1, -0.3F);
+    if (::testing::Test::HasFatalFailure()) return;
+  }
+}
+
 TYPED_TEST(CudaAccumulator, ValuesThatAreNotFiniteAreRefusedWholeOrLeftOut) {
   for (const size_t dimension : {size_t{1}, size_t{4099}}) {
     for (const auto& queue : TypeParam::queues()) {

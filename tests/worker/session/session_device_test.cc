@@ -1,9 +1,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <unistd.h>
+
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -79,7 +83,7 @@ TEST(SessionOnDevice, UpdatesHaveTheBitsOfPushesFromTheHost) {
       [](worker::PushSlot& slot, const std::vector<float>& gradient) { return slot.add_dense(gradient, 1); }, of_host);
   const auto found = updates_of(
       [](worker::PushSlot& slot, const std::vector<float>& gradient) {
-        return slot.add_device({gradient.data(), gradient.size(), 0, nullptr}, 1, kSessionOnHostQueue);
+        return slot.add_device({gradient.data(), gradient.size(), 0}, 1, kSessionOnHostQueue);
       },
       of_device);
   ASSERT_EQ(wanted.size(), 4u);
@@ -114,7 +118,7 @@ std::vector<std::map<uint64_t, float>> updates_at(const std::vector<int>& places
             return std::make_unique<worker::QueueResidual<cuda::HostQueue>>(std::make_unique<cuda::HostQueue>(place),
                                                                             select, dimension);
           };
-          return slot.add_device({gradient.data(), gradient.size(), place, nullptr}, 1, make);
+          return slot.add_device({gradient.data(), gradient.size(), place}, 1, make);
         });
       };
       // A tensor's gradients come from one device: the refused one changes nothing.
@@ -159,8 +163,9 @@ TEST(SessionOnDevice, WeightsThereHaveTheBitsOfTheHosts) {
       auto weights = values_of(Pattern::kGaussian, kSessionDeviceDimension, 77);
       if (on_device) {
         const auto make = [&]() -> Result<std::unique_ptr<worker::DeviceWeights>> {
-          return std::make_unique<worker::QueueWeights<cuda::HostQueue>>(std::make_unique<cuda::HostQueue>(),
-                                                                         weights.data(), nullptr);
+          auto queue = std::make_unique<cuda::HostQueue>();
+          queue->let_allocations_fail_after(2);  // those of make(): updates are added without memory
+          return worker::QueueWeights<cuda::HostQueue>::make(std::move(queue), weights.data(), weights.size(), nullptr);
         };
         EXPECT_EQ(session.attach_device_weights(0, 7, -0.1f, make).error().error.code, ErrorCode::kInvalidArgument);
         ASSERT_TRUE(session.attach_device_weights(0, weights.size(), -0.1f, make).has_value());
@@ -184,6 +189,95 @@ TEST(SessionOnDevice, WeightsThereHaveTheBitsOfTheHosts) {
   EXPECT_EQ(ends[2], ends[0]);
   EXPECT_EQ(ends[3], ends[1]);
   EXPECT_NE(ends[0], values_of(Pattern::kGaussian, kSessionDeviceDimension, 77));
+}
+
+TEST(SessionOnDevice, WeightsWithoutMemoryThereAreRefusedAndCanBeAttachedLater) {
+  const std::vector<TensorOptions> tensors = {{.name = "w", .dimension = kSessionDeviceDimension}};
+  JoinedSession joined(device_job_of(), tensors);
+  std::vector<float> weights(kSessionDeviceDimension);
+  for (const uint64_t allocations : {0, 1, 2}) {
+    const worker::CallStatus done = joined.session().attach_device_weights(0, weights.size(), 1, [&] {
+      auto queue = std::make_unique<cuda::HostQueue>();
+      queue->let_allocations_fail_after(allocations);
+      return worker::QueueWeights<cuda::HostQueue>::make(std::move(queue), weights.data(), weights.size(), nullptr);
+    });
+    EXPECT_EQ(done.has_value(), allocations == 2);
+    if (!done) {
+      EXPECT_EQ(done.error().error.code, ErrorCode::kLimitExceeded);
+    }
+  }
+}
+
+/// Weights that note their calls, and whether the calls came from the thread that made the weights.
+class WatchedWeights final : public worker::DeviceWeights {
+ public:
+  struct Log {
+    std::vector<std::pair<std::string, bool>> calls;
+    Status answer;  ///< of waits
+  };
+  WatchedWeights(std::unique_ptr<worker::DeviceWeights> works, Log& log) : works_(std::move(works)), log_(log) {}
+
+  Status await_callers_work() const override {
+    note("wait");
+    return log_.answer;
+  }
+  Status add(uint64_t begin, const StreamView& stream, float factor) override {
+    note("add");
+    return works_->add(begin, stream, factor);
+  }
+  Status write(uint64_t begin, std::span<const float> values) override { return works_->write(begin, values); }
+  Status read(uint64_t begin, std::span<float> out) override {
+    note("read");
+    return works_->read(begin, out);
+  }
+
+ private:
+  void note(const std::string& call) const { log_.calls.emplace_back(call, std::this_thread::get_id() == maker_); }
+
+  std::unique_ptr<worker::DeviceWeights> works_;
+  Log& log_;
+  std::thread::id maker_ = std::this_thread::get_id();
+};
+
+/// The session's thread sends heartbeats, and the stream of the weights may work for long.
+TEST(SessionOnDevice, CallersThreadWaitsForTheStreamOfWeights) {
+  const std::vector<TensorOptions> tensors = {{.name = "w", .dimension = kSessionDeviceDimension}};
+  std::vector<float> weights(kSessionDeviceDimension);
+  WatchedWeights::Log log;
+  JoinedSession joined(device_job_of(), tensors);
+  worker::SessionShell& session = joined.session();
+  const auto make = [&]() -> Result<std::unique_ptr<worker::DeviceWeights>> {
+    auto works = worker::QueueWeights<cuda::HostQueue>::make(std::make_unique<cuda::HostQueue>(), weights.data(),
+                                                             weights.size(), nullptr);
+    return std::make_unique<WatchedWeights>(std::move(*works), log);
+  };
+  ASSERT_TRUE(session.attach_device_weights(0, weights.size(), -0.1f, make).has_value());
+  const std::vector<float> gradient(kSessionDeviceDimension, 1.0f);
+  const auto push = [&] {
+    return session.push(0, 1, kSessionSoon, [&](worker::PushSlot& slot) { return slot.add_dense(gradient, 1); });
+  };
+  ASSERT_TRUE(push().has_value());
+  EXPECT_TRUE(log.calls.empty()) << "nothing is added by a push";
+  // A captured stream, say: the update still waits, and the session continues.
+  log.answer = fail(ErrorCode::kInvalidArgument, "the stream is being captured");
+  EXPECT_EQ(session.await(0, 0, kSessionSoon).error().error.code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(std::exchange(log.calls, {}), (std::vector<std::pair<std::string, bool>>{{"wait", true}}));
+  log.answer = {};
+  EXPECT_TRUE(session.await(0, 0, kSessionSoon).has_value());
+  ASSERT_GE(log.calls.size(), 2u);
+  EXPECT_EQ(log.calls.front(), (std::pair<std::string, bool>("wait", true)));
+  EXPECT_EQ(log.calls.back(), (std::pair<std::string, bool>("add", true)));
+  EXPECT_EQ(session.steps_applied(0).value_or(0), 1u);
+  log.calls.clear();
+  const std::string path = ::testing::TempDir() + "millrace_watched_weights_" + std::to_string(::getpid());
+  EXPECT_TRUE(session.save(path).has_value());
+  std::filesystem::remove(path);
+  ASSERT_GE(log.calls.size(), 2u);
+  EXPECT_EQ(log.calls.front(), (std::pair<std::string, bool>("wait", true)));
+  EXPECT_EQ(log.calls.back(), (std::pair<std::string, bool>("read", false)));
+  log.answer = fail(ErrorCode::kInternal, "the device has failed");
+  EXPECT_FALSE(session.save(path).has_value());
+  EXPECT_EQ(push().error().error.code, ErrorCode::kInternal);
 }
 
 /// A device's residual that fails at its second gradient, as one whose memory has an error.
@@ -226,7 +320,7 @@ TEST(SessionOnDevice, FailedDeviceEndsTheSessionWithItsError) {
     const auto gradient = values_of(Pattern::kGaussian, kSessionDeviceDimension, 1);
     const auto push = [&] {
       return session.push(0, 1, kSessionSoon, [&](worker::PushSlot& slot) {
-        return slot.add_device({gradient.data(), gradient.size(), 0, nullptr}, 1, FailsLater::make);
+        return slot.add_device({gradient.data(), gradient.size(), 0}, 1, FailsLater::make);
       });
     };
     ASSERT_TRUE(push().has_value());
@@ -250,15 +344,30 @@ TEST(SessionOnDevice, FailedDeviceEndsTheSessionWithItsError) {
   }
 }
 
-/// As push() does where its wait for the caller's stream meets an error of the device.
-TEST(SessionOnDevice, FailedWaitForTheStreamEndsTheSession) {
+/// push() waits for the caller's stream by this call. A failed device has lost the residual. Other errors have changed
+/// nothing.
+TEST(SessionOnDevice, FailedWaitForTheStreamEndsTheSessionIfTheDeviceFailed) {
   const std::vector<TensorOptions> tensors = {{.name = "w", .dimension = kSessionDeviceDimension}};
   JoinedSession joined(device_job_of(), tensors);
   worker::SessionShell& session = joined.session();
-  (void)session.end_by_tensor(0, {ErrorCode::kInternal, "cuda: the work of another stream"});
   const std::vector<float> gradient(kSessionDeviceDimension, 1.0f);
-  const auto later =
-      session.push(0, 1, kSessionSoon, [&](worker::PushSlot& slot) { return slot.add_dense(gradient, 1); });
+  const auto wait_with = [&](ErrorCode code) {
+    const worker::CallStatus waited =
+        session.await_callers_work(0, [&]() -> Status { return fail(code, "cuda: the work of another stream"); });
+    EXPECT_FALSE(waited.has_value());
+    if (!waited) {
+      EXPECT_EQ(waited.error().error.code, code);
+    }
+    return session.push(0, 1, kSessionSoon, [&](worker::PushSlot& slot) { return slot.add_dense(gradient, 1); });
+  };
+  EXPECT_TRUE(session.await_callers_work(0, [] { return Status(); }).has_value());
+  EXPECT_FALSE(session.await_callers_work(7, [] { return Status(); }).has_value()) << "there is one tensor";
+  uint64_t step = 0;
+  for (const ErrorCode code : {ErrorCode::kInvalidArgument, ErrorCode::kUnavailable, ErrorCode::kLimitExceeded}) {
+    EXPECT_TRUE(wait_with(code).has_value());
+    EXPECT_TRUE(session.await(0, step++, kSessionSoon).has_value());
+  }
+  const auto later = wait_with(ErrorCode::kInternal);
   ASSERT_FALSE(later.has_value());
   EXPECT_EQ(later.error().error.code, ErrorCode::kInternal);
 }

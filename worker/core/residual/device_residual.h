@@ -15,12 +15,12 @@
 
 namespace millrace::worker {
 
-/// Views a gradient in a device's memory.
+/// Views a gradient in a device's memory. REQUIRES: the work that writes it has ended. Otherwise the session's thread,
+/// which waits for pushes, would wait for that work.
 struct DeviceGradient {
   const float* values = nullptr;
   uint64_t count = 0;
   int device = 0;
-  void* stream = nullptr;  ///< whose work so far writes the values: a stream of that device
 };
 
 /// Holds the sum that waits to be sent, of a tensor whose gradients are in a device's memory. Numbers only: Bucket has
@@ -37,8 +37,7 @@ class DeviceResidual {
   /// Adds weight * gradient, and waits until the gradient has been read. Returns how many values it left out.
   ///
   /// rule     of values that are NaN or infinite.
-  /// Errors   non_finite: refused, the sum is unchanged. invalid_argument: of another device, or no stream of it; the
-  ///          sum is unchanged.
+  /// Errors   non_finite: refused, the sum is unchanged. invalid_argument: of another device; the sum is unchanged.
   virtual Result<uint64_t> add(const DeviceGradient& gradient, float weight, protocol::NonFinite rule) = 0;
   /// Adds a stream of the host from index `begin` on.
   virtual Status add(const StreamView& stream, uint64_t begin) = 0;

@@ -54,7 +54,6 @@ class QueueResidual final : public DeviceResidual {
 
   Result<Stream> copy(const DeviceGradient& gradient) const override {
     [[maybe_unused]] const auto here = queue_->on_its_device();
-    if (auto waits = queue_->wait_for_stream(gradient.stream); !waits) return std::unexpected(waits.error());
     Stream copied{gradient.count, true, {}, {}};
     copied.values.resize(gradient.count);
     queue_->download(std::span<float>(copied.values), gradient.values);
@@ -80,7 +79,6 @@ class QueueResidual final : public DeviceResidual {
   Result<double> squares(const DeviceGradient& gradient) override {
     if (auto ours = is_of_this_device(gradient); !ours) return std::unexpected(ours.error());
     [[maybe_unused]] const auto here = queue_->on_its_device();
-    if (auto waits = queue_->wait_for_stream(gradient.stream); !waits) return std::unexpected(waits.error());
     const auto sums = cuda::tail_sums(*queue_, gradient.values, gradient.count, kInfinityKey);
     return sums ? Result<double>(sums->squares) : std::unexpected(sums.error());
   }
@@ -135,7 +133,6 @@ class QueueResidual final : public DeviceResidual {
                                                  ", this gradient on device " + std::to_string(gradient.device));
   }
   Result<uint64_t> add_to(Sum& sum, const DeviceGradient& gradient, float weight, protocol::NonFinite rule) {
-    if (auto waits = queue_->wait_for_stream(gradient.stream); !waits) return std::unexpected(waits.error());
     const bool refuses = rule == protocol::NonFinite::kRefuse;
     return sum.add(gradient.values, weight,
                    refuses ? cuda::NonFiniteValues::kRefused : cuda::NonFiniteValues::kLeftOut);

@@ -129,8 +129,9 @@ class MILLRACE_API Session {
                                                  std::chrono::milliseconds timeout = {});
 
   /// Does the same for a gradient in a CUDA device's memory. From the first such push on, the residual is there, and
-  /// only the selected entries cross the bus. A step that sends everything, stats(), save() and take_residual() copy
-  /// the whole residual; save() and take_velocity() the velocity. Pushes from the host's memory remain possible.
+  /// only the selected entries cross the bus. A step that sends everything, save() and take_residual() copy the whole
+  /// residual; save() and take_velocity() the velocity. stats() copies it where the device has no memory for the norm.
+  /// Pushes from the host's memory remain possible.
   ///
   /// gradient  of the device of the first push. push first waits for the work of its stream so far; `timeout` does not
   ///           limit that. The session sends heartbeats meanwhile.
@@ -144,8 +145,9 @@ class MILLRACE_API Session {
   /// Errors    also unsupported: this build has no CUDA. The tensor is fused with others. The selection is none of
   ///           topk, trimmed, radix, threshold, threshold_reuse, binary_search, sampled, gaussian, bucket_topk
   ///           (limits: worker/DEVICES.md). Alternating signs, unbiased, audit, Bloom filters.
-  ///           unavailable: no driver, no such device. limit_exceeded: no memory there. invalid_argument: not of that
-  ///           device. After another error of the device the session ends with it, and the residual is lost.
+  ///           unavailable: no driver, no such device, or none that this build can use. limit_exceeded: no memory
+  ///           there. invalid_argument: not of that device. After another error of the device the session ends with
+  ///           it, and the residual is lost.
   uint64_t push(size_t tensor, const DeviceSpan& gradient, double weight = 1,
                 std::chrono::milliseconds timeout = kDefaultTimeout);
   [[nodiscard]] std::optional<uint64_t> try_push(size_t tensor, const DeviceSpan& gradient, double weight = 1,
@@ -195,8 +197,10 @@ class MILLRACE_API Session {
   void attach_weights(size_t tensor, std::span<float> weights, float scale, ApplyWhen when);
   /// Does the same for weights in a CUDA device's memory, with kOnAwait. An update's entries cross the bus and are
   /// added on the device. The array has the bits of one in the host's memory. The calls that add updates wait for the
-  /// work so far of the array's stream, and for the additions. save() copies the array.
+  /// work so far of the array's stream, and for the additions. save() waits for that work and copies the array, as
+  /// finish() does with save_path. A stream that is being captured into a CUDA graph is invalid_argument.
   ///
+  /// Memory   of the device: 8 bytes a weight, 2 MiB at most. Without it limit_exceeded, and nothing is attached.
   /// weights  the caller's, must outlive the session or the next attach.
   /// Errors   also those of a device, as of push().
   void attach_weights(size_t tensor, const DeviceArray& weights, float scale);

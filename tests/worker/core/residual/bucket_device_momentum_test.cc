@@ -110,7 +110,7 @@ TEST(MomentumOnDevice, WithoutMemoryTheVelocityIsTakenAndRestored) {
 
 TEST(MomentumOnDevice, PushWithoutMemoryTakesNothing) {
   const auto gradient = testing::values_of(testing::Pattern::kGaussian, kDeviceDimension, 1);
-  const DeviceGradient there{gradient.data(), gradient.size(), 0, nullptr};
+  const DeviceGradient there{gradient.data(), gradient.size(), 0};
   DeviceJob job(momentum_job("topk:0.03", protocol::Momentum::kCorrection));
   PushSlot& slot = job.bucket->slot(0);
   // There is none for the sum, for the staged gradient, and for a counter.
@@ -132,7 +132,7 @@ TEST(MomentumOnDevice, FailedDeviceIsAnErrorOfTheStepAndOfTheSlot) {
   const auto gradient = testing::values_of(testing::Pattern::kGaussian, kDeviceDimension, 1);
   DeviceJob job(momentum_job("topk:0.03", protocol::Momentum::kCorrection));
   PushSlot& slot = job.bucket->slot(0);
-  ASSERT_TRUE(slot.add_device({gradient.data(), gradient.size(), 0, nullptr}, 1, FailingResidual::make).has_value());
+  ASSERT_TRUE(slot.add_device({gradient.data(), gradient.size(), 0}, 1, FailingResidual::make).has_value());
   FailingResidual::fails_at = FailingResidual::Call::kEnter;
   const Status selected = job.bucket->select(0);
   FailingResidual::fails_at = FailingResidual::Call::kNone;
@@ -152,8 +152,7 @@ TEST(MomentumOnDevice, ObserverSeesTheValuesThatEnter) {
     if (step == 1) {
       ASSERT_TRUE(bucket.slot(0).add_dense(gradient, 1).has_value());
     } else {
-      ASSERT_TRUE(
-          bucket.slot(0).add_device({gradient.data(), gradient.size(), 0, nullptr}, 1, kOnHostQueue).has_value());
+      ASSERT_TRUE(bucket.slot(0).add_device({gradient.data(), gradient.size(), 0}, 1, kOnHostQueue).has_value());
     }
     ASSERT_TRUE(bucket.select(step).has_value());
     for (size_t at = 0; at < layout.parts.size(); ++at) {

@@ -131,7 +131,7 @@ TEST(BucketOnDevice, SumsThatOverflowAreAnErrorOfTheStep) {
   for (const std::string select : {"topk:0.03", "topk:50:dense=9", "bucket_topk:0.02:64"}) {
     DeviceJob job(job_of(select, "gap"));
     const std::vector<float> gradient(kDeviceDimension, std::numeric_limits<float>::max());
-    const DeviceGradient there{gradient.data(), gradient.size(), 0, nullptr};
+    const DeviceGradient there{gradient.data(), gradient.size(), 0};
     ASSERT_TRUE(job.bucket->slot(0).add_device(there, 2, kOnHostQueue).has_value());
     EXPECT_EQ(job.bucket->select(0).error().code, ErrorCode::kNonFinite);
   }
@@ -159,7 +159,7 @@ TEST(BucketOnDevice, PushWithoutMemoryTakesNothing) {
   DeviceJob job(job_of("topk:0.03", "gap"));
   PushSlot& slot = job.bucket->slot(0);
   const auto gradient = testing::values_of(testing::Pattern::kGaussian, kDeviceDimension, 1);
-  const DeviceGradient there{gradient.data(), gradient.size(), 0, nullptr};
+  const DeviceGradient there{gradient.data(), gradient.size(), 0};
   // There is none for the sum, for the first counter, and with the sum in place for the second counter.
   for (const uint64_t allocations : {0, 1, 1}) {
     ScarceQueue::left = allocations;
@@ -174,26 +174,9 @@ TEST(BucketOnDevice, PushWithoutMemoryTakesNothing) {
   EXPECT_EQ(residual_bits_of(job.bucket->residual().values), residual_bits_of(gradient));
 }
 
-TEST(BucketOnDevice, StreamThatIsNoneLeavesTheResidualAsItIs) {
-  DeviceJob job(job_of("topk:0.03", "gap"));
-  PushSlot& slot = job.bucket->slot(0);
-  const auto gradient = testing::values_of(testing::Pattern::kGaussian, kDeviceDimension, 1);
-  ASSERT_TRUE(slot.add_device({gradient.data(), gradient.size(), 0, nullptr}, 1, kOnHostQueue).has_value());
-  ASSERT_TRUE(job.bucket->select(0).has_value());
-  for (size_t at = 0; at < job.layout.parts.size(); ++at) job.bucket->skip_part(at);
-  const Stream before = job.bucket->residual();
-  const DeviceGradient of_no_stream{gradient.data(), gradient.size(), 0, cuda::HostQueue::no_stream()};
-  const Status done = slot.add_device(of_no_stream, 1, kOnHostQueue);
-  ASSERT_FALSE(done.has_value());
-  EXPECT_EQ(done.error().code, ErrorCode::kInvalidArgument);
-  EXPECT_TRUE(slot.device_status().has_value());
-  EXPECT_EQ(residual_bits_of(job.bucket->residual().values), residual_bits_of(before.values));
-  EXPECT_TRUE(slot.add_device({gradient.data(), gradient.size(), 0, nullptr}, 1, kOnHostQueue).has_value());
-}
-
 TEST(BucketOnDevice, FailedDeviceIsAnErrorOfTheStepAndOfTheSlot) {
   const auto gradient = testing::values_of(testing::Pattern::kGaussian, kDeviceDimension, 1);
-  const DeviceGradient there{gradient.data(), gradient.size(), 0, nullptr};
+  const DeviceGradient there{gradient.data(), gradient.size(), 0};
   for (const auto call : {FailingResidual::Call::kAdd, FailingResidual::Call::kSelect}) {
     DeviceJob job(job_of("topk:0.03", "gap"));
     PushSlot& slot = job.bucket->slot(0);
@@ -217,8 +200,7 @@ TEST(BucketOnDevice, ObserverSeesTheValuesThatEnter) {
   Bucket bucket(spec, layout.buckets.at(0), layout.parts, &observer);
   auto gradient = testing::values_of(testing::Pattern::kGaussian, kDeviceDimension, 1);
   gradient[7] = std::numeric_limits<float>::infinity();
-  ASSERT_TRUE(
-      bucket.slot(0).add_device({gradient.data(), gradient.size(), 0, nullptr}, 0.5f, kOnHostQueue).has_value());
+  ASSERT_TRUE(bucket.slot(0).add_device({gradient.data(), gradient.size(), 0}, 0.5f, kOnHostQueue).has_value());
   EXPECT_EQ(residual_bits_of(observer.sum), residual_bits_of(bucket.residual().values));
 }
 
@@ -226,7 +208,7 @@ TEST(BucketOnDevice, RulesThatNeedTheHostsMemoryAreNamed) {
   const auto why_not = [](const protocol::JobSpec& spec) {
     DeviceJob job(spec);
     const std::vector<float> gradient(kDeviceDimension, 1);
-    const Status done = job.bucket->slot(0).add_device({gradient.data(), gradient.size(), 0, nullptr}, 1, kOnHostQueue);
+    const Status done = job.bucket->slot(0).add_device({gradient.data(), gradient.size(), 0}, 1, kOnHostQueue);
     if (done) return std::string();
     EXPECT_EQ(done.error().code, ErrorCode::kUnsupported);
     EXPECT_NE(done.error().message.find("select by topk"), std::string::npos) << done.error().message;
@@ -254,16 +236,15 @@ TEST(BucketOnDevice, GradientsOfAnotherSizeOrDeviceAreRefused) {
   DeviceJob job(job_of("topk:0.03", "gap"));
   const std::vector<float> gradient(kDeviceDimension, 1);
   PushSlot& slot = job.bucket->slot(0);
-  EXPECT_EQ(slot.add_device({gradient.data(), 7, 0, nullptr}, 1, kOnHostQueue).error().code,
-            ErrorCode::kInvalidArgument);
-  const Status other = slot.add_device({gradient.data(), gradient.size(), 1, nullptr}, 1, kOnHostQueue);
+  EXPECT_EQ(slot.add_device({gradient.data(), 7, 0}, 1, kOnHostQueue).error().code, ErrorCode::kInvalidArgument);
+  const Status other = slot.add_device({gradient.data(), gradient.size(), 1}, 1, kOnHostQueue);
   EXPECT_EQ(other.error().code, ErrorCode::kInvalidArgument);
   EXPECT_NE(other.error().message.find("device 1"), std::string::npos) << other.error().message;
   const MakeDeviceResidual none = [](const SelectionSpec&, uint64_t) -> Result<std::unique_ptr<DeviceResidual>> {
     return fail(ErrorCode::kUnavailable, "no device");
   };
   DeviceJob without(job_of("topk:0.03", "gap"));
-  EXPECT_EQ(without.bucket->slot(0).add_device({gradient.data(), gradient.size(), 0, nullptr}, 1, none).error().code,
+  EXPECT_EQ(without.bucket->slot(0).add_device({gradient.data(), gradient.size(), 0}, 1, none).error().code,
             ErrorCode::kUnavailable);
   EXPECT_TRUE(without.bucket->slot(0).add_dense(gradient, 1).has_value()) << "the host's memory remains possible";
 }

@@ -147,8 +147,7 @@ class BucketPair {
 
   void push(std::span<const float> gradient, float weight = 1) {
     const Status wanted = host_.bucket->slot(0).add_dense(gradient, weight);
-    const Status done =
-        device_.bucket->slot(0).add_device({gradient.data(), gradient.size(), 0, nullptr}, weight, kOnHostQueue);
+    const Status done = device_.bucket->slot(0).add_device({gradient.data(), gradient.size(), 0}, weight, kOnHostQueue);
     ASSERT_EQ(done.has_value(), wanted.has_value());
     if (!done) {
       ASSERT_EQ(done.error().code, wanted.error().code);

@@ -1,0 +1,31 @@
+# cmake -P toolkit_test.cmake: the releases of nvcc that a build takes. A program that prints a release replaces nvcc.
+cmake_minimum_required(VERSION 3.25)
+include(${CMAKE_CURRENT_LIST_DIR}/../../../kernels/cuda/toolkit.cmake)
+
+string(RANDOM LENGTH 12 word)
+set(nvcc /tmp/millrace_nvcc_${word})
+
+# expect(text usable remedy): usable ON or OFF; remedy: part of the sentence.
+function(expect text usable remedy)
+  file(WRITE ${nvcc} "#!/bin/sh\necho '${text}'\n")
+  file(CHMOD ${nvcc} PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE)
+  millrace_usable_nvcc(found why ${nvcc})
+  file(REMOVE ${nvcc})
+  if((usable AND NOT found STREQUAL nvcc) OR (NOT usable AND NOT found STREQUAL "") OR NOT why MATCHES "${remedy}")
+    message(FATAL_ERROR "'${text}': found '${found}', '${why}'")
+  endif()
+endfunction()
+
+expect("Cuda compilation tools, release 12.0, V12.0.140" OFF "release 12.0")
+expect("Cuda compilation tools, release 12.4, V12.4.131" OFF "release 12.4")
+expect("Cuda compilation tools, release 9.2, V9.2.1" OFF "release 9.2")
+expect("Cuda compilation tools, release 12.8, V12.8.61" ON "")
+expect("Cuda compilation tools, release 12.10, V12.10.1" ON "")
+expect("Cuda compilation tools, release 13.0, V13.0.88" ON "")
+expect("another program" OFF "does not name its release")
+foreach(missing MILLRACE_NVCC-NOTFOUND /no/such/program)
+  millrace_usable_nvcc(found why ${missing})
+  if(NOT found STREQUAL "")
+    message(FATAL_ERROR "'${missing}' was found: '${found}'")
+  endif()
+endforeach()
