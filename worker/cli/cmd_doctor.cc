@@ -92,7 +92,7 @@ Outcome check_cluster(const DoctorFlags& flags, const std::optional<protocol::Tr
   doctor::PairsFacts paths = doctor::collect_pairs(facts, reach);
   append(checks, doctor::judge_pairs(paths));
   report.pairs = std::move(paths.pairs);
-  append(checks, doctor::judge_cluster(facts));
+  append(checks, doctor::judge_cluster(facts, table.location));
   return {};
 }
 

@@ -40,11 +40,17 @@ Check check_job_key(const std::filesystem::path& path) {
 
 }  // namespace
 
-Check check_listen(const std::string& address) {
+Check check_listen(const std::string& address, const protocol::HostResolver& resolver) {
   Check check{"listen", address, Verdict::kOk, "no process has this port"};
   const auto at = protocol::parse_host_port(address);
   if (!at) return problem("listen", address, at.error().message, "give HOST:PORT");
-  const auto listeners = protocol::listen_on_host({at->host == "*" ? "::" : at->host, at->port});
+  if (const std::string number = protocol::loopback_of_name(at->host, resolver); !number.empty()) {
+    return problem("listen", address, fmt::format("{} is {} here, which no other host reaches", at->host, number),
+                   fmt::format("remove that line from /etc/hosts; or let the server listen on 0.0.0.0:{}, with "
+                               "--advertise {}",
+                               at->port, address));
+  }
+  const auto listeners = protocol::listen_on_host({at->host == "*" ? "::" : at->host, at->port}, resolver);
   if (listeners) return check;
   check.verdict = Verdict::kProblem;
   check.found = listeners.error().message;

@@ -4,13 +4,15 @@
 #include <string>
 #include <vector>
 
+#include "protocol/address/host_lookup.h"
 #include "protocol/transport/transport.h"
 #include "worker/doctor/check.h"
 
 namespace millrace::doctor {
 
-/// Checks that this host can listen at an address, which no process holds. Listens there for a moment.
-Check check_listen(const std::string& address);
+/// Checks that this host can listen at an address, which no process holds. Listens there for a moment. A name that is
+/// loopback alone is a problem, as it is for the server.
+Check check_listen(const std::string& address, const protocol::HostResolver& resolver = protocol::look_up_host);
 
 /// Checks a worker's key files: their text, owner and modes. Each path may be empty: not checked.
 ///

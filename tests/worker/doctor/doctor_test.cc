@@ -322,17 +322,22 @@ TEST(ClusterChecks, AnAddressThatIsNoneIsAProblem) {
 TEST(ClusterChecks, PathsThatThisHostDoesNotSeeAreNamed) {
   std::vector<ShardFacts> shards = {
       healthy_shard(), healthy_shard(), {.place = {.subject = "dead:1", .http = "dead:1"}}};
-  std::vector<Check> checks = judge_cluster(shards);
+  std::vector<Check> checks = judge_cluster(shards, "t.db");
   ASSERT_EQ(checks.size(), 1u);
   EXPECT_EQ(checks[0].verdict, kNotChecked);
   shards[1].place.address = "localhost:7601";  // as the operator wrote it; the shard advertises another one
-  EXPECT_EQ(judge_cluster(shards).size(), 1u);
+  EXPECT_EQ(judge_cluster(shards, "t.db").size(), 1u);
   (*shards[1].status)->address = "tcp://127.0.0.1:7601";
-  EXPECT_EQ(find_check(judge_cluster(shards), "advertise").verdict, kProblem);
+  EXPECT_EQ(find_check(judge_cluster(shards, "t.db"), "advertise").verdict, kProblem);
   shards[0].place.address = "localhost:7600";
   (*shards[0].status)->address = "tcp://127.0.0.1:7600";
-  EXPECT_TRUE(judge_cluster(shards).empty());
-  EXPECT_TRUE(judge_cluster({}).empty());
+  EXPECT_TRUE(judge_cluster(shards, "t.db").empty());
+  EXPECT_TRUE(judge_cluster(shards, "etcd://127.0.0.1:2379").empty());
+  checks = judge_cluster(shards, "etcd://etcd1:2379,127.0.0.1:2379");
+  ASSERT_EQ(checks.size(), 2u) << "one a shard";
+  EXPECT_EQ(checks[0].name, "advertise");
+  EXPECT_EQ(checks[0].verdict, kWarning) << "a trial on one host";
+  EXPECT_TRUE(judge_cluster({}, "").empty());
 }
 
 PairFacts healthy_pair(uint32_t receiver, uint32_t sender) {
@@ -507,6 +512,17 @@ TEST(FileChecks, PathsThatAreNotThereAreProblems) {
     expect_sentences(one);
   }
   EXPECT_TRUE(check_key_files("", "", keys).empty());
+}
+
+TEST(FileChecks, AListenAddressThatIsLoopbackIsAProblem) {
+  const protocol::HostResolver resolver = [](const std::string& host) {
+    const char* number = host == "node0" ? "127.0.1.1" : "127.0.0.1";
+    return Result<std::vector<protocol::HostAddress>>({{.text = number}});
+  };
+  const Check check = check_listen("node0:7600", resolver);
+  EXPECT_EQ(check.verdict, kProblem);
+  EXPECT_THAT(check.found, ::testing::HasSubstr("127.0.1.1"));
+  EXPECT_THAT(check.change, ::testing::HasSubstr("0.0.0.0:7600, with --advertise node0:7600"));
 }
 
 TEST(FileChecks, KeysThatEndSoonAreAWarning) {
