@@ -309,7 +309,8 @@ TEST(ClusterChecks, TheTableIsJudged) {
 TEST(ClusterChecks, AMissingTableIsNotMade) {
   protocol::TableFlags flags;
   flags.location = "/nowhere/millrace.table";
-  EXPECT_NE(read_table_facts(flags).trouble.find("no such file"), std::string::npos);
+  const auto fetch = [](const std::string&) { return Result<nlohmann::json>(nlohmann::json()); };
+  EXPECT_NE(read_table_facts(flags, fetch).trouble.find("no such file"), std::string::npos);
 }
 
 TEST(ClusterChecks, AnAddressThatIsNoneIsAProblem) {
@@ -487,6 +488,24 @@ TEST(ClusterPlaces, AShardThatIsNamedTwiceIsOnePlaceUnderTheWorkersAddress) {
   table.shards = {{0, "ready", "t:7600", "h:7700"}, {1, "gone", "t:7601", ""}};
   EXPECT_EQ(places_text(join_places(table, {"tcp://h:7600"}, answers)),
             "shard 0|t:7600|h:7700\nshard 1|said:7601|h:7701\n");
+}
+
+TEST(ClusterPlaces, AnotherHostsLoopbackPortIsNotAsked) {
+  TableFacts table;
+  table.shards = {{0, "ready", "node0:7600", "127.0.0.1:7700"}, {1, "ready", "node1:7600", "", "its own host alone"}};
+  cluster_status::Answers answers;
+  answers.shards = {answer_of(0, "127.0.0.1:7700")};
+  answers.why_missing[1] = "refused";
+  std::vector<ShardPlace> places = join_places(table, {}, answers);
+  EXPECT_EQ(places_text(places), "shard 0|node0:7600|127.0.0.1:7700\nshard 1|node1:7600|\n");
+  const std::vector<Check> checks = judge({.place = places.at(1)});
+  ASSERT_EQ(checks.size(), 1u);
+  EXPECT_EQ(checks[0].name, "http");
+  EXPECT_EQ(checks[0].verdict, kNotChecked);
+  EXPECT_EQ(checks[0].found, "its own host alone");
+  answers.shards.push_back(answer_of(1, "node1:7700"));  // the user named that port
+  places = join_places(table, {}, answers);
+  EXPECT_EQ(places.at(1).http + places.at(1).http_trouble, "node1:7700");
 }
 
 TEST(ClusterPlaces, WhatDoesNotAnswerIsAPlaceToo) {
