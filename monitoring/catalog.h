@@ -151,7 +151,7 @@ struct ShardMetrics {
 struct WorkerMetrics {
   explicit WorkerMetrics(Metrics& metrics);
 
-  CounterFamily network_bytes;           ///< [direction]
+  CounterFamily network_bytes;           ///< [job, direction]
   CounterFamily dropped;                 ///< [reason]
   CounterFamily reconnects;              ///< [job]
   CounterFamily resends;                 ///< [job] contributions sent again

@@ -9,8 +9,8 @@ namespace {
 constexpr std::array<MetricInfo, 21> kWorkerMetrics = {{
     {.name = "millrace_worker_network_bytes_total",
      .kind = MetricKind::kCounter,
-     .labels = kDirection,
-     .help = "Bytes of whole messages, in and out"},
+     .labels = kJobDirection,
+     .help = "Bytes of whole messages and datagrams, in and out"},
     {.name = "millrace_worker_dropped_total",
      .kind = MetricKind::kCounter,
      .labels = kWorkerDrop,
