@@ -269,6 +269,17 @@ class RefusedCalls(InFolder):
                     self.ends_well(self.worker(line["address"].removeprefix("tcp://"), before=under))
                     self.stops(process)
 
+    def test_ASwitchOnDpdkNamesTheCallThatItNeeds(self):
+        jobs = self.folder / "jobs.json"
+        jobs.write_text('{"jobs": []}', encoding="utf-8")
+        switch = self.start("millrace-switch", "run", "--listen", "10.0.0.1:7700", "--jobs", jobs, "--pmd", "net_null", "--json",
+                            before=(REFUSE_CALLS, "EPERM", "sched_setaffinity"))
+        out, err = switch.communicate(timeout=TIMEOUT_S)
+        if switch.returncode == 5:
+            self.skipTest("built without DPDK")
+        self.assertEqual(switch.returncode, 6, err)
+        self.assertIn("must let sched_setaffinity through", err + out)
+
     def test_AClusterOfChildrenStartsAndEndsUnderThem(self):
         for error in ("EPERM", "ENOSYS"):
             with self.subTest(error):
