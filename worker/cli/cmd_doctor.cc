@@ -111,7 +111,8 @@ Outcome run_doctor(const DoctorFlags& flags) {
   for (const std::string& address : flags.listens) report.checks.push_back(doctor::check_listen(address));
   std::optional<protocol::TransportKeys> keys;
   append(report.checks, doctor::check_key_files(flags.key, flags.server_key, keys));
-  if (!flags.allowed_keys.empty()) append(report.checks, doctor::check_allowed_keys(flags.allowed_keys));
+  if (!flags.allowed_keys.empty())
+    append(report.checks, doctor::check_allowed_keys(flags.allowed_keys, flags.server_key));
   if (!flags.job_keys.empty()) append(report.checks, doctor::check_job_keys(flags.job_keys));
   const bool is_killed = std::ranges::any_of(
       host.calls, [](const doctor::TriedCall& call) { return call.outcome == doctor::CallOutcome::kKills; });

@@ -21,8 +21,10 @@ std::vector<Check> check_key_files(const std::string& secret, const std::string&
                                    std::optional<protocol::TransportKeys>& keys);
 
 /// Checks the folder or list of keys that a server lets in. A server skips a wrong file of the folder; here each is a
-/// warning.
-std::vector<Check> check_allowed_keys(const std::string& path);
+/// warning. Like the server it does not count the cluster's own key in a folder.
+///
+/// server_public  file of that key. Empty: it is the one whose secret key is in the folder, where there is one alone.
+std::vector<Check> check_allowed_keys(const std::string& path, const std::string& server_public);
 
 /// Checks every NUMBER.key of a folder of job keys, of path switch.
 std::vector<Check> check_job_keys(const std::string& folder);

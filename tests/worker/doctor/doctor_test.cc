@@ -1,21 +1,16 @@
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
-#include "protocol/keys/key_files.h"
 #include "worker/doctor/check.h"
 #include "worker/doctor/cluster_checks.h"
 #include "worker/doctor/cluster_places.h"
 #include "worker/doctor/cluster_reach.h"
-#include "worker/doctor/file_checks.h"
 #include "worker/doctor/host_checks.h"
 #include "worker/doctor/pair_checks.h"
 #include "worker/doctor/pair_reach.h"
@@ -517,51 +512,6 @@ TEST(ClusterPlaces, WhatDoesNotAnswerIsAPlaceToo) {
   EXPECT_EQ(places_text(join_places({}, {"tcp://s:7600"}, answers)),
             "shard 0|said:7600|h:7700\nshard 1|peer:7601|\ns:7600|s:7600|s:7700\ngone:7700||gone:7700\n"
             "worker:9100||worker:9100\n");
-}
-
-TEST(FileChecks, PathsThatAreNotThereAreProblems) {
-  std::optional<protocol::TransportKeys> keys;
-  const std::vector<Check> checks = check_key_files("/nowhere/a.key", "/nowhere/b.pub", keys);
-  EXPECT_EQ(checks.size(), 2u);
-  EXPECT_FALSE(keys.has_value());
-  for (const std::vector<Check>& one :
-       {checks, check_allowed_keys("/nowhere"), check_job_keys("/nowhere"), std::vector{check_listen("192.0.2.1:7600")},
-        std::vector{check_listen("no port")}}) {
-    EXPECT_EQ(worst_of(one), kProblem);
-    expect_sentences(one);
-  }
-  EXPECT_TRUE(check_key_files("", "", keys).empty());
-}
-
-TEST(FileChecks, AListenAddressThatIsLoopbackIsAProblem) {
-  const protocol::HostResolver resolver = [](const std::string& host) {
-    const char* number = host == "node0" ? "127.0.1.1" : "127.0.0.1";
-    return Result<std::vector<protocol::HostAddress>>({{.text = number}});
-  };
-  const Check check = check_listen("node0:7600", resolver);
-  EXPECT_EQ(check.verdict, kProblem);
-  EXPECT_THAT(check.found, ::testing::HasSubstr("127.0.1.1"));
-  EXPECT_THAT(check.change, ::testing::HasSubstr("0.0.0.0:7600, with --advertise node0:7600"));
-}
-
-TEST(FileChecks, KeysThatEndSoonAreAWarning) {
-  std::string pattern = (std::filesystem::temp_directory_path() / "millrace-doctor-XXXXXX").string();
-  const std::string folder = ::mkdtemp(pattern.data());
-  const std::chrono::sys_days today = protocol::present_day();
-  ASSERT_TRUE(protocol::write_new_keys(folder, "later", today + std::chrono::days(20)));
-  const std::vector<Check> late = check_allowed_keys(folder);
-  EXPECT_EQ(worst_of(late), Verdict::kOk);
-  EXPECT_THAT(late.back().found, ::testing::HasSubstr(protocol::key_end_text(today + std::chrono::days(20))));
-  ASSERT_TRUE(protocol::write_new_keys(folder, "soon", today + std::chrono::days(13)));
-  EXPECT_EQ(worst_of(check_allowed_keys(folder)), Verdict::kWarning);
-  std::filesystem::remove(folder + "/soon.pub");
-  ASSERT_TRUE(protocol::write_new_keys(folder, "gone", today));
-  const std::vector<Check> ended = check_allowed_keys(folder);
-  EXPECT_EQ(worst_of(ended), Verdict::kWarning);
-  EXPECT_THAT(ended.front().found, ::testing::HasSubstr("'gone' was allowed until"));
-  EXPECT_THAT(ended.back().found, ::testing::HasSubstr("it allows 1 keys"));
-  for (const auto& checks : {late, ended}) expect_sentences(checks);
-  std::filesystem::remove_all(folder);
 }
 
 TEST(Report, HostileTextStaysOneLineAndValidJson) {
