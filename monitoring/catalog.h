@@ -110,7 +110,7 @@ struct ShardMetrics {
   CounterFamily contribution_raw_bytes;  ///< [job]
   CounterFamily update_bytes;            ///< [job] encoded payload, once a round
   CounterFamily update_raw_bytes;        ///< [job]
-  CounterFamily stale_thresholds;        ///< [job] buckets cut by the last threshold because a shard was silent
+  CounterFamily stale_thresholds;        ///< [job] parts cut by the last threshold because a shard was silent
   CounterFamily late_histograms;         ///< [job] too late to be used
   CounterFamily codec_error;             ///< [job] sum of |sum - decoded| over the updates' entries
   CounterFamily pulls;                   ///< [job, result] of weights out of a store
@@ -151,7 +151,7 @@ struct ShardMetrics {
 struct WorkerMetrics {
   explicit WorkerMetrics(Metrics& metrics);
 
-  CounterFamily network_bytes;           ///< [direction]
+  CounterFamily network_bytes;           ///< [job, direction]
   CounterFamily dropped;                 ///< [reason]
   CounterFamily reconnects;              ///< [job]
   CounterFamily resends;                 ///< [job] contributions sent again

@@ -25,9 +25,9 @@ inline constexpr std::array kRecoveries = {"begun"sv, "activated"sv, "cut"sv};
 inline constexpr std::array kWeights = {"own"sv, "snapshot"sv, "none"sv};
 inline constexpr std::array kPaths = {"server"sv, "switch"sv};
 inline constexpr std::array kEndings = {
-    "finished"sv, "ended"sv,          "superseded"sv, "too_few_workers"sv, "abandoned"sv,
-    "removed"sv,  "limit_exceeded"sv, "malformed"sv,  "shutdown"sv,        "non_finite"sv,
-    "io"sv,       "unsupported"sv,    "internal"sv};
+    "finished"sv, "ended"sv,          "superseded"sv,   "too_few_workers"sv, "abandoned"sv,
+    "removed"sv,  "limit_exceeded"sv, "malformed"sv,    "shutdown"sv,        "non_finite"sv,
+    "io"sv,       "unsupported"sv,    "job_mismatch"sv, "internal"sv};
 inline constexpr std::array kHttpRefusals = {"token"sv, "handshake"sv, "busy"sv, "surplus"sv};
 // Files of certificates, by their flags.
 inline constexpr std::array kPortCertificates = {"http-tls"sv};

@@ -9,8 +9,8 @@ namespace {
 constexpr std::array<MetricInfo, 21> kWorkerMetrics = {{
     {.name = "millrace_worker_network_bytes_total",
      .kind = MetricKind::kCounter,
-     .labels = kDirection,
-     .help = "Bytes of whole messages, in and out"},
+     .labels = kJobDirection,
+     .help = "Bytes of whole messages and datagrams, in and out"},
     {.name = "millrace_worker_dropped_total",
      .kind = MetricKind::kCounter,
      .labels = kWorkerDrop,
@@ -28,7 +28,10 @@ constexpr std::array<MetricInfo, 21> kWorkerMetrics = {{
      .labels = kJobEvent,
      .help = "Path switch: turns settled, packets sent again, time-outs, fallbacks to a shard, returns to the switch, "
              "packets with a mark of congestion, packets lost or dropped and why, and what else was done, by event"},
-    {.name = "millrace_worker_steps_total", .kind = MetricKind::kCounter, .labels = kJob, .help = "Steps completed"},
+    {.name = "millrace_worker_steps_total",
+     .kind = MetricKind::kCounter,
+     .labels = kJob,
+     .help = "Steps of buckets completed"},
     {.name = "millrace_worker_step_seconds",
      .kind = MetricKind::kHistogram,
      .labels = kJob,

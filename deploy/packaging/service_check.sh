@@ -110,6 +110,25 @@ until_is serving property millrace-switch StatusText
 systemctl stop millrace-switch
 [ "$(property millrace-switch Result)" = success ]
 
+say "DPDK starts with the drop-in of deploy/SERVICE.md"
+if ldd /usr/bin/millrace-switch | grep librte_eal >/dev/null; then
+  mkdir -p /run/systemd/system/millrace-switch.service.d
+  cat >/run/systemd/system/millrace-switch.service.d/dpdk.conf <<'END'
+[Service]
+AmbientCapabilities=CAP_NET_RAW
+CapabilityBoundingSet=CAP_NET_RAW
+PrivateUsers=no
+RestrictAddressFamilies=AF_PACKET
+SystemCallFilter=sched_setaffinity
+ProcSubset=all
+END
+  systemctl daemon-reload
+  sed -i '1i pmd = "net_ring"' /etc/millrace/switch.toml
+  systemctl start millrace-switch
+  get 9091 /readyz | grep -x ready >/dev/null
+  systemctl stop millrace-switch
+fi
+
 say "a stop drains and is no failure"
 systemctl stop millrace-server@0
 [ "$(property millrace-server@0 Result)" = success ]

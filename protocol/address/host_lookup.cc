@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "kernels/base/descriptor.h"
+#include "protocol/address/host_port.h"
 #include "protocol/datagram/packet_sink.h"
 
 namespace millrace::protocol {
@@ -62,6 +63,14 @@ bool is_numeric_host(std::string_view host) {
   std::array<uint8_t, 16> bytes;
   return ::inet_pton(AF_INET, text.c_str(), bytes.data()) == 1 ||
          ::inet_pton(AF_INET6, text.c_str(), bytes.data()) == 1;
+}
+
+std::string loopback_of_name(const std::string& host, const HostResolver& resolver) {
+  if (is_numeric_host(host) || is_loopback_host(host) || is_every_host(host)) return "";
+  const auto addresses = resolver(host);
+  const auto is_here = [](const HostAddress& address) { return is_loopback_host(address.text); };
+  if (!addresses || addresses->empty() || !std::ranges::all_of(*addresses, is_here)) return "";
+  return addresses->front().text;
 }
 
 Result<std::vector<HostAddress>> look_up_host(const std::string& host) {

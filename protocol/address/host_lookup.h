@@ -34,6 +34,13 @@ using HostResolver = std::function<Result<std::vector<HostAddress>>(const std::s
 /// Threads  reentrant.
 Result<std::vector<HostAddress>> look_up_host(const std::string& host);
 
+/// Returns the first address of a name that has addresses of loopback alone here, as Debian's installer writes them
+/// into /etc/hosts. A listener at that name is unreachable for other hosts. Empty: the name has another address or is
+/// not known; or `host` is "localhost" or a number, for which the user asked.
+///
+/// Cost     as look_up_host().
+std::string loopback_of_name(const std::string& host, const HostResolver& resolver = look_up_host);
+
 /// Returns whether `host` is the number of an address: it needs no lookup.
 bool is_numeric_host(std::string_view host);
 

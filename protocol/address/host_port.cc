@@ -119,6 +119,12 @@ bool is_loopback_host(std::string_view host) {
   return IN6_IS_ADDR_LOOPBACK(&ipv6) != 0;
 }
 
+bool is_for_own_host(std::string_view http, std::string_view address) {
+  const auto http_at = parse_host_port(http);
+  const auto at = parse_host_port(without_tcp(address));
+  return http_at && at && is_loopback_host(http_at->host) && !is_loopback_host(at->host);
+}
+
 bool is_every_host(std::string_view host) { return host == "*" || host == "0.0.0.0" || host == "::"; }
 
 }  // namespace millrace::protocol

@@ -55,6 +55,10 @@ bool is_every_host(std::string_view host);
 /// names are not looked up.
 bool is_loopback_host(std::string_view host);
 
+/// Returns whether `http` is a loopback address beside an `address` for workers that other hosts reach. On another host
+/// it names that host's own port.
+bool is_for_own_host(std::string_view http, std::string_view address);
+
 /// Returns the error of a text that is no address: "'TEXT' is not an address: give FORM; FAULT". A long text is
 /// truncated in it.
 Error not_an_address(std::string_view text, std::string_view form, std::string_view fault);

@@ -136,7 +136,7 @@ enum class Metric : uint8_t {
   kPulls,              ///< weights pulled out of a store, by result: "answered", "refused"
   kStoreSaves,         ///< of a job's store, by result: "written", "failed"
   kDigests,            ///< digests of members compared: "agree", "differ", "too_old" to be known here
-  kExchangeFallbacks,  ///< buckets cut by the last threshold because a shard was silent
+  kExchangeFallbacks,  ///< parts cut by the last threshold because a shard was silent
   kLateHistograms,     ///< histograms that came when they could not be used any more
   kCodecErrorDown,     ///< sum over entries of |sum - decoded| of updates
   kAuditImbalance,     ///< of audited jobs: what updates carry and their contributors did not send; 0 but for a bug

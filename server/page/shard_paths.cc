@@ -36,10 +36,8 @@ void add_connection(Json& said, const std::string& address) {
 /// Returns why a shard's HTTP port cannot be asked; empty: it can be.
 std::string why_not_asked(const std::string& http, const std::string& address) {
   if (http.empty()) return "it has no HTTP port: give it --http";
-  const auto http_at = protocol::parse_host_port(http);
-  const auto at = protocol::parse_host_port(protocol::without_tcp(address));
   // Another process may have that port here.
-  if (http_at && at && protocol::is_loopback_host(http_at->host) && !protocol::is_loopback_host(at->host))
+  if (protocol::is_for_own_host(http, address))
     return fmt::format("its HTTP port {} is for its own host alone: give it an --http that other hosts reach", http);
   return "";
 }

@@ -9,6 +9,7 @@
 #include <variant>
 
 #include "monitoring/open_files.h"
+#include "protocol/address/host_lookup.h"
 #include "protocol/address/host_port.h"
 #include "server/connections/accept_limit.h"
 #include "server/connections/connection_ledger.h"
@@ -35,6 +36,14 @@ constexpr uint64_t kStrangerBytesMax = protocol::FrameLimits().envelope_bytes_ma
 
 Result<std::string> advertised_address(const Options& options, const std::string& bound) {
   if (!options.advertise.empty()) return options.advertise;
+  const Result<protocol::HostPort> wanted = protocol::parse_tcp_address(options.listen);
+  if (const std::string number = wanted ? protocol::loopback_of_name(wanted->host) : ""; !number.empty()) {
+    return fail(
+        ErrorCode::kInvalidArgument,
+        fmt::format("--listen {}: {} is {} here, which no other host reaches; remove that line from /etc/hosts, "
+                    "or listen on 0.0.0.0 and give --advertise {}:PORT",
+                    protocol::without_tcp(options.listen), wanted->host, number, wanted->host));
+  }
   const Result<protocol::HostPort> at = protocol::parse_tcp_address(bound);
   if (!at || !protocol::is_every_host(at->host)) return bound;
   return fail(ErrorCode::kInvalidArgument,

@@ -18,7 +18,7 @@
 namespace millrace::server {
 
 /// Returns the address for other processes, where the port is `bound`. Errors  invalid_argument: it is every address of
-/// the machine, and --advertise names none of them.
+/// the machine, or --listen has a name of loopback alone, and --advertise names no other.
 Result<std::string> advertised_address(const Options& options, const std::string& bound);
 
 /// Returns the limits and keys of the message plane.

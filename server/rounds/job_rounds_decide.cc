@@ -459,7 +459,7 @@ void JobRounds::on_tick(TimeNs now, Actions& actions) {
   for (Bucket& bucket : buckets_) {
     if (!bucket.threshold) continue;
     for (const uint64_t step : bucket.threshold->expire(now)) {
-      count(Metric::kExchangeFallbacks, "", 1, actions);
+      count(Metric::kExchangeFallbacks, "", static_cast<double>(bucket.count), actions);  // as kRounds: one a part
       agree_on_threshold(bucket, step, actions);
     }
   }

@@ -120,7 +120,10 @@ class Names(InFolder):
         self.assertIn("'nowhere.invalid' cannot be found", err)
 
     def test_AServerListensAndShowsItsStatusOnEveryAddressOfAName(self):
-        _, line = self.serve("--insecure", "--http-insecure", listen="tcp://both:0", http="both:0")
+        ports = ReservedPorts(1)
+        self.addCleanup(ports.close)
+        at = f"tcp://both:{ports.numbers[0]}"
+        _, line = self.serve("--insecure", "--http-insecure", "--advertise", at, listen=at, http="both:0")
         self.assertTrue(line["address"].startswith("tcp://both:"), line)
         port = line["address"].rsplit(":", 1)[1]
         http = line["http"].rsplit(":", 1)[1]
@@ -131,6 +134,17 @@ class Names(InFolder):
                 out, err = status.communicate(timeout=TIMEOUT_S)
                 self.assertEqual(status.returncode, 0, err)
                 self.assertEqual(len(json.loads(out)["shards"]), 1)
+
+    def test_AServerRefusesANameThatIsLoopbackAlone(self):
+        process = self.start("millrace-server", "--table", self.folder / "table", "--listen", "both:0", "--insecure")
+        _, err = process.communicate(timeout=TIMEOUT_S)
+        self.assertEqual(process.returncode, 2, err)
+        self.assertIn("which no other host reaches", err)
+        doctor = self.start("millrace", "doctor", "--listen", "four:0", "--json")
+        out, err = doctor.communicate(timeout=TIMEOUT_S)
+        self.assertEqual(doctor.returncode, 13, err)
+        check = next(check for check in json.loads(out)["checks"] if check["check"] == "listen")
+        self.assertIn("four is 127.0.0.1 here", check["found"])
 
     def test_ShardsFindEachOtherByTheNamesThatTheyAdvertise(self):
         # Re-selection: shards ask each other for their thresholds in every step.
@@ -254,6 +268,17 @@ class RefusedCalls(InFolder):
                     process, line = self.serve(before=under)
                     self.ends_well(self.worker(line["address"].removeprefix("tcp://"), before=under))
                     self.stops(process)
+
+    def test_ASwitchOnDpdkNamesTheCallThatItNeeds(self):
+        jobs = self.folder / "jobs.json"
+        jobs.write_text('{"jobs": []}', encoding="utf-8")
+        switch = self.start("millrace-switch", "run", "--listen", "10.0.0.1:7700", "--jobs", jobs, "--pmd", "net_null", "--json",
+                            before=(REFUSE_CALLS, "EPERM", "sched_setaffinity"))
+        out, err = switch.communicate(timeout=TIMEOUT_S)
+        if switch.returncode == 5:
+            self.skipTest("built without DPDK")
+        self.assertEqual(switch.returncode, 6, err)
+        self.assertIn("must let sched_setaffinity through", err + out)
 
     def test_AClusterOfChildrenStartsAndEndsUnderThem(self):
         for error in ("EPERM", "ENOSYS"):

@@ -6,15 +6,18 @@ Covers the forms that the rules and dashboards of monitoring/ use: one level of 
 import re
 
 # The functions and keywords that rules and panels use. Another one has to be added here.
-KEYWORDS = frozenset("sum avg min max count abs absent time rate increase round histogram_quantile avg_over_time by on or and unless offset group_left".split())
+KEYWORDS = frozenset("sum avg min max count abs absent time rate increase round histogram_quantile avg_over_time by on or and unless offset group_left label_replace".split())
 NAME = re.compile(r"(?<![\w:.])[A-Za-z_][\w:]*")
 SELECTOR = re.compile(r"(?<![\w:.])([A-Za-z_][\w:]*)\s*(?:\{([^}]*)\})?(?!\s*\()(?!\w)")
 MATCHER = re.compile(r'(\w+)\s*(=~|=|!~|!=)\s*"([^"]*)"')
 GROUPING = re.compile(r"\b(?:by|on)\s*\(([^)]*)\)")
 
 
+TEXT = re.compile(r'(\{[^}]*\})|"[^"]*"')  # of label_replace: outside of braces
+
+
 def _without_groupings(expression):
-    return GROUPING.sub(" ", expression)
+    return GROUPING.sub(" ", TEXT.sub(lambda found: found[1] or " ", expression))
 
 
 def selectors(expression):

@@ -8,7 +8,6 @@
 #include "monitoring/command_line/quantity_flags.h"
 #include "monitoring/command_line/table_flags.h"
 #include "protocol/address/host_port.h"
-#include "worker/cluster_status/fetch_status.h"
 #include "worker/program/flag_range.h"
 
 namespace millrace::cli {
@@ -32,7 +31,8 @@ void add_address_flags(CLI::App& app, ClusterAddressFlags& flags, const std::str
   monitoring::add_etcd_flags(app, flags.table, monitoring::HelpCase::kSmall);
 }
 
-std::expected<std::vector<std::string>, program::Failure> addresses_of(const ClusterAddressFlags& flags) {
+std::expected<std::vector<std::string>, program::Failure> addresses_of(const ClusterAddressFlags& flags,
+                                                                       const cluster_status::Fetch& fetch) {
   std::vector<std::string> addresses = flags.addresses;
   std::vector<std::string> for_workers;
   const auto add = [&addresses](std::string http) {
@@ -44,7 +44,7 @@ std::expected<std::vector<std::string>, program::Failure> addresses_of(const Clu
     for_workers = std::move(*servers);
   }
   if (!flags.table.location.empty()) {
-    auto in_table = cluster_status::http_addresses_in_table(flags.table);
+    auto in_table = cluster_status::http_addresses_in_table(flags.table, fetch);
     if (!in_table) return fail_with(in_table.error());
     for (std::string& http : *in_table) add(std::move(http));
   } else if (flags.table != protocol::TableFlags()) {
@@ -56,6 +56,12 @@ std::expected<std::vector<std::string>, program::Failure> addresses_of(const Clu
     add(std::move(*http));
   }
   return addresses;
+}
+
+cluster_status::Fetch fetch_of(const ClusterAddressFlags& flags, const monitoring::HttpCaller* caller) {
+  return [&flags, caller](const std::string& address) {
+    return cluster_status::fetch_status(address, flags.timeout_ms, caller);
+  };
 }
 
 }  // namespace millrace::cli

@@ -7,6 +7,7 @@
 
 #include "monitoring/http/secure/http_security.h"
 #include "protocol/table/open_table.h"
+#include "worker/cluster_status/fetch_status.h"
 #include "worker/program/outcome.h"
 
 namespace millrace::cli {
@@ -24,7 +25,13 @@ struct ClusterAddressFlags {
 void add_address_flags(CLI::App& app, ClusterAddressFlags& flags, const std::string& which);
 
 /// Returns all HTTP addresses that the flags come to, each once; there may be none.
-/// Errors   usage; those of the table.
-std::expected<std::vector<std::string>, program::Failure> addresses_of(const ClusterAddressFlags& flags);
+///
+/// fetch   as of http_ports_of().
+/// Errors  usage; those of the table.
+std::expected<std::vector<std::string>, program::Failure> addresses_of(const ClusterAddressFlags& flags,
+                                                                       const cluster_status::Fetch& fetch);
+
+/// Returns fetch_status() with the time limit of the flags. Both outlive it.
+cluster_status::Fetch fetch_of(const ClusterAddressFlags& flags, const monitoring::HttpCaller* caller);
 
 }  // namespace millrace::cli

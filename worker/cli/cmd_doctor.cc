@@ -57,9 +57,7 @@ std::vector<doctor::ShardPlace> find_shards(const DoctorFlags& flags, const doct
   for (const std::string& server : servers) {
     if (auto http = cluster_status::http_address_of(server)) ports.push_back(std::move(*http));
   }
-  const cluster_status::Answers answers = cluster_status::ask_all(ports, [&](const std::string& address) {
-    return cluster_status::fetch_status(address, flags.cluster.timeout_ms, caller);
-  });
+  const cluster_status::Answers answers = cluster_status::ask_all(ports, fetch_of(flags.cluster, caller));
   return doctor::join_places(table, servers, answers);
 }
 
@@ -79,7 +77,7 @@ Outcome check_cluster(const DoctorFlags& flags, const std::optional<protocol::Tr
   }
   doctor::TableFacts table;
   if (!flags.cluster.table.location.empty()) {
-    table = doctor::read_table_facts(flags.cluster.table);
+    table = doctor::read_table_facts(flags.cluster.table, fetch_of(flags.cluster, caller->get()));
     append(checks, doctor::judge_table(table));
   }
   const doctor::ReachOptions reach{.timeout_ms = flags.cluster.timeout_ms, .keys = keys, .caller = caller->get()};
@@ -92,7 +90,7 @@ Outcome check_cluster(const DoctorFlags& flags, const std::optional<protocol::Tr
   doctor::PairsFacts paths = doctor::collect_pairs(facts, reach);
   append(checks, doctor::judge_pairs(paths));
   report.pairs = std::move(paths.pairs);
-  append(checks, doctor::judge_cluster(facts));
+  append(checks, doctor::judge_cluster(facts, table.location));
   return {};
 }
 
@@ -113,7 +111,8 @@ Outcome run_doctor(const DoctorFlags& flags) {
   for (const std::string& address : flags.listens) report.checks.push_back(doctor::check_listen(address));
   std::optional<protocol::TransportKeys> keys;
   append(report.checks, doctor::check_key_files(flags.key, flags.server_key, keys));
-  if (!flags.allowed_keys.empty()) append(report.checks, doctor::check_allowed_keys(flags.allowed_keys));
+  if (!flags.allowed_keys.empty())
+    append(report.checks, doctor::check_allowed_keys(flags.allowed_keys, flags.server_key));
   if (!flags.job_keys.empty()) append(report.checks, doctor::check_job_keys(flags.job_keys));
   const bool is_killed = std::ranges::any_of(
       host.calls, [](const doctor::TriedCall& call) { return call.outcome == doctor::CallOutcome::kKills; });

@@ -39,9 +39,7 @@ struct StatusFlags {
 
 program::Outcome show(const StatusFlags& flags, const std::vector<std::string>& addresses,
                       const monitoring::HttpCaller* caller) {
-  const cluster_status::Answers answers = cluster_status::ask_all(addresses, [&](const std::string& address) {
-    return cluster_status::fetch_status(address, flags.cluster.timeout_ms, caller);
-  });
+  const cluster_status::Answers answers = cluster_status::ask_all(addresses, fetch_of(flags.cluster, caller));
   std::vector<SwitchJobStatus> switch_jobs;
   for (const auto& [address, said] : answers.said)
     std::ranges::copy(monitoring::read_switch_jobs(said), std::back_inserter(switch_jobs));
@@ -58,7 +56,7 @@ program::Outcome show(const StatusFlags& flags, const std::vector<std::string>& 
 program::Outcome run_status(const StatusFlags& flags) {
   const auto caller = monitoring::open_http_caller(flags.cluster.http_security, flags.cluster.addresses);
   if (!caller) return fail_with(caller.error());
-  const auto addresses = addresses_of(flags.cluster);
+  const auto addresses = addresses_of(flags.cluster, fetch_of(flags.cluster, caller->get()));
   if (!addresses) return std::unexpected(addresses.error());
   if (addresses->empty()) {
     return fail_with(

@@ -87,14 +87,12 @@ void note_jobs(const cluster_status::Answers& answers, const std::string& job, T
 
 cluster_status::Answers ask(const TraceFlags& flags, const std::vector<std::string>& addresses,
                             const monitoring::HttpCaller* caller) {
-  return cluster_status::ask_all(addresses, [&](const std::string& address) {
-    return cluster_status::fetch_status(address, flags.cluster.timeout_ms, caller);
-  });
+  return cluster_status::ask_all(addresses, fetch_of(flags.cluster, caller));
 }
 
 /// Asks every process for its status, shards that were not named as well.
 std::expected<TracedJob, program::Failure> find_job(const TraceFlags& flags, const monitoring::HttpCaller* caller) {
-  const auto addresses = addresses_of(flags.cluster);
+  const auto addresses = addresses_of(flags.cluster, fetch_of(flags.cluster, caller));
   if (!addresses) return std::unexpected(addresses.error());
   if (addresses->empty()) {
     return fail_with(ExitCode::kUsage,

@@ -13,6 +13,9 @@
 namespace millrace::cluster_status {
 namespace {
 
+/// Of the second job of SVRG's workers; worker/training/snapshot_job.cc has it.
+constexpr const char* kSnapshotJobSuffix = ".snapshots";
+
 /// A refusal of another shard is repeated every second while its reason lasts.
 constexpr double kShardRefusalLastsS = 5;
 
@@ -208,6 +211,10 @@ ClusterSnapshot picture_of(const std::vector<ShardAnswer>& answers, const std::m
   }
   const auto latest = [](const RefusalAt& one) { return one.said.last_ms; };
   std::ranges::stable_sort(picture.refusals, {}, latest);
+  for (const auto& [name, job] : jobs) {
+    const auto snapshots = jobs.find(name + kSnapshotJobSuffix);
+    if (snapshots != jobs.end()) snapshots->second.is_snapshot_job = true;
+  }
   for (auto& [name, job] : jobs) {
     std::ranges::stable_sort(job.refusals, {}, latest);
     add_members(picture, job);

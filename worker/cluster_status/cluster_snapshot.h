@@ -49,6 +49,7 @@ struct JobPicture {
   std::vector<uint32_t> never_here;  ///< expected before the start, said Hello to no shard
   std::vector<RefusalAt> refusals;   ///< of it, the latest first
   bool started = false;
+  bool is_snapshot_job = false;  ///< SVRG's, of another open job: it decides no step between snapshots.
   /// Of path switch, if the job's switch was asked too: the workers that block it, and those whose packets it rejects,
   /// in its words.
   std::string switch_because;

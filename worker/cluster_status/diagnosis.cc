@@ -122,7 +122,7 @@ std::vector<Cause> causes_of(const JobPicture& job, double still_after_s) {
     if (at.said.parts == 0) continue;
     WaitSeen wait = wait_of(at.said);
     // Of a job of path switch no shard ever sees a step.
-    if (at.said.switch_path && wait.kind.empty()) continue;
+    if ((at.said.switch_path || job.is_snapshot_job) && wait.kind.empty()) continue;
     longest = std::max({longest, wait.seconds, seconds_of(at.said.moved_ms)});
     if (wait.kind.empty()) {  // nothing is open: the workers have sent nothing to the next step
       wait.kind = "idle";

@@ -64,8 +64,12 @@ void look_for(const PeerShardStatus& peer, const Rule& rule, const Fetch& fetch,
   } else {
     why = fmt::format("what answers at {} is not shard {}", *http, peer.shard);
   }
+  // A loopback port of this host says nothing about another host's.
+  const auto http_at = http ? parse_address(*http) : std::unexpected(http.error());
+  const bool is_other_host = protocol::is_loopback_host(rule.http_host) && http_at && http_at->host != rule.http_host;
   answers.why_missing[peer.shard] =
-      fmt::format("{}; it was looked for by the rule of the others' ports: name its --http address", why);
+      fmt::format("{}; it was looked for by the rule of the others' ports: name its --http address{}", why,
+                  is_other_host ? ", which must not be a loopback address" : "");
 }
 
 }  // namespace
@@ -133,20 +137,43 @@ Result<std::string> http_address_in_table(const protocol::ClusterView::Shard& sh
   return protocol::host_port_text(address->host, http->port);
 }
 
-Result<std::vector<std::string>> http_addresses_in_table(const protocol::TableFlags& flags) {
+std::vector<ShardHttp> http_ports_of(const protocol::ClusterView& cluster, const Fetch& fetch) {
+  std::map<std::string, std::string> served;  // by HTTP port of this host: the shard's address for workers
+  const auto address_at = [&](const std::string& http) {
+    const auto [at, is_new] = served.try_emplace(http);
+    const auto said = is_new ? fetch(http) : Result<nlohmann::json>(nlohmann::json());
+    if (const auto shard = said ? monitoring::read_status(*said) : std::nullopt) at->second = shard->address;
+    return at->second;
+  };
+  std::vector<ShardHttp> ports;
+  for (const protocol::ClusterView::Shard& shard : cluster.shards) {
+    ShardHttp& port = ports.emplace_back();
+    if (shard.entry.incarnation == 0) continue;
+    const Result<std::string> http = http_address_in_table(shard);
+    if (!http) {
+      port.trouble = http.error().message;
+    } else if (protocol::is_for_own_host(*http, shard.entry.address) && address_at(*http) != shard.entry.address) {
+      port.trouble =
+          fmt::format("its HTTP port {} is for its own host alone: give it an --http that other hosts reach", *http);
+    } else {
+      port.address = *http;
+    }
+  }
+  return ports;
+}
+
+Result<std::vector<std::string>> http_addresses_in_table(const protocol::TableFlags& flags, const Fetch& fetch) {
   const auto table = open_existing_table(flags);
   if (!table) return std::unexpected(table.error());
   const auto cluster = (*table)->read_cluster();
   if (!cluster) return std::unexpected(cluster.error());
   std::vector<std::string> addresses;
-  for (const protocol::ClusterView::Shard& shard : cluster->shards) {
-    if (shard.entry.incarnation == 0) continue;
-    Result<std::string> http = http_address_in_table(shard);
-    if (!http) return std::unexpected(http.error());
-    addresses.push_back(std::move(*http));
+  std::string trouble = "no shard has started with this table yet";
+  for (ShardHttp& port : http_ports_of(*cluster, fetch)) {
+    if (!port.trouble.empty()) trouble = std::move(port.trouble);
+    if (!port.address.empty()) addresses.push_back(std::move(port.address));
   }
-  if (addresses.empty())
-    return fail(ErrorCode::kUnavailable, flags.location + ": no shard has started with this table yet");
+  if (addresses.empty()) return fail(ErrorCode::kUnavailable, fmt::format("{}: {}", flags.location, trouble));
   return addresses;
 }
 

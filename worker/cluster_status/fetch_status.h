@@ -47,14 +47,24 @@ Answers ask_all(const std::vector<std::string>& addresses, const Fetch& fetch);
 Result<nlohmann::json> fetch_status(const std::string& address, int timeout_ms,
                                     const monitoring::HttpCaller* caller = nullptr);
 
-/// Returns the HTTP addresses of a cluster's shards, read out of its membership table. Where a shard's process wrote
-/// none (it has no --http, or its version does not write it), http_address_of() gives it. Where the process listens at
-/// every address of its host, the host is that of its address for workers.
-///
-/// Errors  io: no such file; its own; unavailable: no shard has started.
-Result<std::vector<std::string>> http_addresses_in_table(const protocol::TableFlags& flags);
+/// Holds the HTTP port of a shard as this host can ask it.
+struct ShardHttp {
+  std::string address = {};  ///< empty: it cannot be asked
+  std::string trouble = {};  ///< why not; empty: the shard has never started, or there is none
+};
 
-/// Returns the HTTP address of one shard, for http_addresses_in_table().
+/// Returns the HTTP ports of the shards of a table, by number. Where a shard's process wrote none (it has no --http, or
+/// its version does not write it), http_address_of() gives it. Where the process listens at every address of its host,
+/// the host is that of its address for workers. A loopback port of another host cannot be asked: `fetch` shows whether
+/// the process at that port here is the shard.
+std::vector<ShardHttp> http_ports_of(const protocol::ClusterView& cluster, const Fetch& fetch);
+
+/// Returns the HTTP addresses of http_ports_of() that can be asked.
+///
+/// Errors  io: no such file; its own; unavailable: no shard has started, or none can be asked.
+Result<std::vector<std::string>> http_addresses_in_table(const protocol::TableFlags& flags, const Fetch& fetch);
+
+/// Returns the HTTP address of one shard, as the table has it.
 Result<std::string> http_address_in_table(const protocol::ClusterView::Shard& shard);
 
 }  // namespace millrace::cluster_status

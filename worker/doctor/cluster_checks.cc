@@ -8,6 +8,7 @@
 
 #include "kernels/base/words.h"
 #include "protocol/address/host_port.h"
+#include "protocol/table/etcd_address.h"
 
 namespace millrace::doctor {
 namespace {
@@ -65,6 +66,15 @@ Check judge_name(const std::string& subject, const NameFacts& name) {
       "reaches it",
       name.host);
   return check;
+}
+
+/// Returns whether the table is an etcd on another host.
+bool is_etcd_elsewhere(const std::string& table) {
+  if (!protocol::is_etcd_address(table)) return false;
+  const auto etcd = protocol::parse_etcd_address(table);
+  return etcd && std::ranges::any_of(etcd->endpoints, [](const std::string& endpoint) {
+           return !protocol::is_loopback_host(host_of(endpoint));
+         });
 }
 
 Check judge_mtu(const std::string& subject, const MtuFacts& facts) {
@@ -314,8 +324,8 @@ std::vector<Check> judge_shard(const ShardFacts& facts, const OwnFacts& own) {
   if (facts.mtu) checks.push_back(judge_mtu(subject, *facts.mtu));
   if (facts.handshake) checks.push_back(judge_handshake(facts, own));
   if (!facts.place.http_trouble.empty())
-    checks.push_back(
-        {"http", subject, Verdict::kNotChecked, facts.place.http_trouble, "name its HTTP port, or give --table"});
+    checks.push_back({"http", subject, Verdict::kNotChecked, facts.place.http_trouble,
+                      facts.place.state.empty() ? "name its HTTP port, or give --table" : ""});
   if (checks.empty() && !facts.status)
     checks.push_back({"port", subject, Verdict::kNotChecked, "none of its addresses is known", "give --table"});
   if (!facts.status) return checks;
@@ -329,7 +339,7 @@ std::vector<Check> judge_shard(const ShardFacts& facts, const OwnFacts& own) {
   return checks;
 }
 
-std::vector<Check> judge_cluster(const std::vector<ShardFacts>& shards) {
+std::vector<Check> judge_cluster(const std::vector<ShardFacts>& shards, const std::string& table) {
   std::vector<Check> checks;
   const auto advertised = [](const ShardFacts& facts) {
     return facts.status && *facts.status ? host_of((*facts.status)->address) : std::string();
@@ -341,11 +351,14 @@ std::vector<Check> judge_cluster(const std::vector<ShardFacts>& shards) {
   const bool has_other_hosts = std::ranges::any_of(shards, [&](const ShardFacts& facts) {
     return !advertised(facts).empty() && !protocol::is_loopback_host(advertised(facts));
   });
+  // A table over the network is there for several hosts. One of loopback addresses may still serve this host alone.
+  const bool expects_other_hosts = is_etcd_elsewhere(table);
   for (const ShardFacts& facts : shards) {
-    if (!has_other_hosts || !protocol::is_loopback_host(advertised(facts))) continue;
+    if (!(has_other_hosts || expects_other_hosts) || !protocol::is_loopback_host(advertised(facts))) continue;
     checks.push_back(problem("advertise", facts.place.subject,
                              fmt::format("its address {} leads other hosts to themselves", (*facts.status)->address),
                              "start it with --advertise HOST:PORT, a name or number of its host"));
+    if (!has_other_hosts) checks.back().verdict = Verdict::kWarning;
   }
   if (shards.empty() || all_here) return checks;
   checks.push_back(

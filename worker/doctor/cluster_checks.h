@@ -29,6 +29,8 @@ Check judge_latency(const std::string& subject, std::optional<TimeNs> round_trip
 Check judge_transfer(const std::string& subject, const TransferFacts& transfer, std::optional<TimeNs> round_trip);
 
 /// Judges the shards together: addresses that lead other hosts nowhere, and the paths that this host does not see.
-std::vector<Check> judge_cluster(const std::vector<ShardFacts>& shards);
+///
+/// table  its location, as of --table; empty: not given.
+std::vector<Check> judge_cluster(const std::vector<ShardFacts>& shards, const std::string& table);
 
 }  // namespace millrace::doctor

@@ -20,7 +20,8 @@ struct TableFacts {
     uint32_t number = 0;
     std::string state = {};    ///< "ready", "draining", "gone", "never started"
     std::string address = {};  ///< for workers; empty: it never started
-    std::string http = {};     ///< empty: not known
+    std::string http = {};     ///< empty: not known, or not for this host
+    std::string http_trouble = {};
   };
   std::string location = {};
   std::string trouble = {};  ///< why it cannot be read; empty: it was read

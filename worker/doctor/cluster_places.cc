@@ -40,6 +40,7 @@ class Places {
       place->http_is_guessed = false;
     } else if (ShardPlace* known = of_number(number); known != nullptr && known->http.empty()) {
       known->http = answer.http;
+      known->http_trouble.clear();
     } else {
       add({.subject = name_of(number),
            .number = number,
@@ -77,7 +78,8 @@ std::vector<ShardPlace> join_places(const TableFacts& table, const std::vector<s
                 .number = shard.number,
                 .state = shard.state,
                 .address = shard.address,
-                .http = shard.http});
+                .http = shard.http,
+                .http_trouble = shard.http_trouble});
   }
   for (const std::string& server : servers) {
     const std::string address(protocol::without_tcp(server));

@@ -24,7 +24,6 @@
 #include "protocol/address/host_port.h"
 #include "protocol/address/stream_sockets.h"
 #include "worker/cluster_status/cluster_table.h"
-#include "worker/cluster_status/fetch_status.h"
 #include "worker/program/json_text.h"
 #include "worker/timeline/process_trace.h"
 
@@ -289,7 +288,7 @@ void align_clock(const std::string& http, const ReachOptions& options, ShardFact
 
 }  // namespace
 
-TableFacts read_table_facts(const protocol::TableFlags& flags) {
+TableFacts read_table_facts(const protocol::TableFlags& flags, const cluster_status::Fetch& fetch) {
   TableFacts facts{.location = flags.location};
   const auto table = cluster_status::open_existing_table(flags);
   auto cluster = table ? (*table)->read_cluster() : std::unexpected(table.error());
@@ -303,11 +302,14 @@ TableFacts read_table_facts(const protocol::TableFlags& flags) {
     facts.trouble = cluster.error().message;
     return facts;
   }
+  std::vector<cluster_status::ShardHttp> ports = cluster_status::http_ports_of(*cluster, fetch);
   for (const protocol::ClusterView::Shard& one : cluster->shards) {
+    cluster_status::ShardHttp& port = ports[facts.shards.size()];
     TableFacts::Shard shard{.number = static_cast<uint32_t>(facts.shards.size()),
                             .state = std::string(cluster_status::shard_state(one)),
-                            .address = std::string(protocol::without_tcp(one.entry.address))};
-    if (one.entry.incarnation != 0) shard.http = cluster_status::http_address_in_table(one).value_or("");
+                            .address = std::string(protocol::without_tcp(one.entry.address)),
+                            .http = std::move(port.address),
+                            .http_trouble = std::move(port.trouble)};
     facts.shards.push_back(std::move(shard));
   }
   return facts;

@@ -8,6 +8,7 @@
 #include "monitoring/http/http_protection.h"
 #include "protocol/table/open_table.h"
 #include "protocol/transport/transport.h"
+#include "worker/cluster_status/fetch_status.h"
 #include "worker/doctor/cluster_facts.h"
 
 /// Collects the facts of a cluster. Changes no job: it connects, asks HTTP ports, and sends two datagrams to a
@@ -16,7 +17,9 @@ namespace millrace::doctor {
 
 /// Reads the table, as `millrace cluster status` does: a missing file stays missing, an empty file becomes an empty
 /// table.
-TableFacts read_table_facts(const protocol::TableFlags& flags);
+///
+/// fetch  as of http_ports_of().
+TableFacts read_table_facts(const protocol::TableFlags& flags, const cluster_status::Fetch& fetch);
 
 struct ReachOptions {
   int timeout_ms = 3'000;  ///< of each connection, answer and handshake

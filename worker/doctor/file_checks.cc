@@ -38,13 +38,53 @@ Check check_job_key(const std::filesystem::path& path) {
   return check;
 }
 
+/// Returns the names of a folder's keys whose secret keys are in it, too. On a server that is the cluster's own alone.
+std::vector<std::string> names_with_secrets(const protocol::AllowedKeys& allowed, const std::filesystem::path& folder) {
+  std::vector<std::string> names;
+  for (const auto& [name, key] : allowed.keys()) {
+    std::error_code error;
+    if (std::filesystem::exists(folder / (name + ".key"), error)) names.push_back(name);
+  }
+  return names;
+}
+
+/// Holds the keys as the server counts them.
+struct CountedKeys {
+  protocol::AllowedKeys allowed;
+  std::string note = {};  ///< says whether the cluster's own key is counted
+};
+
+Result<CountedKeys> count_keys(const std::string& path, const std::string& server_public) {
+  auto all = protocol::AllowedKeys::read(path);
+  if (!all) return std::unexpected(all.error());
+  std::error_code error;
+  if (!std::filesystem::is_directory(path, error)) return CountedKeys{std::move(*all)};  // a list counts every key
+  std::optional<protocol::PublicKey> own;
+  const std::vector<std::string> names = names_with_secrets(*all, path);
+  if (!server_public.empty()) {
+    if (const auto server = protocol::read_public_key(server_public)) own = *server;
+  } else if (names.size() == 1) {
+    own = *all->key_of(names.front());
+  }
+  if (!own) return CountedKeys{std::move(*all), ", the cluster's own among them if its file is there"};
+  auto others = protocol::AllowedKeys::read(path, *own);
+  if (!others) return std::unexpected(others.error());
+  return CountedKeys{std::move(*others), " beside the cluster's own"};
+}
+
 }  // namespace
 
-Check check_listen(const std::string& address) {
+Check check_listen(const std::string& address, const protocol::HostResolver& resolver) {
   Check check{"listen", address, Verdict::kOk, "no process has this port"};
   const auto at = protocol::parse_host_port(address);
   if (!at) return problem("listen", address, at.error().message, "give HOST:PORT");
-  const auto listeners = protocol::listen_on_host({at->host == "*" ? "::" : at->host, at->port});
+  if (const std::string number = protocol::loopback_of_name(at->host, resolver); !number.empty()) {
+    return problem("listen", address, fmt::format("{} is {} here, which no other host reaches", at->host, number),
+                   fmt::format("remove that line from /etc/hosts; or let the server listen on 0.0.0.0:{}, with "
+                               "--advertise {}",
+                               at->port, address));
+  }
+  const auto listeners = protocol::listen_on_host({at->host == "*" ? "::" : at->host, at->port}, resolver);
   if (listeners) return check;
   check.verdict = Verdict::kProblem;
   check.found = listeners.error().message;
@@ -87,12 +127,13 @@ std::vector<Check> check_key_files(const std::string& secret, const std::string&
   return checks;
 }
 
-std::vector<Check> check_allowed_keys(const std::string& path) {
-  auto allowed = protocol::AllowedKeys::read(path);
-  if (!allowed) {
-    return {problem(kKeys, path, allowed.error().message,
+std::vector<Check> check_allowed_keys(const std::string& path, const std::string& server_public) {
+  auto counted = count_keys(path, server_public);
+  if (!counted) {
+    return {problem(kKeys, path, counted.error().message,
                     "give a folder of NAME.pub files that root or the server's user owns; chmod 750 it")};
   }
+  protocol::AllowedKeys* allowed = &counted->allowed;
   std::vector<Check> checks;
   for (const protocol::EndedKey& ended : allowed->end_keys(protocol::present_day())) {
     checks.push_back({kKeys, path, Verdict::kWarning, ended.sentence, "remove its file, or put a new key there"});
@@ -102,15 +143,15 @@ std::vector<Check> check_allowed_keys(const std::string& path) {
                       "replace this file by renaming a whole one into its place: until then its key is not allowed"});
   }
   if (allowed->count() == 0) {
-    checks.push_back(
-        problem(kKeys, path, "it allows no key", "put each worker's NAME.pub there, and send the servers SIGHUP"));
+    checks.push_back(problem(kKeys, path, "it allows no key" + counted->note,
+                             "put each worker's NAME.pub there, and send the servers SIGHUP"));
   } else {
     const protocol::KeyEnd end = allowed->first_end();
     const bool ends_soon = end && *end - protocol::present_day() < kKeyEndSoon;
     const std::string ends = end ? "; the first ends on " + protocol::key_end_text(*end) : "";
     checks.push_back(
         {kKeys, path, ends_soon ? Verdict::kWarning : Verdict::kOk,
-         fmt::format("it allows {} keys{}", allowed->count(), ends),
+         fmt::format("it allows {} keys{}{}", allowed->count(), counted->note, ends),
          ends_soon ? "allow a new key beside that one (millrace keys new), then send the servers SIGHUP" : ""});
   }
   return checks;

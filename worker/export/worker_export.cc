@@ -55,8 +55,8 @@ void WorkerExport::update(const Stats& stats) {
   const std::string& job = job_;
   const TensorSums now(stats);
   const TensorSums before(shown_);
-  exported_.network_bytes.with({"out"}).increment(grown(stats.bytes_up, shown_.bytes_up));
-  exported_.network_bytes.with({"in"}).increment(grown(stats.bytes_down, shown_.bytes_down));
+  exported_.network_bytes.with({job, "out"}).increment(grown(stats.bytes_up, shown_.bytes_up));
+  exported_.network_bytes.with({job, "in"}).increment(grown(stats.bytes_down, shown_.bytes_down));
   exported_.dropped.with({"stale"}).increment(grown(stats.updates_dropped_stale, shown_.updates_dropped_stale));
   exported_.dropped.with({"malformed"})
       .increment(grown(stats.updates_dropped_malformed, shown_.updates_dropped_malformed));

@@ -68,7 +68,7 @@ program::Outcome check_snapshots(const TrainOptions& options) {
 
 JobConfig snapshot_job_config(const JobConfig& steps) {
   JobConfig job = steps;
-  job.name += ".snapshots";
+  job.name += ".snapshots";  // `millrace status` and the alert MillraceJobStalled know it by this name
   job.consistency = Synchronous{};
   job.select = Selection::all();
   job.reselect = Reselect::none();

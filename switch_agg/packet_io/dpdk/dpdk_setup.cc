@@ -91,7 +91,8 @@ Status start_environment(const DpdkOptions& options) {
       fmt::format("DPDK did not start ({}): {}", rte_strerror(rte_errno),
                   options.memory == DpdkMemory::kHugePages
                       ? "are huge pages reserved? deploy/switch-host.sh says how; without --huge-pages none are needed"
-                      : "its own words are above; a device of the kernel needs root"));
+                      : "its own words are above; a device of the kernel needs root, and a filter of system calls must "
+                        "let sched_setaffinity through"));
 }
 
 std::unexpected<Error> device_failed(std::string_view what, const DpdkOptions& options, int code) {

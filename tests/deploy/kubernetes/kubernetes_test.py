@@ -43,7 +43,10 @@ MODELS = json.loads((Path(__file__).parent / "models.json").read_text(encoding="
                            "sampleLimit": "number"},
     "ServiceMonitorNamespaces": {"any": "boolean", "matchNames": "Array<string>"},
     "ServiceMonitorEndpoint": {"port": "string", "targetPort": "IntOrString", "path": "string", "scheme": "string", "interval": "string",
-                               "scrapeTimeout": "string", "honorLabels": "boolean", "honorTimestamps": "boolean"},
+                               "scrapeTimeout": "string", "honorLabels": "boolean", "honorTimestamps": "boolean",
+                               "metricRelabelings": "Array<RelabelConfig>"},
+    "RelabelConfig": {"sourceLabels": "Array<string>", "separator": "string", "targetLabel": "string", "regex": "string", "replacement": "string",
+                      "action": "string"},
 }
 KINDS = {("apps/v1", "StatefulSet"): "V1StatefulSet", ("v1", "Service"): "V1Service", ("v1", "Secret"): "V1Secret", ("v1", "ConfigMap"): "V1ConfigMap",
          ("policy/v1", "PodDisruptionBudget"): "V1PodDisruptionBudget", ("networking.k8s.io/v1", "NetworkPolicy"): "V1NetworkPolicy",
@@ -179,6 +182,8 @@ class FitTest(unittest.TestCase):
             self.assertTrue(matches(monitor["selector"], service["metadata"]["labels"]))
             self.assertLessEqual({one["port"] for one in monitor["endpoints"]}, {one["name"] for one in service["spec"]["ports"]})
             self.assertTrue(all(one["honorLabels"] for one in monitor["endpoints"]))
+            for one in monitor["endpoints"]:  # one name a job, over all namespaces
+                self.assertEqual(one["metricRelabelings"], [{"sourceLabels": ["namespace", "job"], "separator": "/", "targetLabel": "job"}])
 
     def test_TheScrapeJobsAreThoseOfTheAlerts(self):
         jobs = {one["job_name"] for one in yaml.safe_load((SOURCE / "monitoring/prometheus.yml").read_text(encoding="utf-8"))["scrape_configs"]}

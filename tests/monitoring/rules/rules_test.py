@@ -114,6 +114,15 @@ class RulesTest(unittest.TestCase):
             self.assertEqual(rule["annotations"]["runbook"], f"monitoring/rules/RUNBOOK.md#{rule['alert'].lower()}")
             self.assertTrue(rule["annotations"]["summary"])
 
+    def test_EachReasonOfAnEndIsSilentOrHasAnActionInTheRunbook(self):
+        reasons = set(metric_tables.exported()["millrace_shard_jobs_ended_total"]["reason"])
+        expression = next(rule["expr"] for rule in alerts() if rule["alert"] == "MillraceJobAborted")
+        silent = set(re.search(r'reason!~"([\w|]+)"', expression)[1].split("|"))
+        self.assertEqual(silent, {"finished", "ended", "superseded", "shutdown"})
+        section = (RULES / "RUNBOOK.md").read_text(encoding="utf-8").split("\n## MillraceJobAborted\n")[1].split("\n## ")[0]
+        rows = re.findall(r"^\| ([\w, ]+) \|", section, re.MULTILINE)[1:]
+        self.assertEqual({reason for row in rows for reason in row.split(", ")}, reasons - silent)
+
     def test_EveryAlertHasACaseThatFiresAndOneThatDoesNot(self):
         fires, silent = set(), set()
         for test in load(TESTS / "alerts_test.yml")["tests"]:

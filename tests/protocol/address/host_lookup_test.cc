@@ -54,6 +54,16 @@ TEST(LookUpHost, AnUnknownNameIsNamedWithWhatToDo) {
   EXPECT_THAT(found.error().message, HasSubstr("/etc/hosts"));
 }
 
+TEST(LookUpHost, ANameOfLoopbackAloneIsRecognised) {
+  std::vector<HostAddress> addresses = {{.text = "127.0.1.1"}, {.text = "::1"}};
+  const HostResolver resolver = [&](const std::string&) -> Result<std::vector<HostAddress>> { return addresses; };
+  EXPECT_EQ(loopback_of_name("node0", resolver), "127.0.1.1");
+  for (const char* wanted : {"localhost", "127.0.0.1", "::1", "*"}) EXPECT_EQ(loopback_of_name(wanted, resolver), "");
+  addresses.push_back({.text = "192.0.2.7"});
+  EXPECT_EQ(loopback_of_name("node0", resolver), "");
+  EXPECT_EQ(loopback_of_name("no-such-host.invalid"), "");
+}
+
 TEST(HostLookup, TheAnswerComesWhenTheResolverHasIt) {
   std::promise<void> may_answer;
   auto lookup = HostLookup::start(

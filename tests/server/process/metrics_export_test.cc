@@ -207,6 +207,16 @@ TEST_F(MetricsExportTest, SeriesWithKnownLabelsStartAtZero) {
   EXPECT_THAT(text(), HasSubstr("millrace_shard_round_seconds_count{job=\"new\"} 0\n"));
 }
 
+TEST_F(MetricsExportTest, AnEndHasAReasonThatBeganAtZero) {
+  open("saved");
+  export_.record({Metric::kJobsEnded, "saved", "job_mismatch", 1});
+  EXPECT_THAT(text(), HasSubstr("millrace_shard_jobs_ended_total{reason=\"job_mismatch\"} 1\n"));
+  open("odd");
+  export_.record({Metric::kJobsEnded, "odd", error_code_name(ErrorCode::kConflict), 1});
+  EXPECT_THAT(text(), HasSubstr("millrace_shard_jobs_ended_total{reason=\"internal\"} 1\n"));
+  EXPECT_THAT(text(), Not(HasSubstr("reason=\"conflict\"")));
+}
+
 TEST_F(MetricsExportTest, NothingKnownBeforehandIsMissingFromTheCatalogsValues) {
   // The values of labels with which the core reports about a job: each exists since the job began.
   open("job");

@@ -94,6 +94,28 @@ TEST_F(ClusterInTable, HttpAddressesAreThoseThatTheProcessesWrote) {
   EXPECT_EQ(http_address_in_table(silent), "10.0.0.1:9");
 }
 
+TEST_F(ClusterInTable, ALoopbackHttpPortIsAskedOnItsOwnHostAlone) {
+  for (uint32_t shard = 0; shard < 2; ++shard)
+    shards[shard]->introduce({"tcp://node:" + std::to_string(7600 + shard), "127.0.0.1:7700", "millrace 9"});
+  int asked = 0;
+  std::string address = "tcp://node:7600";
+  const Fetch fetch = [&](const std::string& http) -> Result<nlohmann::json> {
+    ++asked;
+    EXPECT_EQ(http, "127.0.0.1:7700");
+    return nlohmann::json{{"shard", 0}, {"shard_count", 2}, {"address", address}};
+  };
+  std::vector<ShardHttp> ports = http_ports_of(table->read_cluster().value(), fetch);
+  EXPECT_EQ(asked, 1);
+  ASSERT_EQ(ports.size(), 2u);
+  EXPECT_EQ(ports[0].address, "127.0.0.1:7700") << "the process there is shard 0";
+  EXPECT_EQ(ports[0].trouble, "");
+  EXPECT_EQ(ports[1].address, "");
+  EXPECT_THAT(ports[1].trouble, HasSubstr("127.0.0.1:7700 is for its own host alone"));
+  address = "tcp://other:7600";
+  ports = http_ports_of(table->read_cluster().value(), fetch);
+  EXPECT_EQ(ports[0].address + ports[1].address, "") << "another cluster's process";
+}
+
 TEST_F(ClusterInTable, ADrainEndsWhenTheSpareHoldsTheLease) {
   int looks = 0;
   const auto drained = drain_shard(*table, options(1, [&] {

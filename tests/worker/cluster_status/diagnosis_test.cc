@@ -229,6 +229,31 @@ TEST_F(Status, WorkerThatIsHeardAndContributesNothingComputesOrHangs) {
       "hangs)");
 }
 
+TEST_F(Status, ASnapshotJobIdlesBetweenSnapshots) {
+  start_running(job(2), 1);
+  for (const uint32_t worker : {0u, 1u}) push(worker, 0);
+  pass_with({0, 1}, 6'000);
+  ShardAnswer idle = answer(0);
+  JobStatus snapshots = idle.said.jobs.front();
+  snapshots.name += ".snapshots";
+  idle.said.jobs.push_back(snapshots);
+  ClusterSnapshot picture = picture_of({idle}, {}, kStillAfterS);
+  ASSERT_EQ(picture.jobs.size(), 2u);
+  EXPECT_EQ(picture.jobs[0].state, JobState::kStalled);
+  EXPECT_EQ(picture.jobs[1].verdict, "running: step 1, 2 of 2 workers");
+  idle.said.jobs.erase(idle.said.jobs.begin());
+  EXPECT_EQ(picture_of({idle}, {}, kStillAfterS).jobs[0].state, JobState::kStalled) << "a job of that name alone";
+
+  push(0, 1);
+  pass_with({0, 1}, 6'000);
+  ShardAnswer waiting = answer(0);
+  snapshots = waiting.said.jobs.front();
+  snapshots.name += ".snapshots";
+  waiting.said.jobs.push_back(snapshots);
+  picture = picture_of({waiting}, {}, kStillAfterS);
+  EXPECT_EQ(picture.jobs[1].state, JobState::kStalled) << "a snapshot waits for worker 1";
+}
+
 TEST_F(Status, JobWithoutContributionsIsStalled) {
   start_running(job(2));
   for (const uint32_t worker : {0u, 1u}) push(worker, 0);

@@ -1,21 +1,16 @@
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
-#include "protocol/keys/key_files.h"
 #include "worker/doctor/check.h"
 #include "worker/doctor/cluster_checks.h"
 #include "worker/doctor/cluster_places.h"
 #include "worker/doctor/cluster_reach.h"
-#include "worker/doctor/file_checks.h"
 #include "worker/doctor/host_checks.h"
 #include "worker/doctor/pair_checks.h"
 #include "worker/doctor/pair_reach.h"
@@ -309,7 +304,8 @@ TEST(ClusterChecks, TheTableIsJudged) {
 TEST(ClusterChecks, AMissingTableIsNotMade) {
   protocol::TableFlags flags;
   flags.location = "/nowhere/millrace.table";
-  EXPECT_NE(read_table_facts(flags).trouble.find("no such file"), std::string::npos);
+  const auto fetch = [](const std::string&) { return Result<nlohmann::json>(nlohmann::json()); };
+  EXPECT_NE(read_table_facts(flags, fetch).trouble.find("no such file"), std::string::npos);
 }
 
 TEST(ClusterChecks, AnAddressThatIsNoneIsAProblem) {
@@ -322,17 +318,22 @@ TEST(ClusterChecks, AnAddressThatIsNoneIsAProblem) {
 TEST(ClusterChecks, PathsThatThisHostDoesNotSeeAreNamed) {
   std::vector<ShardFacts> shards = {
       healthy_shard(), healthy_shard(), {.place = {.subject = "dead:1", .http = "dead:1"}}};
-  std::vector<Check> checks = judge_cluster(shards);
+  std::vector<Check> checks = judge_cluster(shards, "t.db");
   ASSERT_EQ(checks.size(), 1u);
   EXPECT_EQ(checks[0].verdict, kNotChecked);
   shards[1].place.address = "localhost:7601";  // as the operator wrote it; the shard advertises another one
-  EXPECT_EQ(judge_cluster(shards).size(), 1u);
+  EXPECT_EQ(judge_cluster(shards, "t.db").size(), 1u);
   (*shards[1].status)->address = "tcp://127.0.0.1:7601";
-  EXPECT_EQ(find_check(judge_cluster(shards), "advertise").verdict, kProblem);
+  EXPECT_EQ(find_check(judge_cluster(shards, "t.db"), "advertise").verdict, kProblem);
   shards[0].place.address = "localhost:7600";
   (*shards[0].status)->address = "tcp://127.0.0.1:7600";
-  EXPECT_TRUE(judge_cluster(shards).empty());
-  EXPECT_TRUE(judge_cluster({}).empty());
+  EXPECT_TRUE(judge_cluster(shards, "t.db").empty());
+  EXPECT_TRUE(judge_cluster(shards, "etcd://127.0.0.1:2379").empty());
+  checks = judge_cluster(shards, "etcd://etcd1:2379,127.0.0.1:2379");
+  ASSERT_EQ(checks.size(), 2u) << "one a shard";
+  EXPECT_EQ(checks[0].name, "advertise");
+  EXPECT_EQ(checks[0].verdict, kWarning) << "a trial on one host";
+  EXPECT_TRUE(judge_cluster({}, "").empty());
 }
 
 PairFacts healthy_pair(uint32_t receiver, uint32_t sender) {
@@ -484,6 +485,24 @@ TEST(ClusterPlaces, AShardThatIsNamedTwiceIsOnePlaceUnderTheWorkersAddress) {
             "shard 0|t:7600|h:7700\nshard 1|said:7601|h:7701\n");
 }
 
+TEST(ClusterPlaces, AnotherHostsLoopbackPortIsNotAsked) {
+  TableFacts table;
+  table.shards = {{0, "ready", "node0:7600", "127.0.0.1:7700"}, {1, "ready", "node1:7600", "", "its own host alone"}};
+  cluster_status::Answers answers;
+  answers.shards = {answer_of(0, "127.0.0.1:7700")};
+  answers.why_missing[1] = "refused";
+  std::vector<ShardPlace> places = join_places(table, {}, answers);
+  EXPECT_EQ(places_text(places), "shard 0|node0:7600|127.0.0.1:7700\nshard 1|node1:7600|\n");
+  const std::vector<Check> checks = judge({.place = places.at(1)});
+  ASSERT_EQ(checks.size(), 1u);
+  EXPECT_EQ(checks[0].name, "http");
+  EXPECT_EQ(checks[0].verdict, kNotChecked);
+  EXPECT_EQ(checks[0].found, "its own host alone");
+  answers.shards.push_back(answer_of(1, "node1:7700"));  // the user named that port
+  places = join_places(table, {}, answers);
+  EXPECT_EQ(places.at(1).http + places.at(1).http_trouble, "node1:7700");
+}
+
 TEST(ClusterPlaces, WhatDoesNotAnswerIsAPlaceToo) {
   cluster_status::Answers answers;
   answers.shards = {answer_of(0, "h:7700")};
@@ -493,40 +512,6 @@ TEST(ClusterPlaces, WhatDoesNotAnswerIsAPlaceToo) {
   EXPECT_EQ(places_text(join_places({}, {"tcp://s:7600"}, answers)),
             "shard 0|said:7600|h:7700\nshard 1|peer:7601|\ns:7600|s:7600|s:7700\ngone:7700||gone:7700\n"
             "worker:9100||worker:9100\n");
-}
-
-TEST(FileChecks, PathsThatAreNotThereAreProblems) {
-  std::optional<protocol::TransportKeys> keys;
-  const std::vector<Check> checks = check_key_files("/nowhere/a.key", "/nowhere/b.pub", keys);
-  EXPECT_EQ(checks.size(), 2u);
-  EXPECT_FALSE(keys.has_value());
-  for (const std::vector<Check>& one :
-       {checks, check_allowed_keys("/nowhere"), check_job_keys("/nowhere"), std::vector{check_listen("192.0.2.1:7600")},
-        std::vector{check_listen("no port")}}) {
-    EXPECT_EQ(worst_of(one), kProblem);
-    expect_sentences(one);
-  }
-  EXPECT_TRUE(check_key_files("", "", keys).empty());
-}
-
-TEST(FileChecks, KeysThatEndSoonAreAWarning) {
-  std::string pattern = (std::filesystem::temp_directory_path() / "millrace-doctor-XXXXXX").string();
-  const std::string folder = ::mkdtemp(pattern.data());
-  const std::chrono::sys_days today = protocol::present_day();
-  ASSERT_TRUE(protocol::write_new_keys(folder, "later", today + std::chrono::days(20)));
-  const std::vector<Check> late = check_allowed_keys(folder);
-  EXPECT_EQ(worst_of(late), Verdict::kOk);
-  EXPECT_THAT(late.back().found, ::testing::HasSubstr(protocol::key_end_text(today + std::chrono::days(20))));
-  ASSERT_TRUE(protocol::write_new_keys(folder, "soon", today + std::chrono::days(13)));
-  EXPECT_EQ(worst_of(check_allowed_keys(folder)), Verdict::kWarning);
-  std::filesystem::remove(folder + "/soon.pub");
-  ASSERT_TRUE(protocol::write_new_keys(folder, "gone", today));
-  const std::vector<Check> ended = check_allowed_keys(folder);
-  EXPECT_EQ(worst_of(ended), Verdict::kWarning);
-  EXPECT_THAT(ended.front().found, ::testing::HasSubstr("'gone' was allowed until"));
-  EXPECT_THAT(ended.back().found, ::testing::HasSubstr("it allows 1 keys"));
-  for (const auto& checks : {late, ended}) expect_sentences(checks);
-  std::filesystem::remove_all(folder);
 }
 
 TEST(Report, HostileTextStaysOneLineAndValidJson) {

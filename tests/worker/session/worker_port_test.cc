@@ -124,6 +124,7 @@ TEST(WorkerPort, BeginsAtZero) {
   for (const char* line :
        {"millrace_worker_steps_total{job=\"train\"} 0\n", "millrace_worker_reconnects_total{job=\"train\"} 0\n",
         "millrace_worker_dropped_total{reason=\"malformed\"} 0\n",
+        "millrace_worker_network_bytes_total{direction=\"out\",job=\"train\"} 0\n",
         "millrace_worker_step_seconds_count{job=\"train\"} 0\n"}) {
     EXPECT_THAT(metrics, HasSubstr(line));
   }
