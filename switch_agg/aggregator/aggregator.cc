@@ -159,7 +159,7 @@ void Aggregator::receive(const protocol::ReceivedPacket& packet, TimeNs now, pro
   State::Entry& entry = *state_->jobs[at];
   entry.counters.add(Event::kReceived);
   entry.counters.add(Event::kReceivedBytes, packet.bytes.size());
-  const Outbox out(sink, now, state_->book(entry), packet.ecn);
+  const Outbox out(sink, now, state_->book(entry), packet);
   entry.machine->receive(*datagram, packet.from, out);
   if (!entry.machine->needs_incarnation()) return;
   entry.machine->begin_incarnation(state_->draw_incarnation(), now);

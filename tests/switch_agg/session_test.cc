@@ -38,6 +38,23 @@ TEST(SessionTest, AChallengeRequestUnderAnotherJobKeyIsNotAnswered) {
   EXPECT_EQ(rig.counted(Event::kBadMac), 1);
 }
 
+/// Results of the one would not fit the other. A switch that is silent from the start is replaced by shard 0.
+TEST(SessionTest, ARequestPaddedToAnotherLengthGetsNoAnswer) {
+  SwitchRig rig({.packet_bytes_max = 8972, .job_packet_bytes = 1472});
+  ByteBuffer request = rig.worker(0).challenge_request();
+  for (const size_t bytes : {size_t{1200}, size_t{1471}, size_t{1473}, size_t{8972}}) {
+    request.resize(bytes);
+    rig.give(0, request);
+    EXPECT_EQ(rig.sent().size(), 0) << bytes;
+  }
+  EXPECT_EQ(rig.counted(Event::kOtherPacketBytes), 4);
+  EXPECT_EQ(rig.counted(Event::kChallenged), 0);
+  request.resize(1472);
+  rig.give(0, request);
+  EXPECT_EQ(rig.sent().size(), 1) << "the job's own length";
+  EXPECT_EQ(rig.counted(Event::kOtherPacketBytes), 4);
+}
+
 TEST(SessionTest, AHelloWithoutItsChallengeIsRefused) {
   SwitchRig rig;
   rig.shake_hands();
