@@ -100,6 +100,23 @@ TEST(SessionTest, AnswersGoWhereTheHelloCameFrom) {
   EXPECT_EQ(rig.sent()[2].to, rig.worker(1).endpoint());
 }
 
+TEST(SessionTest, AHelloOfTheStandingSessionMovesItsAddress) {
+  SwitchRig rig;
+  rig.open();
+  const ByteBuffer late = rig.worker(2).hello({.live = rig.live(), .positions = {1, 1}});
+  const ByteBuffer latest = rig.worker(2).hello({.live = rig.live(), .positions = {1, 1}});
+  // Worker 2's packets now come from worker 1's place.
+  rig.give(1, latest);
+  ASSERT_EQ(rig.sent().size(), 1);
+  EXPECT_EQ(rig.sent()[0].to, rig.worker(1).endpoint());
+  for (const ByteBuffer& packet : {late, latest, late}) rig.give(2, packet);
+  rig.since_now();
+  rig.turn({}, {{{5, 1}}, {{5, 1}}, {{5, 1}}});
+  EXPECT_EQ(rig.counted(Event::kClosed), 1);
+  ASSERT_EQ(rig.sent().size(), 3);
+  for (const Sent& result : rig.sent()) EXPECT_NE(result.to, rig.worker(2).endpoint()) << "late ones and replays";
+}
+
 TEST(SessionTest, SequenceNumbersUnderOneKeyNeverRepeat) {
   SwitchRig rig;
   rig.open();

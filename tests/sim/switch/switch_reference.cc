@@ -140,7 +140,10 @@ bool SwitchReference::authentic(JobState& job, const Datagram& datagram, const E
   const uint16_t worker = datagram.header.worker;
   const auto session = job.sessions.find(worker);
   if (session != job.sessions.end() && session->second.up.verify(datagram)) {
-    return session->second.seen.accept(datagram.header.sequence);
+    const bool is_latest = datagram.header.sequence > session->second.seen.highest();
+    if (!session->second.seen.accept(datagram.header.sequence)) return false;
+    if (is_latest && datagram.header.type == DatagramType::kHello) session->second.at = from;
+    return true;
   }
   if (datagram.header.type != DatagramType::kHello) return false;
   const auto hello = protocol::read_hello(datagram.extension);

@@ -86,6 +86,7 @@ struct SwitchScenario {
   uint32_t deaths = 0;
   uint32_t path_changes = 0;
   uint32_t stalls = 0;
+  uint32_t moves = 0;       ///< of workers, each to another address
   double subset_kills = 0;  ///< chance at a result's first delivery that the others are lost and its sender restarts
   double leavers = 0;       ///< share of workers that go once they have finished
   TimeNs calm_from = 0;     ///< nothing goes wrong any more
