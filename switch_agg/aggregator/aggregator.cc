@@ -33,7 +33,9 @@ Event event_of(DatagramFault fault) {
   return Event::kOutOfBounds;
 }
 
-Status validate(const SwitchJob& job, const AggregatorOptions& options) {
+}  // namespace
+
+Status judge_job(const SwitchJob& job, const AggregatorOptions& options) {
   const auto refuse = [&job](const std::string& why) {
     return fail(ErrorCode::kInvalidArgument, "job " + std::to_string(job.job) + ": " + why);
   };
@@ -67,8 +69,6 @@ Status validate(const SwitchJob& job, const AggregatorOptions& options) {
   }
   return {};
 }
-
-}  // namespace
 
 struct Aggregator::State {
   struct Entry {
@@ -123,7 +123,7 @@ Aggregator::~Aggregator() = default;
 Aggregator::Aggregator(Aggregator&&) noexcept = default;
 
 Status Aggregator::add_job(const SwitchJob& job, TimeNs now) {
-  if (Status valid = validate(job, state_->options); !valid) return valid;
+  if (Status valid = judge_job(job, state_->options); !valid) return valid;
   if (state_->find(job.job) != state_->jobs.size()) {
     return fail(ErrorCode::kInvalidArgument, "job " + std::to_string(job.job) + " is here already");
   }

@@ -66,6 +66,10 @@ struct AggregatorOptions {
   TimeNs answer_gap_ns = kNsPerMs;
 };
 
+/// Returns whether an aggregator of these options can serve the job of one lane (split_by_lanes()), free slots apart.
+/// Errors   invalid_argument, with the job's number.
+Status judge_job(const SwitchJob& job, const AggregatorOptions& options);
+
 enum class SwitchPhase : uint8_t { kClosed, kCollecting, kFetching, kOpen };
 
 /// State of a rack's session with the aggregator that decides.
@@ -134,8 +138,8 @@ class Aggregator {
   Aggregator(Aggregator&&) noexcept;
 
   /// Reserves the slots of a job of one lane (split_by_lanes()).
-  /// Errors   invalid_argument; limit_exceeded: too many jobs, or no slots left. Without slots the job is known all the
-  ///          same. Its workers get NO_SLOTS, and slots where they ask again and some are free.
+  /// Errors   those of judge_job(); limit_exceeded: too many jobs, or no slots left. Without slots the job is known all
+  ///          the same. Its workers get NO_SLOTS, and slots where they ask again and some are free.
   Status add_job(const SwitchJob& job, TimeNs now);
   /// Frees the job's slots; packets of it are of a wrong job from now on.
   void remove_job(uint32_t job);

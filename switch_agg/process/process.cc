@@ -109,13 +109,19 @@ class SwitchProcess::Impl {
   std::unique_ptr<monitoring::HttpPort> http_;  ///< last: its threads ask the others
 };
 
-/// On each lcore as many jobs, or lanes of one, as it has room for.
+/// Judges a list by this switch's limits, before anything changes: each job, and the number of them on each lcore.
 Status SwitchProcess::Impl::fit(const std::vector<SwitchJob>& jobs) const {
   for (uint32_t lane = 0; lane < options_.lcores; ++lane) {
-    const size_t here = jobs_of_lane(jobs, lane, options_.lcores).size();
-    if (here <= options_.limits.jobs_max) continue;
-    return fail(ErrorCode::kLimitExceeded, fmt::format("{} jobs (or lanes of one) on lcore {}, and --jobs-max is {}",
-                                                       here, lane, options_.limits.jobs_max));
+    const std::vector<SwitchJob> here = jobs_of_lane(jobs, lane, options_.lcores);
+    for (const SwitchJob& job : here) {
+      if (const Status can = judge_job(job, options_.limits); !can)
+        return fail(can.error().code,
+                    fmt::format("{}: job '{}': {}", options_.jobs_file, job.name, can.error().message));
+    }
+    if (here.size() <= options_.limits.jobs_max) continue;
+    return fail(ErrorCode::kLimitExceeded,
+                fmt::format("{}: {} jobs (or lanes of one) on lcore {}, and --jobs-max is {}", options_.jobs_file,
+                            here.size(), lane, options_.limits.jobs_max));
   }
   return {};
 }
@@ -124,8 +130,7 @@ Status SwitchProcess::Impl::open() {
   Result<std::vector<SwitchJob>> jobs = read_jobs_file(options_.jobs_file);
   if (!jobs) return std::unexpected(jobs.error());
   jobs_ = std::move(*jobs);
-  if (const Status fits = fit(jobs_); !fits)
-    return fail(fits.error().code, fmt::format("{}: {}", options_.jobs_file, fits.error().message));
+  if (const Status fits = fit(jobs_); !fits) return fits;
   Result<uint64_t> seed = random_seed();
   if (!seed) return std::unexpected(seed.error());
   wake_ = ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);

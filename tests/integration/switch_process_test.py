@@ -198,15 +198,18 @@ class Switch(unittest.TestCase):
         self.assertEqual(process.wait(timeout=TIMEOUT_S), 0)
 
     def test_SighupReloadsTheJobsFile(self):
-        process, line = self.start("--quiet")
+        process, line = self.start("--quiet", "--window-indices-max", "16384")
         self.write_jobs([JOB | {"slots": 32}, JOB | {"name": "bert", "job": 8}])
         process.send_signal(signal.SIGHUP)
         status = self.status_when(line, lambda status: [job["slots"] for job in status["jobs"]] == [32, 16])
         self.assertEqual(status["slots"], 48)
-        self.write_jobs([JOB | {"slots": 0}])
-        process.send_signal(signal.SIGHUP)
-        self.assertIn("the jobs stay as they are", process.stderr.readline())
-        self.assertEqual(len(json.loads(self.get(line, "/status"))["jobs"]), 2)
+        # The last two are beyond this switch's limits, which the list itself does not know.
+        for wrong in ({"slots": 0}, {"racks": [[0, 1], [1, 2]]}, {"window_indices": 32768}, {"packet_bytes": 8972}):
+            self.write_jobs([JOB | wrong])
+            process.send_signal(signal.SIGHUP)
+            sentence = process.stderr.readline()
+            self.assertRegex(sentence, "jobs.json: .*; the jobs stay as they are")
+        self.assertEqual([job["slots"] for job in json.loads(self.get(line, "/status"))["jobs"]], [32, 16])
 
     def test_TheSwitchNotifiesItsServiceManagerOfItsState(self):
         manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
