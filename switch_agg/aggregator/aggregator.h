@@ -125,6 +125,11 @@ struct SwitchJobStatus {
   std::array<SwitchDoor, protocol::kSwitchWorkersMax> doors = {};  ///< by worker
 };
 
+class JobMachine;
+
+/// A job that is not served yet, and its memory. Shared, so that its owners need not know the machine.
+using PreparedJob = std::shared_ptr<JobMachine>;
+
 /// Runs the slot machine: pure, one thread, no allocation after add_job(). Takes packets in any order, hostile ones
 /// among them, and writes its packets into a sink. Normative: S3, S4, S6, S7; DESIGN.md decides the points that they
 /// leave open.
@@ -140,7 +145,14 @@ class Aggregator {
   /// Reserves the slots of a job of one lane (split_by_lanes()).
   /// Errors   those of judge_job(); limit_exceeded: too many jobs, or no slots left. Without slots the job is known all
   ///          the same. Its workers get NO_SLOTS, and slots where they ask again and some are free.
+  Status add_job(PreparedJob job, TimeNs now);
+  /// Prepares the job, and adds it.
   Status add_job(const SwitchJob& job, TimeNs now);
+  /// Takes the memory of a job of one lane: with racks up to a GB. Throws std::bad_alloc. The result is for add_job()
+  /// of this aggregator, which outlives it.
+  /// Errors   those of judge_job().
+  /// Threads  may run beside all other calls, one prepare() at a time.
+  Result<PreparedJob> prepare(const SwitchJob& job);
   /// Frees the job's slots; packets of it are of a wrong job from now on.
   void remove_job(uint32_t job);
 
