@@ -112,7 +112,7 @@ Aggregator::Aggregator(const AggregatorOptions& options, uint64_t incarnation_se
       options.packet_bytes_max);
   MILLRACE_CHECK(options.window_indices_max % 64 == 0 && options.window_indices_max <= protocol::kWindowIndicesMax,
                  options.window_indices_max);
-  MILLRACE_CHECK(options.slots_max <= UINT16_MAX, options.slots_max);
+  MILLRACE_CHECK(options.slots_max <= kAggregatorSlotsMax, options.slots_max);
   state_ = std::make_unique<State>(options, incarnation_seed);
 }
 

@@ -55,9 +55,12 @@ struct SwitchJob {
 /// The least packet_bytes and packet_bytes_max: a WELCOME of kSlotsMax slots fits.
 inline constexpr uint32_t kAggregatorPacketBytesMin = 1200;
 
+/// The most slots_max: numbers of slots are u16.
+inline constexpr uint32_t kAggregatorSlotsMax = UINT16_MAX;
+
 struct AggregatorOptions {
   uint32_t jobs_max = 64;
-  uint32_t slots_max = 512;  ///< of all jobs together
+  uint32_t slots_max = 512;  ///< of all jobs together, at most kAggregatorSlotsMax
   /// A multiple of 64; memory: slots_max x (5.5 B + 2 bit) x this.
   uint32_t window_indices_max = protocol::kWindowIndicesMax;
   /// Of all jobs: at least 1200. Memory is of this size, results of the job's.
