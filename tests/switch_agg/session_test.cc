@@ -1,6 +1,7 @@
 // Handshakes, keys, replays, and the answers to a sender without a session.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
 #include <utility>
 
@@ -51,8 +52,24 @@ TEST(SessionTest, ARequestPaddedToAnotherLengthGetsNoAnswer) {
   EXPECT_EQ(rig.counted(Event::kChallenged), 0);
   request.resize(1472);
   rig.give(0, request);
-  EXPECT_EQ(rig.sent().size(), 1) << "the job's own length";
+  ASSERT_EQ(rig.sent().size(), 1) << "the job's own length";
   EXPECT_EQ(rig.counted(Event::kOtherPacketBytes), 4);
+}
+
+/// So a path on which the job's longest datagrams do not reach the worker is silent.
+TEST(SessionTest, AChallengeIsAsLongAsItsRequest) {
+  SwitchRig rig({.packet_bytes_max = 8972, .job_packet_bytes = 1472});
+  ByteBuffer request = rig.worker(0).challenge_request();
+  rig.give(0, request);
+  ASSERT_EQ(rig.sent().size(), 1);
+  EXPECT_EQ(rig.sent()[0].bytes.size(), request.size());
+  request.resize(1472);
+  rig.give(0, request);
+  ASSERT_EQ(rig.sent().size(), 1);
+  const ByteBuffer& answer = rig.sent()[0].bytes;
+  EXPECT_EQ(answer.size(), 1472);
+  EXPECT_TRUE(std::all_of(answer.begin() + 112, answer.end(), [](uint8_t byte) { return byte == 0; }));
+  EXPECT_TRUE(rig.worker(0).take_challenge(answer));
 }
 
 TEST(SessionTest, AHelloWithoutItsChallengeIsRefused) {

@@ -78,6 +78,8 @@ struct SwitchScenario {
   double loss = 0;
   double duplication = 0;
   double corruption = 0;
+  /// Longer datagrams of switches are lost, the shard's are not; 0: none is.
+  uint32_t switch_bytes_max = 0;
   bool in_order = false;  ///< all packets take as long
   double slow = 0;        ///< share of packets that take up to slow_max more: reordering
   TimeNs slow_max = 0;

@@ -256,6 +256,24 @@ TEST_F(ClientEpochs, SilenceInATurnRepeatsTheHelloUnderItsSession) {
   EXPECT_FALSE(rig_.client.path_suspect());
 }
 
+/// It is short: the job's results may be too long for the path.
+TEST_F(ClientEpochs, AWelcomeDoesNotEndARunningWorkersSilence) {
+  start();
+  rig_.begin(0, {});
+  size_t welcomes = 0;
+  for (int round = 0; round < 100 && !rig_.client.path_suspect(); ++round) {
+    rig_.now = rig_.client.next_deadline();
+    rig_.tick();
+    for (const SentPacket& hello : rig_.sink.take(DatagramType::kHello)) {
+      EXPECT_EQ(hello.to, rig_.epoch.decider);
+      rig_.hand(rig_.aggregator.welcome(1, {0, 0}));
+      ++welcomes;
+    }
+  }
+  EXPECT_TRUE(rig_.client.path_suspect());
+  EXPECT_GT(welcomes, 0u);
+}
+
 TEST_F(ClientEpochs, AnIdleWorkerProbesItsAggregatorAndFollowsARestart) {
   start();
   rig_.now = rig_.client.next_deadline();
