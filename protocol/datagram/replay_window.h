@@ -35,6 +35,9 @@ class ReplayWindow {
   /// would push true ones out. 0 never is new (sessions begin at 1).
   bool accept(uint64_t sequence);
 
+  /// Returns the highest accepted number; 0: none was.
+  uint64_t highest() const { return highest_; }
+
   /// Returns numbers that have not come though three later ones have: most likely they were lost on the way. Each is
   /// returned once. If such a number comes after all, packets are out of order by more than three. From then on twice
   /// as many later ones are required.

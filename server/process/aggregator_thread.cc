@@ -48,6 +48,23 @@ switch_agg::AggregatorOptions options_of(const protocol::JobSpec& spec, const pr
   return options;
 }
 
+switch_agg::SwitchJob switch_job_of(const protocol::JobSpec& spec, const protocol::SwitchLayout& layout,
+                                    const protocol::JobKey& key, const std::vector<uint64_t>& racks) {
+  switch_agg::SwitchJob job;
+  job.job = spec.switch_path.job;
+  job.name = spec.name;
+  job.key = key;
+  job.workers = spec.workers;
+  job.window_indices = layout.window_indices;
+  job.lanes = layout.lanes;
+  job.slots = layout.slots;
+  job.packet_bytes = spec.switch_path.packet_bytes_max;
+  job.reselect_k = layout.reselect_k;
+  job.lease_ns = kNoLease;
+  job.racks = racks;
+  return job;
+}
+
 }  // namespace
 
 uint64_t random_incarnation_seed() {
@@ -163,7 +180,11 @@ Status DatagramThread::judge(const protocol::JobSpec& spec, const protocol::Swit
                     layout.slots, layout.window_indices, bytes, options_.memory_bytes_max));
   }
   const Result<protocol::JobKey> key = key_of(spec.switch_path.job);
-  return key ? Status() : Status(std::unexpected(key.error()));
+  if (!key) return std::unexpected(key.error());
+  for (const switch_agg::SwitchJob& lane : switch_agg::split_by_lanes(switch_job_of(spec, layout, *key, *racks))) {
+    if (const Status can = switch_agg::judge_job(lane, options_of(spec, layout)); !can) return can;
+  }
+  return {};
 }
 
 Status DatagramThread::begin(uint64_t job, const protocol::JobSpec& spec, const protocol::SwitchLayout& layout) {
@@ -178,19 +199,7 @@ Status DatagramThread::begin(uint64_t job, const protocol::JobSpec& spec, const 
                                       bytes,
                                       static_cast<uint32_t>(racks->size()),
                                       switch_agg::Aggregator(options_of(spec, layout), incarnation_seed_ + begun_++)});
-  switch_agg::SwitchJob asked;
-  asked.job = spec.switch_path.job;
-  asked.name = spec.name;
-  asked.key = *key;
-  asked.workers = spec.workers;
-  asked.window_indices = layout.window_indices;
-  asked.lanes = layout.lanes;
-  asked.slots = layout.slots;
-  asked.packet_bytes = spec.switch_path.packet_bytes_max;
-  asked.reselect_k = layout.reselect_k;
-  asked.lease_ns = kNoLease;
-  asked.racks = std::move(*racks);
-  for (const switch_agg::SwitchJob& lane : switch_agg::split_by_lanes(asked)) {
+  for (const switch_agg::SwitchJob& lane : switch_agg::split_by_lanes(switch_job_of(spec, layout, *key, *racks))) {
     if (const Status added = served->aggregator.add_job(lane, monotonic_now_ns()); !added) return added;
   }
   const std::lock_guard lock(mutex_);

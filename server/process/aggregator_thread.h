@@ -49,10 +49,11 @@ class DatagramThread {
   const std::string& address() const { return address_; }
 
   /// Returns whether it can serve this job.
-  /// Errors   invalid_argument: there is no key, and the remedy; limit_exceeded: memory.
+  /// Errors   invalid_argument: there is no key, or no valid list of racks, and the remedy; limit_exceeded: memory; the
+  ///          refusals of the slot machine.
   Status judge(const protocol::JobSpec& spec, const protocol::SwitchLayout& layout);
   /// Takes the job's memory and serves it soon. The same number again starts again, under another incarnation.
-  /// Errors   as judge(); the refusals of the slot machine.
+  /// Errors   as judge().
   Status begin(uint64_t job, const protocol::JobSpec& spec, const protocol::SwitchLayout& layout);
   void end(uint64_t job);
   /// Reads the files of the keys again, for jobs that begin from now on. Returns lines for the log, as JobKeys does.

@@ -15,7 +15,8 @@ namespace {
 using RacksJson = nlohmann::json;
 
 constexpr size_t kRacksFileBytesMax = 1 << 16;
-constexpr const char* kForm = "is not JSON of the form {\"racks\": [[0, 1], [2, 3]]}: workers of each rack, 0 to 63";
+constexpr const char* kForm =
+    "is not JSON of the form {\"racks\": [[0, 1], [2, 3]]}: workers of each rack, 0 to 63, each in one rack";
 
 Error malformed_racks() { return {ErrorCode::kInvalidArgument, kForm}; }
 
@@ -28,6 +29,7 @@ Result<std::vector<uint64_t>> parse_racks(std::string_view text) {
   const RacksJson& list = document["racks"];
   if (!list.is_array() || list.size() > protocol::kSwitchWorkersMax) return std::unexpected(malformed_racks());
   std::vector<uint64_t> racks;
+  uint64_t named = 0;
   for (const RacksJson& rack : list) {
     if (!rack.is_array() || rack.empty()) return std::unexpected(malformed_racks());
     uint64_t workers = 0;
@@ -36,6 +38,8 @@ Result<std::vector<uint64_t>> parse_racks(std::string_view text) {
         return std::unexpected(malformed_racks());
       workers |= uint64_t{1} << one.get<uint64_t>();
     }
+    if ((named & workers) != 0) return std::unexpected(malformed_racks());
+    named |= workers;
     racks.push_back(workers);
   }
   return racks;

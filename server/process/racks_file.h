@@ -15,7 +15,7 @@ namespace millrace::server {
 ///
 ///   {"racks": [[0, 1, 2, 3], [4, 5, 6, 7]]}
 ///
-/// Returns  a bit a worker. The aggregator checks that racks have no worker in common.
+/// Returns  a bit a worker. No worker is in two racks.
 /// Errors   io: the file cannot be read. invalid_argument: with the expected form.
 Result<std::vector<uint64_t>> read_racks_file(const std::string& path);
 

@@ -33,7 +33,9 @@ Event event_of(DatagramFault fault) {
   return Event::kOutOfBounds;
 }
 
-Status validate(const SwitchJob& job, const AggregatorOptions& options) {
+}  // namespace
+
+Status judge_job(const SwitchJob& job, const AggregatorOptions& options) {
   const auto refuse = [&job](const std::string& why) {
     return fail(ErrorCode::kInvalidArgument, "job " + std::to_string(job.job) + ": " + why);
   };
@@ -68,29 +70,23 @@ Status validate(const SwitchJob& job, const AggregatorOptions& options) {
   return {};
 }
 
-}  // namespace
-
 struct Aggregator::State {
   struct Entry {
-    Entry(const SwitchJob& job, State& state) {
-      if (job.role == Role::kCombine) {
-        machine = std::make_unique<CombineJob>(job, state.options, state.pool, state.scratch, state.draw_incarnation());
-      } else {
-        machine = std::make_unique<ReduceJob>(job, state.options, state.pool, state.scratch);
-      }
-    }
     AggregatorCounters counters;
-    std::unique_ptr<JobMachine> machine;
+    PreparedJob machine;
   };
 
   State(const AggregatorOptions& given, uint64_t incarnation_seed)
       : options(given),
         incarnations(RandomKey::from(incarnation_seed)),
+        uplink_nonces(random_key(incarnation_seed, kUplinkStream)),
         pool(given.slots_max, given.window_indices_max, given.packet_bytes_max),
         scratch(given.window_indices_max, given.packet_bytes_max) {
     ids.reserve(given.jobs_max);
     jobs.reserve(given.jobs_max);
   }
+
+  static constexpr uint64_t kUplinkStream = 1;
 
   uint64_t draw_incarnation() {
     uint64_t incarnation = 0;
@@ -102,6 +98,7 @@ struct Aggregator::State {
 
   AggregatorOptions options;
   RandomSequence incarnations;
+  RandomSequence uplink_nonces;  ///< of prepare(), whose thread may be another
   AggregatorCounters counters;
   SlotPool pool;
   Scratch scratch;
@@ -115,15 +112,27 @@ Aggregator::Aggregator(const AggregatorOptions& options, uint64_t incarnation_se
       options.packet_bytes_max);
   MILLRACE_CHECK(options.window_indices_max % 64 == 0 && options.window_indices_max <= protocol::kWindowIndicesMax,
                  options.window_indices_max);
-  MILLRACE_CHECK(options.slots_max <= UINT16_MAX, options.slots_max);
+  MILLRACE_CHECK(options.slots_max <= kAggregatorSlotsMax, options.slots_max);
   state_ = std::make_unique<State>(options, incarnation_seed);
 }
 
 Aggregator::~Aggregator() = default;
 Aggregator::Aggregator(Aggregator&&) noexcept = default;
 
+Result<PreparedJob> Aggregator::prepare(const SwitchJob& job) {
+  State& state = *state_;
+  if (Status valid = judge_job(job, state.options); !valid) return std::unexpected(valid.error());
+  if (job.role == Role::kReduce) return std::make_shared<ReduceJob>(job, state.options, state.pool, state.scratch);
+  return std::make_shared<CombineJob>(job, state.options, state.pool, state.scratch, state.uplink_nonces.next_u64());
+}
+
 Status Aggregator::add_job(const SwitchJob& job, TimeNs now) {
-  if (Status valid = validate(job, state_->options); !valid) return valid;
+  Result<PreparedJob> prepared = prepare(job);
+  return prepared ? add_job(std::move(*prepared), now) : std::unexpected(prepared.error());
+}
+
+Status Aggregator::add_job(PreparedJob prepared, TimeNs now) {
+  const SwitchJob& job = prepared->job();
   if (state_->find(job.job) != state_->jobs.size()) {
     return fail(ErrorCode::kInvalidArgument, "job " + std::to_string(job.job) + " is here already");
   }
@@ -131,7 +140,7 @@ Status Aggregator::add_job(const SwitchJob& job, TimeNs now) {
     return fail(ErrorCode::kLimitExceeded,
                 "the switch has " + std::to_string(state_->jobs.size()) + " jobs, its limit");
   }
-  auto entry = std::make_unique<State::Entry>(job, *state_);
+  auto entry = std::make_unique<State::Entry>(AggregatorCounters(), std::move(prepared));
   const bool has_slots = entry->machine->reserve_slots();
   entry->machine->begin_incarnation(state_->draw_incarnation(), now);
   state_->ids.push_back(job.job);
@@ -159,7 +168,7 @@ void Aggregator::receive(const protocol::ReceivedPacket& packet, TimeNs now, pro
   State::Entry& entry = *state_->jobs[at];
   entry.counters.add(Event::kReceived);
   entry.counters.add(Event::kReceivedBytes, packet.bytes.size());
-  const Outbox out(sink, now, state_->book(entry), packet.ecn);
+  const Outbox out(sink, now, state_->book(entry), packet);
   entry.machine->receive(*datagram, packet.from, out);
   if (!entry.machine->needs_incarnation()) return;
   entry.machine->begin_incarnation(state_->draw_incarnation(), now);

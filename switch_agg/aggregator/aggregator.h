@@ -40,8 +40,8 @@ struct SwitchJob {
   /// Exact ones only: kRaw, kGap or kBitmap; kFixed32 (16 bits where a result's values fit).
   protocol::WindowCodecs result_codecs{.index = protocol::WindowIndexCodec::kGap,
                                        .value = protocol::WindowValueCodec::kFixed32};
-  /// Longest datagram of the job, at least 1200: `switch_packet_bytes` of its workers. 0: 1472, or
-  /// options.packet_bytes_max where that is less.
+  /// Longest datagram of the job, at least 1200: `switch_packet_bytes` of its workers. Role reduce does not answer
+  /// workers of another length (S5.6). 0: 1472, or options.packet_bytes_max where that is less.
   uint32_t packet_bytes = 0;
   uint64_t reselect_k = 0;  ///< entries of a step's update (kCombine: of the rack's sums); 0: the whole sum.
   /// Silence of all its workers for this time frees its slots (a new incarnation).
@@ -55,9 +55,12 @@ struct SwitchJob {
 /// The least packet_bytes and packet_bytes_max: a WELCOME of kSlotsMax slots fits.
 inline constexpr uint32_t kAggregatorPacketBytesMin = 1200;
 
+/// The most slots_max: numbers of slots are u16.
+inline constexpr uint32_t kAggregatorSlotsMax = UINT16_MAX;
+
 struct AggregatorOptions {
   uint32_t jobs_max = 64;
-  uint32_t slots_max = 512;  ///< of all jobs together
+  uint32_t slots_max = 512;  ///< of all jobs together, at most kAggregatorSlotsMax
   /// A multiple of 64; memory: slots_max x (5.5 B + 2 bit) x this.
   uint32_t window_indices_max = protocol::kWindowIndicesMax;
   /// Of all jobs: at least 1200. Memory is of this size, results of the job's.
@@ -65,6 +68,10 @@ struct AggregatorOptions {
   /// Retained results: one per worker and slot in this time.
   TimeNs answer_gap_ns = kNsPerMs;
 };
+
+/// Returns whether an aggregator of these options can serve the job of one lane (split_by_lanes()), free slots apart.
+/// Errors   invalid_argument, with the job's number.
+Status judge_job(const SwitchJob& job, const AggregatorOptions& options);
 
 enum class SwitchPhase : uint8_t { kClosed, kCollecting, kFetching, kOpen };
 
@@ -121,6 +128,11 @@ struct SwitchJobStatus {
   std::array<SwitchDoor, protocol::kSwitchWorkersMax> doors = {};  ///< by worker
 };
 
+class JobMachine;
+
+/// A job that is not served yet, and its memory. Shared, so that its owners need not know the machine.
+using PreparedJob = std::shared_ptr<JobMachine>;
+
 /// Runs the slot machine: pure, one thread, no allocation after add_job(). Takes packets in any order, hostile ones
 /// among them, and writes its packets into a sink. Normative: S3, S4, S6, S7; DESIGN.md decides the points that they
 /// leave open.
@@ -134,9 +146,16 @@ class Aggregator {
   Aggregator(Aggregator&&) noexcept;
 
   /// Reserves the slots of a job of one lane (split_by_lanes()).
-  /// Errors   invalid_argument; limit_exceeded: too many jobs, or no slots left. Without slots the job is known all the
-  ///          same. Its workers get NO_SLOTS, and slots where they ask again and some are free.
+  /// Errors   those of judge_job(); limit_exceeded: too many jobs, or no slots left. Without slots the job is known all
+  ///          the same. Its workers get NO_SLOTS, and slots where they ask again and some are free.
+  Status add_job(PreparedJob job, TimeNs now);
+  /// Prepares the job, and adds it.
   Status add_job(const SwitchJob& job, TimeNs now);
+  /// Takes the memory of a job of one lane: with racks up to a GB. Throws std::bad_alloc. The result is for add_job()
+  /// of this aggregator, which outlives it.
+  /// Errors   those of judge_job().
+  /// Threads  may run beside all other calls, one prepare() at a time.
+  Result<PreparedJob> prepare(const SwitchJob& job);
   /// Frees the job's slots; packets of it are of a wrong job from now on.
   void remove_job(uint32_t job);
 

@@ -23,8 +23,9 @@ enum class AggregatorEvent : uint8_t {
   kOutOfBounds,
   kWrongJob,
   // Dropped at a job's door.
-  kUnexpectedType,  ///< a type that a worker does not send to this role
-  kBadFields,       ///< extension, flags or positions that its type cannot have
+  kUnexpectedType,    ///< a type that a worker does not send to this role
+  kBadFields,         ///< extension, flags or positions that its type cannot have
+  kOtherPacketBytes,  ///< a CHALREQ as long as the datagrams of workers of another `packet_bytes`
   kWrongIncarnation,
   kNoSession,  ///< right incarnation, but no handshake with that worker
   kBadMac,

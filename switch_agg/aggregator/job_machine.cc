@@ -90,12 +90,17 @@ void JobMachine::challenge(const Datagram& datagram, const protocol::Endpoint& f
     out.count(Event::kNoSlots);
     return notice_stranger(datagram, NoticeCode::kNoSlots, request->worker_nonce, from, out);
   }
-  const std::span<uint8_t> room = out.room(datagram.signed_bytes.size() + kDatagramMacBytes);
+  // As long as the request: a path that loses the job's longest datagrams on the way to the worker is silent, too.
+  const size_t least = datagram.signed_bytes.size() + kDatagramMacBytes;
+  const size_t bytes = std::max(least, std::min<size_t>(out.handled_bytes(), job_.packet_bytes));
+  const std::span<uint8_t> room = out.room(bytes);
   if (room.empty()) return;
   const protocol::Challenge answer{request->worker_nonce, sessions_.challenge_for(worker, request->worker_nonce)};
   DatagramHeader header = header_of(DatagramType::kChallenge);
   header.extension_words = static_cast<uint8_t>(put_challenge(answer, room.subspan(kDatagramHeaderBytes)) / 8);
-  out.send(sessions_.seal_handshake(worker, header, room), from);
+  const size_t sealed = sessions_.seal_handshake(worker, header, room);
+  std::ranges::fill(room.subspan(sealed, bytes - sealed), uint8_t{0});
+  out.send(bytes, from);
   out.count(Event::kChallenged);
 }
 

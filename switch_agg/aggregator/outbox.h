@@ -23,12 +23,15 @@ struct EventBook {
 /// Holds the time and the sink of one call; valid during that call.
 class Outbox {
  public:
-  Outbox(protocol::PacketSink& sink, TimeNs now, EventBook book, protocol::Ecn ecn = protocol::Ecn::kNotEct)
-      : sink_(&sink), now_(now), book_(book), ecn_(ecn) {}
+  /// handled  the packet that the call handles; of tick(): none.
+  Outbox(protocol::PacketSink& sink, TimeNs now, EventBook book, const protocol::ReceivedPacket& handled = {})
+      : sink_(&sink), now_(now), book_(book), ecn_(handled.ecn), handled_bytes_(handled.bytes.size()) {}
 
   TimeNs now() const { return now_; }
   /// Returns the ECN mark of the packet that this call handles.
   protocol::Ecn ecn() const { return ecn_; }
+  /// Returns that packet's UDP payload: the datagram, and bytes behind it (S2.2).
+  size_t handled_bytes() const { return handled_bytes_; }
   void set_ecn(protocol::Ecn ecn) const { sink_->set_ecn(ecn); }
   void count(AggregatorEvent event, uint64_t times = 1) const { book_.add(event, times); }
 
@@ -68,6 +71,7 @@ class Outbox {
   TimeNs now_;
   EventBook book_;
   protocol::Ecn ecn_;
+  size_t handled_bytes_;
 };
 
 /// Sends for a component that signs and sends by itself (protocol::SwitchLink). Counts its packets as all others.

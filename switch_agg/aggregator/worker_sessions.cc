@@ -44,7 +44,13 @@ WorkerSessions::Verdict WorkerSessions::check_hello(const Datagram& datagram, co
                                                     const protocol::Endpoint& from, Former former) {
   const uint16_t worker = datagram.header.worker;
   Session& session = sessions_[place(worker)];
-  if (is_session(worker, hello.worker_nonce)) return check(datagram);
+  if (is_session(worker, hello.worker_nonce)) {
+    // A late HELLO may be of an address that its sender has left.
+    const bool is_latest = datagram.header.sequence > session.replay.highest();
+    const Verdict verdict = check(datagram);
+    if (verdict == Verdict::kGood && is_latest) session.endpoint = from;
+    return verdict;
+  }
   if (datagram.header.sequence == 0) return Verdict::kReplay;  // no session has it
   KeyScope scope{.use = KeyUse::kWorkerToAggregator,
                  .job = job_,

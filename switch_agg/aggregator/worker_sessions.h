@@ -43,7 +43,8 @@ class WorkerSessions {
   /// Checks that a packet of a worker is authentic and new. REQUIRES: its incarnation is incarnation(), knows(its
   /// worker).
   Verdict check(const protocol::Datagram& datagram);
-  /// Checks a HELLO, which may begin a session: then answers go to `from`.
+  /// Checks a HELLO, which may begin a session. Answers go to `from` then, and where it is the latest packet of the
+  /// present session.
   Verdict check_hello(const protocol::Datagram& datagram, const protocol::HelloTerms& hello,
                       const protocol::Endpoint& from, Former former);
   /// Says whether it is the present session.

@@ -118,7 +118,12 @@ class JobReader {
       refuse(fmt::format("\"{}\" must be a list of at most {} racks", field, protocol::kSwitchWorkersMax));
       return all;
     }
-    for (const Json& rack : *value) all.push_back(workers_of(field, &rack));
+    uint64_t named = 0;
+    for (const Json& rack : *value) {
+      all.push_back(workers_of(field, &rack));
+      if ((named & all.back()) != 0) refuse(fmt::format("\"{}\" must have each worker in one rack only", field));
+      named |= all.back();
+    }
     return all;
   }
 

@@ -77,7 +77,7 @@ void add_limits(CLI::App& run, RunOptions& options) {
       ->check(in_range(1u, 4096u))
       ->capture_default_str();
   run.add_option("--slots-max", options.limits.slots_max, "Slots of all jobs together, on each lcore")
-      ->check(in_range(1u, 65'536u))
+      ->check(in_range(1u, kAggregatorSlotsMax))
       ->capture_default_str();
   run.add_option("--window-indices-max", options.limits.window_indices_max,
                  "Indices of a window; a slot takes 5.75 bytes for each")

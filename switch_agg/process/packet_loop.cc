@@ -4,8 +4,19 @@
 
 #include <algorithm>
 #include <iterator>
+#include <new>
+
+#include "switch_agg/aggregator/job_machine.h"
 
 namespace millrace::switch_agg {
+
+namespace {
+
+std::string refusal_of(const SwitchJob& job, const Error& error) {
+  return fmt::format("job '{}': {}", job.name, error.message);
+}
+
+}  // namespace
 
 size_t serve_burst(PacketPort& port, Aggregator& aggregator, TimeNs now) {
   const std::span<const protocol::ReceivedPacket> packets = port.receive();
@@ -17,11 +28,31 @@ size_t serve_burst(PacketPort& port, Aggregator& aggregator, TimeNs now) {
 Lane::Lane(std::unique_ptr<PacketPort> port, const AggregatorOptions& options, uint64_t incarnation_seed)
     : port_(std::move(port)), aggregator_(options, incarnation_seed) {}
 
-Status Lane::add_jobs(const std::vector<SwitchJob>& jobs, TimeNs now) {
+Result<std::vector<PreparedJob>> Lane::prepare(const std::vector<SwitchJob>& jobs) {
+  std::vector<PreparedJob> all;
   for (const SwitchJob& job : jobs) {
+    try {
+      all.reserve(jobs.size());
+      Result<PreparedJob> prepared = aggregator_.prepare(job);
+      if (!prepared) return fail(prepared.error().code, refusal_of(job, prepared.error()));
+      all.push_back(std::move(*prepared));
+    } catch (const std::bad_alloc&) {
+      return fail(ErrorCode::kLimitExceeded,
+                  fmt::format("job '{}': there is no memory for it: fewer \"slots\" or \"racks\", or a smaller "
+                              "--packet-bytes-max",
+                              job.name));
+    }
+  }
+  return all;
+}
+
+Status Lane::add_jobs(const std::vector<SwitchJob>& jobs, TimeNs now) {
+  Result<std::vector<PreparedJob>> prepared = prepare(jobs);
+  if (!prepared) return std::unexpected(prepared.error());
+  for (const PreparedJob& job : *prepared) {
     const Status added = aggregator_.add_job(job, now);
     if (added) continue;
-    const std::string sentence = fmt::format("job '{}': {}", job.name, added.error().message);
+    const std::string sentence = refusal_of(job->job(), added.error());
     if (added.error().code != ErrorCode::kLimitExceeded) return fail(added.error().code, sentence);
     refusals_.push_back(sentence);
   }
@@ -62,9 +93,9 @@ void Lane::exchange(TimeNs now) {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock.owns_lock()) return;
   for (const uint32_t job : removed_) aggregator_.remove_job(job);
-  for (const SwitchJob& job : added_) {
+  for (const PreparedJob& job : added_) {
     if (const Status added = aggregator_.add_job(job, now); !added)
-      refusals_.push_back(fmt::format("job '{}': {}", job.name, added.error().message));
+      refusals_.push_back(refusal_of(job->job(), added.error()));
   }
   removed_.clear();
   added_.clear();
@@ -76,10 +107,11 @@ void Lane::exchange(TimeNs now) {
     report_.jobs.push_back({status, *aggregator_.counters(status.job)});
 }
 
-void Lane::change_jobs(std::vector<uint32_t> removed, std::vector<SwitchJob> added) {
+void Lane::change_jobs(std::vector<uint32_t> removed, std::vector<PreparedJob> added) {
   const std::lock_guard lock(mutex_);
   // exchange() removes before it adds: a job of an earlier change that this one removes is not to be added.
-  std::erase_if(added_, [&](const SwitchJob& job) { return std::ranges::find(removed, job.job) != removed.end(); });
+  std::erase_if(added_,
+                [&](const PreparedJob& job) { return std::ranges::find(removed, job->job().job) != removed.end(); });
   removed_.insert(removed_.end(), removed.begin(), removed.end());
   added_.insert(added_.end(), std::make_move_iterator(added.begin()), std::make_move_iterator(added.end()));
 }

@@ -39,8 +39,8 @@ class Lane {
  public:
   Lane(std::unique_ptr<PacketPort> port, const AggregatorOptions& options, uint64_t incarnation_seed);
 
-  /// Reserves slots. A job without free slots waits for some, and take_refusals() names it.
-  /// Errors   that of the first job that cannot be served, with its name; the jobs before it stay.
+  /// Takes memory, and reserves slots. A job without free slots waits for some, and take_refusals() names it.
+  /// Errors   that of the first job that cannot be served, with its name.
   Status add_jobs(const std::vector<SwitchJob>& jobs, TimeNs now);
 
   /// Records each burst with packets as a span `reduce` of unit `lane`. REQUIRES: before run(); `spans` outlives it.
@@ -53,8 +53,13 @@ class Lane {
   void run();
   void request_stop() { stop_.store(true); }
 
+  /// Takes the memory of new jobs on the caller's thread: the loop would stand meanwhile.
+  /// Errors   limit_exceeded: there is no memory; invalid_argument: as add_jobs(). Both name the job.
+  /// Threads  one at a time, beside run().
+  Result<std::vector<PreparedJob>> prepare(const std::vector<SwitchJob>& jobs);
   /// Lets the loop remove these jobs and then add those, soon. take_refusals() names a job that does not fit.
-  void change_jobs(std::vector<uint32_t> removed, std::vector<SwitchJob> added);
+  /// added  by prepare() of this lane.
+  void change_jobs(std::vector<uint32_t> removed, std::vector<PreparedJob> added);
   std::vector<std::string> take_refusals();
 
   /// Returns the latest report: at most kReportEvery old while the loop runs.
@@ -75,7 +80,7 @@ class Lane {
   mutable std::mutex mutex_;  ///< of the members below
   LaneReport report_;
   std::vector<uint32_t> removed_;
-  std::vector<SwitchJob> added_;
+  std::vector<PreparedJob> added_;
   std::vector<std::string> refusals_;
 };
 

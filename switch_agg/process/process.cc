@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cerrno>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -89,6 +90,7 @@ class SwitchProcess::Impl {
 
  private:
   Status fit(const std::vector<SwitchJob>& jobs) const;
+  Status replace_jobs(std::vector<SwitchJob> jobs);
   Status open_http();
   Status judge_descriptors() const;
   void reload();
@@ -109,13 +111,19 @@ class SwitchProcess::Impl {
   std::unique_ptr<monitoring::HttpPort> http_;  ///< last: its threads ask the others
 };
 
-/// On each lcore as many jobs, or lanes of one, as it has room for.
+/// Judges a list by this switch's limits, before anything changes: each job, and the number of them on each lcore.
 Status SwitchProcess::Impl::fit(const std::vector<SwitchJob>& jobs) const {
   for (uint32_t lane = 0; lane < options_.lcores; ++lane) {
-    const size_t here = jobs_of_lane(jobs, lane, options_.lcores).size();
-    if (here <= options_.limits.jobs_max) continue;
-    return fail(ErrorCode::kLimitExceeded, fmt::format("{} jobs (or lanes of one) on lcore {}, and --jobs-max is {}",
-                                                       here, lane, options_.limits.jobs_max));
+    const std::vector<SwitchJob> here = jobs_of_lane(jobs, lane, options_.lcores);
+    for (const SwitchJob& job : here) {
+      if (const Status can = judge_job(job, options_.limits); !can)
+        return fail(can.error().code,
+                    fmt::format("{}: job '{}': {}", options_.jobs_file, job.name, can.error().message));
+    }
+    if (here.size() <= options_.limits.jobs_max) continue;
+    return fail(ErrorCode::kLimitExceeded,
+                fmt::format("{}: {} jobs (or lanes of one) on lcore {}, and --jobs-max is {}", options_.jobs_file,
+                            here.size(), lane, options_.limits.jobs_max));
   }
   return {};
 }
@@ -124,8 +132,7 @@ Status SwitchProcess::Impl::open() {
   Result<std::vector<SwitchJob>> jobs = read_jobs_file(options_.jobs_file);
   if (!jobs) return std::unexpected(jobs.error());
   jobs_ = std::move(*jobs);
-  if (const Status fits = fit(jobs_); !fits)
-    return fail(fits.error().code, fmt::format("{}: {}", options_.jobs_file, fits.error().message));
+  if (const Status fits = fit(jobs_); !fits) return fits;
   Result<uint64_t> seed = random_seed();
   if (!seed) return std::unexpected(seed.error());
   wake_ = ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
@@ -219,18 +226,29 @@ void SwitchProcess::Impl::reload() {
   if (const Status read = protection_ ? protection_->reload() : Status{}; !read)
     kSwitchProgram.say(fmt::format("SIGHUP: {}; HTTP stays as it is", read.error().message));
   Result<std::vector<SwitchJob>> jobs = read_jobs_file(options_.jobs_file);
-  if (const Status fits = jobs ? fit(*jobs) : Status(); !fits) jobs = std::unexpected(fits.error());
-  if (!jobs) {
-    kSwitchProgram.say(fmt::format("{}; the jobs stay as they are", jobs.error().message));
-    return;
-  }
-  const std::lock_guard lock(jobs_mutex_);
-  for (uint32_t lane = 0; lane < lanes_.size(); ++lane) {
-    JobChanges changes = job_changes(jobs_, *jobs, lane, options_.lcores);
-    lanes_[lane]->change_jobs(std::move(changes.removed), std::move(changes.added));
-  }
-  jobs_ = std::move(*jobs);
+  const Status replaced = jobs ? replace_jobs(std::move(*jobs)) : std::unexpected(jobs.error());
+  if (!replaced) return kSwitchProgram.say(fmt::format("{}; the jobs stay as they are", replaced.error().message));
   if (!options_.quiet) kSwitchProgram.say(fmt::format("{} jobs now", jobs_.size()));
+}
+
+/// Changes nothing where a lane cannot take its part of the list.
+Status SwitchProcess::Impl::replace_jobs(std::vector<SwitchJob> jobs) {
+  if (const Status fits = fit(jobs); !fits) return fits;
+  std::vector<std::vector<uint32_t>> removed;
+  std::vector<std::vector<PreparedJob>> added;
+  for (uint32_t lane = 0; lane < lanes_.size(); ++lane) {
+    JobChanges changes = job_changes(jobs_, jobs, lane, options_.lcores);
+    Result<std::vector<PreparedJob>> prepared = lanes_[lane]->prepare(changes.added);
+    if (!prepared)
+      return fail(prepared.error().code, fmt::format("{}: {}", options_.jobs_file, prepared.error().message));
+    removed.push_back(std::move(changes.removed));
+    added.push_back(std::move(*prepared));
+  }
+  for (uint32_t lane = 0; lane < lanes_.size(); ++lane)
+    lanes_[lane]->change_jobs(std::move(removed[lane]), std::move(added[lane]));
+  const std::lock_guard lock(jobs_mutex_);
+  jobs_ = std::move(jobs);
+  return {};
 }
 
 /// Returns the time until the manager's next sign of life is due, at most kLookEveryMs.
@@ -269,9 +287,17 @@ SwitchProcess::SwitchProcess(std::unique_ptr<Impl> impl) : impl_(std::move(impl)
 SwitchProcess::~SwitchProcess() = default;
 
 Result<std::unique_ptr<SwitchProcess>> SwitchProcess::start(const RunOptions& options) {
-  auto impl = std::make_unique<Impl>(options);
-  if (const Status opened = impl->open(); !opened) return std::unexpected(opened.error());
-  return std::unique_ptr<SwitchProcess>(new SwitchProcess(std::move(impl)));
+  try {
+    auto impl = std::make_unique<Impl>(options);
+    if (const Status opened = impl->open(); !opened) return std::unexpected(opened.error());
+    return std::unique_ptr<SwitchProcess>(new SwitchProcess(std::move(impl)));
+  } catch (const std::bad_alloc&) {
+    const AggregatorOptions& limits = options.limits;
+    return fail(ErrorCode::kLimitExceeded,
+                fmt::format("there is no memory for {} slots of {} indices on each of {} lcores: fewer --slots-max or "
+                            "--lcores, or a smaller --window-indices-max",
+                            limits.slots_max, limits.window_indices_max, options.lcores));
+  }
 }
 
 std::vector<std::string> SwitchProcess::addresses() const { return {impl_->address_}; }

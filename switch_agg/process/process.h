@@ -15,7 +15,7 @@ namespace millrace::switch_agg {
 class SwitchProcess {
  public:
   /// Reads the jobs, opens the ports, reserves the slots.
-  /// Errors  invalid_argument, limit_exceeded: the jobs; unsupported: no DPDK; io: files, ports, devices.
+  /// Errors  invalid_argument, limit_exceeded: the jobs, memory; unsupported: no DPDK; io: files, ports, devices.
   static Result<std::unique_ptr<SwitchProcess>> start(const RunOptions& options);
   ~SwitchProcess();
   SwitchProcess(const SwitchProcess&) = delete;

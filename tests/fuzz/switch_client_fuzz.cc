@@ -268,8 +268,9 @@ class ClientFuzz {
   void take_over() {
     if (!client_->at_rest() || !ledger_.done()) return;
     const ByteBuffer bytes = encode_handover(client_->handover());
-    const auto handover =
-        worker::decode_handover(bytes, {.slots = options_.slots, .groups = options_.tensor_windows.size()});
+    const auto handover = worker::decode_handover(bytes, {.slots = options_.slots,
+                                                          .groups = options_.tensor_windows.size(),
+                                                          .packet_bytes_max = options_.packet_bytes_max});
     MILLRACE_CHECK(handover.has_value());
     MILLRACE_CHECK(encode_handover(*handover) == bytes);
     ++options_.nonce_seed;

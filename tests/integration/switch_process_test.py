@@ -7,6 +7,7 @@ Takes the folder of the programs as its first argument."""
 import json
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -198,15 +199,38 @@ class Switch(unittest.TestCase):
         self.assertEqual(process.wait(timeout=TIMEOUT_S), 0)
 
     def test_SighupReloadsTheJobsFile(self):
-        process, line = self.start("--quiet")
+        process, line = self.start("--quiet", "--window-indices-max", "16384")
         self.write_jobs([JOB | {"slots": 32}, JOB | {"name": "bert", "job": 8}])
         process.send_signal(signal.SIGHUP)
         status = self.status_when(line, lambda status: [job["slots"] for job in status["jobs"]] == [32, 16])
         self.assertEqual(status["slots"], 48)
-        self.write_jobs([JOB | {"slots": 0}])
+        # The last two are beyond this switch's limits, which the list itself does not know.
+        for wrong in ({"slots": 0}, {"racks": [[0, 1], [1, 2]]}, {"window_indices": 32768}, {"packet_bytes": 8972}):
+            self.write_jobs([JOB | wrong])
+            process.send_signal(signal.SIGHUP)
+            sentence = process.stderr.readline()
+            self.assertRegex(sentence, "jobs.json: .*; the jobs stay as they are")
+        self.assertEqual([job["slots"] for job in json.loads(self.get(line, "/status"))["jobs"]], [32, 16])
+
+    @unittest.skipIf("asan" in PROGRAM or "tsan" in PROGRAM, "sanitizers take more address space than any limit")
+    def test_AJobWithoutMemoryLeavesTheOthersAlone(self):
+        process, line = self.start("--quiet", "--slots-max", "144", "--packet-bytes-max", "8972")
+        taken = int(Path(f"/proc/{process.pid}/statm").read_text(encoding="utf-8").split()[0]) * resource.getpagesize()
+        resource.prlimit(process.pid, resource.RLIMIT_AS, (taken + (1 << 29), taken + (1 << 29)))
+        large = JOB | {"name": "large", "job": 8, "workers": 64, "slots": 128, "packet_bytes": 8972, "racks": [[at] for at in range(64)]}
+        self.write_jobs([JOB, large])
         process.send_signal(signal.SIGHUP)
-        self.assertIn("the jobs stay as they are", process.stderr.readline())
-        self.assertEqual(len(json.loads(self.get(line, "/status"))["jobs"]), 2)
+        self.assertRegex(process.stderr.readline(), "job 'large': there is no memory .*; the jobs stay as they are")
+        status = json.loads(self.get(line, "/status"))
+        self.assertEqual([(job["name"], job["slots"]) for job in status["jobs"]], [("resnet", 16)])
+
+    @unittest.skipIf("asan" in PROGRAM or "tsan" in PROGRAM, "sanitizers take more address space than any limit")
+    def test_AStartWithoutMemoryNamesTheLimits(self):
+        ended = subprocess.run([PROGRAM, "run", "--listen", "127.0.0.1:0", "--jobs", self.jobs, "--slots-max", "65535"], capture_output=True,
+                               text=True, timeout=TIMEOUT_S, check=False,
+                               preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30)))
+        self.assertEqual(ended.returncode, 2, ended.stderr)
+        self.assertIn("there is no memory for 65535 slots of 65536 indices on each of 1 lcores: fewer --slots-max", ended.stderr)
 
     def test_TheSwitchNotifiesItsServiceManagerOfItsState(self):
         manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)

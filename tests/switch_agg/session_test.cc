@@ -1,6 +1,7 @@
 // Handshakes, keys, replays, and the answers to a sender without a session.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
 #include <utility>
 
@@ -36,6 +37,39 @@ TEST(SessionTest, AChallengeRequestUnderAnotherJobKeyIsNotAnswered) {
   rig.give(0, stranger.challenge_request());
   EXPECT_EQ(rig.sent().size(), 0);
   EXPECT_EQ(rig.counted(Event::kBadMac), 1);
+}
+
+/// Results of the one would not fit the other. A switch that is silent from the start is replaced by shard 0.
+TEST(SessionTest, ARequestPaddedToAnotherLengthGetsNoAnswer) {
+  SwitchRig rig({.packet_bytes_max = 8972, .job_packet_bytes = 1472});
+  ByteBuffer request = rig.worker(0).challenge_request();
+  for (const size_t bytes : {size_t{1200}, size_t{1471}, size_t{1473}, size_t{8972}}) {
+    request.resize(bytes);
+    rig.give(0, request);
+    EXPECT_EQ(rig.sent().size(), 0) << bytes;
+  }
+  EXPECT_EQ(rig.counted(Event::kOtherPacketBytes), 4);
+  EXPECT_EQ(rig.counted(Event::kChallenged), 0);
+  request.resize(1472);
+  rig.give(0, request);
+  ASSERT_EQ(rig.sent().size(), 1) << "the job's own length";
+  EXPECT_EQ(rig.counted(Event::kOtherPacketBytes), 4);
+}
+
+/// So a path on which the job's longest datagrams do not reach the worker is silent.
+TEST(SessionTest, AChallengeIsAsLongAsItsRequest) {
+  SwitchRig rig({.packet_bytes_max = 8972, .job_packet_bytes = 1472});
+  ByteBuffer request = rig.worker(0).challenge_request();
+  rig.give(0, request);
+  ASSERT_EQ(rig.sent().size(), 1);
+  EXPECT_EQ(rig.sent()[0].bytes.size(), request.size());
+  request.resize(1472);
+  rig.give(0, request);
+  ASSERT_EQ(rig.sent().size(), 1);
+  const ByteBuffer& answer = rig.sent()[0].bytes;
+  EXPECT_EQ(answer.size(), 1472);
+  EXPECT_TRUE(std::all_of(answer.begin() + 112, answer.end(), [](uint8_t byte) { return byte == 0; }));
+  EXPECT_TRUE(rig.worker(0).take_challenge(answer));
 }
 
 TEST(SessionTest, AHelloWithoutItsChallengeIsRefused) {
@@ -81,6 +115,23 @@ TEST(SessionTest, AnswersGoWhereTheHelloCameFrom) {
   rig.give(1, rig.worker(2).hello({.live = rig.live(), .positions = {1, 1}}));
   ASSERT_EQ(rig.sent().size(), 3);
   EXPECT_EQ(rig.sent()[2].to, rig.worker(1).endpoint());
+}
+
+TEST(SessionTest, AHelloOfTheStandingSessionMovesItsAddress) {
+  SwitchRig rig;
+  rig.open();
+  const ByteBuffer late = rig.worker(2).hello({.live = rig.live(), .positions = {1, 1}});
+  const ByteBuffer latest = rig.worker(2).hello({.live = rig.live(), .positions = {1, 1}});
+  // Worker 2's packets now come from worker 1's place.
+  rig.give(1, latest);
+  ASSERT_EQ(rig.sent().size(), 1);
+  EXPECT_EQ(rig.sent()[0].to, rig.worker(1).endpoint());
+  for (const ByteBuffer& packet : {late, latest, late}) rig.give(2, packet);
+  rig.since_now();
+  rig.turn({}, {{{5, 1}}, {{5, 1}}, {{5, 1}}});
+  EXPECT_EQ(rig.counted(Event::kClosed), 1);
+  ASSERT_EQ(rig.sent().size(), 3);
+  for (const Sent& result : rig.sent()) EXPECT_NE(result.to, rig.worker(2).endpoint()) << "late ones and replays";
 }
 
 TEST(SessionTest, SequenceNumbersUnderOneKeyNeverRepeat) {

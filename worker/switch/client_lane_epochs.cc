@@ -95,7 +95,9 @@ void SwitchClient::Lane::receive(const Datagram& datagram, const protocol::Recei
   if (verdict == SwitchLink::Verdict::kReplayed) ++counters.replayed;
   if (verdict != SwitchLink::Verdict::kGood) return;
   if (!is_hint) {
-    heard(now);
+    // A WELCOME to a running worker only answers its HELLO. It is short, and does not show that results arrive.
+    const bool is_echo = phase == SwitchPhase::kRunning && datagram.header.type == DatagramType::kWelcome;
+    if (!is_echo) heard(now);
     note_mark(packet.ecn, now);
   }
   on_session_packet(datagram, now, sink);

@@ -91,7 +91,9 @@ void SwitchClient::Lane::time_out(uint16_t number, TimeNs now, protocol::PacketS
   note_silence(now, sink);
 }
 
-/// Nothing authentic has come for several time-outs: slow workers, or a dead aggregator. A challenge tells.
+/// Nothing authentic has come for several time-outs: slow workers, a dead aggregator, or a new address of this worker.
+/// A challenge tells whether the aggregator lives: it goes to the request's address. Results go to that of the latest
+/// HELLO.
 void SwitchClient::Lane::note_silence(TimeNs now, protocol::PacketSink& sink) {
   // Slots time out together: that is one silence.
   if (now - silence_counted_at < round_trip.timeout(0) / 2) return;
@@ -101,6 +103,7 @@ void SwitchClient::Lane::note_silence(TimeNs now, protocol::PacketSink& sink) {
   link.request_challenge(epoch.epoch, sink);
   ++counters.challenge_requests;
   asked_at = now;
+  if (phase == SwitchPhase::kRunning) say_hello(now, sink);
 }
 
 /// Notes a congestion mark. Only of authentic packets that are neither replays nor hints: otherwise an attacker could

@@ -32,13 +32,14 @@ void put_fragments(ByteWriter& writer, const std::vector<SwitchFragment>& fragme
   }
 }
 
-std::vector<SwitchFragment> read_fragments(FieldReader& in) {
+std::vector<SwitchFragment> read_fragments(FieldReader& in, const SwitchHandoverShape& shape) {
   std::vector<SwitchFragment> fragments;
   const uint32_t count = in.count(sizeof(uint32_t), protocol::kFragmentsMax);
   for (uint32_t at = 0; at < count && in.good(); ++at) {
     const ByteSpan packet = in.bytes(in.get<uint32_t>());
     const auto datagram = protocol::parse_datagram(packet);
     in.expect(datagram.has_value() && datagram->header.type == protocol::DatagramType::kResult);
+    in.expect(in.good() && protocol::datagram_bytes(datagram->header) <= shape.packet_bytes_max);
     if (!in.good()) break;
     fragments.push_back({datagram->header, ByteBuffer(datagram->extension.begin(), datagram->extension.end()),
                          ByteBuffer(datagram->payload.begin(), datagram->payload.end())});
@@ -76,7 +77,7 @@ ExponentTable::State read_exponents(FieldReader& in, size_t groups) {
   return state;
 }
 
-SwitchRemoval read_removal(FieldReader& in, size_t slots) {
+SwitchRemoval read_removal(FieldReader& in, size_t slots, const SwitchHandoverShape& shape) {
   SwitchRemoval removal;
   in >> removal.epoch;
   const uint32_t gone = in.count(sizeof(uint16_t) + sizeof(uint64_t), protocol::kSwitchWorkersMax);
@@ -87,7 +88,7 @@ SwitchRemoval read_removal(FieldReader& in, size_t slots) {
   for (size_t at = 0; at < slots && in.good(); ++at) {
     SwitchRemoval::Slot& slot = removal.slots.emplace_back();
     in >> slot.turn;
-    slot.result = read_fragments(in);
+    slot.result = read_fragments(in, shape);
   }
   return removal;
 }
@@ -110,9 +111,10 @@ void put_lane_history(ByteWriter& writer, const SwitchHandover::Lane& lane) {
   writer.put_array<uint64_t>(lane.opened_incarnations);
 }
 
-void read_lane_history(FieldReader& in, SwitchHandover::Lane& lane) {
+void read_lane_history(FieldReader& in, SwitchHandover::Lane& lane, const SwitchHandoverShape& shape) {
   const uint32_t removals = in.count(2 * sizeof(uint32_t), kSwitchRemovalsMax);
-  for (uint32_t at = 0; at < removals && in.good(); ++at) lane.removals.push_back(read_removal(in, lane.slots.size()));
+  for (uint32_t at = 0; at < removals && in.good(); ++at)
+    lane.removals.push_back(read_removal(in, lane.slots.size(), shape));
   in >> lane.opened_live;
   for (uint64_t& incarnation : lane.opened_incarnations) in >> incarnation;
 }
@@ -155,10 +157,10 @@ Result<SwitchHandover> decode_handover(ByteSpan bytes, const SwitchHandoverShape
     SwitchHandover::Slot& slot = handover.lanes[at * shape.lanes / shape.slots].slots.emplace_back();
     in >> slot.turn;
     in.expect(slot.turn >= 1);
-    slot.last_result = read_fragments(in);
+    slot.last_result = read_fragments(in, shape);
   }
   handover.exponents = read_exponents(in, shape.groups);
-  for (SwitchHandover::Lane& lane : handover.lanes) read_lane_history(in, lane);
+  for (SwitchHandover::Lane& lane : handover.lanes) read_lane_history(in, lane, shape);
   if (!in.good()) return fail(ErrorCode::kMalformed, "a handover is cut off, or of another job's switch");
   return handover;
 }

@@ -78,6 +78,8 @@ struct SwitchHandoverShape {
   size_t lanes = 1;
   size_t slots = 0;   ///< of all lanes, which have as many each
   size_t groups = 1;  ///< of windows (tensors)
+  /// Of the job's longest datagram: a FETCH makes the joiner send a fragment on.
+  size_t packet_bytes_max = protocol::kDatagramBytesMax;
 };
 
 /// Errors  malformed: not such bytes, or of another shape.

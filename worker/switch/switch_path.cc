@@ -177,7 +177,8 @@ SwitchClientCounters SwitchPath::client_counters() const { return switch_path_su
 Result<uint64_t> SwitchPath::take_over(ByteSpan handover, uint64_t incarnation) {
   const auto taken = decode_handover(handover, {.lanes = client_options_.lanes,
                                                 .slots = client_options_.slots,
-                                                .groups = client_options_.tensor_windows.size()});
+                                                .groups = client_options_.tensor_windows.size(),
+                                                .packet_bytes_max = client_options_.packet_bytes_max});
   if (!taken) return std::unexpected(taken.error());
   SwitchClient& left = left_ ? *left_ : *client_;
   for (const SwitchRevoked& revoked : left.abandon_step(incarnation, *taken)) {

@@ -1,9 +1,12 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 
-/// How many buffers a device's pool needs. Pure.
+#include "switch_agg/packet_io/dpdk/ethernet_frames.h"
+
+/// How many buffers a device's pool needs, and how large. Pure.
 namespace millrace::switch_agg {
 
 /// Lists the places that hold buffers of one pool.
@@ -28,6 +31,20 @@ constexpr uint32_t buffers_for(const BufferHolders& of) {
   const uint32_t outbox = of.queues < of.lanes ? of.ring_frames : 0;
   const uint32_t in_lanes = of.lanes * (inbox + of.cache + of.cache / 2 + 2 * of.burst);
   return std::max(kBuffersMin, in_queues + in_lanes + outbox);
+}
+
+/// Room behind the longest packet. Devices need room for a VLAN tag and the check sequence, and a packet slightly over
+/// the limit must be counted as such.
+inline constexpr size_t kRoomBehind = 64;
+
+/// Returns the data room of a buffer that holds the longest frame.
+constexpr size_t frame_room(size_t packet_bytes_max) { return kUdpHeadersBytes + packet_bytes_max + kRoomBehind; }
+
+/// Returns the same for a network card. Cards get the room rounded down: Intel's i40e, iavf and ice to a multiple of
+/// 128 bytes, ixgbe to 1024. A frame that is longer than that is spread over two buffers, and dropped here.
+constexpr size_t card_room(size_t packet_bytes_max) {
+  constexpr size_t kUnit = 1024;
+  return (frame_room(packet_bytes_max) + kUnit - 1) / kUnit * kUnit;
 }
 
 }  // namespace millrace::switch_agg

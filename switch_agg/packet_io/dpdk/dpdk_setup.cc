@@ -29,9 +29,6 @@ constexpr unsigned kMbufCache = RTE_MEMPOOL_CACHE_MAX_SIZE;
 /// Of a buffer for headers alone: whole cache lines.
 constexpr uint16_t kHeaderRoom = RTE_PKTMBUF_HEADROOM + 64;
 static_assert(kUdpHeadersBytes <= 64);
-/// Room behind the longest packet. Devices need room for a VLAN tag and the check sequence, and a packet slightly over
-/// the limit must be counted as such.
-constexpr size_t kRoomBehind = 64;
 /// Bytes that IPv4 and UDP put in front of a payload, and the payload that Ethernet's usual MTU leaves: every device
 /// takes that.
 constexpr size_t kIpUdpBytes = kUdpHeadersBytes - kEthernetBytes;
@@ -221,9 +218,12 @@ uint32_t buffers_of(const rte_eth_dev_info& info, const DpdkOptions& options) {
 /// The memory of the packets.
 rte_mempool* make_packet_pool(uint16_t device, const rte_eth_dev_info& info, uint32_t buffers,
                               const DpdkOptions& options) {
-  // Drivers of the kernel's interfaces copy into buffers of DPDK's usual size, and refuse smaller ones.
+  // Drivers of the kernel's interfaces copy into buffers of DPDK's usual size, and refuse smaller ones. net_af_xdp
+  // keeps a buffer in a page, so it gets no more room than a frame takes.
+  const size_t data_room =
+      is_of_kernel(options.device) ? frame_room(options.packet_bytes_max) : card_room(options.packet_bytes_max);
   const size_t room_bytes = std::max<size_t>(
-      {RTE_MBUF_DEFAULT_BUF_SIZE, RTE_PKTMBUF_HEADROOM + kUdpHeadersBytes + options.packet_bytes_max + kRoomBehind,
+      {RTE_MBUF_DEFAULT_BUF_SIZE, RTE_PKTMBUF_HEADROOM + data_room,
        RTE_PKTMBUF_HEADROOM + copied_bytes_max(with_room_for(options.device, options.packet_bytes_max))});
   if (room_bytes > UINT16_MAX) {
     rte_errno = EINVAL;

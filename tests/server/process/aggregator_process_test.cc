@@ -240,6 +240,19 @@ TEST_F(DatagramServer, JobWithoutAKeyIsRefusedWithWhatToDo) {
   EXPECT_THAT(std::get<protocol::Refuse>(open_to_others->body).sentence, HasSubstr("chmod 600"));
 }
 
+/// Such a job would begin, and stand where shard 0 has to decide.
+TEST_F(DatagramServer, JobWithAWorkerInTwoRacksIsRefusedByItsFile) {
+  write_key();
+  std::ofstream(folder.path + "/7.racks") << R"({"racks": [[0, 1], [1]]})";
+  const nlohmann::json line = start();
+  ASSERT_TRUE(line.is_object());
+  HandWorker worker(context, line.value("address", ""));
+  worker.send(hello(0));
+  const auto refusal = worker.next<protocol::Refuse>();
+  ASSERT_TRUE(refusal.has_value());
+  EXPECT_THAT(std::get<protocol::Refuse>(refusal->body).sentence, HasSubstr(folder.path + "/7.racks"));
+}
+
 TEST(DatagramThreadTest, DatagramsOfNoJobAreCountedByReason) {
   auto thread = DatagramThread::start({.listen = "127.0.0.1:0", .key_folder = "", .memory_bytes_max = 1 << 20}, 1);
   ASSERT_TRUE(thread.has_value()) << thread.error().message;

@@ -5,6 +5,8 @@ namespace millrace::testing {
 void SwitchNetwork::send(uint32_t from, ByteSpan bytes, const protocol::Endpoint& to) {
   ++sent_;
   if (tap_sent_) tap_sent_(from, to.port - 1u, bytes);
+  const bool narrow = scenario_.switch_bytes_max != 0 && from < scenario_.switches;
+  if (narrow && bytes.size() > scenario_.switch_bytes_max) return;
   const bool rough = scheduler_.now() < scenario_.calm_from;
   if (rough && scheduler_.chance(scenario_.loss)) return;
   ByteBuffer travelling(bytes.begin(), bytes.end());

@@ -55,7 +55,7 @@ void SwitchReference::tick(TimeNs now, PacketSink&) {
 }
 
 void SwitchReference::write(const DatagramHeader& header, ByteSpan extension, ByteSpan payload, const DatagramKey& key,
-                            const Endpoint& to, PacketSink& sink) const {
+                            const Endpoint& to, PacketSink& sink, size_t bytes_least) const {
   DatagramHeader full = header;
   full.extension_words = static_cast<uint8_t>(extension.size() / 8);
   full.payload_bytes = static_cast<uint16_t>(payload.size());
@@ -64,7 +64,10 @@ void SwitchReference::write(const DatagramHeader& header, ByteSpan extension, By
   uint8_t* const body = room.data() + protocol::kDatagramHeaderBytes;
   if (!extension.empty()) std::memcpy(body, extension.data(), extension.size());
   if (!payload.empty()) std::memcpy(body + extension.size(), payload.data(), payload.size());
-  sink.send(key.seal(full, room), to);
+  const size_t sealed = key.seal(full, room);
+  const size_t bytes = std::max(sealed, bytes_least);
+  std::ranges::fill(room.subspan(sealed, bytes - sealed), uint8_t{0});
+  sink.send(bytes, to);
 }
 
 void SwitchReference::to_worker(JobState& job, uint16_t worker, DatagramHeader header, ByteSpan extension,
@@ -101,7 +104,7 @@ void SwitchReference::receive(const protocol::ReceivedPacket& packet, TimeNs now
   if (found == jobs_.end() || datagram->header.worker >= protocol::kSwitchWorkersMax) return;
   JobState& job = found->second;
   const DatagramHeader& header = datagram->header;
-  if (header.type == DatagramType::kChallengeRequest) return on_challenge_request(job, *datagram, packet.from, sink);
+  if (header.type == DatagramType::kChallengeRequest) return on_challenge_request(job, *datagram, packet, sink);
   if (header.incarnation != job.incarnation) {
     return notice(job, header.worker, protocol::NoticeCode::kUnknownIncarnation, packet.from, sink);
   }
@@ -118,8 +121,8 @@ void SwitchReference::receive(const protocol::ReceivedPacket& packet, TimeNs now
   on_contribution(job, *datagram, sink);
 }
 
-void SwitchReference::on_challenge_request(JobState& job, const Datagram& datagram, const Endpoint& from,
-                                           PacketSink& sink) {
+void SwitchReference::on_challenge_request(JobState& job, const Datagram& datagram,
+                                           const protocol::ReceivedPacket& packet, PacketSink& sink) {
   const auto request = protocol::read_challenge_request(datagram.extension);
   const uint16_t worker = datagram.header.worker;
   const DatagramKey key(job.job.key, protocol::KeyScope::handshake(job.job.job, worker));
@@ -133,14 +136,17 @@ void SwitchReference::on_challenge_request(JobState& job, const Datagram& datagr
   header.incarnation = job.incarnation;
   header.worker = worker;
   header.sequence = 0;
-  write(header, ByteSpan(room).first(bytes), {}, key, from, sink);
+  write(header, ByteSpan(room).first(bytes), {}, key, packet.from, sink, packet.bytes.size());
 }
 
 bool SwitchReference::authentic(JobState& job, const Datagram& datagram, const Endpoint& from) {
   const uint16_t worker = datagram.header.worker;
   const auto session = job.sessions.find(worker);
   if (session != job.sessions.end() && session->second.up.verify(datagram)) {
-    return session->second.seen.accept(datagram.header.sequence);
+    const bool is_latest = datagram.header.sequence > session->second.seen.highest();
+    if (!session->second.seen.accept(datagram.header.sequence)) return false;
+    if (is_latest && datagram.header.type == DatagramType::kHello) session->second.at = from;
+    return true;
   }
   if (datagram.header.type != DatagramType::kHello) return false;
   const auto hello = protocol::read_hello(datagram.extension);

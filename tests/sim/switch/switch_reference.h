@@ -107,7 +107,7 @@ class SwitchReference {
   };
 
   void new_life(JobState& job);
-  void on_challenge_request(JobState& job, const protocol::Datagram& datagram, const protocol::Endpoint& from,
+  void on_challenge_request(JobState& job, const protocol::Datagram& datagram, const protocol::ReceivedPacket& packet,
                             protocol::PacketSink& sink);
   bool authentic(JobState& job, const protocol::Datagram& datagram, const protocol::Endpoint& from);
   void on_hello(JobState& job, const protocol::Datagram& datagram, protocol::PacketSink& sink);
@@ -125,8 +125,10 @@ class SwitchReference {
   void send_result(JobState& job, const Turn& turn, uint16_t worker, protocol::PacketSink& sink);
   void notice(JobState& job, uint16_t worker, protocol::NoticeCode code, const protocol::Endpoint& to,
               protocol::PacketSink& sink);
+  /// bytes_least  zeros behind the datagram make it as long.
   void write(const protocol::DatagramHeader& header, ByteSpan extension, ByteSpan payload,
-             const protocol::DatagramKey& key, const protocol::Endpoint& to, protocol::PacketSink& sink) const;
+             const protocol::DatagramKey& key, const protocol::Endpoint& to, protocol::PacketSink& sink,
+             size_t bytes_least = 0) const;
   void to_worker(JobState& job, uint16_t worker, protocol::DatagramHeader header, ByteSpan extension, ByteSpan payload,
                  protocol::PacketSink& sink);
 

@@ -127,6 +127,8 @@ SwitchScenario draw_switch_scenario(uint64_t seed) {
     if (spare.chance(0.3)) job.slots_spare = job.lanes * spare.between(1, 4);
   }
   out.slots_short = std::min(out.slots_short, slots_wanted(out));
+  SwitchScenarioDraw moves(seed ^ 0xADD2E55);
+  out.moves = moves.chance(0.2) ? moves.between(1, 3) : 0;
   return out;
 }
 
@@ -179,8 +181,8 @@ std::string describe(const SwitchScenario& scenario) {
          std::to_string(scenario.lease_ns / kNsPerMs) + " ms racks " + std::to_string(scenario.racks) +
          " rack restarts " + std::to_string(scenario.rack_restarts) + " restarts " + std::to_string(scenario.restarts) +
          " deaths " + std::to_string(scenario.deaths) + " paths " + std::to_string(scenario.path_changes) + " stalls " +
-         std::to_string(scenario.stalls) + " subset kills " + std::to_string(scenario.subset_kills) + " calm from " +
-         std::to_string(scenario.calm_from / kNsPerMs) + " ms";
+         std::to_string(scenario.stalls) + " moves " + std::to_string(scenario.moves) + " subset kills " +
+         std::to_string(scenario.subset_kills) + " calm from " + std::to_string(scenario.calm_from / kNsPerMs) + " ms";
 }
 
 SwitchDecider::RackCounts& SwitchDecider::RackCounts::operator+=(const RackCounts& other) {

@@ -61,6 +61,7 @@ class SimSwitchWorker : public worker::SwitchOutcome {
   void receive(const protocol::ReceivedPacket& packet);
   void tick();
   void kill();
+  void move_to(uint32_t new_node);
   bool over() const { return client_->finished(); }
   bool between_steps() const { return between_ && !over() && !finishing_; }
   worker::SwitchHandover handover() const { return client_->handover(); }
@@ -105,6 +106,7 @@ struct World {
   void raise(uint32_t job, uint64_t live, uint32_t path);
   void add_worker(uint32_t job, uint16_t number, const worker::SwitchHandover* handover);
   void kill_worker(uint32_t job);
+  void move_worker(uint32_t job);
   void try_join(uint32_t job, uint32_t tries);
   void change_path(uint32_t job);
   void stall();
@@ -169,7 +171,6 @@ SimSwitchWorker::SimSwitchWorker(World& world_given, uint32_t job_given, uint16_
       job(job_given),
       number(number_given),
       node(node_given),
-      sink_(std::make_unique<SimSink>(world_given.network, node_given, world_given.scenario.packet_bytes)),
       random_(random_key(world_given.scenario.seed, 0xBEEF, job_given, number_given)) {
   const auto options = client_options(world, job, number, random_.next_u64());
   client_ = handover == nullptr ? std::make_unique<worker::SwitchClient>(options, *this)
@@ -179,8 +180,7 @@ SimSwitchWorker::SimSwitchWorker(World& world_given, uint32_t job_given, uint16_
   record.worker = number;
   record.first_step = next_step_;
   leaves = random_.next_unit() < world.scenario.leavers;
-  world.network.attach(node,
-                       [this](const protocol::ReceivedPacket& packet) { world.deliver_to_worker(*this, packet); });
+  move_to(node);
 }
 
 void SimSwitchWorker::on_completed(const worker::CompletedWindow& window) {
@@ -256,6 +256,14 @@ void SimSwitchWorker::tick() {
 void SimSwitchWorker::kill() {
   alive = false;
   world.network.detach(node);
+}
+
+void SimSwitchWorker::move_to(uint32_t new_node) {
+  world.network.detach(node);
+  node = new_node;
+  sink_ = std::make_unique<SimSink>(world.network, node, world.scenario.packet_bytes);
+  world.network.attach(node,
+                       [this](const protocol::ReceivedPacket& packet) { world.deliver_to_worker(*this, packet); });
 }
 
 World::World(const SwitchScenario& scenario_given, const MakeDecider& make_given)
@@ -353,6 +361,12 @@ void World::kill_worker(uint32_t job) {
   ++report.deaths;
 }
 
+/// Gives a worker another address, as a new route does. Packets under way to the old one are lost.
+void World::move_worker(uint32_t job) {
+  SimSwitchWorker& worker = *workers[job][scheduler.dice().next_below(workers[job].size())];
+  if (worker.alive) worker.move_to(nodes++);
+}
+
 /// Adds a worker beside one that stands between two steps; the latter waits until the table has both.
 void World::try_join(uint32_t job, uint32_t tries) {
   for (const auto& donor : workers[job]) {
@@ -426,6 +440,7 @@ void World::plan_faults() {
   for (uint32_t i = 0; i < scenario.deaths; ++i) at_some_time([this, job = some_job()] { kill_worker(job); });
   for (uint32_t i = 0; i < scenario.path_changes; ++i) at_some_time([this, job = some_job()] { change_path(job); });
   for (uint32_t i = 0; i < scenario.stalls; ++i) at_some_time([this] { stall(); });
+  for (uint32_t i = 0; i < scenario.moves; ++i) at_some_time([this, job = some_job()] { move_worker(job); });
   for (uint32_t job = 0; job < scenario.jobs.size(); ++job) {
     for (uint32_t i = 0; i < scenario.jobs[job].joiners; ++i) at_some_time([this, job] { try_join(job, 100); });
   }

@@ -78,6 +78,8 @@ struct SwitchScenario {
   double loss = 0;
   double duplication = 0;
   double corruption = 0;
+  /// Longer datagrams of switches are lost, the shard's are not; 0: none is.
+  uint32_t switch_bytes_max = 0;
   bool in_order = false;  ///< all packets take as long
   double slow = 0;        ///< share of packets that take up to slow_max more: reordering
   TimeNs slow_max = 0;
@@ -86,6 +88,7 @@ struct SwitchScenario {
   uint32_t deaths = 0;
   uint32_t path_changes = 0;
   uint32_t stalls = 0;
+  uint32_t moves = 0;       ///< of workers, each to another address
   double subset_kills = 0;  ///< chance at a result's first delivery that the others are lost and its sender restarts
   double leavers = 0;       ///< share of workers that go once they have finished
   TimeNs calm_from = 0;     ///< nothing goes wrong any more

@@ -92,6 +92,20 @@ TEST(SwitchSim, EqualSeedsGiveEqualRuns) {
   EXPECT_EQ(one.entries_checked, other.entries_checked);
 }
 
+/// The switch's short datagrams reach the workers, its results do not. Such a path must be left as a silent one is.
+TEST(SwitchSim, APathThatLosesLongDatagramsToWorkersIsLeft) {
+  SwitchScenario scenario;
+  scenario.seed = 1;
+  scenario.switch_bytes_max = 600;
+  scenario.jobs.push_back(
+      {.job = 100, .workers = 2, .slots = 2, .window_indices = 256, .windows = 4, .steps = 3, .density = 1.0});
+  for (const MakeDecider& make : {production_decider(), reference_decider()}) {
+    const SwitchSimReport report = run_switch_sim(scenario, make);
+    for (const std::string& fault : report.faults) ADD_FAILURE() << fault;
+    EXPECT_EQ(report.epochs, 2u) << "the first, and that of the shard";
+  }
+}
+
 /// Some of the seeds that the tests above run, and few: they are drawn so, and the aggregators then have that many jobs
 /// at once.
 TEST(SwitchSim, AFewPercentOfTheSeedsHaveManySmallJobs) {

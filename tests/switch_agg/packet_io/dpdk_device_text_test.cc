@@ -85,5 +85,16 @@ TEST(BufferCount, FewLanesHaveTheLeastNumber) {
   EXPECT_GT(buffers_for(holders_of(16, 16)), 16U * 2048 + kBuffersMin);
 }
 
+TEST(CardRoom, HoldsTheLongestFrameAfterACardRoundsItDown) {
+  constexpr size_t kTagsAndCheck = 2 * 4 + 4;  // two VLAN tags, the check sequence
+  for (size_t packet_bytes = 1200; packet_bytes <= 8972; ++packet_bytes) {
+    for (const size_t unit : {size_t{128}, size_t{1024}}) {
+      const size_t rounded = card_room(packet_bytes) / unit * unit;
+      EXPECT_GE(rounded, kUdpHeadersBytes + packet_bytes + kTagsAndCheck) << packet_bytes << " bytes, unit " << unit;
+    }
+  }
+  EXPECT_EQ(card_room(1472), 2048u) << "DPDK's usual room";
+}
+
 }  // namespace
 }  // namespace millrace::switch_agg

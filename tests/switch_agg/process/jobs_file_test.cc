@@ -136,6 +136,7 @@ TEST_F(JobsFile, RacksInFrontOfADeciderAreRead) {
   EXPECT_EQ(jobs->front().racks, (std::vector<uint64_t>{5, 2}));
   EXPECT_THAT(refusal(with(R"("racks": 7)")), HasSubstr("\"racks\" must be a list of at most 64 racks"));
   EXPECT_THAT(refusal(with(R"("racks": [[64]])")), HasSubstr("a list of numbers of workers, 0 to 63"));
+  EXPECT_THAT(refusal(with(R"("racks": [[0, 1], [1, 2]])")), HasSubstr("must have each worker in one rack only"));
   EXPECT_THAT(refusal(with(R"("rack_number": 1)")), HasSubstr("only \"role\": \"combine\" has"));
   EXPECT_THAT(refusal(with(R"("role": "combine", "shard": "192.0.2.9:7600", "rack": [0], "racks": [[0]])")),
               HasSubstr("only \"role\": \"reduce\" has"));

@@ -85,6 +85,7 @@ TEST(SwitchOptions, WrongArgumentsAreNamed) {
   expect_usage({"run", "--jobs", "j", "--http", "9090"}, "--http");
   expect_usage({"run", "--jobs", "j", "--lcores", "0"}, "--lcores");
   expect_usage({"run", "--jobs", "j", "--packet-bytes-max", "9000"}, "--packet-bytes-max");
+  expect_usage({"run", "--jobs", "j", "--slots-max", "65536"}, "--slots-max");
   expect_usage({"run", "--jobs", "j", "--gateway", "router"}, "--gateway");
 }
 

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "switch_agg/bench/traffic.h"
+#include "tests/support/replaced_new.h"
 
 namespace millrace::switch_agg {
 namespace {
@@ -57,7 +58,7 @@ TEST(Lane, CountsTakesJobsAndEnds) {
   SwitchJob large = bench_job(2, 8, 640);
   large.job = 8;
   large.name = "large";
-  lane.change_jobs({}, {large});
+  lane.change_jobs({}, *lane.prepare({large}));
   std::vector<std::string> refusals;
   EXPECT_TRUE(becomes_true([&] { return !(refusals = lane.take_refusals()).empty(); }));
   EXPECT_THAT(refusals, ::testing::ElementsAre(::testing::HasSubstr("job 'large'")));
@@ -75,9 +76,9 @@ TEST(Lane, AChangeReplacesThePendingOneBeforeIt) {
   job.job = 9;
   SwitchJob revoked = bench_job(2, 4, 640);
   revoked.job = 5;
-  lane.change_jobs({}, {revoked, job});
+  lane.change_jobs({}, *lane.prepare({revoked, job}));
   job.slots = 8;
-  lane.change_jobs({5, 9}, {job});
+  lane.change_jobs({5, 9}, *lane.prepare({job}));
   std::jthread thread([&] { lane.run(); });
   EXPECT_TRUE(becomes_true([&] { return lane.report().at != 0; }));
   const LaneReport report = lane.report();
@@ -94,6 +95,22 @@ TEST(Lane, JobsThatCannotBeAreNamed) {
   const Status added = lane.add_jobs({job}, 0);
   ASSERT_FALSE(added);
   EXPECT_THAT(added.error().message, ::testing::HasSubstr("job 'bench'"));
+}
+
+/// The caller's thread takes the memory, so no exception reaches the loop, and a refused list changes nothing.
+TEST(Lane, AJobWithoutMemoryIsRefusedByItsName) {
+  using testing::FailingAllocation;
+  Lane lane(std::make_unique<EndlessPort>(), {}, 1);
+  const std::vector<SwitchJob> jobs = {bench_job(2, 4, 640)};
+  for (const uint64_t at : {0, 1, 2}) {
+    const FailingAllocation failing(at, FailingAllocation::Then::kGoesOn);
+    const auto prepared = lane.prepare(jobs);
+    EXPECT_TRUE(failing.failed());
+    ASSERT_FALSE(prepared);
+    EXPECT_EQ(prepared.error().code, ErrorCode::kLimitExceeded);
+    EXPECT_THAT(prepared.error().message, ::testing::HasSubstr("job 'bench': there is no memory"));
+  }
+  EXPECT_TRUE(lane.prepare(jobs));
 }
 
 TEST(Lane, ARefusalNamesAJobWithoutSlots) {

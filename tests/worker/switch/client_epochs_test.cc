@@ -238,6 +238,42 @@ TEST_F(ClientEpochs, SilenceIsProbedThenSuspectedAndAWordEndsIt) {
   EXPECT_FALSE(rig_.client.path_suspect());
 }
 
+/// Its address may have changed: results go to that of its latest HELLO.
+TEST_F(ClientEpochs, SilenceInATurnRepeatsTheHelloUnderItsSession) {
+  start();
+  rig_.begin(0, {});
+  rig_.sink.take();
+  std::vector<SentPacket> hellos;
+  for (int round = 0; round < 40 && hellos.empty(); ++round) {
+    rig_.now = rig_.client.next_deadline();
+    rig_.tick();
+    hellos = rig_.sink.take(DatagramType::kHello);
+  }
+  ASSERT_EQ(hellos.size(), 1u);
+  EXPECT_EQ(hellos[0].to, rig_.epoch.decider);
+  EXPECT_TRUE(rig_.aggregator.verifies(hellos[0]));
+  EXPECT_EQ(rig_.client.phase(), SwitchPhase::kRunning);
+  EXPECT_FALSE(rig_.client.path_suspect());
+}
+
+/// It is short: the job's results may be too long for the path.
+TEST_F(ClientEpochs, AWelcomeDoesNotEndARunningWorkersSilence) {
+  start();
+  rig_.begin(0, {});
+  size_t welcomes = 0;
+  for (int round = 0; round < 100 && !rig_.client.path_suspect(); ++round) {
+    rig_.now = rig_.client.next_deadline();
+    rig_.tick();
+    for (const SentPacket& hello : rig_.sink.take(DatagramType::kHello)) {
+      EXPECT_EQ(hello.to, rig_.epoch.decider);
+      rig_.hand(rig_.aggregator.welcome(1, {0, 0}));
+      ++welcomes;
+    }
+  }
+  EXPECT_TRUE(rig_.client.path_suspect());
+  EXPECT_GT(welcomes, 0u);
+}
+
 TEST_F(ClientEpochs, AnIdleWorkerProbesItsAggregatorAndFollowsARestart) {
   start();
   rig_.now = rig_.client.next_deadline();

@@ -115,6 +115,24 @@ TEST(Handover, OfAnotherJobsSlotsOrTensorsIsRefused) {
   EXPECT_FALSE(decode_handover(bytes, {.lanes = 1, .slots = 2, .groups = 1}).has_value());
 }
 
+/// The joiner sends such a fragment on where it is asked for the result.
+TEST(Handover, AFragmentLongerThanTheJobsDatagramsIsRefused) {
+  const auto is_taken = [](const SwitchHandover& handover, size_t packet_bytes_max) {
+    SwitchHandoverShape shape = kHandoverShape;
+    shape.packet_bytes_max = packet_bytes_max;
+    return decode_handover(encode_handover(handover), shape).has_value();
+  };
+  const auto bytes_of = [](const SwitchFragment& one) { return protocol::datagram_bytes(one.header); };
+  SwitchHandover longest_in_slot = example();
+  longest_in_slot.lanes.front().slots.front().last_result = {fragment(200)};
+  SwitchHandover longest_in_removal = example();
+  longest_in_removal.lanes.front().removals.front().slots.front().result = {fragment(200)};
+  for (const SwitchHandover& handover : {longest_in_slot, longest_in_removal}) {
+    EXPECT_TRUE(is_taken(handover, bytes_of(fragment(200))));
+    EXPECT_FALSE(is_taken(handover, bytes_of(fragment(200)) - 1));
+  }
+}
+
 TEST(Handover, EveryTruncationIsRefused) {
   const ByteBuffer bytes = encode_handover(example());
   for (size_t size = 0; size < bytes.size(); ++size)
