@@ -22,8 +22,11 @@ void JobStore::request(StoreRequest::What what, SharedBytes bytes, Actions& acti
 }
 
 bool JobStore::has_changed() const {
+  // The beginning gives zeros and saved weights again: a job without a step must not replace an earlier job's save.
+  const bool placed = header_.spec.store.begin == protocol::StoreBegin::kWorker;
   // What waits to be applied is in it: a part is copied in its turn.
-  return std::ranges::any_of(parts_, [](const Part& part) { return part.saved_n != part.handed; });
+  return std::ranges::any_of(
+      parts_, [placed](const Part& part) { return (placed || part.handed != 0) && part.saved_n != part.handed; });
 }
 
 bool JobStore::is_ready() const { return std::ranges::all_of(parts_, &Part::ready); }

@@ -109,6 +109,8 @@ TEST(Drain, AFailedLastSaveIsTheReasonOfARefusal) {
   spec.store.optimizer = optimizer_from_text("sgd:0.1").value();
   ScriptedCluster cluster(spec, 1, {}, {.possible = true, .every = 0});
   cluster.join_all();
+  cluster.push(0, 0, std::vector<float>(64, 1.0f));
+  cluster.ack(0, 1);
   cluster.disk.fails = true;
   cluster.send(ScriptedCluster::peer(0), 0,
                {cluster.header(0), protocol::Goodbye{protocol::Goodbye::Reason::kFinished, ""}, {}});
