@@ -240,6 +240,8 @@ void JobStore::on_place(const protocol::Member& from, const protocol::Place& bod
   const auto drop = [&](std::string_view why) { actions.metrics.push_back({Metric::kDropped, header_.name, why, 1}); };
   Part* part = local(body.part);
   if (!part || header_.spec.store.begin != protocol::StoreBegin::kWorker) return drop("impossible_place");
+  // recover() chooses the part's beginning. Until then its arrays are gone, or of a log that may be void.
+  if (dropped_) return drop("place_while_recovering");
   if (part->ready) return drop("late_place");
   if (members.all().empty() || members.all().front().worker != from.worker) return drop("not_the_placer");
   if (body.offset == 0) {

@@ -102,7 +102,8 @@ void JobStore::recover(const Log& log, Actions& actions) {
   const bool may_load = saves_.possible && !loaded_;
   std::vector<Part*> missing;
   for (Part& part : parts_) {
-    if (part.ready || (part.running && !part.filled)) continue;
+    const bool fills = part.running && std::holds_alternative<StoreTask::Fill>(part.queue.front().work);
+    if (part.ready || fills) continue;
     if (part.filled && reaches(part, part.position, log)) {
       go_on_from(part, part.position, part.arrays, log, actions);
       continue;

@@ -308,13 +308,57 @@ TEST_F(StoreRecovering, AnswersForASaveThatWasGivenUpAreNotThoseOfTheNext) {
 }
 
 struct RecoveringPlaced : StoreRecovering {
-  RecoveringPlaced() : StoreRecovering(job()) {}
+  RecoveringPlaced() : StoreRecovering(job()) {
+    protocol::Membership one;
+    one.members.emplace_back();
+    members_.adopt(one, 0);
+  }
   static protocol::JobSpec job() {
     protocol::JobSpec spec = store_job(1, "sgd:1");
     spec.store.begin = StoreBegin::kWorker;
     return spec;
   }
+  void place(float value) {
+    const SharedBytes bytes = bytes_of(constant(value));
+    store_->on_place(members_.all().front(), {0, 0, hash64(bytes.bytes)}, bytes, members_, actions_);
+  }
+  Members members_{0, 1, Members::Nonces::kHidden};
 };
+
+TEST_F(RecoveringPlaced, APlaceDuringRecoveryDoesNotTakeThePlaceOfTheFill) {
+  open(JobStore::StartKind::kSuccessor, {});
+  log(0, 0);
+  store_->drop();
+  place(5);
+  recover();
+  EXPECT_FALSE(store_->takes(0, 0));
+  place(6);
+  run();
+  expect_at(0, 6);
+}
+
+TEST_F(RecoveringPlaced, APlaceDuringRecoveryDoesNotHideTheSave) {
+  open(JobStore::StartKind::kSuccessor);
+  log(0, 0);
+  store_->drop();
+  recover();
+  place(5);
+  store_->on_loaded(save_of(0, 100), actions_);
+  recover();
+  expect_at(0, 100);
+}
+
+TEST_F(RecoveringPlaced, APlaceAfterACutDoesNotChangeTheWeights) {
+  open(JobStore::StartKind::kFresh, {});
+  place(5);
+  run();
+  expect_at(0, 5);
+  log(0, 0);
+  store_->drop();
+  place(9);
+  recover();
+  expect_at(0, 5);
+}
 
 TEST_F(RecoveringPlaced, FirstWeightsThatWereNeverThereAreStillWaitedFor) {
   open(JobStore::StartKind::kFresh, {});

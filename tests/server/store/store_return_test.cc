@@ -1,4 +1,5 @@
 #include <cstring>
+#include <functional>
 
 #include "tests/server/returning_cluster.h"
 #include "tests/server/store/store_cluster.h"
@@ -53,9 +54,10 @@ struct StoreReturns : ::testing::Test {
   }
   /// Replaces the shard's process. Both workers report their positions, and give the updates that are requested.
   /// Returns the requests.
-  std::vector<Fetch> restart() {
+  std::vector<Fetch> restart(const std::function<void()>& before_the_states = {}) {
     cluster.start_shard(0, 1);
     for (const uint32_t worker : {0u, 1u}) cluster.welcome_with_weights(worker);
+    if (before_the_states) before_the_states();
     for (const uint32_t worker : {0u, 1u}) cluster.say_state(worker, true);
     std::vector<Fetch> asked;
     for (const uint32_t worker : {0u, 1u}) {
@@ -335,6 +337,18 @@ TEST_F(PlacedReturns, ASuccessorOfAKilledShardWaitsForUnsavedWeights) {
   cluster.disk.unfinished.clear();
   cluster.disk.holds = false;
   restart();
+  place(5);
+  step(1);
+  EXPECT_EQ(weight(), 3);
+  EXPECT_EQ(weight(1), 3);
+}
+
+TEST_F(PlacedReturns, AShardThatRecoversTakesNoFirstWeights) {
+  cluster.hold_tasks = true;
+  restart([this] { place(4); });
+  EXPECT_EQ(cluster.counted(Metric::kDropped, "place_while_recovering"), 2);
+  cluster.hold_tasks = false;
+  cluster.run_held_tasks();
   place(5);
   step(1);
   EXPECT_EQ(weight(), 3);
