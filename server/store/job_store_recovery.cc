@@ -27,6 +27,8 @@ void JobStore::drop() {
       if (std::holds_alternative<StoreTask::Read>(operation.work)) part.waiting.push_back(std::move(operation));
     }
     part.running.reset();
+    // Runs that have come are dropped with the queue.
+    if (!part.ready && part.placed != 0) part.notice = Part::Notice::kOwed;
     part.ready = false;
     part.saved_n = UINT64_MAX;
     part.forgotten = 0;

@@ -12,6 +12,7 @@ using protocol::Fetch;
 using protocol::Pull;
 using protocol::Pulled;
 using protocol::Update;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
@@ -347,8 +348,15 @@ TEST_F(PlacedReturns, AShardThatRecoversTakesNoFirstWeights) {
   cluster.hold_tasks = true;
   restart([this] { place(4); });
   EXPECT_EQ(cluster.counted(Metric::kDropped, "place_while_recovering"), 2);
+  cluster.take(0);
   cluster.hold_tasks = false;
   cluster.run_held_tasks();
+  std::vector<uint32_t> parts;
+  for (const Pulled& notice : cluster.take_of<Pulled>(0)) {
+    EXPECT_EQ(notice.id, 0u);
+    parts.push_back(notice.part);
+  }
+  EXPECT_THAT(parts, ElementsAre(0, 1)) << "there is room for both parts now";
   place(5);
   step(1);
   EXPECT_EQ(weight(), 3);
