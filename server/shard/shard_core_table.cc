@@ -64,6 +64,7 @@ bool is_loss(const Error& error) { return error.code == ErrorCode::kConflict || 
 void ShardCore::note_time(TimeNs now) {
   if (now - last_call_ > kPause) {
     for (const auto& [number, job] : jobs_) job->extend_deadlines(now - last_call_);
+    for (auto& [number, lost] : lost_) lost.since += now - last_call_;
   }
   last_call_ = now;
 }
