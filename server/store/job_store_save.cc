@@ -278,19 +278,16 @@ StoreStatus JobStore::status() const {
   status.optimizer = optimizer_text(header_.spec.store.optimizer);
   status.ready = is_ready();
   status.bytes = charge_.bytes();
-  status.steps_applied = parts_.empty() ? 0 : UINT64_MAX;
+  status.steps_applied = status.saved_steps = parts_.empty() ? 0 : UINT64_MAX;
   for (const Part& part : parts_) {
     status.steps_applied = std::min(status.steps_applied, part.position.n);
+    status.saved_steps = std::min(status.saved_steps, begins_from(part));
     status.pulls_waiting += part.waiting.size();
   }
   status.saves_written = saves_written_;
   status.saves_failed = saves_failed_;
   status.last_failure = last_failure_;
   status.survives_restart = survives_restart();
-  if (saves_written_ != 0) {
-    status.saved_steps = UINT64_MAX;
-    for (const Part& part : parts_) status.saved_steps = std::min(status.saved_steps, part.saved_n);
-  }
   return status;
 }
 

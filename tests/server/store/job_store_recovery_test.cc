@@ -131,6 +131,7 @@ TEST_F(StoreRecovering, UpdatesAfterTheSaveAreNeededUntilTheNextOne) {
   log(9, 4);
   come_back(save_of(6, 100));
   EXPECT_EQ(store_->needs_from(0), 6u);
+  EXPECT_EQ(store_->status().saved_steps, 6u) << "of the process before";
   EXPECT_TRUE(store_->status().survives_restart);
   store_->drop();
   EXPECT_EQ(store_->needs_from(0), 0u) << "all that is kept, until it knows";
@@ -173,6 +174,9 @@ TEST_F(StoreRecovering, ManyUpdatesThatAreKeptAreReasonToSaveAndTooManyAreForgot
   // What others let it keep may be less.
   store_->on_retained(101, 100, actions_);
   EXPECT_EQ(store_->needs_from(0), UINT64_MAX);
+  EXPECT_EQ(store_->status().saved_steps, 1u);
+  store_->drop();
+  EXPECT_EQ(store_->status().saved_steps, 0u) << "the save may be off the log that follows";
 }
 
 TEST_F(StoreRecovering, ASaveAtTheEndOfTheLogNeedsNoUpdates) {
