@@ -44,7 +44,7 @@ struct StoreStatus {
   uint64_t pulls_waiting = 0;
   uint64_t saves_written = 0;
   uint64_t saves_failed = 0;
-  uint64_t saved_steps = 0;  ///< of the last save: steps of the slowest part
+  uint64_t saved_steps = 0;  ///< of the last save on this log: steps of the slowest part; 0: there is none
   std::string last_failure;  ///< of the saves since; empty: none
 };
 

@@ -419,7 +419,7 @@ inline constexpr uint32_t kPullRunsSince = 3;
 /// indices of the part, strictly increasing, where `indices` is not 0; else none, and the range counts. Answered with
 /// one Pulled.
 struct Pull {
-  uint64_t id = 0;  ///< the worker's own; the answer has it
+  uint64_t id = 0;  ///< the worker's own, from 1 on; the answer has it
   uint32_t part = 0;
   uint32_t indices = 0;  ///< in the payload; at most kPullValuesMax
   uint64_t at_least = 0;
@@ -433,7 +433,7 @@ struct Pull {
 
 /// shard -> worker: the weights that were pulled, in their order, after n steps. Payload: f32, little-endian.
 struct Pulled {
-  uint64_t id = 0;
+  uint64_t id = 0;  ///< of the Pull; 0: of none, first weights of the part were dropped
   uint32_t part = 0;
   uint32_t values = 0;  ///< in the payload
   uint64_t n = 0;

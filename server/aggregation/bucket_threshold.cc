@@ -170,6 +170,12 @@ std::optional<TimeNs> BucketThreshold::deadline() const {
   return first;
 }
 
+void BucketThreshold::extend_deadlines(TimeNs paused) {
+  for (auto& [step, board] : boards_) {
+    if (board.waiting_since) *board.waiting_since += paused;
+  }
+}
+
 std::vector<uint64_t> BucketThreshold::expire(TimeNs now) {
   std::vector<uint64_t> steps;
   for (auto& [step, board] : boards_) {

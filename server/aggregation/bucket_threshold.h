@@ -104,6 +104,9 @@ class BucketThreshold {
   /// Returns the time from which an exact step falls back; nothing where none waits.
   std::optional<TimeNs> deadline() const;
 
+  /// Extends the deadlines by a time in which this process itself did not run.
+  void extend_deadlines(TimeNs paused);
+
   /// Gives up waiting for silent shards. Returns the steps given up: their parts are to be cut by reused_threshold().
   std::vector<uint64_t> expire(TimeNs now);
 

@@ -97,6 +97,11 @@ Result<uint64_t> StoreFolder::read_owner() {
 
 Status StoreFolder::claim() {
   if (start_.incarnation == 0) return {};
+  if (const Result<uint64_t> before = read_owner(); before) owner_before_ = *before;
+  return write_owner();
+}
+
+Status StoreFolder::write_owner() {
   const std::string path = owner_path();
   remove_leftovers(path);
   const Result<int> file = disk_.create(temporary(path));
@@ -116,7 +121,7 @@ Status StoreFolder::check_owner() {
   const Result<uint64_t> owner = read_owner();
   if (!owner) return std::unexpected(owner.error());
   if (*owner == start_.incarnation) return {};
-  if (*owner < start_.incarnation) return claim();
+  if (*owner < start_.incarnation || *owner == owner_before_) return write_owner();
   return fail(ErrorCode::kStale, fmt::format("start {} of shard {} saves in '{}', and this process is start {}", *owner,
                                              shard_, folder_, start_.incarnation));
 }

@@ -66,6 +66,7 @@ class StoreFolder {
   std::string temporary(const std::string& path) const;
   std::string owner_path() const;
   Result<uint64_t> read_owner();
+  Status write_owner();
   Status check_owner();
   void remove_leftovers(const std::string& path);
   Status begin(const std::string& name);
@@ -76,6 +77,9 @@ class StoreFolder {
   uint32_t shard_;
   Disk& disk_;
   ShardStart start_;
+  /// The owner that claim() found, of an earlier start. It may be greater than this one: a new table at its place
+  /// counts from 1.
+  uint64_t owner_before_ = 0;
   std::map<std::string, int> open_;  ///< saves under way, by job name: their files
 };
 

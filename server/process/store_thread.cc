@@ -27,8 +27,10 @@ void StoreThread::submit(std::vector<StoreRequest>& requests) {
   if (requests.empty()) return;
   {
     const std::lock_guard lock(mutex_);
+    // First the room for the answers, and for that of the request under way. Where memory ends in one of the two calls,
+    // no request is taken: the caller submits them again.
+    done_.reserve(done_.size() + asked_.size() + requests.size() + 1);
     asked_.insert(asked_.end(), requests.begin(), requests.end());
-    done_.reserve(done_.size() + asked_.size() + 1);  // for the answers, and that of the one under way
   }
   requests.clear();
   changed_.notify_all();

@@ -31,7 +31,7 @@ class StoreThread {
   StoreThread(const StoreThread&) = delete;
   StoreThread& operator=(const StoreThread&) = delete;
 
-  /// Takes the requests out of `requests`.
+  /// Takes the requests out of `requests`: all, or none where memory runs out (std::bad_alloc).
   void submit(std::vector<StoreRequest>& requests);
   /// Moves the finished answers to the end of `done`.
   void take_done(std::vector<Answer>& done);

@@ -107,6 +107,8 @@ class JobRounds {
   /// R6a: Returns the members whose missing acknowledgements have held back decisions for dead_after_ms, for lack of
   /// memory. Empty where no other synced member is further. Restarts the count.
   std::vector<protocol::Member> behind(TimeNs now);
+  /// Extends the deadlines by a time in which this process itself did not run.
+  void extend_deadlines(TimeNs paused);
   MemoryAccount& retained_account() { return retained_account_; }
 
   /// Returns why the job cannot continue: a sum or an update could not be made, or memory does not suffice.
@@ -115,7 +117,6 @@ class JobRounds {
   /// itself.
   void on_out_of_memory() noexcept;
 
-  size_t part_count() const { return parts_.size(); }
   bool idle() const;  ///< nothing is open
   /// Sends the decided steps that wait to be merged for a member now, step by step.
   void send_rest(Actions& actions);

@@ -118,6 +118,14 @@ const PartRound* JobRounds::longest_retained() const {
   return longest == parts_.end() ? nullptr : &*longest;
 }
 
+void JobRounds::extend_deadlines(TimeNs paused) {
+  if (blocked_since_) *blocked_since_ += paused;
+  if (starved_) starved_->since += paused;
+  for (Bucket& bucket : buckets_) {
+    if (bucket.threshold) bucket.threshold->extend_deadlines(paused);
+  }
+}
+
 std::vector<protocol::Member> JobRounds::behind(TimeNs now) {
   const TimeNs timeout = setup_.spec.dead_after.count() * kNsPerMs;
   if (failure_ || !blocked_since_ || now < *blocked_since_ + timeout) return {};

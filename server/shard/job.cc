@@ -258,7 +258,9 @@ void Job::path_changed(std::string because, TimeNs now) { switch_health_->change
 
 void Job::extend_deadlines(TimeNs paused) {
   members_.extend_deadlines(paused);
+  rounds_.extend_deadlines(paused);
   if (recovery_) recovery_->extend_deadlines(paused);
+  if (cut_refused_) *cut_refused_ += paused;
 }
 
 std::vector<protocol::Member> Job::silent(TimeNs now) const {
@@ -374,7 +376,7 @@ JobStatus Job::status(TimeNs now) const {
   status.deadline_ms = protocol::wire_ms(setup_.spec.deadline);
   status.heartbeat_ms = protocol::wire_ms(setup_.spec.heartbeat);
   status.dead_after_ms = protocol::wire_ms(setup_.spec.dead_after);
-  status.parts = static_cast<uint32_t>(rounds_.part_count());
+  status.parts = static_cast<uint32_t>(rounds_.parts().size());
   status.steps_decided = rounds_.steps_decided();
   status.steps_decided_max = rounds_.steps_decided_max();
   status.moved_ms = started_ == 0 ? 0 : milliseconds(now - std::max(started_, rounds_.decided_at()));

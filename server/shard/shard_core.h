@@ -288,6 +288,7 @@ class ShardCore {
   // shard_core_drain.cc: the number left to a spare
   void refresh_drain(Actions& actions);
   std::string refuses_drain() const;
+  bool has_to_finish() const;
   bool is_leaving_number() const;
   void hold_or_release_lease(Actions& actions);
 

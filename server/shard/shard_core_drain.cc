@@ -28,7 +28,7 @@ std::string ShardCore::refuses_drain() const {
   }
   for (const auto& [number, job] : jobs_) {
     const JobStore* store = std::as_const(job->rounds()).store();
-    if (!store || store->status().survives_restart) continue;
+    if (!store || store->status().survives_restart || store->is_dropped() || store->is_saving()) continue;
     return fmt::format("the weights of job '{}' are in no save (--store-dir); they would be lost", job->spec().name);
   }
   for (const auto& [number, store] : ending_stores_) {
@@ -37,6 +37,14 @@ std::string ShardCore::refuses_drain() const {
                        store->status().last_failure);
   }
   return {};
+}
+
+/// Returns whether a spare can continue this shard's jobs only later: one recovers, or a save is under way.
+bool ShardCore::has_to_finish() const {
+  return !ending_stores_.empty() || std::ranges::any_of(jobs_, [](const auto& entry) {
+    const JobStore* store = std::as_const(entry.second->rounds()).store();
+    return entry.second->recovering() || (store && !store->status().survives_restart);
+  });
 }
 
 /// Returns whether this process has granted a request, so that a spare may take its number.
@@ -53,11 +61,9 @@ void ShardCore::hold_or_release_lease(Actions& actions) {
         drain_ = answer;
         log(Severity::kWarning, fmt::format("shard {} keeps its number: {}", config_.shard, refusal), actions);
       }
-    } else if (ending_stores_.empty() && lease_released_) {
-      return;
-    } else if (ending_stores_.empty() &&
-               std::ranges::none_of(jobs_, [](const auto& entry) { return entry.second->recovering(); })) {
+    } else if (!has_to_finish()) {
       // A process whose number is taken ends at once, and with it the last save of a job that is over.
+      if (lease_released_) return;
       const Status released = table_.release_lease();
       if (!released) return table_failed(released.error(), actions);
       lease_released_ = true;

@@ -89,7 +89,8 @@ void ShardCore::close(Job& job, std::optional<protocol::Body> last_message, std:
 /// Closes a job that has ended in the table, with the code and the sentence of its end. Returns false: it has not.
 bool ShardCore::close_if_over(Job& job, const protocol::JobRecord& record, StoreEnd store, Actions& actions) {
   if (!record.membership.finished) return false;
-  const bool is_left = record.membership.members.empty();
+  // The last member of a job that failed is not listed any more; the reason of the end is.
+  const bool is_left = record.membership.members.empty() && record.end_reason.empty();
   if (!is_left) log(Severity::kError, end_sentence(record), actions);
   close(job, is_left ? std::nullopt : std::optional<protocol::Body>(end_abort(record)), is_left ? "finished" : "ended",
         actions, store);

@@ -47,6 +47,11 @@ std::string too_few_left(const protocol::JobSpec& spec, std::span<const uint32_t
       left.members.size(), spec.workers_min);
 }
 
+/// Returns whether a finished job ended early. All members of another one have finished and left.
+bool has_failed(const protocol::JobRecord& record) {
+  return !record.membership.members.empty() || !record.end_reason.empty();
+}
+
 /// Returns whether a record that would be adopted is of another job than the one that has its number here. Numbers are
 /// not given again; a damaged table, or one that another program has written to, may do so.
 bool is_another_job(const protocol::JobRecord& record, const Job& job) {
@@ -64,6 +69,7 @@ bool is_loss(const Error& error) { return error.code == ErrorCode::kConflict || 
 void ShardCore::note_time(TimeNs now) {
   if (now - last_call_ > kPause) {
     for (const auto& [number, job] : jobs_) job->extend_deadlines(now - last_call_);
+    for (auto& [number, lost] : lost_) lost.since += now - last_call_;
   }
   last_call_ = now;
 }
@@ -306,7 +312,7 @@ void ShardCore::remove(Job& job, std::span<const Leaver> leavers, TimeNs now, Ac
                              .sentence = "it " + why_removed(leaving, job.spec())});
   }
   // Ended by this removal. Where another shard ended the job before, close_if_over() logs it.
-  if (!removed.empty() && record->membership.finished && !record->membership.members.empty()) {
+  if (!removed.empty() && record->membership.finished && has_failed(*record)) {
     log(Severity::kError, record->end_reason, actions);
     return close(job, end_abort(*record), "too_few_workers", actions);
   }

@@ -121,7 +121,7 @@ void JobStore::on_task_done(const StoreTask& task, const Members* members, Actio
 
 void JobStore::done(Part& part, const Operation& operation, const StoreTask& task, const Members* members,
                     Actions& actions) {
-  if (std::holds_alternative<StoreTask::Place>(operation.work)) return placed(part, operation, task, actions);
+  if (std::holds_alternative<StoreTask::Place>(operation.work)) return placed(part, operation, task, members, actions);
   if (std::holds_alternative<StoreTask::Read>(operation.work)) {
     if (members) answer(part, operation, task, *members, actions);
     return;
@@ -136,6 +136,7 @@ void JobStore::done(Part& part, const Operation& operation, const StoreTask& tas
   if (std::holds_alternative<StoreTask::Fill>(operation.work)) {
     part.filled = true;
     if (header_.spec.store.begin == protocol::StoreBegin::kZeros) become_ready(part, actions);
+    if (part.notice == Part::Notice::kOwed && members) send_notice(part, *members, actions);
     return;
   }
   const protocol::Update& update = operation.update;
@@ -240,6 +241,11 @@ void JobStore::on_place(const protocol::Member& from, const protocol::Place& bod
   const auto drop = [&](std::string_view why) { actions.metrics.push_back({Metric::kDropped, header_.name, why, 1}); };
   Part* part = local(body.part);
   if (!part || header_.spec.store.begin != protocol::StoreBegin::kWorker) return drop("impossible_place");
+  // recover() chooses the part's beginning. Until then its arrays are gone, or of a log that may be void.
+  if (dropped_) {
+    part->notice = Part::Notice::kOwed;
+    return drop("place_while_recovering");
+  }
   if (part->ready) return drop("late_place");
   if (members.all().empty() || members.all().front().worker != from.worker) return drop("not_the_placer");
   if (body.offset == 0) {
@@ -247,13 +253,17 @@ void JobStore::on_place(const protocol::Member& from, const protocol::Place& bod
     part->placed = 0;
     part->placer = from.worker;
     part->placing_failed = false;
+    part->notice = Part::Notice::kNone;
   }
   const uint64_t count = values.bytes.size() / sizeof(float);
-  if (body.offset != part->placed || part->placer != from.worker || part->placing_failed)
+  if (body.offset != part->placed || part->placer != from.worker || part->placing_failed) {
+    send_notice(*part, members, actions);
     return drop("place_out_of_order");
+  }
   if (count > part->dimension - part->placed) return drop("impossible_place");
   if (queued_bytes_->used_bytes() + values.bytes.size() > kQueuedBytesMax) {
     part->placing_failed = true;
+    send_notice(*part, members, actions);
     return drop("place_too_much");
   }
   part->placed += count;
@@ -265,12 +275,25 @@ void JobStore::on_place(const protocol::Member& from, const protocol::Place& bod
       actions);
 }
 
-void JobStore::placed(Part& part, const Operation& operation, const StoreTask& task, Actions& actions) {
+/// Says once to the lowest member that a run of its first weights was dropped: it places the part again (Pulled).
+void JobStore::send_notice(Part& part, const Members& members, Actions& actions) const {
+  if (part.notice == Part::Notice::kSent || members.all().empty()) return;
+  part.notice = Part::Notice::kSent;
+  protocol::Pulled notice;
+  notice.part = part.part;
+  notice.code = ErrorCode::kUnavailable;
+  notice.sentence = "first weights of this part were dropped; place them again";
+  members.send(members.all().front(), std::move(notice), actions);
+}
+
+void JobStore::placed(Part& part, const Operation& operation, const StoreTask& task, const Members* members,
+                      Actions& actions) {
   if (operation.placing != part.placing || part.ready) return;  // restarted since
   if (!task.result()) {
     part.placing_failed = true;
     actions.log.push_back({Severity::kWarning, fmt::format("job '{}': first weights of part {}: {}", header_.name,
                                                            part.part, task.result().error().message)});
+    if (members) send_notice(part, *members, actions);
     return;
   }
   const auto& place = std::get<StoreTask::Place>(operation.work);

@@ -164,6 +164,9 @@ class JobStore {
     uint64_t placed = 0;              ///< of the present one: values asked for
     uint32_t placer = 0;              ///< whose runs they are
     bool placing_failed = false;
+    /// Whether a run was dropped, and the placer has to hear of it.
+    enum class Notice : uint8_t { kNone, kOwed, kSent };
+    Notice notice = Notice::kNone;
     uint64_t saved_n = UINT64_MAX;  ///< of the last save that was written
     uint64_t acknowledged = 0;      ///< by all members, while a save is under way
     uint64_t forgotten = 0;         ///< steps whose updates no process retains, as last reported
@@ -186,7 +189,8 @@ class JobStore {
   void ask(Part& part, Operation operation, Actions& actions);
   void begin_next(Part& part, Actions& actions);
   void done(Part& part, const Operation& operation, const StoreTask& task, const Members* members, Actions& actions);
-  void placed(Part& part, const Operation& operation, const StoreTask& task, Actions& actions);
+  void placed(Part& part, const Operation& operation, const StoreTask& task, const Members* members, Actions& actions);
+  void send_notice(Part& part, const Members& members, Actions& actions) const;
   void answer(const Part& part, const Operation& operation, const StoreTask& task, const Members& members,
               Actions& actions) const;
   void refuse(const protocol::Member& to, const protocol::Pull& pull, Error why, const Members& members,

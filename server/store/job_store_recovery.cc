@@ -27,6 +27,8 @@ void JobStore::drop() {
       if (std::holds_alternative<StoreTask::Read>(operation.work)) part.waiting.push_back(std::move(operation));
     }
     part.running.reset();
+    // Runs that have come are dropped with the queue.
+    if (!part.ready && part.placed != 0) part.notice = Part::Notice::kOwed;
     part.ready = false;
     part.saved_n = UINT64_MAX;
     part.forgotten = 0;
@@ -102,7 +104,8 @@ void JobStore::recover(const Log& log, Actions& actions) {
   const bool may_load = saves_.possible && !loaded_;
   std::vector<Part*> missing;
   for (Part& part : parts_) {
-    if (part.ready || (part.running && !part.filled)) continue;
+    const bool fills = part.running && std::holds_alternative<StoreTask::Fill>(part.queue.front().work);
+    if (part.ready || fills) continue;
     if (part.filled && reaches(part, part.position, log)) {
       go_on_from(part, part.position, part.arrays, log, actions);
       continue;

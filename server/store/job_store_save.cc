@@ -22,8 +22,11 @@ void JobStore::request(StoreRequest::What what, SharedBytes bytes, Actions& acti
 }
 
 bool JobStore::has_changed() const {
+  // The beginning gives zeros and saved weights again: a job without a step must not replace an earlier job's save.
+  const bool placed = header_.spec.store.begin == protocol::StoreBegin::kWorker;
   // What waits to be applied is in it: a part is copied in its turn.
-  return std::ranges::any_of(parts_, [](const Part& part) { return part.saved_n != part.handed; });
+  return std::ranges::any_of(
+      parts_, [placed](const Part& part) { return (placed || part.handed != 0) && part.saved_n != part.handed; });
 }
 
 bool JobStore::is_ready() const { return std::ranges::all_of(parts_, &Part::ready); }
@@ -275,19 +278,16 @@ StoreStatus JobStore::status() const {
   status.optimizer = optimizer_text(header_.spec.store.optimizer);
   status.ready = is_ready();
   status.bytes = charge_.bytes();
-  status.steps_applied = parts_.empty() ? 0 : UINT64_MAX;
+  status.steps_applied = status.saved_steps = parts_.empty() ? 0 : UINT64_MAX;
   for (const Part& part : parts_) {
     status.steps_applied = std::min(status.steps_applied, part.position.n);
+    status.saved_steps = std::min(status.saved_steps, begins_from(part));
     status.pulls_waiting += part.waiting.size();
   }
   status.saves_written = saves_written_;
   status.saves_failed = saves_failed_;
   status.last_failure = last_failure_;
   status.survives_restart = survives_restart();
-  if (saves_written_ != 0) {
-    status.saved_steps = UINT64_MAX;
-    for (const Part& part : parts_) status.saved_steps = std::min(status.saved_steps, part.saved_n);
-  }
   return status;
 }
 

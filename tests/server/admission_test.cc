@@ -259,6 +259,23 @@ TEST(Lives, JobWhoseWorkersAreTooFewEndsForAllShards) {
   EXPECT_TRUE(std::holds_alternative<Welcome>(cluster.join(0))) << "the name is free";
 }
 
+TEST(Lives, AJobWhoseLastWorkerFailsHasNotFinished) {
+  ScriptedCluster cluster(admission_job(1), 2);
+  cluster.join_all();
+  cluster.send(ScriptedCluster::peer(0), 0,
+               {cluster.header(0), protocol::Goodbye{protocol::Goodbye::Reason::kFailed, "out of memory"}, {}});
+  cluster.pass(100);
+  EXPECT_EQ(cluster.counted(Metric::kJobsEnded, "too_few_workers"), 1);
+  EXPECT_EQ(cluster.counted(Metric::kJobsEnded, "ended"), 1) << "the other shard learns it from the table";
+  EXPECT_EQ(cluster.counted(Metric::kJobsEnded, "finished"), 0);
+  const std::string reason = "worker 0 of job 'job' left; the 0 left are fewer than workers_min (1)";
+  for (const uint32_t shard : {0u, 1u}) {
+    const auto ended = cluster.core(shard).status(cluster.now).ended;
+    ASSERT_EQ(ended.size(), 1u) << shard;
+    EXPECT_THAT(ended[0].sentence, HasSubstr(reason)) << shard;
+  }
+}
+
 TEST(Lives, LastWorkerIsNeverRemovedForSilenceButAnAbandonedJobEnds) {
   ScriptedCluster cluster(admission_job(1));
   cluster.join_all();

@@ -167,6 +167,15 @@ TEST(DeadRun, ShardRestartedAfterWorkersDied_KeepsTheRunOfRejoiningOnes) {
   EXPECT_GT(free.welcomed_to(fresh_hello(free.cluster, 0)), free.first);
 }
 
+TEST(DeadRun, APauseOfTheShardIsNoSilenceOfTheWorkers) {
+  RestartedShard run(false);
+  for (int pauses = 0; pauses < 2; ++pauses) {
+    const auto wait = expect_body<Refuse>(run.cluster.say_hello(0, fresh_hello(run.cluster, 0)));
+    EXPECT_THAT(wait.sentence, HasSubstr("its name is free in 2.0 s"));
+    run.cluster.now += 60 * kNsPerS;
+  }
+}
+
 TEST(DeadRun, EachShardComesToTheSameJob) {
   DeadRun run(2, 2);
   run.cluster.pass(kDeadAfterMs + 500);

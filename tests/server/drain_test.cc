@@ -109,6 +109,8 @@ TEST(Drain, AFailedLastSaveIsTheReasonOfARefusal) {
   spec.store.optimizer = optimizer_from_text("sgd:0.1").value();
   ScriptedCluster cluster(spec, 1, {}, {.possible = true, .every = 0});
   cluster.join_all();
+  cluster.push(0, 0, std::vector<float>(64, 1.0f));
+  cluster.ack(0, 1);
   cluster.disk.fails = true;
   cluster.send(ScriptedCluster::peer(0), 0,
                {cluster.header(0), protocol::Goodbye{protocol::Goodbye::Reason::kFinished, ""}, {}});
@@ -132,6 +134,55 @@ TEST(Drain, AShardThatRecoversServesAgainBeforeItLeaves) {
   for (const uint32_t worker : {0u, 1u}) cluster.say_state(worker, true);
   cluster.pass(kPollsMs);
   ASSERT_FALSE(cluster.core().status(cluster.now).jobs.at(0).recovering);
+  EXPECT_FALSE(is_held(cluster));
+}
+
+TEST(Drain, AShardThatReadsTheSaveOfAJobServesItBeforeItLeaves) {
+  protocol::JobSpec spec = ReturningCluster::job(2);
+  spec.store.optimizer = optimizer_from_text("sgd:0.1").value();
+  ReturningCluster cluster(spec, 1, {}, {.possible = true, .every = 0});
+  cluster.join_all_with_weights();
+  cluster.start_shard(0, 1);
+  cluster.welcome_with_weights(0);
+  ASSERT_EQ(cluster.table().set_drain(0, 2, DrainNote{2, ""}), true);
+  cluster.pass(kPollsMs);
+  EXPECT_TRUE(is_held(cluster));
+  EXPECT_EQ(refusal(cluster), "") << "the shard recovers";
+  cluster.disk.holds = true;
+  cluster.welcome_with_weights(1);
+  for (const uint32_t worker : {0u, 1u}) cluster.say_state(worker, true);
+  cluster.pass(kPollsMs);
+  ASSERT_FALSE(cluster.core().status(cluster.now).jobs.at(0).recovering);
+  EXPECT_TRUE(is_held(cluster));
+  EXPECT_EQ(refusal(cluster), "") << "its store does";
+  cluster.disk.holds = false;
+  cluster.serve_disk();
+  cluster.pass(kPollsMs);
+  EXPECT_FALSE(is_held(cluster));
+}
+
+TEST(Drain, AShardEndsTheSaveThatIsUnderWayBeforeItLeaves) {
+  protocol::JobSpec spec = ScriptedCluster::small_job(1);
+  spec.store.optimizer = optimizer_from_text("sgd:0.1").value();
+  spec.store.begin = protocol::StoreBegin::kWorker;
+  ScriptedCluster cluster(spec, 1, {}, {.possible = true, .every = 0});
+  cluster.join_all();
+  cluster.disk.fails = true;
+  const SharedBytes weights = SharedBytes::from(ByteBuffer(64 * sizeof(float)));
+  cluster.send(ScriptedCluster::peer(0), 0, {cluster.header(0), protocol::Place{0, 0, hash64(weights.bytes)}, weights});
+  ASSERT_FALSE(cluster.core().status(cluster.now).jobs.at(0).store->survives_restart);
+  cluster.disk.fails = false;
+  cluster.disk.holds = true;
+  Actions actions;
+  cluster.core().save_stores(cluster.now, actions);
+  cluster.carry_out(0, actions);
+  ASSERT_EQ(cluster.table().set_drain(0, 1, DrainNote{1, ""}), true);
+  cluster.pass(kPollsMs);
+  EXPECT_TRUE(is_held(cluster));
+  EXPECT_EQ(refusal(cluster), "");
+  cluster.disk.holds = false;
+  cluster.serve_disk();
+  cluster.pass(kPollsMs);
   EXPECT_FALSE(is_held(cluster));
 }
 

@@ -234,6 +234,35 @@ TEST(Limits, MemoryThatCanNeverSufficeEndsTheJobWithTheFlags) {
   EXPECT_THAT(aborts[0].sentence, HasSubstr("--job-memory-bytes-max"));
 }
 
+TEST(Limits, ASuspendedShardEndsNoJobForMemoryAndEvictsNoMember) {
+  Limits limits;
+  limits.job_memory_bytes_max = 4'500;
+  limits.abandon_ms = 5'000;
+  ScriptedCluster starved(limits_job(2, 256), 1, limits);
+  starved.join_all();
+  const std::vector<float> ones(256, 1);
+  starved.push(0, 0, ones);
+  starved.push(1, 0, ones);
+  ASSERT_EQ(starved.take_of<Refuse>(1).size(), 1u);
+  starved.now += 60 * kNsPerS;
+  starved.tick();
+  EXPECT_EQ(starved.core().status(starved.now).jobs.size(), 1u);
+
+  limits.job_memory_bytes_max = 10'000;
+  ScriptedCluster blocked(limits_job(2, 256), 1, limits);
+  blocked.join_all();
+  std::vector<float> few(256, 0.0f);
+  std::fill_n(few.begin(), 32, 1.0f);
+  for (uint64_t step = 0; step < 8; ++step) {
+    for (const uint32_t worker : {0u, 1u}) blocked.push(worker, step, few);
+  }
+  ASSERT_EQ(blocked.counted(Metric::kRounds), 7) << "the next one waits for acknowledgements";
+  blocked.ack(0, 7);
+  blocked.now += 60 * kNsPerS;
+  blocked.tick();
+  EXPECT_EQ(blocked.counted(Metric::kMembersRemoved, "behind"), 0);
+}
+
 /// Peer 7 opens another job, which takes memory of the same shard. Returns whether it is welcome.
 bool opens_second_job(ScriptedCluster& cluster) {
   protocol::Hello second = cluster.hello(7);

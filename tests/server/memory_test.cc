@@ -1,3 +1,5 @@
+#include "server/process/store_thread.h"
+#include "tests/server/process/fake_disk.h"
 #include "tests/server/scripted_cluster.h"
 #include "tests/support/replaced_new.h"
 
@@ -296,6 +298,32 @@ TEST(OutOfMemory, AnAbandonedJobEndsInTheTableAndCountsOnce) {
     // Counted as "ended" where memory ended between the table and the rest: the next poll finds that the job is over.
     EXPECT_EQ(cluster.counted_in_all(Metric::kJobsEnded), 1) << at;
     EXPECT_FALSE(cluster.take_of<Abort>(0).empty()) << at;
+    return failed;
+  });
+}
+
+TEST(OutOfMemory, EachRequestToTheDiskIsCarriedOutOnce) {
+  at_every_allocation([](uint64_t at) {
+    StoreThread thread("/saves", 0, std::make_unique<millrace::testing::FakeDisk>(), [] {});
+    std::vector<StoreRequest> requests;
+    for (const uint64_t job : {1u, 2u, 3u}) {
+      requests.push_back({StoreRequest::What::kLoad, job, "a name that takes memory of its own", {}});
+    }
+    const bool failed = fails_at(at, FailingAllocation::Then::kGoesOn, [&] {
+      try {
+        thread.submit(requests);
+      } catch (const std::bad_alloc&) {
+        EXPECT_EQ(requests.size(), 3u) << at;
+      }
+    });
+    thread.submit(requests);  // as the next pass does
+    std::vector<StoreRequest> last = {{StoreRequest::What::kLoad, 4, "last", {}}};
+    thread.submit(last);
+    std::vector<StoreThread::Answer> answers;
+    while (answers.empty() || answers.back().job != 4) thread.take_done(answers);
+    std::vector<uint64_t> jobs;
+    for (const StoreThread::Answer& answer : answers) jobs.push_back(answer.job);
+    EXPECT_EQ(jobs, (std::vector<uint64_t>{1, 2, 3, 4})) << at;
     return failed;
   });
 }

@@ -61,6 +61,7 @@ uint64_t StoreClient::ask_all(std::span<Request> requests) {
 
 void StoreClient::on_pulled(const protocol::Message& message, TimeNs now, std::vector<Done>& done) {
   const auto& pulled = std::get<protocol::Pulled>(message.body);
+  if (pulled.id == 0) return forget_dropped_place(pulled.part, now);
   const auto at = pending_.find(pulled.id);
   if (at == pending_.end() || at->second.request.part != pulled.part)
     return;  // answered before, or not wanted any more
@@ -159,6 +160,7 @@ void StoreClient::forget_lost_sends(const Reach& reach) {
     if (!lost[pending.request.shard]) continue;
     pending.sent = pending.placed = false;
     pending.interval = 0;
+    pending.place_at = pending.place_wait = 0;
   }
 }
 
@@ -180,6 +182,17 @@ void StoreClient::forget_old_places(const Reach& reach, TimeNs now) {
   }
 }
 
+/// The shard has dropped a run of the part's first weights. It may have no room, so that the waits grow.
+void StoreClient::forget_dropped_place(uint32_t part, TimeNs now) {
+  for (auto& [id, pending] : pending_) {
+    if (pending.request.part != part || !pending.placed) continue;
+    pending.placed = false;
+    pending.place_wait =
+        pending.place_wait == 0 ? config_.busy_after : std::min(pending.place_wait * 2, config_.place_again_after);
+    pending.place_at = now + pending.place_wait;
+  }
+}
+
 void StoreClient::advance(const Reach& reach, TimeNs now, Actions& actions) {
   forget_lost_sends(reach);
   forget_old_places(reach, now);
@@ -197,7 +210,8 @@ void StoreClient::advance(const Reach& reach, TimeNs now, Actions& actions) {
     if (!link) continue;
     if (reach.steps_applied) request.own_steps = std::min(request.own_steps, reach.steps_applied(request.part));
     // Weights that another worker was to place, and that has left, are this one's to place.
-    const bool places = reach.places && !request.place.empty() && !pending.placed;
+    if (now >= pending.place_at) pending.place_at = 0;
+    const bool places = reach.places && !request.place.empty() && !pending.placed && pending.place_at == 0;
     if (places && full[request.shard]) {
       places_left_ = true;
       continue;  // the pull follows the weights
@@ -222,6 +236,7 @@ TimeNs StoreClient::next_deadline() const {
   TimeNs next = kNever;
   for (const auto& [id, pending] : pending_) {
     if (pending.sent) next = std::min(next, pending.again_at);
+    if (pending.place_at != 0) next = std::min(next, pending.place_at);
   }
   return next;
 }

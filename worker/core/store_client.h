@@ -24,7 +24,8 @@ struct PullCall;
 /// Sends a worker's requests to the shards' stores: pulls, and first weights to place. Pure, beside SessionCore: the
 /// rounds do not depend on it. It repeats requests that were lost with a connection, or to a full queue. An answer
 /// restarts the time-out of the requests that were sent with it or later: over a slow link they wait behind it. First
-/// weights are sent again over a new connection; over the same one only after a long time.
+/// weights are sent again over a new connection. Over the same one they are sent again if the shard says that it has
+/// dropped them, or after a long time.
 ///
 /// The driver calls ask(). It calls advance() at once, after every message and no later than next_deadline(), and
 /// on_pulled() for every Pulled.
@@ -33,7 +34,8 @@ class StoreClient {
   struct Config {
     TimeNs resend_after = 2 * kNsPerS;  ///< doubles
     TimeNs resend_after_max = 30 * kNsPerS;
-    TimeNs busy_after = 100 * kNsPerMs;  ///< a shard that has no room is asked again
+    /// A shard that has no room is asked again. First weights that it has dropped are placed again; this doubles.
+    TimeNs busy_after = 100 * kNsPerMs;
     /// First weights are placed again: the shard may have dropped a run. Doubles. More than most saves of them take.
     TimeNs place_again_after = 10 * kNsPerS;
   };
@@ -107,6 +109,8 @@ class StoreClient {
     Request request;
     bool sent = false;
     bool placed = false;    ///< its weights were sent
+    TimeNs place_at = 0;    ///< the shard has dropped them: they are sent again then; 0: it has not
+    TimeNs place_wait = 0;  ///< the last wait for that
     uint64_t at_least = 0;  ///< as last sent
     TimeNs sent_at = 0;
     TimeNs again_at = 0;
@@ -125,6 +129,7 @@ class StoreClient {
   void forget_lost_sends(const Reach& reach);
   void extend_deadlines(const Pending& answered, TimeNs now);
   void forget_old_places(const Reach& reach, TimeNs now);
+  void forget_dropped_place(uint32_t part, TimeNs now);
   void send_weights(Pending& pending, const ShardLink& link, TimeNs now, Actions& actions);
   void send(uint64_t id, Pending& pending, const ShardLink& link, TimeNs now, Actions& actions) const;
 

@@ -2,8 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+#include <sstream>
+#include <string>
+
 #include "kernels/base/bytes.h"
 #include "kernels/base/hash.h"
+#include "tests/protocol/document.h"
 #include "tests/support/format_versions.h"
 
 namespace millrace::protocol {
@@ -96,6 +101,32 @@ TEST(JobRecordBytes, EveryTruncationIsRefused) {
   for (size_t size = 0; size < bytes.size(); ++size) {
     EXPECT_FALSE(decode_job_record(ByteSpan(bytes).first(size))) << size;
   }
+}
+
+/// Returns the bytes of a field of that type in protocol/wire/files.md that holds nothing: an empty text, a count of 0.
+size_t least_bytes(const std::string& type) {
+  if (type.find("XXH3-64") != std::string::npos) return 8;
+  const std::map<std::string, size_t> sizes = {{"u8", 1}, {"u16", 2}, {"u32", 4}, {"u64", 8}, {"flag", 1}, {"text", 2}};
+  std::istringstream words(type);
+  size_t bytes = 0;
+  for (std::string word; words >> word;) {
+    if (word == "count;" || word == "length,") break;  // the rest is there as often as the count says
+    if (word.ends_with(',')) word.pop_back();
+    if (const auto size = sizes.find(word); size != sizes.end()) bytes += size->second;
+  }
+  return bytes;
+}
+
+TEST(JobRecordBytes, TheDocumentHasAllFields) {
+  size_t bytes = 0;
+  bool inside = false;
+  for (const std::string& line : document_lines("wire/files.md")) {
+    if (line.starts_with("## ")) inside = line == "## Job record";
+    if (!inside || !line.starts_with("| ")) continue;
+    const size_t type = line.find(" | ") + 3;
+    bytes += least_bytes(line.substr(type, line.size() - 2 - type));
+  }
+  EXPECT_EQ(bytes, encode_job_record(JobRecord{}).size());
 }
 
 TEST(JobRecordBytes, EverySingleByteCorruptionIsRefused) {

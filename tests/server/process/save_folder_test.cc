@@ -230,6 +230,32 @@ TEST(StoreFolderTest, AClaimThatFailsIsRepeatedByTheNextSave) {
   EXPECT_EQ(save(earlier, file_of(2)).error().code, ErrorCode::kStale);
 }
 
+TEST(StoreFolderTest, AClaimAfterAnOlderTablesStartIsRepeatedToo) {
+  FakeDisk disk;
+  StoreFolder older("/saves", 0, disk, {.incarnation = 37, .table = "t"});
+  ASSERT_TRUE(save(older, file_of(1)).has_value());
+  StoreFolder first("/saves", 0, disk, {.incarnation = 1, .table = "t"});
+  disk.go_wrong(FakeDisk::At::kFails, 0);
+  EXPECT_FALSE(first.claim().has_value());
+  ASSERT_TRUE(save(first, file_of(2)).has_value());
+  EXPECT_EQ(first.load("job").value(), file_of(2));
+  StoreFolder second("/saves", 0, disk, {.incarnation = 2, .table = "t"});
+  ASSERT_TRUE(second.claim().has_value());
+  EXPECT_EQ(save(first, file_of(3)).error().code, ErrorCode::kStale);
+}
+
+TEST(StoreFolderTest, AStartWhoseClaimFailedSavesNothingAfterALaterOne) {
+  FakeDisk disk;
+  StoreFolder older("/saves", 0, disk, {.incarnation = 37, .table = "t"});
+  ASSERT_TRUE(older.claim().has_value());
+  StoreFolder first("/saves", 0, disk, {.incarnation = 1, .table = "t"});
+  disk.go_wrong(FakeDisk::At::kFails, 0);
+  EXPECT_FALSE(first.claim().has_value());
+  StoreFolder second("/saves", 0, disk, {.incarnation = 2, .table = "t"});
+  ASSERT_TRUE(second.claim().has_value());
+  EXPECT_EQ(save(first, file_of(1)).error().code, ErrorCode::kStale);
+}
+
 TEST(StoreFolderTest, ASaveRemovesTheTemporaryFilesOfDeadProcesses) {
   const Folder directory;
   const std::unique_ptr<Disk> disk = system_disk();

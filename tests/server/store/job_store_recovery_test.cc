@@ -131,6 +131,7 @@ TEST_F(StoreRecovering, UpdatesAfterTheSaveAreNeededUntilTheNextOne) {
   log(9, 4);
   come_back(save_of(6, 100));
   EXPECT_EQ(store_->needs_from(0), 6u);
+  EXPECT_EQ(store_->status().saved_steps, 6u) << "of the process before";
   EXPECT_TRUE(store_->status().survives_restart);
   store_->drop();
   EXPECT_EQ(store_->needs_from(0), 0u) << "all that is kept, until it knows";
@@ -142,7 +143,9 @@ TEST_F(StoreRecovering, UpdatesAfterTheSaveAreNeededUntilTheNextOne) {
 TEST_F(StoreRecovering, ManyUpdatesThatAreKeptAreReasonToSaveAndTooManyAreForgotten) {
   constexpr uint64_t kMost = JobStore::kRetainedBytesMin;
   open(JobStore::StartKind::kFresh);
+  store_->decided(body(0), codec_.payload(constant(1)), actions_);
   run();
+  store_->acknowledged(0, 1, 0);
   store_->on_retained(kMost / 2, kMost, actions_);
   EXPECT_TRUE(actions_.store_requests.empty());
   store_->on_retained(kMost / 2 + 1, kMost, actions_);
@@ -165,12 +168,15 @@ TEST_F(StoreRecovering, ManyUpdatesThatAreKeptAreReasonToSaveAndTooManyAreForgot
     store_->on_written({}, actions_);
     run();
   }
-  EXPECT_EQ(store_->needs_from(0), 0u);
+  EXPECT_EQ(store_->needs_from(0), 1u);
   EXPECT_TRUE(store_->status().survives_restart);
   EXPECT_EQ(store_->deadline(), std::nullopt);
   // What others let it keep may be less.
   store_->on_retained(101, 100, actions_);
   EXPECT_EQ(store_->needs_from(0), UINT64_MAX);
+  EXPECT_EQ(store_->status().saved_steps, 1u);
+  store_->drop();
+  EXPECT_EQ(store_->status().saved_steps, 0u) << "the save may be off the log that follows";
 }
 
 TEST_F(StoreRecovering, ASaveAtTheEndOfTheLogNeedsNoUpdates) {
@@ -289,13 +295,13 @@ TEST_F(StoreRecovering, TasksOfAnEarlierLogDoNotChangeTheWeights) {
 
 TEST_F(StoreRecovering, AnswersForASaveThatWasGivenUpAreNotThoseOfTheNext) {
   open(JobStore::StartKind::kFresh);
+  store_->decided(body(0), codec_.payload(constant(1)), actions_);
   run();
-  log(0, 0);
+  log(1, 1);
   store_->save(actions_);
   ASSERT_EQ(actions_.store_requests.size(), 1u);
   store_->drop();
-  recover();
-  store_->save(actions_);
+  recover();  // saves: the save on the disk may be off the log
   ASSERT_EQ(actions_.store_requests.size(), 2u);
   store_->on_written({}, actions_);
   run();
@@ -306,13 +312,57 @@ TEST_F(StoreRecovering, AnswersForASaveThatWasGivenUpAreNotThoseOfTheNext) {
 }
 
 struct RecoveringPlaced : StoreRecovering {
-  RecoveringPlaced() : StoreRecovering(job()) {}
+  RecoveringPlaced() : StoreRecovering(job()) {
+    protocol::Membership one;
+    one.members.emplace_back();
+    members_.adopt(one, 0);
+  }
   static protocol::JobSpec job() {
     protocol::JobSpec spec = store_job(1, "sgd:1");
     spec.store.begin = StoreBegin::kWorker;
     return spec;
   }
+  void place(float value) {
+    const SharedBytes bytes = bytes_of(constant(value));
+    store_->on_place(members_.all().front(), {0, 0, hash64(bytes.bytes)}, bytes, members_, actions_);
+  }
+  Members members_{0, 1, Members::Nonces::kHidden};
 };
+
+TEST_F(RecoveringPlaced, APlaceDuringRecoveryDoesNotTakeThePlaceOfTheFill) {
+  open(JobStore::StartKind::kSuccessor, {});
+  log(0, 0);
+  store_->drop();
+  place(5);
+  recover();
+  EXPECT_FALSE(store_->takes(0, 0));
+  place(6);
+  run();
+  expect_at(0, 6);
+}
+
+TEST_F(RecoveringPlaced, APlaceDuringRecoveryDoesNotHideTheSave) {
+  open(JobStore::StartKind::kSuccessor);
+  log(0, 0);
+  store_->drop();
+  recover();
+  place(5);
+  store_->on_loaded(save_of(0, 100), actions_);
+  recover();
+  expect_at(0, 100);
+}
+
+TEST_F(RecoveringPlaced, APlaceAfterACutDoesNotChangeTheWeights) {
+  open(JobStore::StartKind::kFresh, {});
+  place(5);
+  run();
+  expect_at(0, 5);
+  log(0, 0);
+  store_->drop();
+  place(9);
+  recover();
+  expect_at(0, 5);
+}
 
 TEST_F(RecoveringPlaced, FirstWeightsThatWereNeverThereAreStillWaitedFor) {
   open(JobStore::StartKind::kFresh, {});

@@ -199,13 +199,14 @@ TEST(StoreSave, ASaveOnDemandDoesNotStopTheJob) {
 TEST(StoreSave, OneThatIsAskedForDuringAnotherComesAfterIt) {
   Stores cluster(store_job(1, "sgd:1"), 1, {}, kSaves);
   cluster.join_all();
+  cluster.step_all(0, constant(1));
   cluster.disk.holds = true;
   save_now(cluster);
-  cluster.step_all(0, constant(1));
+  cluster.step_all(1, constant(1));
   save_now(cluster);
   cluster.disk.holds = false;
   cluster.serve_disk();
-  EXPECT_EQ(saved(cluster).parts[0].position.n, 1u);
+  EXPECT_EQ(saved(cluster).parts[0].position.n, 2u);
   const uint64_t written = cluster.core().status(cluster.now).jobs[0].store->saves_written;
   save_now(cluster);
   EXPECT_EQ(cluster.core().status(cluster.now).jobs[0].store->saves_written, written) << "nothing has changed";
@@ -333,9 +334,13 @@ TEST(StoreSave, AShutdownGivesUpALastSaveThatFails) {
 TEST(StoreSave, AnEndedStoreTakesMemoryUntilItIsSaved) {
   Limits limits;
   limits.shard_memory_bytes_max = 384;  // one store and a half
-  Stores cluster(store_job(1, "sgd:1"), 1, limits, kSaves);
+  protocol::JobSpec spec = store_job(1, "sgd:1");
+  spec.store.begin = StoreBegin::kWorker;
+  Stores cluster(spec, 1, limits, kSaves);
   cluster.join_all();
   cluster.disk.holds = true;
+  const SharedBytes weights = bytes_of(constant(1));
+  cluster.send(ScriptedCluster::peer(0), 0, {cluster.header(0), protocol::Place{0, 0, hash64(weights.bytes)}, weights});
   cluster.finish_all();
   protocol::Hello other = cluster.hello(0);
   other.spec.name = "other";
@@ -386,6 +391,27 @@ TEST(StoreSave, WeightsThatWereNeverThereAreNotSaved) {
   cluster.finish_all();
   EXPECT_FALSE(is_saved(cluster));
   EXPECT_TRUE(std::holds_alternative<protocol::Welcome>(cluster.join(0))) << "and no worker waits for it";
+}
+
+TEST(StoreSave, AJobThatDecidedNoStepLeavesTheSaveBefore) {
+  const protocol::JobSpec spec = store_job(1, "adam:0.5");
+  Stores first(spec, 1, {}, kSaves);
+  first.join_all();
+  first.step_all(0, constant(1));
+  first.finish_all();
+  const auto before = first.disk.saves;
+  for (const StoreBegin begin : {StoreBegin::kZeros, StoreBegin::kSaved}) {
+    Stores second(that_begins(spec, begin), 1, {}, {true, 300 * kNsPerMs});
+    second.disk.saves = before;
+    second.join_all();
+    save_now(second);
+    second.pass(400);
+    EXPECT_TRUE(second.core().status(second.now).jobs[0].store->survives_restart);
+    second.finish_all();
+    EXPECT_EQ(second.core().status(second.now).memory_bytes, 0u) << "no save is awaited";
+    EXPECT_EQ(second.disk.saves, before);
+    EXPECT_EQ(second.counted(Metric::kStoreSaves, "written"), 0);
+  }
 }
 
 TEST(StoreSave, AStoreThatHasDivergedIsNotSaved) {

@@ -318,6 +318,43 @@ TEST(Store, WeightsThatAreNotPlacedInOrderWholeAndByTheLowestAreDropped) {
   EXPECT_EQ(cluster.weights(0), constant(4));
 }
 
+TEST(Store, ADroppedRunOfWeightsIsReportedOnceToItsSender) {
+  constexpr uint32_t kHalf = 1U << 19;
+  Placed cluster(1, 2 * kHalf);
+  ASSERT_EQ(cluster.layout().parts.size(), 1u);
+  const auto notices = [&cluster] {
+    size_t count = 0;
+    for (const PulledAnswer& answer : cluster.answers(0)) {
+      EXPECT_EQ(answer.body.id, 0u);
+      EXPECT_EQ(answer.body.part, 0u);
+      EXPECT_EQ(answer.body.code, ErrorCode::kUnavailable);
+      ++count;
+    }
+    return count;
+  };
+  cluster.place(0, 0, constant(1, 32));
+  EXPECT_EQ(notices(), 0u);
+  cluster.place(0, 48, constant(1, 16));
+  EXPECT_EQ(notices(), 1u) << "out of order";
+  cluster.place(0, 48, constant(1, 16));
+  EXPECT_EQ(notices(), 0u);
+  cluster.place(0, 0, constant(2, kHalf), 1);
+  EXPECT_EQ(notices(), 1u) << "its hash does not fit";
+  cluster.hold_tasks = true;
+  const std::vector<float> run = constant(3, kHalf);
+  cluster.place(0, 0, run);
+  const size_t copies = JobStore::kQueuedBytesMax / (run.size() * sizeof(float));
+  for (size_t at = 0; at < copies; ++at) cluster.place(0, 0, run);
+  EXPECT_EQ(notices(), 1u) << "no room";
+  cluster.place(0, kHalf, run);
+  EXPECT_EQ(notices(), 0u);
+  cluster.hold_tasks = false;
+  cluster.run_held_tasks();
+  cluster.place(0, 0, constant(4, 2 * kHalf));
+  EXPECT_EQ(notices(), 0u);
+  EXPECT_EQ(cluster.weights(0), constant(4, 2 * kHalf));
+}
+
 TEST(Store, AnUnfinishedRunOfWeightsDoesNotMixWithALaterOne) {
   Placed cluster(1);
   cluster.hold_tasks = true;

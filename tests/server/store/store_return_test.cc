@@ -1,4 +1,5 @@
 #include <cstring>
+#include <functional>
 
 #include "tests/server/returning_cluster.h"
 #include "tests/server/store/store_cluster.h"
@@ -11,6 +12,7 @@ using protocol::Fetch;
 using protocol::Pull;
 using protocol::Pulled;
 using protocol::Update;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
@@ -53,9 +55,10 @@ struct StoreReturns : ::testing::Test {
   }
   /// Replaces the shard's process. Both workers report their positions, and give the updates that are requested.
   /// Returns the requests.
-  std::vector<Fetch> restart() {
+  std::vector<Fetch> restart(const std::function<void()>& before_the_states = {}) {
     cluster.start_shard(0, 1);
     for (const uint32_t worker : {0u, 1u}) cluster.welcome_with_weights(worker);
+    if (before_the_states) before_the_states();
     for (const uint32_t worker : {0u, 1u}) cluster.say_state(worker, true);
     std::vector<Fetch> asked;
     for (const uint32_t worker : {0u, 1u}) {
@@ -335,6 +338,25 @@ TEST_F(PlacedReturns, ASuccessorOfAKilledShardWaitsForUnsavedWeights) {
   cluster.disk.unfinished.clear();
   cluster.disk.holds = false;
   restart();
+  place(5);
+  step(1);
+  EXPECT_EQ(weight(), 3);
+  EXPECT_EQ(weight(1), 3);
+}
+
+TEST_F(PlacedReturns, AShardThatRecoversTakesNoFirstWeights) {
+  cluster.hold_tasks = true;
+  restart([this] { place(4); });
+  EXPECT_EQ(cluster.counted(Metric::kDropped, "place_while_recovering"), 2);
+  cluster.take(0);
+  cluster.hold_tasks = false;
+  cluster.run_held_tasks();
+  std::vector<uint32_t> parts;
+  for (const Pulled& notice : cluster.take_of<Pulled>(0)) {
+    EXPECT_EQ(notice.id, 0u);
+    parts.push_back(notice.part);
+  }
+  EXPECT_THAT(parts, ElementsAre(0, 1)) << "there is room for both parts now";
   place(5);
   step(1);
   EXPECT_EQ(weight(), 3);

@@ -321,6 +321,46 @@ TEST_F(Client, PlacedWeightsAreRepeatedOnceTheQueueIsLongEmpty) {
   EXPECT_EQ(second_placed_after(20 * kNsPerS), 1u) << "doubled";
 }
 
+protocol::Message dropped_places(uint32_t part) {
+  Pulled notice;
+  notice.part = part;
+  notice.code = ErrorCode::kUnavailable;
+  return {{}, notice, {}};
+}
+
+TEST_F(Client, AShardThatSaysThatItDroppedWeightsGetsThemAgain) {
+  const std::vector<float> weights = {1, 2, 3};
+  constexpr uint32_t kParts = 17;  // the pull of the last one is not in flight
+  for (uint32_t part = 0; part < kParts; ++part) {
+    client.ask({.part = part, .shard = 0, .at_least = 0, .offset = 0, .count = 0, .indices = {}, .place = {weights}});
+  }
+  StoreClient::Reach reach = reach_of(1);
+  reach.places = true;
+  for (uint32_t part = 0; part < kParts; ++part) EXPECT_EQ(sent<Place>(turn(reach)).size(), 1u);
+  EXPECT_TRUE(sent<Place>(turn(reach)).empty());
+  for (TimeNs wait = 100 * kNsPerMs; wait < 10 * kNsPerS; wait *= 2) {
+    EXPECT_TRUE(hear(dropped_places(kParts - 1)).empty());
+    EXPECT_TRUE(hear(dropped_places(kParts - 1)).empty()) << "again";
+    EXPECT_TRUE(sent<Place>(turn(reach)).empty()) << "the shard may have no room";
+    EXPECT_LE(client.next_deadline(), now + wait);
+    now += wait - 1;
+    EXPECT_TRUE(sent<Place>(turn(reach)).empty()) << wait;
+    now += 1;
+    const std::vector<Place> again = sent<Place>(turn(reach));
+    ASSERT_EQ(again.size(), 1u);
+    EXPECT_EQ(again[0].part, kParts - 1);
+  }
+}
+
+TEST_F(Client, ANoticeOfAPartWithoutPlacedWeightsChangesNothing) {
+  client.ask({.part = 0, .shard = 0, .at_least = 0, .offset = 0, .count = 2, .indices = {}, .place = {}});
+  turn(reach_of(1));
+  const TimeNs deadline = client.next_deadline();
+  EXPECT_TRUE(hear(dropped_places(0)).empty());
+  EXPECT_TRUE(turn(reach_of(1)).sends.empty());
+  EXPECT_EQ(client.next_deadline(), deadline);
+}
+
 TEST_F(Client, BytesOfAnAnswerDelayTheNextRequest) {
   client.ask({.part = 0, .offset = 0, .count = 2, .indices = {}, .place = {}});
   const StoreClient::Reach reach = reach_of(2);
