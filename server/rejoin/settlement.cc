@@ -176,7 +176,14 @@ void Settlement::ask_givers(TimeNs now, Actions& actions) {
     }
     const std::optional<uint32_t> giver = giver_for(joiner, worker);
     if (!giver) continue;
-    joiner.transfer = Transfer{joiner.wanting.front(), *giver, now, now, std::nullopt, 0};
+    Transfer next{joiner.wanting.front(), *giver, now, now, std::nullopt, 0};
+    // The rest of its runs may still come: a worker does not begin again while they leave.
+    if (joiner.late && joiner.late->giver == next.giver && joiner.late->part == next.part) {
+      next = *joiner.late;
+      next.heard = now;
+    }
+    joiner.late.reset();
+    joiner.transfer = next;
     setup_.members.send(member(*giver), protocol::SnapshotRequest{worker, joiner.incarnation, {joiner.wanting.front()}},
                         actions);
   }
@@ -289,6 +296,7 @@ void Settlement::on_tick(TimeNs now, Actions& actions) {
   for (auto& [worker, joiner] : joiners_) {
     tried = tried || rests(joiner);
     if (!joiner.transfer || joiner.transfer->heard + kGiverHeartbeats * heartbeat() > now) continue;
+    joiner.late = joiner.transfer;
     give_up(joiner);
     tried = true;
   }

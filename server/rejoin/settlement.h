@@ -85,6 +85,7 @@ class Settlement {
     std::map<uint32_t, TimeNs> told;  ///< by part: when its Settle was last sent
     std::deque<uint32_t> wanting;  ///< parts that need a snapshot; the first one is under way while there is a transfer
     std::optional<Transfer> transfer;
+    std::optional<Transfer> late;    ///< given up for its giver's silence, until a giver is asked again
     TimeNs rests_until = 0;          ///< no part is asked for before; 0: no rest
     uint32_t rests_from = 0;         ///< the giver of the last part
     std::set<uint32_t> passed_over;  ///< givers

@@ -198,7 +198,7 @@ class SessionCore {
   const std::string& shard_address(uint32_t shard) const;
 
   /// Answers an Actions::give_weights with the weights of the part after part_steps_applied(part) steps. Copies them,
-  /// and sends them in runs of protocol::kSnapshotRunBytes. Sends nothing where the epoch has changed by now.
+  /// and sends them in runs of protocol::kGivenRunBytes. Sends nothing where the epoch has changed by now.
   /// REQUIRES: weights.size() is the part's dimension.
   void give_weights(const GiveWeights& asked, std::span<const float> weights, TimeNs now, Actions& actions);
 

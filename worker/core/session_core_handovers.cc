@@ -61,8 +61,8 @@ void SessionCore::Impl::give_at_rest(Actions& actions) {
 
 void SessionCore::Impl::send_handover(const GiveWeights& asked, Actions& actions) {
   const SharedBytes whole = SharedBytes::from(switch_path->handover());
-  for (size_t at = 0; at < whole.bytes.size(); at += protocol::kSnapshotRunBytes) {
-    const size_t bytes = std::min<size_t>(protocol::kSnapshotRunBytes, whole.bytes.size() - at);
+  for (size_t at = 0; at < whole.bytes.size(); at += protocol::kGivenRunBytes) {
+    const size_t bytes = std::min<size_t>(protocol::kGivenRunBytes, whole.bytes.size() - at);
     protocol::Snapshot run;
     run.part = asked.part;
     run.for_worker = asked.for_worker;

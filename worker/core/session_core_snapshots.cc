@@ -12,7 +12,7 @@
 namespace millrace::worker {
 namespace {
 
-constexpr size_t kCoreSnapshotsRunValues = protocol::kSnapshotRunBytes / sizeof(float);
+constexpr size_t kCoreSnapshotsRunValues = protocol::kGivenRunBytes / sizeof(float);
 
 }  // namespace
 

@@ -1,0 +1,46 @@
+#include "tests/server/returning_cluster.h"
+
+/// Joins over slow links: R9.
+namespace millrace::server {
+namespace {
+
+using protocol::Settle;
+using protocol::SnapshotRequest;
+using protocol::Welcome;
+using ::testing::SizeIs;
+
+/// A job of three workers in its second step. The process of worker 2 is another one, and worker 0 alone has weights.
+struct SlowJoins : ::testing::Test {
+  SlowJoins() {
+    cluster.join_all_with_weights();
+    cluster.step({0, 1, 2});
+    for (const uint32_t worker : {0u, 1u, 2u}) cluster.ack(worker, 1);
+    cluster.say(2, protocol::Goodbye{protocol::Goodbye::Reason::kFailed, ""});
+    EXPECT_TRUE(std::holds_alternative<Welcome>(cluster.join(1))) << "without weights";
+    cluster.forget(2);
+    EXPECT_TRUE(std::holds_alternative<Welcome>(cluster.say_hello(2, cluster.returning(2, 77))));
+    for (const uint32_t worker : {0u, 1u, 2u}) cluster.deliver_all(worker);
+  }
+  std::vector<SnapshotRequest> requests() { return ReturningCluster::of<SnapshotRequest>(cluster.deliver_all(0)); }
+  /// Gives half of the part.
+  void give_half(const SnapshotRequest& asked, uint64_t from) {
+    const protocol::Message run = cluster.weights(0, asked, asked.parts.front(), from, 32);
+    cluster.say(0, run.body, 0, run.payload);
+  }
+  ReturningCluster cluster{ReturningCluster::job(3), 1};
+};
+
+TEST_F(SlowJoins, TheOnlyGiverContinuesWhenItIsAskedAgain) {
+  cluster.say_state(2, false);
+  const auto asked = requests();
+  ASSERT_THAT(asked, SizeIs(1));
+  give_half(asked[0], 0);
+  cluster.live({0, 1, 2}, 500);
+  EXPECT_THAT(requests(), SizeIs(1)) << "two heartbeats without a run";
+  give_half(asked[0], 32);
+  EXPECT_THAT(cluster.take_of<Settle>(2), SizeIs(1));
+  EXPECT_EQ(cluster.counted(Metric::kDropped, "unasked_snapshot"), 0);
+}
+
+}  // namespace
+}  // namespace millrace::server
