@@ -49,8 +49,7 @@ constexpr size_t kQueuedSendsMax = 256;
 /// Time of a pass for receiving, which refused Hellos can fill, and the same for computing.
 constexpr TimeNs kTimePerPass = 500 * kNsPerUs;
 /// Time that the loop waits for another process's lock on an SQLite table. After three failures it does not wait for
-/// ten times as long. So a process that stopped during a write delays the jobs that need no write by 60 ms. After that
-/// it costs at most a tenth of the time. Writes are tried again.
+/// ten times as long. A process that stopped during a write costs 60 ms, and then at most a tenth of the time.
 constexpr uint32_t kTableWaitMs = 20;
 constexpr TimeNs kGaugesEvery = kNsPerS;
 /// Between two tries to begin tasks for which there was no memory.
@@ -442,6 +441,7 @@ void ShardProcess::Loop::run_pass() {
   }
   done_.clear();
   const TimeNs now = monotonic_now_ns();
+  guard_->report_arriving([&](const auto& peer, uint64_t bytes) { core_->on_arriving(peer, bytes, now); }, now);
   if (now >= core_->next_deadline()) core_->on_tick(now, actions_);
   catch_out_of_memory([&] { watch_links(now); });
   execute_actions();

@@ -76,7 +76,7 @@ void Recovery::begin_epoch(TimeNs now, Actions& actions) {
   for (const protocol::Member& member : setup_.members.all()) {
     const auto before = asks_.find(member.worker);
     const bool still = before != asks_.end() && before->second.incarnation == member.incarnation;
-    asks[member.worker] = Ask{member.incarnation, still ? before->second.since : now, 0};
+    asks[member.worker] = Ask{member.incarnation, still ? before->second.since : now, 0, {}};
   }
   asks_ = std::move(asks);
   ask(now, actions);
@@ -127,13 +127,23 @@ void Recovery::ask_sources(TimeNs now, Actions& actions) {
   for (PartFetch& part : parts_) {
     for (Source& source : part.sources) {
       if (!lacks(part, source)) continue;
-      if (source.asked == 0 || source.asked + heartbeat() <= now) {
+      if (source.asked == 0 || std::max(source.asked, source.moved) + heartbeat() <= now) {
         const protocol::Member* member = find_member(setup_.members.membership(), source.worker);
         MILLRACE_CHECK(member != nullptr, source.worker);
         setup_.members.send(*member, protocol::Fetch{part.layout->part, first_missing(part, source)}, actions);
         source.asked = now;
       }
-      next_ask_ = std::min(next_ask_, source.asked + heartbeat());
+      next_ask_ = std::min(next_ask_, std::max(source.asked, source.moved) + heartbeat());
+    }
+  }
+}
+
+void Recovery::on_arriving(uint32_t worker, uint64_t bytes, TimeNs now) {
+  if (const auto at = asks_.find(worker); at != asks_.end() && at->second.arriving.delay(bytes)) at->second.since = now;
+  for (PartFetch& part : parts_) {
+    for (Source& source : part.sources) {
+      if (source.worker == worker && source.asked != 0 && source.arriving.delay(bytes))
+        source.since = source.moved = now;
     }
   }
 }
@@ -276,6 +286,7 @@ void Recovery::note_progress(uint32_t worker, TimeNs now) {
     for (Source& source : part.sources) {
       if (source.worker != worker) continue;
       source.since = now;
+      source.arriving.restart();
       source.gave = true;
     }
   }

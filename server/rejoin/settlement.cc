@@ -19,7 +19,7 @@ using protocol::Settle;
 // Every shard takes a run (Limits::received_bytes_max()).
 static_assert(protocol::kSnapshotRunBytes <= protocol::FrameLimits().envelope_bytes_max);
 
-/// Number of heartbeats without a message after which a giver is passed over.
+/// Number of heartbeats without a run, or bytes of one, after which a giver is passed over.
 constexpr int64_t kGiverHeartbeats = 2;
 
 /// Rest after a part, as a multiple of the time that the part took, but at most a fraction of a heartbeat. Transfers
@@ -176,11 +176,12 @@ void Settlement::ask_givers(TimeNs now, Actions& actions) {
     }
     const std::optional<uint32_t> giver = giver_for(joiner, worker);
     if (!giver) continue;
-    Transfer next{joiner.wanting.front(), *giver, now, now, std::nullopt, 0};
+    Transfer next{.part = joiner.wanting.front(), .giver = *giver, .asked = now, .heard = now, .arriving = {}};
     // The rest of its runs may still come: a worker does not begin again while they leave.
     if (joiner.late && joiner.late->giver == next.giver && joiner.late->part == next.part) {
       next = *joiner.late;
       next.heard = now;
+      next.arriving.restart();
     }
     joiner.late.reset();
     joiner.transfer = next;
@@ -251,6 +252,7 @@ void Settlement::hand_on(const protocol::Member& who, Joiner& joiner, const prot
   transfer.n = body.n;
   transfer.offset = body.offset + payload.bytes.size() / sizeof(float);
   transfer.heard = now;
+  transfer.arriving.restart();
   setup_.members.send(who, body, std::move(payload), actions);
   if (transfer.offset < part.dimension()) return;
   done();
@@ -283,12 +285,20 @@ void Settlement::hand_over(const protocol::Member& who, Joiner& joiner, const pr
   transfer.n = 0;
   transfer.offset += bytes.size() / sizeof(float);
   transfer.heard = now;
+  transfer.arriving.restart();
   const bool is_last = transfer.offset * sizeof(float) == transfer.bytes;
   setup_.members.send(who, body, std::move(payload), actions);
   if (!is_last) return;
   joiner.wanting.pop_front();
   joiner.transfer.reset();
   joiner.told[body.part] = now;
+}
+
+void Settlement::on_arriving(uint32_t worker, uint64_t bytes, TimeNs now) {
+  for (auto& [joins, joiner] : joiners_) {
+    const bool gives = joiner.transfer && joiner.transfer->giver == worker;
+    if (gives && joiner.transfer->arriving.delay(bytes)) joiner.transfer->heard = now;
+  }
 }
 
 void Settlement::on_tick(TimeNs now, Actions& actions) {

@@ -157,6 +157,15 @@ void Job::on_state(const protocol::Member& from, const protocol::State& state, T
   settlement_.on_state(from, state, now, actions);
 }
 
+void Job::on_arriving(uint32_t worker, uint64_t bytes, TimeNs now) {
+  members_.heard(worker, now);
+  if (recovery_) {
+    recovery_->on_arriving(worker, bytes, now);
+  } else {
+    settlement_.on_arriving(worker, bytes, now);
+  }
+}
+
 void Job::on_welcomed(const protocol::Member& member, TimeNs now, Actions& actions) {
   if (recovery_) {
     recovery_->greet(member.worker, now, actions);

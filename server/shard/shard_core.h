@@ -76,6 +76,9 @@ class ShardCore {
   /// Handles a message from a connection that a worker or another shard opened to this one.
   void on_message(const protocol::PeerId& from, protocol::Message message, TimeNs now, Actions& actions);
 
+  /// Handles that bytes of an unfinished message came from a connection: its worker is not silent.
+  void on_arriving(const protocol::PeerId& from, uint64_t bytes, TimeNs now);
+
   /// Handles that the connection to another shard was made again after it broke. The driver of a transport that loses
   /// connections calls it.
   void on_shard_reconnected(uint32_t shard, TimeNs now, Actions& actions);

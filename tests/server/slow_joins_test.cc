@@ -4,9 +4,11 @@
 namespace millrace::server {
 namespace {
 
+using protocol::Fetch;
 using protocol::Settle;
 using protocol::SnapshotRequest;
 using protocol::Welcome;
+using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
 /// A job of three workers in its second step. The process of worker 2 is another one, and worker 0 alone has weights.
@@ -40,6 +42,60 @@ TEST_F(SlowJoins, TheOnlyGiverContinuesWhenItIsAskedAgain) {
   give_half(asked[0], 32);
   EXPECT_THAT(cluster.take_of<Settle>(2), SizeIs(1));
   EXPECT_EQ(cluster.counted(Metric::kDropped, "unasked_snapshot"), 0);
+}
+
+TEST_F(SlowJoins, RunsThatTakeLongerThanTwoHeartbeatsNeedOneRequest) {
+  cluster.say_state(2, false);
+  const auto asked = requests();
+  ASSERT_THAT(asked, SizeIs(1));
+  for (const uint64_t from : {0u, 32u}) {
+    for (int i = 0; i < 9; ++i) {
+      cluster.core().on_arriving(ScriptedCluster::peer(0), 100'000, cluster.now);
+      cluster.live({1, 2}, 100);
+    }
+    give_half(asked[0], from);
+  }
+  EXPECT_THAT(cluster.take_of<Settle>(2), SizeIs(1));
+  EXPECT_THAT(requests(), IsEmpty());
+}
+
+TEST_F(SlowJoins, FewBytesDoNotKeepAGiver) {
+  cluster.say_state(2, false);
+  EXPECT_THAT(requests(), SizeIs(1));
+  for (int i = 0; i < 5; ++i) {
+    cluster.core().on_arriving(ScriptedCluster::peer(0), 100, cluster.now);
+    cluster.live({0, 1, 2}, 100);
+  }
+  EXPECT_THAT(requests(), SizeIs(1)) << "asked again";
+}
+
+TEST_F(SlowJoins, BytesWithoutAWholeMessageKeepAMember) {
+  const auto member = [this] { return find_member(cluster.membership(), 0) != nullptr; };
+  const int64_t dead_after_ms = cluster.spec().dead_after.count();
+  for (int64_t passed = 0; passed < 2 * dead_after_ms; passed += 100) {
+    cluster.core().on_arriving(ScriptedCluster::peer(0), 1, cluster.now);
+    cluster.live({1, 2}, 100);
+  }
+  EXPECT_TRUE(member());
+  cluster.live({1, 2}, dead_after_ms + 200);
+  EXPECT_FALSE(member());
+}
+
+TEST_F(SlowJoins, ARecoveringShardWaitsForAnUpdateThatArrives) {
+  const std::vector<uint32_t> all = {0, 1};
+  cluster.start_shard(0, 1);
+  for (const uint32_t worker : all) cluster.welcome_with_weights(worker);
+  EXPECT_TRUE(std::holds_alternative<Welcome>(cluster.say_hello(2, cluster.returning(2, 77))));
+  for (const uint32_t worker : all) cluster.say_state(worker, true);
+  cluster.say_state(2, false);
+  EXPECT_THAT(ReturningCluster::of<Fetch>(cluster.deliver_all(0)), SizeIs(1));
+  const int64_t dead_after_ms = cluster.spec().dead_after.count();
+  for (int64_t passed = 0; passed < 2 * dead_after_ms; passed += 100) {
+    cluster.core().on_arriving(ScriptedCluster::peer(0), 100'000, cluster.now);
+    cluster.live({1, 2}, 100);
+  }
+  EXPECT_NE(find_member(cluster.membership(), 0), nullptr);
+  EXPECT_THAT(ReturningCluster::of<Fetch>(cluster.deliver_all(0)), IsEmpty()) << "the answer still arrives";
 }
 
 }  // namespace

@@ -92,10 +92,8 @@ void StoreClient::extend_deadlines(const Pending& answered, TimeNs now) {
 }
 
 void StoreClient::on_received(uint32_t shard, uint64_t bytes, TimeNs now) {
-  if (bytes < kLeastBytes) return;
   for (auto& [id, pending] : pending_) {
-    if (!pending.sent || pending.request.shard != shard || pending.bytes_since > kBytesMax) continue;
-    pending.bytes_since += bytes;
+    if (!pending.sent || pending.request.shard != shard || !pending.arriving.delay(bytes)) continue;
     pending.again_at = std::max(pending.again_at, now + pending.interval);
   }
 }
@@ -137,7 +135,7 @@ void StoreClient::send(uint64_t id, Pending& pending, const ShardLink& link, Tim
   pending.sent = true;
   pending.at_least = body.at_least;
   pending.sent_at = now;
-  pending.bytes_since = 0;
+  pending.arriving.restart();
   pending.interval =
       pending.interval == 0 ? config_.resend_after : std::min(pending.interval * 2, config_.resend_after_max);
   pending.again_at = now + pending.interval;

@@ -11,6 +11,7 @@
 
 #include "kernels/base/clock.h"
 #include "kernels/base/result.h"
+#include "protocol/base/arriving_bytes.h"
 #include "protocol/base/limits.h"
 #include "protocol/job/layout.h"
 #include "protocol/messages/messages.h"
@@ -99,9 +100,6 @@ class StoreClient {
 
  private:
   static constexpr TimeNs kNever = INT64_MAX;
-  static constexpr uint64_t kLeastBytes = 4'096;  ///< between two looks: heartbeats have less
-  /// Twice the answers that can be under way.
-  static constexpr uint64_t kBytesMax = 2 * kInFlightMax * protocol::kPullValuesMax * sizeof(float);
 
   struct Pending {
     Request request;
@@ -111,7 +109,7 @@ class StoreClient {
     TimeNs sent_at = 0;
     TimeNs again_at = 0;
     TimeNs interval = 0;
-    uint64_t bytes_since = 0;  ///< that came from the shard since it was sent
+    protocol::ArrivingBytes arriving;  ///< from the shard since it was sent
   };
   /// Identifies the peer that got the last requests of a shard. Another peer gets them again.
   struct Peer {
