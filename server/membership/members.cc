@@ -122,6 +122,13 @@ bool Members::any_may_carry_on() const {
   });
 }
 
+bool Members::has_weights_of(const protocol::JobSpec& spec, uint32_t worker, const protocol::State& state) const {
+  if (spec.initial_weights != protocol::InitialWeights::kFirst || worker == 0) return true;
+  const Link* at = link(worker);
+  const auto begins = [](const protocol::State::Part& part) { return part.n == 0; };
+  return (at && at->was_synced) || std::ranges::none_of(state.parts, begins);
+}
+
 void Members::extend_deadlines(TimeNs paused) {
   for (auto& [worker, link] : links_) link.heard += paused;
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/base/clock.h"
+#include "protocol/job/job_spec.h"
 #include "protocol/messages/messages.h"
 #include "protocol/messages/peer_id.h"
 #include "server/base/actions.h"
@@ -85,6 +86,9 @@ class Members {
   /// Returns whether a member may begin the log again from its own state (R10b). It took part, or is its worker's first
   /// process, or asked to return. A process that joined a running job has no state of that job.
   bool any_may_carry_on() const;
+  /// R10c: Returns whether a cut may choose the member's state. It may not in a job that begins with worker 0's weights
+  /// where the member was not given them.
+  bool has_weights_of(const protocol::JobSpec& spec, uint32_t worker, const protocol::State& state) const;
   /// Extends the deadlines by a time in which this process itself did not run: no member is to blame for it.
   void extend_deadlines(TimeNs paused);
 

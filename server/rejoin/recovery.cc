@@ -168,7 +168,7 @@ void Recovery::on_state(const protocol::Member& from, const protocol::State& sta
 void Recovery::plan(TimeNs now, Actions& actions) {
   const auto is_synced = [](const auto& answer) { return answer.second.synced; };
   if (std::ranges::none_of(answers_, is_synced)) {
-    stage_ = Stage::kCut;
+    if (!cut_states().empty()) stage_ = Stage::kCut;  // else a worker that has weights may rejoin
     return;
   }
   stage_ = Stage::kFetching;
@@ -357,11 +357,15 @@ protocol::LogReach Recovery::reach() const {
   return reach;
 }
 
-CutChoice Recovery::choice() const {
+std::map<uint32_t, protocol::State> Recovery::cut_states() const {
   std::map<uint32_t, protocol::State> states;
-  for (const auto& [worker, answer] : answers_) states.emplace(worker, answer.state);
-  return choose_for_cut(states, setup_.layout, setup_.members.membership());
+  for (const auto& [worker, answer] : answers_) {
+    if (setup_.members.has_weights_of(setup_.spec, worker, answer.state)) states.emplace(worker, answer.state);
+  }
+  return states;
 }
+
+CutChoice Recovery::choice() const { return choose_for_cut(cut_states(), setup_.layout, setup_.members.membership()); }
 
 std::vector<PartRound::Restored> Recovery::take() {
   MILLRACE_CHECK(stage_ == Stage::kReady, static_cast<int>(stage_));

@@ -165,6 +165,8 @@ class Recovery {
   /// Asks other members instead. The source is gone afterwards.
   void pass_over(PartFetch& part, uint32_t worker, TimeNs now);
   void advance_stage();
+  /// Returns the states that a cut may choose from.
+  std::map<uint32_t, protocol::State> cut_states() const;
   void count(Metric metric, std::string_view label, Actions& actions) const;
 
   Setup setup_;

@@ -334,8 +334,10 @@ std::optional<CutChoice> Settlement::cut() const {
   for (const protocol::Member& one : members.all()) {
     const auto joiner = joiners_.find(one.worker);
     if (joiner == joiners_.end() || !joiner->second.state.stranded) return std::nullopt;
-    states.emplace(one.worker, joiner->second.state);
+    if (members.has_weights_of(setup_.spec, one.worker, joiner->second.state))
+      states.emplace(one.worker, joiner->second.state);
   }
+  if (states.empty()) return std::nullopt;  // a worker that has them may rejoin
   return choose_for_cut(states, setup_.layout, members.membership());
 }
 
