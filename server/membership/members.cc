@@ -99,6 +99,11 @@ const Members::Link* Members::link(uint32_t worker) const {
   return link == links_.end() ? nullptr : &link->second;
 }
 
+uint64_t Members::queued_bytes(uint32_t worker) const {
+  const Link* at = link(worker);
+  return queued_bytes_ && at && at->peer ? queued_bytes_(*at->peer) : 0;
+}
+
 std::vector<protocol::Member> Members::silent(TimeNs now, TimeNs silence) const {
   std::vector<protocol::Member> members;
   for (const protocol::Member& member : membership_.members) {

@@ -1,9 +1,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/base/clock.h"
@@ -55,8 +57,11 @@ class Members {
   /// datagrams from them.
   enum class Nonces : uint8_t { kHidden = 1, kShown = 2 };
 
-  Members(uint32_t shard, uint64_t shard_incarnation, Nonces nonces)
-      : shard_(shard), shard_incarnation_(shard_incarnation), nonces_(nonces) {}
+  /// Returns the bytes that wait to be sent to a connection. Empty: none does.
+  using QueuedBytes = std::function<uint64_t(const protocol::PeerId&)>;
+
+  Members(uint32_t shard, uint64_t shard_incarnation, Nonces nonces, QueuedBytes queued_bytes = {})
+      : shard_(shard), shard_incarnation_(shard_incarnation), nonces_(nonces), queued_bytes_(std::move(queued_bytes)) {}
 
   const protocol::Membership& membership() const { return membership_; }
   const std::vector<protocol::Member>& all() const { return membership_.members; }
@@ -76,6 +81,8 @@ class Members {
   /// Returns the synced members whose contributions may still be expected.
   const std::vector<protocol::Member>& pushing() const { return pushing_; }
   const Link* link(uint32_t worker) const;
+  /// Returns the bytes that wait to be sent to the member.
+  uint64_t queued_bytes(uint32_t worker) const;
   /// Returns whether all members that have sent Hello here take merged updates; false where one has not sent Hello.
   bool all_take_merged() const { return all_take_merged_; }
 
@@ -107,6 +114,7 @@ class Members {
   uint32_t shard_;
   uint64_t shard_incarnation_;
   Nonces nonces_;
+  QueuedBytes queued_bytes_;
   protocol::Membership membership_;
   void gather_pushing();
   void look_at_weights();

@@ -27,6 +27,11 @@ constexpr int64_t kGiverHeartbeats = 2;
 constexpr int64_t kRest = 9;
 constexpr int64_t kRestHeartbeatPart = 4;
 
+/// The next part is asked for once less than this waits to be sent to the joiner. Else its link would carry the copies
+/// of all parts before anything else, and a full queue would drop some.
+constexpr uint64_t kQueuedMax = 1 << 20;
+constexpr TimeNs kQueueLookEvery = 20 * kNsPerMs;
+
 std::string_view settlement_name_of(Settle::Weights weights) {
   switch (weights) {
     case Settle::Weights::kOwn: return "own";
@@ -72,9 +77,10 @@ void Settlement::on_state(const protocol::Member& from, const protocol::State& s
   joiner.incarnation = from.incarnation;
   joiner.state = state;
   joiner.charge = MemoryCharge(setup_.rounds.retained_account(), state.parts.size() * sizeof(protocol::State::Part));
-  // The joiner repeats its state every heartbeat until it is settled. A repetition that crossed the answer is not
-  // answered.
-  const TimeNs lately = now - heartbeat() / 2;
+  // The joiner repeats its state until it is settled. A repetition that may have crossed the answer is not answered.
+  // Once all parts are given, one that still lacks a part is.
+  const bool is_served = !joiner.wanting.empty() || setup_.members.queued_bytes(from.worker) > kQueuedMax;
+  const TimeNs lately = is_served ? INT64_MIN : now - heartbeat() / 2;
   if (const auto handover = handover_part(); handover && !is_notified(joiner, *handover, lately))
     joiner.wanting.push_back(*handover);
   for (const PartRound& part : setup_.rounds.parts()) {
@@ -99,8 +105,10 @@ void Settlement::judge(const protocol::Member& who, Joiner& joiner, const PartRo
     return settle_by_store(who, joiner, part, actions);
   }
   settle(who, joiner, part, Settle::Weights::kOwn, actions);
+  // Once: when it is synced, it asks for those that it lacks.
+  if (!joiner.told.contains(number))
+    setup_.rounds.serve_between(who, part, joiner.state.parts[number].n, part.decided(), actions);
   joiner.told[number] = now;
-  setup_.rounds.serve_between(who, part, joiner.state.parts[number].n, part.decided(), actions);
 }
 
 bool Settlement::needs_no_weights(const protocol::Member& who) const {
@@ -176,6 +184,10 @@ void Settlement::ask_givers(TimeNs now, Actions& actions) {
     }
     const std::optional<uint32_t> giver = giver_for(joiner, worker);
     if (!giver) continue;
+    if (setup_.members.queued_bytes(worker) > kQueuedMax) {
+      joiner.rests_until = now + kQueueLookEvery;
+      continue;
+    }
     Transfer next{.part = joiner.wanting.front(), .giver = *giver, .asked = now, .heard = now, .arriving = {}};
     // The rest of its runs may still come: a worker does not begin again while they leave.
     if (joiner.late && joiner.late->giver == next.giver && joiner.late->part == next.part) {
@@ -349,7 +361,7 @@ Settlement::Waiting Settlement::waiting() const {
     waiting.since = waiting.joiners.empty() ? joiner.since : std::min(waiting.since, joiner.since);
     waiting.joiners.push_back(worker);
     if (joiner.transfer) givers.insert(joiner.transfer->giver);
-    if (rests(joiner)) givers.insert(joiner.rests_from);
+    if (rests(joiner) && joiner.rests_from) givers.insert(*joiner.rests_from);
   }
   waiting.givers.assign(givers.begin(), givers.end());
   return waiting;

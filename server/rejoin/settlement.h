@@ -89,15 +89,15 @@ class Settlement {
     std::map<uint32_t, TimeNs> told;  ///< by part: when its Settle was last sent
     std::deque<uint32_t> wanting;  ///< parts that need a snapshot; the first one is under way while there is a transfer
     std::optional<Transfer> transfer;
-    std::optional<Transfer> late;    ///< given up for its giver's silence, until a giver is asked again
-    TimeNs rests_until = 0;          ///< no part is asked for before; 0: no rest
-    uint32_t rests_from = 0;         ///< the giver of the last part
-    std::set<uint32_t> passed_over;  ///< givers
+    std::optional<Transfer> late;        ///< given up for its giver's silence, until a giver is asked again
+    TimeNs rests_until = 0;              ///< no part is asked for before; 0: no rest
+    std::optional<uint32_t> rests_from;  ///< the giver of the last part
+    std::set<uint32_t> passed_over;      ///< givers
   };
 
   TimeNs heartbeat() const { return setup_.spec.heartbeat.count() * kNsPerMs; }
   const protocol::Member& member(uint32_t worker) const;
-  /// Returns whether only the rest after its last part keeps the joiner from getting the next one.
+  /// Returns whether only the rest after its last part, or a long queue, keeps the joiner from getting the next one.
   static bool rests(const Joiner& joiner);
   bool by_switch() const { return setup_.spec.path == protocol::Path::kSwitch; }
   /// Returns the part number under which a handover travels, where this shard passes handovers on.

@@ -23,7 +23,8 @@ Job::Job(Setup setup)
       spec_hash_(protocol::job_spec_hash(setup_.spec)),
       layout_hash_(protocol::layout_hash(setup_.layout)),
       members_(setup_.shard, setup_.shard_incarnation,
-               setup_.spec.path == protocol::Path::kSwitch ? Members::Nonces::kShown : Members::Nonces::kHidden),
+               setup_.spec.path == protocol::Path::kSwitch ? Members::Nonces::kShown : Members::Nonces::kHidden,
+               setup_.queued_bytes),
       rounds_(JobRounds::Setup{setup_.spec, setup_.layout, members_, setup_.gate, setup_.limits, setup_.shard_memory,
                                setup_.refusals, setup_.shard, setup_.shard_count, setup_.codec_costs}),
       settlement_(Settlement::Setup{setup_.spec, setup_.layout, members_, rounds_, setup_.shard}) {

@@ -41,6 +41,7 @@ class Job {
     uint32_t shard_count = 1;
     Start start = Start::kFresh;
     CodecCosts codec_costs = {};
+    Members::QueuedBytes queued_bytes = {};
   };
   /// Holds the change that this job requires in the table, in the epoch of its membership.
   struct TableChange {

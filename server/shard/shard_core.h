@@ -50,6 +50,8 @@ struct ShardConfig {
   /// broke, has opened another one by then. Empty: the transport does not say it.
   std::function<bool(const protocol::PeerId&)> is_closed = {};
   Rights rights = {};
+  /// Returns the bytes that wait to be sent to the peer. Empty: the transport does not say it.
+  Members::QueuedBytes queued_bytes = {};
 };
 
 /// Holds one shard: its jobs, its limits, and the identities of its peers.

@@ -13,7 +13,7 @@ using ::testing::SizeIs;
 
 /// A job of three workers in its second step. The process of worker 2 is another one, and worker 0 alone has weights.
 struct SlowJoins : ::testing::Test {
-  SlowJoins() {
+  explicit SlowJoins(uint32_t parts = 1) : cluster(ReturningCluster::job(3, parts), 1) {
     cluster.join_all_with_weights();
     cluster.step({0, 1, 2});
     for (const uint32_t worker : {0u, 1u, 2u}) cluster.ack(worker, 1);
@@ -29,7 +29,11 @@ struct SlowJoins : ::testing::Test {
     const protocol::Message run = cluster.weights(0, asked, asked.parts.front(), from, 32);
     cluster.say(0, run.body, 0, run.payload);
   }
-  ReturningCluster cluster{ReturningCluster::job(3), 1};
+  ReturningCluster cluster;
+};
+
+struct SlowJoinsTwoParts : SlowJoins {
+  SlowJoinsTwoParts() : SlowJoins(2) {}
 };
 
 TEST_F(SlowJoins, TheOnlyGiverContinuesWhenItIsAskedAgain) {
@@ -79,6 +83,62 @@ TEST_F(SlowJoins, BytesWithoutAWholeMessageKeepAMember) {
   EXPECT_TRUE(member());
   cluster.live({1, 2}, dead_after_ms + 200);
   EXPECT_FALSE(member());
+}
+
+TEST_F(SlowJoinsTwoParts, TheNextPartIsAskedForWhenTheJoinersQueueIsShort) {
+  cluster.say_state(2, false);
+  const auto first = requests();
+  ASSERT_THAT(first, SizeIs(1));
+  cluster.queued_bytes = 10'000'000;
+  for (const uint64_t from : {0u, 32u}) give_half(first[0], from);
+  EXPECT_THAT(cluster.take_of<Settle>(2), SizeIs(1));
+  cluster.live({0, 1, 2}, 500);
+  EXPECT_THAT(requests(), IsEmpty());
+  cluster.queued_bytes = 0;
+  cluster.live({0, 1, 2}, 100);
+  const auto second = requests();
+  ASSERT_THAT(second, SizeIs(1));
+  EXPECT_NE(second[0].parts, first[0].parts);
+}
+
+TEST_F(SlowJoinsTwoParts, ARepeatedStateHasNoSettledPartGivenAgain) {
+  cluster.say_state(2, false);
+  const auto first = requests();
+  ASSERT_THAT(first, SizeIs(1));
+  for (const uint64_t from : {0u, 32u}) give_half(first[0], from);
+  cluster.take(2);
+  for (int i = 0; i < 5; ++i) {
+    cluster.core().on_arriving(ScriptedCluster::peer(0), 100'000, cluster.now);
+    cluster.live({0, 1, 2}, 200);
+    cluster.say_state(2, false);
+  }
+  EXPECT_THAT(cluster.take_of<Settle>(2), IsEmpty());
+  const auto second = requests();
+  ASSERT_THAT(second, SizeIs(1));
+  for (const uint64_t from : {0u, 32u}) give_half(second[0], from);
+  EXPECT_THAT(cluster.take_of<Settle>(2), SizeIs(1));
+  cluster.queued_bytes = 10'000'000;
+  cluster.live({0, 1, 2}, 200);
+  cluster.say_state(2, false);
+  EXPECT_THAT(requests(), IsEmpty()) << "the answers may still leave";
+  cluster.queued_bytes = 0;
+  cluster.say_state(2, false);
+  EXPECT_THAT(requests(), SizeIs(1)) << "it still lacks a part";
+}
+
+TEST_F(SlowJoins, ALongQueueGetsNoNewUpdates) {
+  cluster.say_state(2, false);
+  const auto asked = requests();
+  ASSERT_THAT(asked, SizeIs(1));
+  for (const uint64_t from : {0u, 32u}) give_half(asked[0], from);
+  cluster.queued_bytes = 10'000'000;
+  cluster.take(2);
+  cluster.step({0, 1});
+  EXPECT_EQ(cluster.holds(0).n, 2u);
+  EXPECT_THAT(cluster.take_of<protocol::Update>(2), IsEmpty());
+  cluster.queued_bytes = 0;
+  cluster.step({0, 1});
+  EXPECT_THAT(cluster.take_of<protocol::Update>(2), SizeIs(1));
 }
 
 TEST_F(SlowJoins, ARecoveringShardWaitsForAnUpdateThatArrives) {

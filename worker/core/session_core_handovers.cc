@@ -94,6 +94,7 @@ void SessionCore::Impl::on_handover_run(const protocol::Snapshot& run, ByteSpan 
   incoming_handover.resize(had + bytes.size());
   std::memcpy(incoming_handover.data() + had, bytes.data(), bytes.size());
   progress_at = now;
+  links.front().arriving.restart();
   if (incoming_handover.size() < protocol::kHandoverHeadBytes) return;
   uint64_t all = 0;
   std::memcpy(&all, incoming_handover.data() + sizeof(uint64_t), sizeof all);

@@ -137,6 +137,7 @@ void SessionCore::Impl::on_welcome(uint32_t shard, const protocol::Header& heade
   const bool again = std::exchange(link.ever_welcomed, true);
   const bool was_down = link.state != LinkState::kWelcomed;
   link.state = LinkState::kWelcomed;
+  link.arriving.restart();
   link.retry_interval = 0;
   link.last_trouble = {};
   link.refused_for_now = false;

@@ -241,7 +241,7 @@ void SessionShell::look_at_progress(TimeNs now) {
   for (uint32_t shard = 0; shard < wires_.size(); ++shard) {
     if (!wires_[shard].connection) continue;
     const auto [received, sent] = wires_[shard].connection->progress();
-    if (received > 0) core_.on_sign(shard, ConnectionSign::kReceived, now);
+    if (received > 0) core_.on_sign(shard, ConnectionSign::kReceived, now, received);
     store_.on_received(shard, received, now);
     if (sent) core_.on_sign(shard, ConnectionSign::kSent, now);
   }
