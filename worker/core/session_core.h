@@ -153,8 +153,8 @@ class SessionCore {
   // ---------------------------------------------------------------------------------------------------------------
   void start(TimeNs now, Actions& actions);
   /// Records a sign of a connection between messages. kReceived and kSent show that it is alive. kSent delays the
-  /// time-outs of contributions: they may still wait in the queue. Many received bytes (ArrivingBytes) delay the
-  /// repetition of this worker's state: the answer may be among them.
+  /// time-outs of contributions: they may still wait in the queue. Many received bytes (ArrivingBytes) delay them
+  /// as well, and the repetition of this worker's state: the answer may be among them.
   void on_sign(uint32_t shard, ConnectionSign sign, TimeNs now, uint64_t bytes = 0);
   void on_connected(uint32_t shard, TimeNs now, Actions& actions);
   /// trouble  unavailable; unauthenticated: the shard, or this worker, did not accept the other's key.

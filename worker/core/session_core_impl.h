@@ -119,8 +119,7 @@ struct PartRun {
   uint64_t plain_until = 0;  ///< the shard has another history: contributions to steps below are sent uncoded
   PartAccount account;
   std::deque<AwaitingAcks> awaiting_acks;  ///< in order, of jobs with apply_after_acks.
-  /// Of jobs with apply_after_acks: steps that enough members have, reported in this epoch or handed over before.
-  uint64_t replicated = 0;
+  uint64_t replicated = 0;   ///< of these jobs: steps that enough members have, by this epoch's reports or handed over.
   uint64_t begins_at = 0;    ///< of jobs with apply_after_acks: steps in the weights with which this process joined.
   size_t first_offered = 0;  ///< path switch: index of its first entry among those of the last step that was begun.
   // Mode asynchronous: the next contribution's sequence number, and the incarnation that it belongs to.
@@ -232,6 +231,7 @@ struct Link {
   std::vector<protocol::Ack::Entry> acks;
   std::vector<protocol::Message> deferred_messages;  ///< updates of an epoch that this worker has not seen yet
   std::vector<uint32_t> waited_for;
+  TimeNs moved_at() const { return sending_at < receiving_at ? receiving_at : sending_at; }
 };
 
 struct SessionCore::Impl {

@@ -39,7 +39,11 @@ void SessionCore::Impl::on_message(uint32_t shard, protocol::Message&& message, 
     take_decided(shard, *change);
     begin_when_all_joined(now, actions);
   } else if (std::holds_alternative<protocol::Update>(message.body)) {
+    const uint32_t part = std::get<protocol::Update>(message.body).part;
+    const auto outstanding = [&] { return part < parts.size() ? parts[part].outstanding.size() : 0; };
+    const size_t before = outstanding();
     on_update(shard, std::move(message), now, actions);
+    if (outstanding() < before) link.arriving.restart();
   } else if (const auto* duplicate = as<protocol::Duplicate>(message)) {
     on_duplicate(shard, *duplicate);
   } else if (const auto* settled = as<protocol::StepDecided>(message)) {

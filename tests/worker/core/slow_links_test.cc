@@ -38,5 +38,31 @@ TEST_F(SlowLinks, BytesDelayTheEndOfARejoinForABoundedTime) {
   EXPECT_EQ(core().phase(), Phase::kEnded) << "nothing of all that was an answer";
 }
 
+TEST_F(SlowLinks, AContributionIsNotSentAgainWhileItsUpdateArrives) {
+  make_running();
+  push({1, 150'000}, {1, 2});
+  ASSERT_EQ(take_sent<protocol::Contribution>().size(), 2u);
+  arrive_for(60 * kNsPerS, 100'000);
+  EXPECT_TRUE(take_sent<protocol::Contribution>().empty());
+  EXPECT_TRUE(actions_.connects.empty());
+  protocol::Heartbeat decided;
+  decided.decided = {{0, 1}};
+  hear(0, decided);
+  arrive_for(kNsPerS, 100'000);
+  const auto again = take_sent<protocol::Contribution>();
+  ASSERT_EQ(again.size(), 1u) << "the update left before the heartbeat, and did not come";
+  EXPECT_EQ(again[0].first, 0u);
+  arrive_for(config_.resend_after + kNsPerS, 100);
+  EXPECT_FALSE(take_sent<protocol::Contribution>().empty()) << "heartbeats alone";
+}
+
+TEST_F(SlowLinks, OtherBytesHideALostContributionForABoundedTime) {
+  make_running();
+  push({1, 150'000}, {1, 2});
+  take_sent<protocol::Contribution>();
+  arrive_for(60 * kNsPerS, 4'000'000);
+  EXPECT_FALSE(take_sent<protocol::Contribution>().empty());
+}
+
 }  // namespace
 }  // namespace millrace::testing
