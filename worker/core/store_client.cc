@@ -178,6 +178,15 @@ void StoreClient::forget_old_places(const Reach& reach, TimeNs now) {
   }
 }
 
+/// Returns when a request that was sent is due again. It may still wait behind other bytes that leave for the shard.
+TimeNs StoreClient::again_at(Pending& pending, const Reach& reach, TimeNs now) {
+  const bool leaves = !reach.sending.empty() && reach.sending[pending.request.shard];
+  const bool may_wait = leaves && now - pending.sent_at < kLeavingMax;
+  // A shard without room has the request: it is asked again soon.
+  if (may_wait && pending.interval != 0) pending.again_at = std::max(pending.again_at, now + pending.interval);
+  return pending.again_at;
+}
+
 void StoreClient::advance(const Reach& reach, TimeNs now, Actions& actions) {
   forget_lost_sends(reach);
   forget_old_places(reach, now);
@@ -208,7 +217,7 @@ void StoreClient::advance(const Reach& reach, TimeNs now, Actions& actions) {
       // Weights are placed beyond the limit: a shard that saves them answers no pull before it has those of all parts.
       if (in_flight[request.shard] >= kInFlightMax) continue;
       ++in_flight[request.shard];
-    } else if (!places && now < pending.again_at && at_least_of(request) >= pending.at_least) {
+    } else if (!places && now < again_at(pending, reach, now) && at_least_of(request) >= pending.at_least) {
       continue;
     }
     send(id, pending, *link, now, actions);

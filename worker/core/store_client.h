@@ -77,7 +77,7 @@ class StoreClient {
     bool places = false;
     /// By shard: much waits to be sent there. No weights are placed there meanwhile. Empty: nowhere.
     std::vector<bool> queued = {};
-    /// By shard: something still leaves. Weights are not placed again meanwhile. Empty: nowhere.
+    /// By shard: something still leaves. Nothing is sent again meanwhile. Empty: nowhere.
     std::vector<bool> sending = {};
     /// Returns the steps of a part that this worker has. A rejoin off the log lowers them. Empty: no rejoin did.
     std::function<uint64_t(uint32_t part)> steps_applied = {};
@@ -100,6 +100,8 @@ class StoreClient {
 
  private:
   static constexpr TimeNs kNever = INT64_MAX;
+  /// For this time a request may wait behind a queue that is never empty. Then it may be lost.
+  static constexpr TimeNs kLeavingMax = 60 * kNsPerS;
 
   struct Pending {
     Request request;
@@ -123,6 +125,7 @@ class StoreClient {
   void forget_lost_sends(const Reach& reach);
   void extend_deadlines(const Pending& answered, TimeNs now);
   void forget_old_places(const Reach& reach, TimeNs now);
+  static TimeNs again_at(Pending& pending, const Reach& reach, TimeNs now);
   void send_weights(Pending& pending, const ShardLink& link, TimeNs now, Actions& actions);
   void send(uint64_t id, Pending& pending, const ShardLink& link, TimeNs now, Actions& actions) const;
 
