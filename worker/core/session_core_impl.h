@@ -322,7 +322,7 @@ struct SessionCore::Impl {
   /// Sends the contribution uncoded, since the shard could not read the shortened form.
   void send_plain(PartRun& part, Outstanding& out, TimeNs now, Actions& actions);
   void on_refused_contribution(uint32_t shard, const protocol::Refuse& refuse, TimeNs now, Actions& actions);
-  void on_duplicate(uint32_t shard, const protocol::Duplicate& duplicate);
+  void on_duplicate(uint32_t shard, const protocol::Duplicate& duplicate, TimeNs now);
   void on_step_decided(uint32_t shard, const protocol::StepDecided& settled, TimeNs now, Actions& actions);
   void on_abort(uint32_t shard, const protocol::Abort& abort, TimeNs now, Actions& actions);
   void on_message_of_returns(uint32_t shard, const protocol::Message& message, TimeNs now, Actions& actions);

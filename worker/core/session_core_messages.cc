@@ -45,7 +45,7 @@ void SessionCore::Impl::on_message(uint32_t shard, protocol::Message&& message, 
     on_update(shard, std::move(message), now, actions);
     if (outstanding() < before) link.arriving.restart();
   } else if (const auto* duplicate = as<protocol::Duplicate>(message)) {
-    on_duplicate(shard, *duplicate);
+    on_duplicate(shard, *duplicate, now);
   } else if (const auto* settled = as<protocol::StepDecided>(message)) {
     on_step_decided(shard, *settled, now, actions);
   } else if (const auto* heartbeat = as<protocol::Heartbeat>(message)) {
@@ -215,11 +215,13 @@ void SessionCore::Impl::send_plain(PartRun& part, Outstanding& out, TimeNs now, 
   send_contribution(part, out, now, actions);
 }
 
-void SessionCore::Impl::on_duplicate(uint32_t shard, const protocol::Duplicate& duplicate) {
+void SessionCore::Impl::on_duplicate(uint32_t shard, const protocol::Duplicate& duplicate, TimeNs now) {
   ++counters.duplicates;
   Outstanding* out = find_outstanding(shard, duplicate.part, duplicate.step);
   if (out == nullptr) return;
   out->known = true;
+  // Not one that asks for an update which did not come.
+  if (!out->asked_for) out->resend_at = now + jittered(config.resend_after_max);
   out->refusals = 0;  // a later refusal has another cause
 }
 
