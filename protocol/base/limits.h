@@ -22,7 +22,9 @@ inline constexpr uint32_t kActivationsMax = 65'536;
 inline constexpr uint32_t kStatePartsMax =
     65'536;  ///< in State and SnapshotRequest: jobs with more cannot continue after a restart
 inline constexpr uint32_t kSnapshotRunBytes = 4u << 20;  ///< of weights in one Snapshot
-inline constexpr uint32_t kPullValuesMax = 1u << 20;     ///< in one Pull: 4 MiB of weights, or of indices
+/// ... that a worker sends. A run crosses a slow link soon, and the others' messages behind it.
+inline constexpr uint32_t kGivenRunBytes = 256u << 10;
+inline constexpr uint32_t kPullValuesMax = 1u << 20;  ///< in one Pull: 4 MiB of weights, or of indices
 inline constexpr double kContributionWeightMax =
     0x1p128;  ///< above every f32; as many as there are workers have a finite sum
 

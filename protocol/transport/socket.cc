@@ -225,6 +225,13 @@ Socket::Queued Socket::queued_to(const PeerId& peer) {
   return queued_.emplace(peer.bytes, std::move(queued)).first->second;
 }
 
+uint64_t Socket::queued_bytes(const PeerId& peer) const {
+  const auto known = queued_.find(peer.bytes);
+  if (known == queued_.end()) return 0;
+  const QueuedToPeer& queued = *known->second;
+  return queued.large.to_peer.load(std::memory_order_relaxed) + queued.small.to_peer.load(std::memory_order_relaxed);
+}
+
 bool Socket::has_room(const QueuedToPeer& queued) const {
   constexpr uint64_t kOneMessage = 1;  // of any size, where nothing waits
   return queued.large.has_room(kOneMessage, queue_bytes_max_, queue_total_bytes_max_) &&

@@ -77,6 +77,8 @@ class Socket {
 
   /// Queues all frames or none. `to` is left out where the socket has one peer.
   SendResult send_all(const PeerId* to, const SharedBytes& envelope, const SharedBytes& payload);
+  /// Returns the bytes that wait to be sent to the peer. 0: none, or they are not counted.
+  uint64_t queued_bytes(const PeerId& peer) const;
   /// Reads one whole multipart message; frames beyond two (after the routing identity) are read and dropped. Throws
   /// std::bad_alloc with that message read and dropped: its rest must not be taken for the next one.
   std::optional<Frames> receive_all(Routing routing);

@@ -184,6 +184,8 @@ SendResult Listener::send_frames(const PeerId& to, const SharedBytes& envelope, 
   return socket_->send_all(&to, envelope, payload);
 }
 
+uint64_t Listener::queued_bytes(const PeerId& to) const { return socket_->queued_bytes(to); }
+
 std::optional<Received> Listener::receive() { return socket_->receive_message(Socket::Routing::kRouted, limits_); }
 
 std::optional<ReceivedFrames> Listener::receive_frames() {

@@ -112,6 +112,9 @@ class Listener {
   /// Sends one message to one of many peers: the caller encodes the envelope for each, and all share the payload.
   SendResult send_frames(const PeerId& to, const SharedBytes& envelope, const SharedBytes& payload);
 
+  /// Returns the bytes that wait to be sent to the peer, without those that the system has; 0 without a bound on them.
+  uint64_t queued_bytes(const PeerId& to) const;
+
   /// Returns the next message, without waiting.
   std::optional<Received> receive();
   std::optional<ReceivedFrames> receive_frames();

@@ -213,6 +213,11 @@ TimeNs accepted_at(int descriptor) {
   return one == nullptr ? 0 : one->accepted_at.load(std::memory_order_acquire);
 }
 
+uint64_t unread_bytes(int descriptor) {
+  const Counted* one = counted_of(descriptor);
+  return one == nullptr ? 0 : one->unread.load(std::memory_order_relaxed);
+}
+
 bool is_connection(int descriptor, uint16_t port) {
   sockaddr_storage peer{};
   socklen_t length = sizeof(peer);

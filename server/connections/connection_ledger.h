@@ -65,6 +65,8 @@ void count_message(int descriptor);
 void admit_connection(int descriptor, TimeNs accepted_at);
 /// Returns when the connection with this number began; 0: it is not counted.
 TimeNs accepted_at(int descriptor);
+/// Returns the bytes that came since the owner took the last message; 0: it is not counted.
+uint64_t unread_bytes(int descriptor);
 /// Returns all connections, by descriptor. Closed ones stay until their number is used again, or forgotten. The unread
 /// bytes of a stranger are at least those that it holds.
 std::vector<ConnectionSample> connection_samples();

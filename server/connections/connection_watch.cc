@@ -37,6 +37,7 @@ void ConnectionWatch::on_message(const protocol::PeerId& peer, int descriptor, S
   // The message is of a connection that is closed, and its number another one's: those bytes are not in this message.
   if (known.accepted_at != accepted) return;
   known.spoke = true;
+  known.unread = 0;
   count_message(descriptor);
   if (spoken == Spoken::kHello) known.hello_at = now;
 }
@@ -44,6 +45,15 @@ void ConnectionWatch::on_message(const protocol::PeerId& peer, int descriptor, S
 void ConnectionWatch::on_session(const protocol::PeerId& peer) {
   if (const auto known = peers_.find(peer); known != peers_.end())
     admit_connection(known->second.descriptor, known->second.accepted_at);
+}
+
+void ConnectionWatch::report_arriving(const std::function<void(const protocol::PeerId&, uint64_t bytes)>& report) {
+  for (auto& [peer, known] : peers_) {
+    if (accepted_at(known.descriptor) != known.accepted_at) continue;
+    const uint64_t unread = unread_bytes(known.descriptor);
+    if (unread > known.unread) report(peer, unread - known.unread);
+    known.unread = unread;
+  }
 }
 
 bool ConnectionWatch::is_closed(const protocol::PeerId& peer) const {

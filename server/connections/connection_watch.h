@@ -49,6 +49,9 @@ class ConnectionWatch {
   /// Notes that the peer has a session: its connection is no stranger's (connection_ledger.h). Called before the
   /// answer to its Hello, after which it may send large messages.
   void on_session(const protocol::PeerId& peer);
+  /// Calls `report` for each connection that has received bytes of an unfinished message since the last call. Whole
+  /// messages show by themselves that their peer lives.
+  void report_arriving(const std::function<void(const protocol::PeerId&, uint64_t bytes)>& report);
   /// Returns whether the connection of a peer with a session has ended, and kClosedLooks looks have found it so. While
   /// the loop stalls, a peer's new connection may wait for it: time alone says nothing.
   bool is_closed(const protocol::PeerId& peer) const;
@@ -77,6 +80,7 @@ class ConnectionWatch {
     TimeNs hello_at = 0;
     TimeNs gone_at = 0;         ///< when its number was found to be free or another's; 0: it was not
     bool spoke = false;         ///< since the last look
+    uint64_t unread = 0;        ///< bytes behind its last message, as reported
     uint32_t closed_looks = 0;  ///< with a session: looks that found it closed
     TimeNs end_at = 0;          ///< 0: never
     std::string_view why_end = {};

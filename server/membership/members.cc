@@ -99,6 +99,11 @@ const Members::Link* Members::link(uint32_t worker) const {
   return link == links_.end() ? nullptr : &link->second;
 }
 
+uint64_t Members::queued_bytes(uint32_t worker) const {
+  const Link* at = link(worker);
+  return queued_bytes_ && at && at->peer ? queued_bytes_(*at->peer) : 0;
+}
+
 std::vector<protocol::Member> Members::silent(TimeNs now, TimeNs silence) const {
   std::vector<protocol::Member> members;
   for (const protocol::Member& member : membership_.members) {
@@ -120,6 +125,13 @@ bool Members::any_may_carry_on() const {
     const Link& link = each.second;
     return link.returns || link.was_synced || link.incarnation == kFirstIncarnation;
   });
+}
+
+bool Members::has_weights_of(const protocol::JobSpec& spec, uint32_t worker, const protocol::State& state) const {
+  if (spec.initial_weights != protocol::InitialWeights::kFirst || worker == 0) return true;
+  const Link* at = link(worker);
+  const auto begins = [](const protocol::State::Part& part) { return part.n == 0; };
+  return (at && at->was_synced) || std::ranges::none_of(state.parts, begins);
 }
 
 void Members::extend_deadlines(TimeNs paused) {

@@ -1,12 +1,15 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/base/clock.h"
+#include "protocol/job/job_spec.h"
 #include "protocol/messages/messages.h"
 #include "protocol/messages/peer_id.h"
 #include "server/base/actions.h"
@@ -54,8 +57,11 @@ class Members {
   /// datagrams from them.
   enum class Nonces : uint8_t { kHidden = 1, kShown = 2 };
 
-  Members(uint32_t shard, uint64_t shard_incarnation, Nonces nonces)
-      : shard_(shard), shard_incarnation_(shard_incarnation), nonces_(nonces) {}
+  /// Returns the bytes that wait to be sent to a connection. Empty: none does.
+  using QueuedBytes = std::function<uint64_t(const protocol::PeerId&)>;
+
+  Members(uint32_t shard, uint64_t shard_incarnation, Nonces nonces, QueuedBytes queued_bytes = {})
+      : shard_(shard), shard_incarnation_(shard_incarnation), nonces_(nonces), queued_bytes_(std::move(queued_bytes)) {}
 
   const protocol::Membership& membership() const { return membership_; }
   const std::vector<protocol::Member>& all() const { return membership_.members; }
@@ -75,6 +81,8 @@ class Members {
   /// Returns the synced members whose contributions may still be expected.
   const std::vector<protocol::Member>& pushing() const { return pushing_; }
   const Link* link(uint32_t worker) const;
+  /// Returns the bytes that wait to be sent to the member.
+  uint64_t queued_bytes(uint32_t worker) const;
   /// Returns whether all members that have sent Hello here take merged updates; false where one has not sent Hello.
   bool all_take_merged() const { return all_take_merged_; }
 
@@ -85,6 +93,9 @@ class Members {
   /// Returns whether a member may begin the log again from its own state (R10b). It took part, or is its worker's first
   /// process, or asked to return. A process that joined a running job has no state of that job.
   bool any_may_carry_on() const;
+  /// R10c: Returns whether a cut may choose the member's state. It may not in a job that begins with worker 0's weights
+  /// where the member was not given them.
+  bool has_weights_of(const protocol::JobSpec& spec, uint32_t worker, const protocol::State& state) const;
   /// Extends the deadlines by a time in which this process itself did not run: no member is to blame for it.
   void extend_deadlines(TimeNs paused);
 
@@ -103,6 +114,7 @@ class Members {
   uint32_t shard_;
   uint64_t shard_incarnation_;
   Nonces nonces_;
+  QueuedBytes queued_bytes_;
   protocol::Membership membership_;
   void gather_pushing();
   void look_at_weights();

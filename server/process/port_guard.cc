@@ -119,6 +119,13 @@ void PortGuard::look(ConnectionWatch::Inbox inbox, const ConnectionWatch::HasSes
   }
 }
 
+void PortGuard::report_arriving(const std::function<void(const protocol::PeerId&, uint64_t bytes)>& report,
+                                TimeNs now) {
+  if (now < report_arriving_at_) return;
+  report_arriving_at_ = now + ConnectionWatch::kLookEvery;
+  connections_.report_arriving(report);
+}
+
 void PortGuard::report_surplus(TimeNs now) {
   const uint64_t closed = take_over_accept_limit();
   if (closed == 0) return;

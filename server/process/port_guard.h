@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -44,6 +45,8 @@ class PortGuard {
   ConnectionWatch& connections() { return connections_; }
   /// Ends connections, if it is time. As ConnectionWatch::look().
   void look(ConnectionWatch::Inbox inbox, const ConnectionWatch::HasSession& has_session, TimeNs now);
+  /// Reports, at intervals, bytes of messages that have not ended. As ConnectionWatch::report_arriving().
+  void report_arriving(const std::function<void(const protocol::PeerId&, uint64_t bytes)>& report, TimeNs now);
   /// Reports the connections that were closed as they came.
   void report_surplus(TimeNs now);
 
@@ -55,6 +58,7 @@ class PortGuard {
   ConnectionWatch connections_;
   std::optional<DescriptorRoom> room_;
   TimeNs say_closed_at_ = 0;
+  TimeNs report_arriving_at_ = 0;
 };
 
 }  // namespace millrace::server

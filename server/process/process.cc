@@ -43,18 +43,16 @@ namespace {
 
 /// Messages received before the loop carries out their actions; bounds how long a flood can delay decisions.
 constexpr int kMessagesPerPass = 128;
-/// Sends that may wait for the end of a turn. One Goodbye in a job of many workers causes a membership for each of
-/// them, as long as the list of all. The Goodbyes of one turn would need more memory than the job's rounds.
+/// Sends that may wait for the end of a turn. One Goodbye in a job of many workers causes a long membership for each.
+/// The Goodbyes of one turn would need more memory than the job's rounds.
 constexpr size_t kQueuedSendsMax = 256;
 /// Time of a pass for receiving, which refused Hellos can fill, and the same for computing.
 constexpr TimeNs kTimePerPass = 500 * kNsPerUs;
 /// Time that the loop waits for another process's lock on an SQLite table. After three failures it does not wait for
-/// ten times as long. So a process that stopped during a write delays the jobs that need no write by 60 ms. After that
-/// it costs at most a tenth of the time. Writes are tried again.
+/// ten times as long. A process that stopped during a write costs 60 ms, and then at most a tenth of the time.
 constexpr uint32_t kTableWaitMs = 20;
 constexpr TimeNs kGaugesEvery = kNsPerS;
-/// Between two tries to begin tasks for which there was no memory.
-constexpr int kStarvedMs = 10;
+constexpr int kStarvedMs = 10;  ///< between two tries to begin tasks for which there was no memory.
 /// Time without a turn of the loop after which /healthz reports the shard as unhealthy.
 constexpr TimeNs kStallLimit = 5 * kNsPerS;
 
@@ -220,6 +218,7 @@ Result<bool> ShardProcess::Loop::open(const SpareWait& wait) {
   config.room_for_worker = [this](TimeNs now) { return guard_->judge_worker(now); };
   config.is_closed = [this](const protocol::PeerId& peer) { return guard_->connections().is_closed(peer); };
   config.rights = access_->rights();
+  config.queued_bytes = [this](const protocol::PeerId& peer) { return listener_->queued_bytes(peer); };
   core_ = std::make_unique<ShardCore>(std::move(config), *table_, monotonic_now_ns());
   poller_.add(*listener_);
   poller_.add(waker_);
@@ -442,6 +441,7 @@ void ShardProcess::Loop::run_pass() {
   }
   done_.clear();
   const TimeNs now = monotonic_now_ns();
+  guard_->report_arriving([&](const auto& peer, uint64_t bytes) { core_->on_arriving(peer, bytes, now); }, now);
   if (now >= core_->next_deadline()) core_->on_tick(now, actions_);
   catch_out_of_memory([&] { watch_links(now); });
   execute_actions();

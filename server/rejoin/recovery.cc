@@ -76,7 +76,7 @@ void Recovery::begin_epoch(TimeNs now, Actions& actions) {
   for (const protocol::Member& member : setup_.members.all()) {
     const auto before = asks_.find(member.worker);
     const bool still = before != asks_.end() && before->second.incarnation == member.incarnation;
-    asks[member.worker] = Ask{member.incarnation, still ? before->second.since : now, 0};
+    asks[member.worker] = Ask{member.incarnation, still ? before->second.since : now, 0, {}};
   }
   asks_ = std::move(asks);
   ask(now, actions);
@@ -127,13 +127,23 @@ void Recovery::ask_sources(TimeNs now, Actions& actions) {
   for (PartFetch& part : parts_) {
     for (Source& source : part.sources) {
       if (!lacks(part, source)) continue;
-      if (source.asked == 0 || source.asked + heartbeat() <= now) {
+      if (source.asked == 0 || std::max(source.asked, source.moved) + heartbeat() <= now) {
         const protocol::Member* member = find_member(setup_.members.membership(), source.worker);
         MILLRACE_CHECK(member != nullptr, source.worker);
         setup_.members.send(*member, protocol::Fetch{part.layout->part, first_missing(part, source)}, actions);
         source.asked = now;
       }
-      next_ask_ = std::min(next_ask_, source.asked + heartbeat());
+      next_ask_ = std::min(next_ask_, std::max(source.asked, source.moved) + heartbeat());
+    }
+  }
+}
+
+void Recovery::on_arriving(uint32_t worker, uint64_t bytes, TimeNs now) {
+  if (const auto at = asks_.find(worker); at != asks_.end() && at->second.arriving.delay(bytes)) at->second.since = now;
+  for (PartFetch& part : parts_) {
+    for (Source& source : part.sources) {
+      if (source.worker == worker && source.asked != 0 && source.arriving.delay(bytes))
+        source.since = source.moved = now;
     }
   }
 }
@@ -158,7 +168,7 @@ void Recovery::on_state(const protocol::Member& from, const protocol::State& sta
 void Recovery::plan(TimeNs now, Actions& actions) {
   const auto is_synced = [](const auto& answer) { return answer.second.synced; };
   if (std::ranges::none_of(answers_, is_synced)) {
-    stage_ = Stage::kCut;
+    if (!cut_states().empty()) stage_ = Stage::kCut;  // else a worker that has weights may rejoin
     return;
   }
   stage_ = Stage::kFetching;
@@ -276,6 +286,7 @@ void Recovery::note_progress(uint32_t worker, TimeNs now) {
     for (Source& source : part.sources) {
       if (source.worker != worker) continue;
       source.since = now;
+      source.arriving.restart();
       source.gave = true;
     }
   }
@@ -346,11 +357,15 @@ protocol::LogReach Recovery::reach() const {
   return reach;
 }
 
-CutChoice Recovery::choice() const {
+std::map<uint32_t, protocol::State> Recovery::cut_states() const {
   std::map<uint32_t, protocol::State> states;
-  for (const auto& [worker, answer] : answers_) states.emplace(worker, answer.state);
-  return choose_for_cut(states, setup_.layout, setup_.members.membership());
+  for (const auto& [worker, answer] : answers_) {
+    if (setup_.members.has_weights_of(setup_.spec, worker, answer.state)) states.emplace(worker, answer.state);
+  }
+  return states;
 }
+
+CutChoice Recovery::choice() const { return choose_for_cut(cut_states(), setup_.layout, setup_.members.membership()); }
 
 std::vector<PartRound::Restored> Recovery::take() {
   MILLRACE_CHECK(stage_ == Stage::kReady, static_cast<int>(stage_));

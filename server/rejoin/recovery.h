@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/base/clock.h"
+#include "protocol/base/arriving_bytes.h"
 #include "protocol/job/job_spec.h"
 #include "protocol/job/layout.h"
 #include "protocol/messages/messages.h"
@@ -71,6 +72,8 @@ class Recovery {
   void on_update(const protocol::Member& from, const protocol::Update& body, const SharedBytes& payload, TimeNs now,
                  Actions& actions);
   void on_fetched(const protocol::Member& from, const protocol::Fetched& body, TimeNs now, Actions& actions);
+  /// Handles that bytes of an unfinished message came from a member: perhaps of an answer, or of a message before it.
+  void on_arriving(uint32_t worker, uint64_t bytes, TimeNs now);
   /// Asks the members again that have not answered for a heartbeat.
   void on_tick(TimeNs now, Actions& actions);
   TimeNs deadline() const { return next_ask_; }
@@ -112,14 +115,17 @@ class Recovery {
     uint64_t incarnation = 0;
     TimeNs since = 0;
     TimeNs asked = 0;
+    protocol::ArrivingBytes arriving = {};
   };
   /// Steps [first, below) of a part from one member.
   struct Source {
     uint32_t worker = 0;
     uint64_t first = 0;
     uint64_t below = 0;
-    TimeNs since = 0;    ///< when its worker last gave something, of any part
-    TimeNs asked = 0;    ///< 0: not yet
+    TimeNs since = 0;  ///< when its worker last gave something, of any part
+    TimeNs asked = 0;  ///< 0: not yet
+    TimeNs moved = 0;  ///< when bytes came that may be of its answer
+    protocol::ArrivingBytes arriving = {};
     TimeNs counted = 0;  ///< when the request was sent whose answer counted last in `empty`
     bool gave = false;   ///< its worker gave something since this part's last Fetched
     uint32_t empty = 0;  ///< incomplete answers in a row that gave nothing new
@@ -159,6 +165,8 @@ class Recovery {
   /// Asks other members instead. The source is gone afterwards.
   void pass_over(PartFetch& part, uint32_t worker, TimeNs now);
   void advance_stage();
+  /// Returns the states that a cut may choose from.
+  std::map<uint32_t, protocol::State> cut_states() const;
   void count(Metric metric, std::string_view label, Actions& actions) const;
 
   Setup setup_;

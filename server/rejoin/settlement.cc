@@ -19,13 +19,18 @@ using protocol::Settle;
 // Every shard takes a run (Limits::received_bytes_max()).
 static_assert(protocol::kSnapshotRunBytes <= protocol::FrameLimits().envelope_bytes_max);
 
-/// Number of heartbeats without a message after which a giver is passed over.
+/// Number of heartbeats without a run, or bytes of one, after which a giver is passed over.
 constexpr int64_t kGiverHeartbeats = 2;
 
 /// Rest after a part, as a multiple of the time that the part took, but at most a fraction of a heartbeat. Transfers
 /// share links and processors with the other members' rounds, and so slow them down for a tenth of the time only.
 constexpr int64_t kRest = 9;
 constexpr int64_t kRestHeartbeatPart = 4;
+
+/// The next part is asked for once less than this waits to be sent to the joiner. Else its link would carry the copies
+/// of all parts before anything else, and a full queue would drop some.
+constexpr uint64_t kQueuedMax = 1 << 20;
+constexpr TimeNs kQueueLookEvery = 20 * kNsPerMs;
 
 std::string_view settlement_name_of(Settle::Weights weights) {
   switch (weights) {
@@ -72,9 +77,10 @@ void Settlement::on_state(const protocol::Member& from, const protocol::State& s
   joiner.incarnation = from.incarnation;
   joiner.state = state;
   joiner.charge = MemoryCharge(setup_.rounds.retained_account(), state.parts.size() * sizeof(protocol::State::Part));
-  // The joiner repeats its state every heartbeat until it is settled. A repetition that crossed the answer is not
-  // answered.
-  const TimeNs lately = now - heartbeat() / 2;
+  // The joiner repeats its state until it is settled. A repetition that may have crossed the answer is not answered.
+  // Once all parts are given, one that still lacks a part is.
+  const bool is_served = !joiner.wanting.empty() || setup_.members.queued_bytes(from.worker) > kQueuedMax;
+  const TimeNs lately = is_served ? INT64_MIN : now - heartbeat() / 2;
   if (const auto handover = handover_part(); handover && !is_notified(joiner, *handover, lately))
     joiner.wanting.push_back(*handover);
   for (const PartRound& part : setup_.rounds.parts()) {
@@ -99,8 +105,10 @@ void Settlement::judge(const protocol::Member& who, Joiner& joiner, const PartRo
     return settle_by_store(who, joiner, part, actions);
   }
   settle(who, joiner, part, Settle::Weights::kOwn, actions);
+  // Once: when it is synced, it asks for those that it lacks.
+  if (!joiner.told.contains(number))
+    setup_.rounds.serve_between(who, part, joiner.state.parts[number].n, part.decided(), actions);
   joiner.told[number] = now;
-  setup_.rounds.serve_between(who, part, joiner.state.parts[number].n, part.decided(), actions);
 }
 
 bool Settlement::needs_no_weights(const protocol::Member& who) const {
@@ -176,7 +184,19 @@ void Settlement::ask_givers(TimeNs now, Actions& actions) {
     }
     const std::optional<uint32_t> giver = giver_for(joiner, worker);
     if (!giver) continue;
-    joiner.transfer = Transfer{joiner.wanting.front(), *giver, now, now, std::nullopt, 0};
+    if (setup_.members.queued_bytes(worker) > kQueuedMax) {
+      joiner.rests_until = now + kQueueLookEvery;
+      continue;
+    }
+    Transfer next{.part = joiner.wanting.front(), .giver = *giver, .asked = now, .heard = now, .arriving = {}};
+    // The rest of its runs may still come: a worker does not begin again while they leave.
+    if (joiner.late && joiner.late->giver == next.giver && joiner.late->part == next.part) {
+      next = *joiner.late;
+      next.heard = now;
+      next.arriving.restart();
+    }
+    joiner.late.reset();
+    joiner.transfer = next;
     setup_.members.send(member(*giver), protocol::SnapshotRequest{worker, joiner.incarnation, {joiner.wanting.front()}},
                         actions);
   }
@@ -244,6 +264,7 @@ void Settlement::hand_on(const protocol::Member& who, Joiner& joiner, const prot
   transfer.n = body.n;
   transfer.offset = body.offset + payload.bytes.size() / sizeof(float);
   transfer.heard = now;
+  transfer.arriving.restart();
   setup_.members.send(who, body, std::move(payload), actions);
   if (transfer.offset < part.dimension()) return;
   done();
@@ -276,6 +297,7 @@ void Settlement::hand_over(const protocol::Member& who, Joiner& joiner, const pr
   transfer.n = 0;
   transfer.offset += bytes.size() / sizeof(float);
   transfer.heard = now;
+  transfer.arriving.restart();
   const bool is_last = transfer.offset * sizeof(float) == transfer.bytes;
   setup_.members.send(who, body, std::move(payload), actions);
   if (!is_last) return;
@@ -284,11 +306,19 @@ void Settlement::hand_over(const protocol::Member& who, Joiner& joiner, const pr
   joiner.told[body.part] = now;
 }
 
+void Settlement::on_arriving(uint32_t worker, uint64_t bytes, TimeNs now) {
+  for (auto& [joins, joiner] : joiners_) {
+    const bool gives = joiner.transfer && joiner.transfer->giver == worker;
+    if (gives && joiner.transfer->arriving.delay(bytes)) joiner.transfer->heard = now;
+  }
+}
+
 void Settlement::on_tick(TimeNs now, Actions& actions) {
   bool tried = false;
   for (auto& [worker, joiner] : joiners_) {
     tried = tried || rests(joiner);
     if (!joiner.transfer || joiner.transfer->heard + kGiverHeartbeats * heartbeat() > now) continue;
+    joiner.late = joiner.transfer;
     give_up(joiner);
     tried = true;
   }
@@ -316,8 +346,10 @@ std::optional<CutChoice> Settlement::cut() const {
   for (const protocol::Member& one : members.all()) {
     const auto joiner = joiners_.find(one.worker);
     if (joiner == joiners_.end() || !joiner->second.state.stranded) return std::nullopt;
-    states.emplace(one.worker, joiner->second.state);
+    if (members.has_weights_of(setup_.spec, one.worker, joiner->second.state))
+      states.emplace(one.worker, joiner->second.state);
   }
+  if (states.empty()) return std::nullopt;  // a worker that has them may rejoin
   return choose_for_cut(states, setup_.layout, members.membership());
 }
 
@@ -329,7 +361,7 @@ Settlement::Waiting Settlement::waiting() const {
     waiting.since = waiting.joiners.empty() ? joiner.since : std::min(waiting.since, joiner.since);
     waiting.joiners.push_back(worker);
     if (joiner.transfer) givers.insert(joiner.transfer->giver);
-    if (rests(joiner)) givers.insert(joiner.rests_from);
+    if (rests(joiner) && joiner.rests_from) givers.insert(*joiner.rests_from);
   }
   waiting.givers.assign(givers.begin(), givers.end());
   return waiting;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/base/clock.h"
+#include "protocol/base/arriving_bytes.h"
 #include "protocol/job/job_spec.h"
 #include "protocol/job/layout.h"
 #include "protocol/messages/messages.h"
@@ -50,9 +51,11 @@ class Settlement {
   /// REQUIRES: sent in the membership's epoch by that member.
   void on_snapshot(const protocol::Member& from, const protocol::Snapshot& body, SharedBytes payload, TimeNs now,
                    Actions& actions);
+  /// Handles that bytes of an unfinished message came from a member: perhaps of a run, or of a message before it.
+  void on_arriving(uint32_t worker, uint64_t bytes, TimeNs now);
   /// Handles that a member which may give weights has connected.
   void on_welcomed(TimeNs now, Actions& actions) { ask_givers(now, actions); }
-  /// Passes over givers that have been silent for two heartbeats, and asks again after a rest.
+  /// Passes over givers from which no byte has come for two heartbeats, and asks again after a rest.
   void on_tick(TimeNs now, Actions& actions);
   std::optional<TimeNs> deadline() const;
 
@@ -72,10 +75,11 @@ class Settlement {
     uint32_t part = 0;
     uint32_t giver = 0;
     TimeNs asked = 0;
-    TimeNs heard = 0;           ///< asked, or when the last run came
-    std::optional<uint64_t> n;  ///< of its runs
-    uint64_t offset = 0;        ///< values that have come
-    uint64_t bytes = 0;         ///< of a handover, as its first run announces
+    TimeNs heard = 0;                  ///< asked, or when the last run came, or bytes that may be of the next one
+    protocol::ArrivingBytes arriving;  ///< since the last run
+    std::optional<uint64_t> n = {};    ///< of its runs
+    uint64_t offset = 0;               ///< values that have come
+    uint64_t bytes = 0;                ///< of a handover, as its first run announces
   };
   struct Joiner {
     uint64_t incarnation = 0;
@@ -85,14 +89,15 @@ class Settlement {
     std::map<uint32_t, TimeNs> told;  ///< by part: when its Settle was last sent
     std::deque<uint32_t> wanting;  ///< parts that need a snapshot; the first one is under way while there is a transfer
     std::optional<Transfer> transfer;
-    TimeNs rests_until = 0;          ///< no part is asked for before; 0: no rest
-    uint32_t rests_from = 0;         ///< the giver of the last part
-    std::set<uint32_t> passed_over;  ///< givers
+    std::optional<Transfer> late;        ///< given up for its giver's silence, until a giver is asked again
+    TimeNs rests_until = 0;              ///< no part is asked for before; 0: no rest
+    std::optional<uint32_t> rests_from;  ///< the giver of the last part
+    std::set<uint32_t> passed_over;      ///< givers
   };
 
   TimeNs heartbeat() const { return setup_.spec.heartbeat.count() * kNsPerMs; }
   const protocol::Member& member(uint32_t worker) const;
-  /// Returns whether only the rest after its last part keeps the joiner from getting the next one.
+  /// Returns whether only the rest after its last part, or a long queue, keeps the joiner from getting the next one.
   static bool rests(const Joiner& joiner);
   bool by_switch() const { return setup_.spec.path == protocol::Path::kSwitch; }
   /// Returns the part number under which a handover travels, where this shard passes handovers on.

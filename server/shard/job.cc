@@ -23,7 +23,8 @@ Job::Job(Setup setup)
       spec_hash_(protocol::job_spec_hash(setup_.spec)),
       layout_hash_(protocol::layout_hash(setup_.layout)),
       members_(setup_.shard, setup_.shard_incarnation,
-               setup_.spec.path == protocol::Path::kSwitch ? Members::Nonces::kShown : Members::Nonces::kHidden),
+               setup_.spec.path == protocol::Path::kSwitch ? Members::Nonces::kShown : Members::Nonces::kHidden,
+               setup_.queued_bytes),
       rounds_(JobRounds::Setup{setup_.spec, setup_.layout, members_, setup_.gate, setup_.limits, setup_.shard_memory,
                                setup_.refusals, setup_.shard, setup_.shard_count, setup_.codec_costs}),
       settlement_(Settlement::Setup{setup_.spec, setup_.layout, members_, rounds_, setup_.shard}) {
@@ -155,6 +156,15 @@ void Job::on_state(const protocol::Member& from, const protocol::State& state, T
   if (recovery_) return recovery_->on_state(from, state, now, actions);
   if (from.state != protocol::MemberState::kJoining) return drop("unasked_state");
   settlement_.on_state(from, state, now, actions);
+}
+
+void Job::on_arriving(uint32_t worker, uint64_t bytes, TimeNs now) {
+  members_.heard(worker, now);
+  if (recovery_) {
+    recovery_->on_arriving(worker, bytes, now);
+  } else {
+    settlement_.on_arriving(worker, bytes, now);
+  }
 }
 
 void Job::on_welcomed(const protocol::Member& member, TimeNs now, Actions& actions) {

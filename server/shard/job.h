@@ -41,6 +41,7 @@ class Job {
     uint32_t shard_count = 1;
     Start start = Start::kFresh;
     CodecCosts codec_costs = {};
+    Members::QueuedBytes queued_bytes = {};
   };
   /// Holds the change that this job requires in the table, in the epoch of its membership.
   struct TableChange {
@@ -82,6 +83,8 @@ class Job {
   bool recovering() const { return recovery_.has_value(); }
   /// R8d, R9: Handles State, Snapshot, Update and Fetched of a member, sent in the membership's epoch.
   void on_return_message(const protocol::Member& from, protocol::Message message, TimeNs now, Actions& actions);
+  /// Handles that bytes of an unfinished message came from a member.
+  void on_arriving(uint32_t worker, uint64_t bytes, TimeNs now);
   /// Handles that a member has been sent its Welcome.
   void on_welcomed(const protocol::Member& member, TimeNs now, Actions& actions);
   void on_tick(TimeNs now, Actions& actions);

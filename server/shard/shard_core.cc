@@ -124,6 +124,14 @@ void ShardCore::on_message(const protocol::PeerId& from, protocol::Message messa
   });
 }
 
+void ShardCore::on_arriving(const protocol::PeerId& from, uint64_t bytes, TimeNs now) {
+  note_time(now);
+  const auto session = sessions_.find(from);
+  Job* job = session == sessions_.end() ? nullptr : find_job(session->second.job);
+  if (job && is_member(job->membership(), session->second.worker, session->second.incarnation))
+    job->on_arriving(session->second.worker, bytes, now);
+}
+
 void ShardCore::handle_message(const protocol::PeerId& from, protocol::Message message, TimeNs now, Actions& actions) {
   count(Metric::kMessages, protocol::body_name(message.body), actions);
   const protocol::Body& body = message.body;

@@ -50,6 +50,8 @@ struct ShardConfig {
   /// broke, has opened another one by then. Empty: the transport does not say it.
   std::function<bool(const protocol::PeerId&)> is_closed = {};
   Rights rights = {};
+  /// Returns the bytes that wait to be sent to the peer. Empty: the transport does not say it.
+  Members::QueuedBytes queued_bytes = {};
 };
 
 /// Holds one shard: its jobs, its limits, and the identities of its peers.
@@ -75,6 +77,9 @@ class ShardCore {
 
   /// Handles a message from a connection that a worker or another shard opened to this one.
   void on_message(const protocol::PeerId& from, protocol::Message message, TimeNs now, Actions& actions);
+
+  /// Handles that bytes of an unfinished message came from a connection: its worker is not silent.
+  void on_arriving(const protocol::PeerId& from, uint64_t bytes, TimeNs now);
 
   /// Handles that the connection to another shard was made again after it broke. The driver of a transport that loses
   /// connections calls it.

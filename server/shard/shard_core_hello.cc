@@ -448,7 +448,7 @@ Job* ShardCore::open_job(const std::string& key_name, uint64_t number, const pro
   opened.limits.job_memory_bytes_max = job_bytes_max_of(key_name, spec.name);
   auto made = std::make_unique<Job>(Job::Setup{spec, std::move(layout), *gate_, opened.limits, memory_, refusals_,
                                                config_.shard, config_.incarnation, config_.shard_count, start,
-                                               config_.codec_costs});
+                                               config_.codec_costs, config_.queued_bytes});
   // Before the job is known: if it breaks off here, the next Hello opens it again.
   if (JobStore* store = made->rounds().store()) {
     const auto begin = start == Job::Start::kFresh ? JobStore::StartKind::kFresh : JobStore::StartKind::kSuccessor;

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A worker behind a link that needs longer for a step than a connection may be silent: each byte crosses the link once.
+"""Workers behind a link that needs longer for a message than a connection may be silent: each byte crosses the link once.
 
     slow_link_test.py FOLDER_OF_PROGRAMS FOLDER_OF_PACKAGE [unittest arguments]
 
@@ -11,7 +11,9 @@ import json
 import subprocess
 import sys
 import tempfile
+import threading
 import unittest
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from commands import PROGRAMS, TIMEOUT_S
@@ -39,6 +41,94 @@ class SlowLink(unittest.TestCase):
         self.shard.terminate()
         self.shard.wait(timeout=TIMEOUT_S)
         self.shard.stdout.close()
+
+    def session(self, worker, weights=None, **options):
+        """Returns a session of a job of two workers, with its weights if it has them."""
+        job = millrace.JobConfig(name="slow", workers=2, select="none", **options)
+        kept = {"weights": weights, "scale": 1.0} if weights is not None else {}
+        return millrace.Session(job, millrace.WorkerConfig(worker=worker, shards=[self.server]), [millrace.Tensor("w", ENTRIES, **kept)])
+
+    def in_thread(self, call):
+        """Returns the future of a call."""
+        pool = ThreadPoolExecutor(1)
+        self.addCleanup(pool.shutdown)
+        return pool.submit(call)
+
+    def begin_with_first(self, **options):
+        """Returns both sessions of a job that begins with the weights of worker 0, and worker 1's weights."""
+        weights = np.arange(ENTRIES, dtype=np.float32)
+        taken = np.zeros_like(weights)
+        first = self.in_thread(lambda: self.session(0, weights, initial_weights="first", **options))
+        second = self.session(1, taken, initial_weights="first", **options)
+        self.addCleanup(second.close)
+        first = first.result(TIMEOUT_S)
+        self.addCleanup(first.close)
+        np.testing.assert_array_equal(taken, weights)
+        return first, second, taken
+
+    def assert_step(self, first, second):
+        """Makes a step of both."""
+        steps = [session.push_sparse("w", np.array([7], np.uint32), np.ones(1, np.float32), timeout=TIMEOUT_S) for session in (first, second)]
+        for session, step in zip((first, second), steps):
+            session.wait("w", step, timeout=TIMEOUT_S)
+
+    def test_FirstWeightsInOnePartCrossTheLinkOnce(self):
+        first, second, _ = self.begin_with_first(parts_per_shard=1)
+        self.assertLess(first.stats().bytes_up, SPARE * 4 * ENTRIES)
+        self.assertLess(second.stats().bytes_down, SPARE * 4 * ENTRIES)
+        self.assert_step(first, second)
+
+    def test_AJoinerTakesTheStateOnceWhileStepsGoOn(self):
+        first, second, _ = self.begin_with_first()
+        self.assert_step(first, second)
+        second.close()
+        joined, steps = threading.Event(), []
+
+        def push_until_joined():
+            while not joined.is_set():
+                steps.append(first.push_sparse("w", np.array([8], np.uint32), np.ones(1, np.float32), timeout=TIMEOUT_S))
+                first.wait("w", steps[-1], timeout=TIMEOUT_S)
+                joined.wait(0.1)
+            first.finish(timeout=TIMEOUT_S)
+
+        pushing = self.in_thread(push_until_joined)
+        self.addCleanup(joined.set)
+        given = first.stats().bytes_up
+        taken = np.zeros(ENTRIES, np.float32)
+        with self.session(1, taken, initial_weights="first") as third:
+            stats = third.stats()
+            joined.set()
+            self.assertGreater(len(steps), SILENT_S, "steps while it joined")
+            self.assertLess(stats.bytes_down, 1.2 * 4 * ENTRIES)
+            self.assertLess(first.stats().bytes_up - given, 1.2 * 4 * ENTRIES)
+            step = third.push_sparse("w", np.array([9], np.uint32), np.ones(1, np.float32), timeout=TIMEOUT_S)
+            third.wait("w", step, timeout=TIMEOUT_S)
+            pushing.result(TIMEOUT_S)
+            third.finish(timeout=TIMEOUT_S)
+        np.testing.assert_array_equal(taken[10:], np.arange(10, ENTRIES, dtype=np.float32))
+
+    def test_AnUpdateThatIsLongerThanItsTimeoutComesOnce(self):
+        second = self.in_thread(lambda: self.session(1))
+        with self.session(0) as first, second.result(TIMEOUT_S) as second:
+            dense = first.push("w", np.ones(ENTRIES, np.float32), timeout=TIMEOUT_S)
+            sparse = second.push_sparse("w", np.array([7], np.uint32), np.ones(1, np.float32), timeout=TIMEOUT_S)
+            first.wait("w", dense, timeout=TIMEOUT_S)
+            second.wait("w", sparse, timeout=TIMEOUT_S)
+            self.assertLess(first.stats().bytes_up, SPARE * 4 * ENTRIES)
+            for session in (first, second):
+                self.assertLess(session.stats().bytes_down, SPARE * 4 * ENTRIES)
+
+    def test_APullBehindAPushIsAnsweredOnce(self):
+        job = millrace.JobConfig(name="slow", workers=1, select="none", store="sgd:1")
+        with millrace.Session(job, millrace.WorkerConfig(shards=[self.server]), [millrace.Tensor("w", ENTRIES)]) as session:
+            step = session.push("w", np.full(ENTRIES, 2, np.float32), timeout=TIMEOUT_S)
+            pulled = np.empty(ENTRIES, np.float32)
+            session.pull("w", pulled, timeout=TIMEOUT_S)
+            session.wait("w", step, timeout=TIMEOUT_S)
+            session.pull_range("w", 0, pulled[:1], timeout=TIMEOUT_S)  # behind second copies, if there are any
+            stats = session.stats()
+            self.assertLess(stats.bytes_up, SPARE * 4 * ENTRIES)
+            self.assertLess(stats.bytes_down, SPARE * 2 * 4 * ENTRIES, "the update and the weights")
 
     def test_AStepAndAPullLongerThanASilenceCrossTheLinkOnce(self):
         self.assertGreater(4 * ENTRIES / BYTES_A_S, 1.2 * SILENT_S)

@@ -80,6 +80,21 @@ TEST_F(InitialState, AfterTheFirstStepARejoiningWorkerKeepsItsWeights) {
   EXPECT_THAT(cluster.take_of<Settle>(1), ElementsAre(::testing::Field(&Settle::weights, Settle::Weights::kOwn)));
 }
 
+TEST_F(InitialState, NoCutChoosesAJoinerThatWasGivenNoWeights) {
+  cluster.join_all_with_weights();
+  cluster.live({1, 2}, 2'300);  // worker 0 counts as dead
+  ASSERT_EQ(find_member(cluster.membership(), 0), nullptr);
+  for (const bool stranded : {false, true}) {
+    for (const uint32_t worker : {1u, 2u}) cluster.say_state(worker, false, 0, stranded);
+  }
+  EXPECT_EQ(cluster.membership().cut, 0u);
+  ASSERT_TRUE(std::holds_alternative<Welcome>(cluster.say_hello(0, cluster.returning(0, 77))));
+  for (const uint32_t worker : {0u, 1u, 2u}) cluster.take(worker);
+  for (const uint32_t worker : {0u, 1u, 2u}) cluster.say_state(worker, false, 0, true);
+  EXPECT_EQ(cluster.membership().cut, cluster.membership().epoch);
+  EXPECT_EQ(cluster.membership().cut_worker, 0u);
+}
+
 TEST_F(InitialState, AWorkerWithoutWeightsIsRefused) {
   const auto refusal = std::get<Refuse>(cluster.say_hello(1, cluster.hello(1)));
   EXPECT_EQ(refusal.code, ErrorCode::kUnsupported);

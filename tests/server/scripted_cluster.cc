@@ -39,6 +39,7 @@ void ScriptedCluster::start_shard(uint32_t shard, uint32_t shard_count, const st
   ShardConfig config{shard, shard_count, *incarnation, "test", limits_, saves_};
   config.room_for_worker = [this](TimeNs) { return room; };
   config.is_closed = [this](const protocol::PeerId& peer) { return std::ranges::find(closed, peer) != closed.end(); };
+  config.queued_bytes = [this](const protocol::PeerId&) { return queued_bytes; };
   config.rights.job_memory_bytes_max = [this](const std::string&, const std::string&) { return job_quota; };
   if (!datagrams.empty()) config.datagrams.judge = [this](const auto&, const auto&) { return judged; };
   shards_[shard] = std::make_unique<ShardCore>(std::move(config), *tables_[shard], now);

@@ -59,6 +59,7 @@ struct GiveWeights {
   uint32_t for_worker = 0;
   uint64_t for_incarnation = 0;
   uint64_t epoch = 0;  ///< of the request; in another epoch no member needs the answer
+  bool operator==(const GiveWeights&) const = default;
 };
 
 /// Describes the finished work of one call of SessionCore::work(), for the timeline.

@@ -128,12 +128,16 @@ SessionCore::SessionCore(CoreConfig config) : impl_(std::make_unique<Impl>(std::
 SessionCore::~SessionCore() = default;
 
 void SessionCore::start(TimeNs now, Actions& actions) { impl_->start(now, actions); }
-void SessionCore::on_sign(uint32_t shard, ConnectionSign sign, TimeNs now) {
+void SessionCore::on_sign(uint32_t shard, ConnectionSign sign, TimeNs now, uint64_t bytes) {
   Link& link = impl_->links[shard];
   if (sign == ConnectionSign::kAccepted) link.accepted = true;
   if (sign == ConnectionSign::kSent) link.sending_at = now;
   // Before the Welcome the bytes may be of another program.
-  if (sign != ConnectionSign::kAccepted && link.state == LinkState::kWelcomed) link.last_heard = now;
+  if (sign == ConnectionSign::kAccepted || link.state != LinkState::kWelcomed) return;
+  link.last_heard = now;
+  if (!link.arriving.delay(bytes)) return;
+  link.receiving_at = now;
+  if (impl_->phase == Phase::kRejoining) impl_->progress_at = now;
 }
 void SessionCore::on_connected(uint32_t shard, TimeNs now, Actions& actions) {
   impl_->resolve_switch_step();

@@ -153,8 +153,9 @@ class SessionCore {
   // ---------------------------------------------------------------------------------------------------------------
   void start(TimeNs now, Actions& actions);
   /// Records a sign of a connection between messages. kReceived and kSent show that it is alive. kSent delays the
-  /// time-outs of contributions: they may still wait in the queue.
-  void on_sign(uint32_t shard, ConnectionSign sign, TimeNs now);
+  /// time-outs of contributions: they may still wait in the queue. Many received bytes (ArrivingBytes) delay them
+  /// as well, and the repetition of this worker's state: the answer may be among them.
+  void on_sign(uint32_t shard, ConnectionSign sign, TimeNs now, uint64_t bytes = 0);
   void on_connected(uint32_t shard, TimeNs now, Actions& actions);
   /// trouble  unavailable; unauthenticated: the shard, or this worker, did not accept the other's key.
   void on_disconnected(uint32_t shard, const Error& trouble, TimeNs now, Actions& actions);
@@ -198,7 +199,7 @@ class SessionCore {
   const std::string& shard_address(uint32_t shard) const;
 
   /// Answers an Actions::give_weights with the weights of the part after part_steps_applied(part) steps. Copies them,
-  /// and sends them in runs of protocol::kSnapshotRunBytes. Sends nothing where the epoch has changed by now.
+  /// and sends them in runs of protocol::kGivenRunBytes. Sends nothing where the epoch has changed by now.
   /// REQUIRES: weights.size() is the part's dimension.
   void give_weights(const GiveWeights& asked, std::span<const float> weights, TimeNs now, Actions& actions);
 

@@ -61,8 +61,8 @@ void SessionCore::Impl::give_at_rest(Actions& actions) {
 
 void SessionCore::Impl::send_handover(const GiveWeights& asked, Actions& actions) {
   const SharedBytes whole = SharedBytes::from(switch_path->handover());
-  for (size_t at = 0; at < whole.bytes.size(); at += protocol::kSnapshotRunBytes) {
-    const size_t bytes = std::min<size_t>(protocol::kSnapshotRunBytes, whole.bytes.size() - at);
+  for (size_t at = 0; at < whole.bytes.size(); at += protocol::kGivenRunBytes) {
+    const size_t bytes = std::min<size_t>(protocol::kGivenRunBytes, whole.bytes.size() - at);
     protocol::Snapshot run;
     run.part = asked.part;
     run.for_worker = asked.for_worker;
@@ -94,6 +94,7 @@ void SessionCore::Impl::on_handover_run(const protocol::Snapshot& run, ByteSpan 
   incoming_handover.resize(had + bytes.size());
   std::memcpy(incoming_handover.data() + had, bytes.data(), bytes.size());
   progress_at = now;
+  links.front().arriving.restart();
   if (incoming_handover.size() < protocol::kHandoverHeadBytes) return;
   uint64_t all = 0;
   std::memcpy(&all, incoming_handover.data() + sizeof(uint64_t), sizeof all);

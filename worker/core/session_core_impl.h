@@ -12,6 +12,7 @@
 
 #include "kernels/base/random.h"
 #include "kernels/codec/history/index_history.h"
+#include "protocol/base/arriving_bytes.h"
 #include "protocol/messages/log_digest.h"
 #include "worker/core/rejoin/counted_steps.h"
 #include "worker/core/residual/local_clip.h"
@@ -115,16 +116,12 @@ struct PartRun {
   CountedSteps counted;
   /// Of jobs with `history`: the entries that the updates below n changed.
   std::unique_ptr<IndexHistory> history;
-  /// The shard has another history: contributions to steps below are sent uncoded.
-  uint64_t plain_until = 0;
+  uint64_t plain_until = 0;  ///< the shard has another history: contributions to steps below are sent uncoded
   PartAccount account;
   std::deque<AwaitingAcks> awaiting_acks;  ///< in order, of jobs with apply_after_acks.
-  /// Of jobs with apply_after_acks: steps that enough members have, reported in this epoch or handed over before.
-  uint64_t replicated = 0;
-  /// Of jobs with apply_after_acks: steps in the weights with which this process joined.
-  uint64_t begins_at = 0;
-  /// Path switch: index of its first entry among those of the last step that was begun.
-  size_t first_offered = 0;
+  uint64_t replicated = 0;   ///< of these jobs: steps that enough members have, by this epoch's reports or handed over.
+  uint64_t begins_at = 0;    ///< of jobs with apply_after_acks: steps in the weights with which this process joined.
+  size_t first_offered = 0;  ///< path switch: index of its first entry among those of the last step that was begun.
   // Mode asynchronous: the next contribution's sequence number, and the incarnation that it belongs to.
   uint64_t next_sequence = 0;
   uint64_t sequence_incarnation = 0;
@@ -222,7 +219,9 @@ struct Link {
   bool refused_for_now = false;        ///< the last trouble is a temporary Refuse: the shard is alive
   std::optional<TimeNs> in_use_since;  ///< first Refuse with identity_in_use since the last Welcome
   TimeNs last_heard = 0;
-  TimeNs sending_at = INT64_MIN / 2;  ///< when bytes last left for the shard, with more queued behind them
+  TimeNs sending_at = INT64_MIN / 2;    ///< when bytes last left for the shard, with more queued behind them
+  TimeNs receiving_at = INT64_MIN / 2;  ///< when bytes came that may be of an awaited message
+  protocol::ArrivingBytes arriving;     ///< since the last awaited message
   TimeNs next_heartbeat = 0;
   uint64_t heartbeats = 0;
   size_t next_digest = 0;  ///< index among all parts at which the next heartbeat's digests begin
@@ -232,6 +231,7 @@ struct Link {
   std::vector<protocol::Ack::Entry> acks;
   std::vector<protocol::Message> deferred_messages;  ///< updates of an epoch that this worker has not seen yet
   std::vector<uint32_t> waited_for;
+  TimeNs moved_at() const { return sending_at < receiving_at ? receiving_at : sending_at; }
 };
 
 struct SessionCore::Impl {
@@ -322,7 +322,7 @@ struct SessionCore::Impl {
   /// Sends the contribution uncoded, since the shard could not read the shortened form.
   void send_plain(PartRun& part, Outstanding& out, TimeNs now, Actions& actions);
   void on_refused_contribution(uint32_t shard, const protocol::Refuse& refuse, TimeNs now, Actions& actions);
-  void on_duplicate(uint32_t shard, const protocol::Duplicate& duplicate);
+  void on_duplicate(uint32_t shard, const protocol::Duplicate& duplicate, TimeNs now);
   void on_step_decided(uint32_t shard, const protocol::StepDecided& settled, TimeNs now, Actions& actions);
   void on_abort(uint32_t shard, const protocol::Abort& abort, TimeNs now, Actions& actions);
   void on_message_of_returns(uint32_t shard, const protocol::Message& message, TimeNs now, Actions& actions);
@@ -385,7 +385,7 @@ struct SessionCore::Impl {
   void drop_off_log(PartRun& part, const protocol::Settle& settle);
   void take_snapshot(PartRun& part, const protocol::Settle& settle, Actions& actions);
   void keep_for_settling(PartRun& part, protocol::Message&& message);
-  void repeat_joining(uint32_t shard, Actions& actions);
+  void repeat_joining(uint32_t shard, TimeNs now, Actions& actions);
   /// Continues the job's log from this worker's state (R10).
   Status go_on_from_cut();
 

@@ -137,7 +137,7 @@ void SessionCore::Impl::send_heartbeat(uint32_t shard, TimeNs now, Actions& acti
       heartbeat.digests.push_back({part.layout.part, part.n, part.log_digest});
   }
   send(shard, std::move(heartbeat), {}, actions);
-  if (joining()) repeat_joining(shard, actions);
+  if (joining()) repeat_joining(shard, now, actions);
   request_replicated(shard);
 }
 

@@ -39,9 +39,13 @@ void SessionCore::Impl::on_message(uint32_t shard, protocol::Message&& message, 
     take_decided(shard, *change);
     begin_when_all_joined(now, actions);
   } else if (std::holds_alternative<protocol::Update>(message.body)) {
+    const uint32_t part = std::get<protocol::Update>(message.body).part;
+    const auto outstanding = [&] { return part < parts.size() ? parts[part].outstanding.size() : 0; };
+    const size_t before = outstanding();
     on_update(shard, std::move(message), now, actions);
+    if (outstanding() < before) link.arriving.restart();
   } else if (const auto* duplicate = as<protocol::Duplicate>(message)) {
-    on_duplicate(shard, *duplicate);
+    on_duplicate(shard, *duplicate, now);
   } else if (const auto* settled = as<protocol::StepDecided>(message)) {
     on_step_decided(shard, *settled, now, actions);
   } else if (const auto* heartbeat = as<protocol::Heartbeat>(message)) {
@@ -137,6 +141,7 @@ void SessionCore::Impl::on_welcome(uint32_t shard, const protocol::Header& heade
   const bool again = std::exchange(link.ever_welcomed, true);
   const bool was_down = link.state != LinkState::kWelcomed;
   link.state = LinkState::kWelcomed;
+  link.arriving.restart();
   link.retry_interval = 0;
   link.last_trouble = {};
   link.refused_for_now = false;
@@ -210,11 +215,13 @@ void SessionCore::Impl::send_plain(PartRun& part, Outstanding& out, TimeNs now, 
   send_contribution(part, out, now, actions);
 }
 
-void SessionCore::Impl::on_duplicate(uint32_t shard, const protocol::Duplicate& duplicate) {
+void SessionCore::Impl::on_duplicate(uint32_t shard, const protocol::Duplicate& duplicate, TimeNs now) {
   ++counters.duplicates;
   Outstanding* out = find_outstanding(shard, duplicate.part, duplicate.step);
   if (out == nullptr) return;
   out->known = true;
+  // Not one that asks for an update which did not come.
+  if (!out->asked_for) out->resend_at = now + jittered(config.resend_after_max);
   out->refusals = 0;  // a later refusal has another cause
 }
 

@@ -57,8 +57,10 @@ void SessionCore::Impl::send_state(uint32_t shard, Actions& actions) {
 
 bool SessionCore::Impl::all_settled() const { return std::ranges::all_of(parts, &PartRun::settled); }
 
-void SessionCore::Impl::repeat_joining(uint32_t shard, Actions& actions) {
+void SessionCore::Impl::repeat_joining(uint32_t shard, TimeNs now, Actions& actions) {
   if (all_settled()) return send(shard, protocol::Synced{}, {}, actions);
+  // The answer to the last one may still arrive, or wait at the shard behind what does.
+  if (now - links[shard].receiving_at < TimeNs{config.spec.heartbeat.count()} * kNsPerMs) return;
   const bool done_there =
       std::ranges::all_of(
           parts,
@@ -146,6 +148,7 @@ void SessionCore::Impl::on_settle(uint32_t shard, const protocol::Settle& settle
   part.settled = true;
   part.stranded = false;
   progress_at = now;
+  links[shard].arriving.restart();
   if (all_settled()) send(shard, protocol::Synced{}, {}, actions);
 }
 

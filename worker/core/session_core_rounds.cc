@@ -242,7 +242,7 @@ void SessionCore::Impl::resend_due(TimeNs now, Actions& actions) {
     for (Outstanding& out : part.outstanding) {
       if (!out.on_wire || is_of_earlier_incarnation(out)) continue;
       if (out.resend_interval != 0 && !out.asked_for)  // after a Refuse the interval is 0
-        out.resend_at = std::max(out.resend_at, links[part.layout.shard].sending_at + config.resend_after);
+        out.resend_at = std::max(out.resend_at, links[part.layout.shard].moved_at() + config.resend_after);
       if (now >= out.resend_at) send_contribution(part, out, now, actions);
       resend_check_at = std::min(resend_check_at, out.resend_at);
     }

@@ -12,7 +12,7 @@
 namespace millrace::worker {
 namespace {
 
-constexpr size_t kCoreSnapshotsRunValues = protocol::kSnapshotRunBytes / sizeof(float);
+constexpr size_t kCoreSnapshotsRunValues = protocol::kGivenRunBytes / sizeof(float);
 
 }  // namespace
 
@@ -87,6 +87,7 @@ void SessionCore::Impl::on_snapshot(uint32_t shard, const protocol::Message& mes
   if (values > 0) std::memcpy(part.incoming->values.data() + have, bytes.data(), bytes.size());
   part.incoming->summary = run.summary;
   progress_at = now;
+  links[shard].arriving.restart();
 }
 
 // The updates that came before the Settle and lead up to the snapshot are kept, like those that were applied.

@@ -93,10 +93,8 @@ void StoreClient::extend_deadlines(const Pending& answered, TimeNs now) {
 }
 
 void StoreClient::on_received(uint32_t shard, uint64_t bytes, TimeNs now) {
-  if (bytes < kLeastBytes) return;
   for (auto& [id, pending] : pending_) {
-    if (!pending.sent || pending.request.shard != shard || pending.bytes_since > kBytesMax) continue;
-    pending.bytes_since += bytes;
+    if (!pending.sent || pending.request.shard != shard || !pending.arriving.delay(bytes)) continue;
     pending.again_at = std::max(pending.again_at, now + pending.interval);
   }
 }
@@ -138,7 +136,7 @@ void StoreClient::send(uint64_t id, Pending& pending, const ShardLink& link, Tim
   pending.sent = true;
   pending.at_least = body.at_least;
   pending.sent_at = now;
-  pending.bytes_since = 0;
+  pending.arriving.restart();
   pending.interval =
       pending.interval == 0 ? config_.resend_after : std::min(pending.interval * 2, config_.resend_after_max);
   pending.again_at = now + pending.interval;
@@ -193,6 +191,15 @@ void StoreClient::forget_dropped_place(uint32_t part, TimeNs now) {
   }
 }
 
+/// Returns when a request that was sent is due again. It may still wait behind other bytes that leave for the shard.
+TimeNs StoreClient::again_at(Pending& pending, const Reach& reach, TimeNs now) {
+  const bool leaves = !reach.sending.empty() && reach.sending[pending.request.shard];
+  const bool may_wait = leaves && now - pending.sent_at < kLeavingMax;
+  // A shard without room has the request: it is asked again soon.
+  if (may_wait && pending.interval != 0) pending.again_at = std::max(pending.again_at, now + pending.interval);
+  return pending.again_at;
+}
+
 void StoreClient::advance(const Reach& reach, TimeNs now, Actions& actions) {
   forget_lost_sends(reach);
   forget_old_places(reach, now);
@@ -224,7 +231,7 @@ void StoreClient::advance(const Reach& reach, TimeNs now, Actions& actions) {
       // Weights are placed beyond the limit: a shard that saves them answers no pull before it has those of all parts.
       if (in_flight[request.shard] >= kInFlightMax) continue;
       ++in_flight[request.shard];
-    } else if (!places && now < pending.again_at && at_least_of(request) >= pending.at_least) {
+    } else if (!places && now < again_at(pending, reach, now) && at_least_of(request) >= pending.at_least) {
       continue;
     }
     send(id, pending, *link, now, actions);

@@ -11,6 +11,7 @@
 
 #include "kernels/base/clock.h"
 #include "kernels/base/result.h"
+#include "protocol/base/arriving_bytes.h"
 #include "protocol/base/limits.h"
 #include "protocol/job/layout.h"
 #include "protocol/messages/messages.h"
@@ -78,7 +79,7 @@ class StoreClient {
     bool places = false;
     /// By shard: much waits to be sent there. No weights are placed there meanwhile. Empty: nowhere.
     std::vector<bool> queued = {};
-    /// By shard: something still leaves. Weights are not placed again meanwhile. Empty: nowhere.
+    /// By shard: something still leaves. Nothing is sent again meanwhile. Empty: nowhere.
     std::vector<bool> sending = {};
     /// Returns the steps of a part that this worker has. A rejoin off the log lowers them. Empty: no rejoin did.
     std::function<uint64_t(uint32_t part)> steps_applied = {};
@@ -101,9 +102,8 @@ class StoreClient {
 
  private:
   static constexpr TimeNs kNever = INT64_MAX;
-  static constexpr uint64_t kLeastBytes = 4'096;  ///< between two looks: heartbeats have less
-  /// Twice the answers that can be under way.
-  static constexpr uint64_t kBytesMax = 2 * kInFlightMax * protocol::kPullValuesMax * sizeof(float);
+  /// For this time a request may wait behind a queue that is never empty. Then it may be lost.
+  static constexpr TimeNs kLeavingMax = 60 * kNsPerS;
 
   struct Pending {
     Request request;
@@ -115,7 +115,7 @@ class StoreClient {
     TimeNs sent_at = 0;
     TimeNs again_at = 0;
     TimeNs interval = 0;
-    uint64_t bytes_since = 0;  ///< that came from the shard since it was sent
+    protocol::ArrivingBytes arriving;  ///< from the shard since it was sent
   };
   /// Identifies the peer that got the last requests of a shard. Another peer gets them again.
   struct Peer {
@@ -130,6 +130,7 @@ class StoreClient {
   void extend_deadlines(const Pending& answered, TimeNs now);
   void forget_old_places(const Reach& reach, TimeNs now);
   void forget_dropped_place(uint32_t part, TimeNs now);
+  static TimeNs again_at(Pending& pending, const Reach& reach, TimeNs now);
   void send_weights(Pending& pending, const ShardLink& link, TimeNs now, Actions& actions);
   void send(uint64_t id, Pending& pending, const ShardLink& link, TimeNs now, Actions& actions) const;
 

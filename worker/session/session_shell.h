@@ -30,6 +30,7 @@
 #include "worker/session/phase_times.h"
 #include "worker/session/switch_socket.h"
 #include "worker/session/update_assembler.h"
+#include "worker/session/weight_runs.h"
 #include "worker/switch/named_peers.h"
 
 namespace millrace::worker {
@@ -211,8 +212,9 @@ class SessionShell {
   /// Passes the core's log positions to the weights: before the first arrival, and where it continues from a saved
   /// state.
   void say_positions();
-  /// Answers one request for weights. Returns false if there is none, or the socket is full.
-  bool give_next_weights();
+  /// Sends each shard a run of the weights that it asked for, where its queue is short. Returns false if none was sent.
+  bool give_weights();
+  bool give_run(uint32_t shard);
   /// Returns the part's weights at the core's position.
   Result<Buffer<float>> weights_of(uint32_t part);
   Status copy_weights(size_t tensor, const UpdateShelf::Run& run, std::span<float> out);
@@ -260,6 +262,7 @@ class SessionShell {
     std::string address;
     protocol::ConnectionState seen = protocol::ConnectionState::kDisconnected;
     std::deque<protocol::Message> backlog;  ///< the socket's queue is full
+    WeightRuns weights;
   };
 
   WorkerConfig options_;
@@ -274,7 +277,6 @@ class SessionShell {
   protocol::Waker waker_;
   protocol::Poller poller_;
   Actions actions_;
-  std::deque<GiveWeights> weights_wanted_;
   StoreClient store_;
   std::vector<StoreClient::Done> pulled_;
   uint64_t bytes_up_ = 0;

@@ -212,7 +212,7 @@ CallResult<std::optional<uint64_t>> SessionShell::push(size_t tensor, double wei
   if (!passed) return std::unexpected(passed.error());
   if (!*passed) return std::optional<uint64_t>();
   if (auto valid = check_weight(gate, weight); !valid) return std::unexpected(valid.error());
-  const size_t queued_max = core_.spec().staleness + options_.updates_kept_max;
+  const size_t queued_max = size_t{core_.spec().staleness} + options_.updates_kept_max;
   if (shelf_.kept(tensor) >= queued_max) {
     return fail(ErrorCode::kLimitExceeded, std::to_string(queued_max) +
                                                " updates of the tensor wait to be awaited: await them, "

@@ -27,6 +27,8 @@ constexpr int kQuietMs = 2;
 constexpr int kQuietInFlightMs = 20;
 /// A full queue is tried again after this time.
 constexpr int kBacklogWaitMs = 2;
+/// Weights for a joining worker are sent behind at most this. So a contribution waits for no more of them.
+constexpr uint64_t kWeightsQueueBytes = 1 << 20;
 constexpr TimeNs kTextEvery = 100 * kNsPerMs;
 /// Interval between lookups of the name of a switch or rack that does not answer.
 constexpr TimeNs kLookUpEvery = 5 * kNsPerS;
@@ -136,7 +138,7 @@ void SessionShell::serve() {
     core_.end_pass(now, actions_);
     ask_stores(now);
     execute_actions();
-    const bool gave = give_next_weights();
+    const bool gave = give_weights();
     if (core_.error() && !saved_at_end_) save_at_end();
     if (core_.phase() == Phase::kFinished && !audited_at_end_) audit_at_end();
     publish();
@@ -202,7 +204,8 @@ bool SessionShell::has_backlog() const {
 }
 
 int SessionShell::wait_ms() const {
-  if (has_backlog() || (!store_.idle() && has_long_queue())) return kBacklogWaitMs;
+  const bool gives = std::ranges::any_of(wires_, [](const ShardConnection& wire) { return !wire.weights.empty(); });
+  if (has_backlog() || gives || (!store_.idle() && has_long_queue())) return kBacklogWaitMs;
   const TimeNs left = std::min(core_.next_deadline(), store_.next_deadline()) - monotonic_now_ns();
   return static_cast<int>(std::clamp<TimeNs>(left / kNsPerMs + 1, 0, kWaitMaxMs));
 }
@@ -238,7 +241,7 @@ void SessionShell::look_at_progress(TimeNs now) {
   for (uint32_t shard = 0; shard < wires_.size(); ++shard) {
     if (!wires_[shard].connection) continue;
     const auto [received, sent] = wires_[shard].connection->progress();
-    if (received > 0) core_.on_sign(shard, ConnectionSign::kReceived, now);
+    if (received > 0) core_.on_sign(shard, ConnectionSign::kReceived, now, received);
     store_.on_received(shard, received, now);
     if (sent) core_.on_sign(shard, ConnectionSign::kSent, now);
   }
@@ -290,6 +293,7 @@ void SessionShell::watch(uint32_t shard) {
     core_.on_connected(shard, now, actions_);
   } else if (state == protocol::ConnectionState::kDisconnected) {
     wire.backlog.clear();
+    wire.weights.drop_runs();
     const std::string& key_trouble = wire.connection->key_trouble();
     const std::string& trouble = wire.connection->trouble();
     const std::string reason = was_connected     ? "the connection was closed"
@@ -306,6 +310,7 @@ void SessionShell::watch(uint32_t shard) {
 void SessionShell::connect_now(uint32_t shard) {
   ShardConnection& wire = wires_[shard];
   wire.backlog.clear();
+  wire.weights.drop_runs();
   wire.seen = protocol::ConnectionState::kConnecting;
   Status connected;
   const std::string& address = core_.shard_address(shard);
@@ -369,7 +374,7 @@ void SessionShell::execute_actions() {
     for (const uint32_t shard : now.connects) connect_now(shard);
     for (SendAction& send : now.sends) send_now(std::move(send));
     for (DeliveredUpdate& delivered : now.delivered) deliver(std::move(delivered));
-    std::ranges::copy(now.give_weights, std::back_inserter(weights_wanted_));
+    for (const GiveWeights& asked : now.give_weights) wires_[asked.shard].weights.ask(asked);
   }
   if (datagrams_) datagrams_->flush();
 }
@@ -399,12 +404,27 @@ void SessionShell::deliver(DeliveredUpdate&& delivered) {
   timer.end(applied);
 }
 
-bool SessionShell::give_next_weights() {
-  if (weights_wanted_.empty() || !wires_[weights_wanted_.front().shard].backlog.empty()) return false;
-  const GiveWeights wanted = weights_wanted_.front();
-  weights_wanted_.pop_front();
-  if (const auto weights = weights_of(wanted.part)) {
-    core_.give_weights(wanted, *weights, monotonic_now_ns(), actions_);
+bool SessionShell::give_weights() {
+  bool gave = false;
+  for (uint32_t shard = 0; shard < wires_.size(); ++shard) gave |= give_run(shard);
+  return gave;
+}
+
+bool SessionShell::give_run(uint32_t shard) {
+  WeightRuns& waiting = wires_[shard].weights;
+  waiting.keep_epoch(core_.membership().epoch);
+  if (waiting.empty() || queued_bytes(shard) > kWeightsQueueBytes) return false;
+  if (std::optional<SendAction> run = waiting.take_run()) {
+    send_now(std::move(*run));
+    return true;
+  }
+  const std::optional<GiveWeights> asked = waiting.take_request();
+  if (!asked) return false;
+  const auto weights = weights_of(asked->part);
+  if (weights) {
+    Actions given;
+    core_.give_weights(*asked, *weights, monotonic_now_ns(), given);
+    waiting.give(std::move(given.sends));
   } else {
     fail_by_own(weights.error());
   }

@@ -28,8 +28,8 @@ namespace {
 
 using program::ExitCode, program::fail_with, program::Failure, program::Outcome;
 
-/// Blocking calls are made in slices, so that an interruption is seen. A pull that reaches its time-out starts again,
-/// so its slices get longer.
+/// Blocking calls are made in slices, so that an interruption is seen. A pull is not: begun again, it would have the
+/// same weights sent again.
 constexpr std::chrono::milliseconds kTrainSlice(500);
 constexpr TimeNs kStatsEvery = kNsPerS / 4;  // they cost a pass over the residual
 
@@ -124,7 +124,10 @@ class Run {
     JobConfig job = job_of(options_);
     job.recipe = train_recipe(options_, data_);
     WorkerConfig me = worker_of(options_);
-    me.give_up = [this] { return stop_.load(); };
+    me.give_up = [this] {  // during a pull, too
+      if (session_) say_while_out();
+      return stop_.load();
+    };
     TensorOptions tensor = tensor_options(model_.tensor_dimension());
     const bool svrg = options_.optimizer == TrainOptimizer::kSvrg;
     const bool attaches = !pulls() && !svrg;
@@ -239,10 +242,10 @@ class Run {
 
   /// Leaves as finished. The model is complete: an interruption of this wait makes the session leave at once.
   void leave() {
-    in_slices("the job has not answered everything", SliceLength::kSame,
+    in_slices("the job has not answered everything",
               [this](std::chrono::milliseconds slice) { return session_->try_finish(slice); });
     if (snapshots_) {
-      in_slices("the snapshots' job has not answered everything", SliceLength::kSame,
+      in_slices("the snapshots' job has not answered everything",
                 [this](std::chrono::milliseconds slice) { return snapshots_->try_finish(slice); });
     }
   }
@@ -286,34 +289,34 @@ class Run {
     const Stream full = snapshots_->full_gradient(model_, stop_);
     const auto push = [&](std::chrono::milliseconds slice) { return snapshots_->try_push(full, slice); };
     const auto take = [&](std::chrono::milliseconds slice) { return snapshots_->try_take(model_, slice); };
-    return in_slices("the gradient at a snapshot could not be pushed", SliceLength::kSame, push) &&
-           in_slices("no sum of the gradients at a snapshot", SliceLength::kSame, take);
+    return in_slices("the gradient at a snapshot could not be pushed", push) &&
+           in_slices("no sum of the gradients at a snapshot", take);
   }
-
-  enum class SliceLength : uint8_t { kSame = 1, kDoubled = 2 };
 
   /// Repeats a call that is false where its slice of time has passed. False when stopped; after kDefaultTimeout `what`
   /// is an error.
   template <typename Attempt>
-  bool in_slices(const std::string& what, SliceLength length, const Attempt& attempt) {
-    std::chrono::milliseconds slice = kTrainSlice;
-    for (auto left = kDefaultTimeout; !stop_.load(); left -= slice) {
-      if (left.count() <= 0) {
-        throw JobError(JobErrorCode::kTimeout,
-                       fmt::format("{} within {} ms: {}", what, kDefaultTimeout.count(), waiting_for()));
-      }
-      if (attempt(slice)) return true;
+  bool in_slices(const std::string& what, const Attempt& attempt) {
+    for (auto left = kDefaultTimeout; !stop_.load(); left -= kTrainSlice) {
+      if (left.count() <= 0) throw_timeout(what);
+      if (attempt(kTrainSlice)) return true;
       say_while_out();
-      if (length == SliceLength::kDoubled) slice *= 2;
     }
     return false;
   }
 
-  bool pull_all() {
-    return in_slices("the weights were not there", SliceLength::kDoubled, [this](std::chrono::milliseconds slice) {
-      return session_->try_pull(0, model_.values(), {.timeout = slice}).has_value();
-    });
+  [[noreturn]] void throw_timeout(const std::string& what) const {
+    throw JobError(JobErrorCode::kTimeout,
+                   fmt::format("{} within {} ms: {}", what, kDefaultTimeout.count(), waiting_for()));
   }
+
+  /// Returns whether a pull has ended with weights. False when stopped; after kDefaultTimeout it is an error.
+  bool is_pulled(const std::optional<PulledSteps>& pulled) const {
+    if (!pulled && !stop_.load()) throw_timeout("the weights were not there");
+    return pulled.has_value();
+  }
+
+  bool pull_all() { return is_pulled(session_->try_pull(0, model_.values())); }
 
   /// The weights that the rows touch.
   bool pull_for(std::span<const uint32_t> rows) {
@@ -326,10 +329,7 @@ class Run {
     std::ranges::sort(touched_);
     touched_.erase(std::unique(touched_.begin(), touched_.end()), touched_.end());
     pulled_.resize(touched_.size());
-    const auto pull = [this](std::chrono::milliseconds slice) {
-      return session_->try_pull_indices(0, touched_, pulled_, {.timeout = slice}).has_value();
-    };
-    if (!in_slices("the weights were not there", SliceLength::kDoubled, pull)) return false;
+    if (!is_pulled(session_->try_pull_indices(0, touched_, pulled_))) return false;
     for (size_t at = 0; at < touched_.size(); ++at) model_.values()[touched_[at]] = pulled_[at];
     return true;
   }
@@ -354,7 +354,7 @@ class Run {
                       : session_->try_push(0, dense_, 1, slice);
       return number.has_value();
     };
-    if (!in_slices("the next step could not be pushed", SliceLength::kSame, attempt)) return false;
+    if (!in_slices("the next step could not be pushed", attempt)) return false;
     for (size_t at = 0; at < gradient.indices.size() && !sparse; ++at) dense_[gradient.indices[at]] = kUntouched;
     in_flight_.push_back({*number, pushed_at});
     ++position_;
@@ -383,7 +383,7 @@ class Run {
       update = session_->try_await(0, oldest.push, slice);
       return update.has_value();
     };
-    if (!in_slices("no update of step " + std::to_string(oldest.push), SliceLength::kSame, take)) return false;
+    if (!in_slices("no update of step " + std::to_string(oldest.push), take)) return false;
     follow_weights();
     if (snapshots_) {  // no worker sends G: each adds it itself
       snapshots_->reduction().add_full(model_.values(), -descent_.rate(step) / static_cast<double>(model_.scale()));

@@ -114,6 +114,29 @@ TEST_F(Watch, UnreadBytesOfClosedConnectionsEndNoOther) {
   EXPECT_FALSE(was_ended(small));
 }
 
+TEST_F(Watch, BytesOfAnUnfinishedMessageAreReportedOnce) {
+  const auto arriving = [this] {
+    std::vector<std::pair<std::string, uint64_t>> found;
+    watch_->report_arriving(
+        [&](const protocol::PeerId& peer, uint64_t bytes) { found.emplace_back(peer.bytes, bytes); });
+    return found;
+  };
+  const int one = accept(kStart);
+  count_received(one, 100);
+  EXPECT_THAT(arriving(), IsEmpty()) << "its peer is not known";
+  watch_->on_message({"member"}, one, ConnectionWatch::Spoken::kHello, kStart);
+  EXPECT_THAT(arriving(), IsEmpty()) << "a whole message";
+  count_received(one, 5'000);
+  EXPECT_THAT(arriving(), ElementsAre(std::pair("member", 5'000)));
+  EXPECT_THAT(arriving(), IsEmpty());
+  watch_->on_message({"member"}, one, ConnectionWatch::Spoken::kOther, kStart);
+  count_received(one, 70);
+  EXPECT_THAT(arriving(), ElementsAre(std::pair("member", 70)));
+  accept_instead_of(one, kStart + 1);
+  count_received(one, 9'000);
+  EXPECT_THAT(arriving(), IsEmpty()) << "another connection's";
+}
+
 TEST_F(Watch, MessagesOfAClosedConnectionAreNotItsSuccessors) {
   const int first = accept(kStart);
   watch_->on_message({"old"}, first, ConnectionWatch::Spoken::kOther, kStart);

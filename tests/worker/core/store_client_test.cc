@@ -379,6 +379,24 @@ TEST_F(Client, BytesOfAnAnswerDelayTheNextRequest) {
   EXPECT_EQ(sent_after(0, 8'000'000, 60 * kNsPerS), 1u) << "more than all answers under way";
 }
 
+TEST_F(Client, APullBehindAQueueIsNotAskedForAgain) {
+  client.ask({.part = 0, .offset = 0, .count = 2, .indices = {}, .place = {}});
+  StoreClient::Reach reach = reach_of(1);
+  ASSERT_EQ(sent<Pull>(turn(reach)).size(), 1u);
+  const auto sent_after = [&](TimeNs span) {
+    size_t count = 0;
+    for (const TimeNs end = now + span; now < end; now += kNsPerS / 4) count += sent<Pull>(turn(reach)).size();
+    return count;
+  };
+  reach.sending = {true};
+  EXPECT_EQ(sent_after(50 * kNsPerS), 0u);
+  reach.sending = {false};
+  EXPECT_EQ(sent_after(kResend + kNsPerS), 1u) << "the shard has it, and does not answer";
+  reach.sending = {true};
+  EXPECT_EQ(sent_after(60 * kNsPerS), 0u);
+  EXPECT_EQ(sent_after(10 * kNsPerS), 1u) << "the queue never ends";
+}
+
 TEST_F(Client, EachTurnPlacesOnePartIntoAnEmptyQueue) {
   const std::vector<float> weights = {1, 2};
   constexpr auto kParts = static_cast<uint32_t>(StoreClient::kInFlightMax + 2);

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <limits>
 #include <memory>
 #include <thread>
 
@@ -200,6 +201,15 @@ TEST_F(SessionWaits, WhatElseGoesWrongIsThrownByBothForms) {
     const std::string sentence = session_sentence_of(JobErrorCode::kInternal, call);
     EXPECT_NE(sentence.find("the shard's own words"), std::string::npos) << sentence;
   }
+}
+
+TEST_F(SessionWaits, TheLargestLimitOfUnawaitedUpdatesIsNone) {
+  SessionOptions options = session_job_of(1);
+  options.consistency = Synchronous{1};
+  options.updates_kept_max = std::numeric_limits<uint32_t>::max();
+  hold_ = false;
+  start(options);
+  EXPECT_TRUE(session_->try_push_sparse(1, index_, value_));
 }
 
 }  // namespace

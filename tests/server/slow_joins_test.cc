@@ -1,0 +1,162 @@
+#include "tests/server/returning_cluster.h"
+
+/// Joins over slow links: R9.
+namespace millrace::server {
+namespace {
+
+using protocol::Fetch;
+using protocol::Settle;
+using protocol::SnapshotRequest;
+using protocol::Welcome;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+/// A job of three workers in its second step. The process of worker 2 is another one, and worker 0 alone has weights.
+struct SlowJoins : ::testing::Test {
+  explicit SlowJoins(uint32_t parts = 1) : cluster(ReturningCluster::job(3, parts), 1) {
+    cluster.join_all_with_weights();
+    cluster.step({0, 1, 2});
+    for (const uint32_t worker : {0u, 1u, 2u}) cluster.ack(worker, 1);
+    cluster.say(2, protocol::Goodbye{protocol::Goodbye::Reason::kFailed, ""});
+    EXPECT_TRUE(std::holds_alternative<Welcome>(cluster.join(1))) << "without weights";
+    cluster.forget(2);
+    EXPECT_TRUE(std::holds_alternative<Welcome>(cluster.say_hello(2, cluster.returning(2, 77))));
+    for (const uint32_t worker : {0u, 1u, 2u}) cluster.deliver_all(worker);
+  }
+  std::vector<SnapshotRequest> requests() { return ReturningCluster::of<SnapshotRequest>(cluster.deliver_all(0)); }
+  /// Gives half of the part.
+  void give_half(const SnapshotRequest& asked, uint64_t from) {
+    const protocol::Message run = cluster.weights(0, asked, asked.parts.front(), from, 32);
+    cluster.say(0, run.body, 0, run.payload);
+  }
+  ReturningCluster cluster;
+};
+
+struct SlowJoinsTwoParts : SlowJoins {
+  SlowJoinsTwoParts() : SlowJoins(2) {}
+};
+
+TEST_F(SlowJoins, TheOnlyGiverContinuesWhenItIsAskedAgain) {
+  cluster.say_state(2, false);
+  const auto asked = requests();
+  ASSERT_THAT(asked, SizeIs(1));
+  give_half(asked[0], 0);
+  cluster.live({0, 1, 2}, 500);
+  EXPECT_THAT(requests(), SizeIs(1)) << "two heartbeats without a run";
+  give_half(asked[0], 32);
+  EXPECT_THAT(cluster.take_of<Settle>(2), SizeIs(1));
+  EXPECT_EQ(cluster.counted(Metric::kDropped, "unasked_snapshot"), 0);
+}
+
+TEST_F(SlowJoins, RunsThatTakeLongerThanTwoHeartbeatsNeedOneRequest) {
+  cluster.say_state(2, false);
+  const auto asked = requests();
+  ASSERT_THAT(asked, SizeIs(1));
+  for (const uint64_t from : {0u, 32u}) {
+    for (int i = 0; i < 9; ++i) {
+      cluster.core().on_arriving(ScriptedCluster::peer(0), 100'000, cluster.now);
+      cluster.live({1, 2}, 100);
+    }
+    give_half(asked[0], from);
+  }
+  EXPECT_THAT(cluster.take_of<Settle>(2), SizeIs(1));
+  EXPECT_THAT(requests(), IsEmpty());
+}
+
+TEST_F(SlowJoins, FewBytesDoNotKeepAGiver) {
+  cluster.say_state(2, false);
+  EXPECT_THAT(requests(), SizeIs(1));
+  for (int i = 0; i < 5; ++i) {
+    cluster.core().on_arriving(ScriptedCluster::peer(0), 100, cluster.now);
+    cluster.live({0, 1, 2}, 100);
+  }
+  EXPECT_THAT(requests(), SizeIs(1)) << "asked again";
+}
+
+TEST_F(SlowJoins, BytesWithoutAWholeMessageKeepAMember) {
+  const auto member = [this] { return find_member(cluster.membership(), 0) != nullptr; };
+  const int64_t dead_after_ms = cluster.spec().dead_after.count();
+  for (int64_t passed = 0; passed < 2 * dead_after_ms; passed += 100) {
+    cluster.core().on_arriving(ScriptedCluster::peer(0), 1, cluster.now);
+    cluster.live({1, 2}, 100);
+  }
+  EXPECT_TRUE(member());
+  cluster.live({1, 2}, dead_after_ms + 200);
+  EXPECT_FALSE(member());
+}
+
+TEST_F(SlowJoinsTwoParts, TheNextPartIsAskedForWhenTheJoinersQueueIsShort) {
+  cluster.say_state(2, false);
+  const auto first = requests();
+  ASSERT_THAT(first, SizeIs(1));
+  cluster.queued_bytes = 10'000'000;
+  for (const uint64_t from : {0u, 32u}) give_half(first[0], from);
+  EXPECT_THAT(cluster.take_of<Settle>(2), SizeIs(1));
+  cluster.live({0, 1, 2}, 500);
+  EXPECT_THAT(requests(), IsEmpty());
+  cluster.queued_bytes = 0;
+  cluster.live({0, 1, 2}, 100);
+  const auto second = requests();
+  ASSERT_THAT(second, SizeIs(1));
+  EXPECT_NE(second[0].parts, first[0].parts);
+}
+
+TEST_F(SlowJoinsTwoParts, ARepeatedStateHasNoSettledPartGivenAgain) {
+  cluster.say_state(2, false);
+  const auto first = requests();
+  ASSERT_THAT(first, SizeIs(1));
+  for (const uint64_t from : {0u, 32u}) give_half(first[0], from);
+  cluster.take(2);
+  for (int i = 0; i < 5; ++i) {
+    cluster.core().on_arriving(ScriptedCluster::peer(0), 100'000, cluster.now);
+    cluster.live({0, 1, 2}, 200);
+    cluster.say_state(2, false);
+  }
+  EXPECT_THAT(cluster.take_of<Settle>(2), IsEmpty());
+  const auto second = requests();
+  ASSERT_THAT(second, SizeIs(1));
+  for (const uint64_t from : {0u, 32u}) give_half(second[0], from);
+  EXPECT_THAT(cluster.take_of<Settle>(2), SizeIs(1));
+  cluster.queued_bytes = 10'000'000;
+  cluster.live({0, 1, 2}, 200);
+  cluster.say_state(2, false);
+  EXPECT_THAT(requests(), IsEmpty()) << "the answers may still leave";
+  cluster.queued_bytes = 0;
+  cluster.say_state(2, false);
+  EXPECT_THAT(requests(), SizeIs(1)) << "it still lacks a part";
+}
+
+TEST_F(SlowJoins, ALongQueueGetsNoNewUpdates) {
+  cluster.say_state(2, false);
+  const auto asked = requests();
+  ASSERT_THAT(asked, SizeIs(1));
+  for (const uint64_t from : {0u, 32u}) give_half(asked[0], from);
+  cluster.queued_bytes = 10'000'000;
+  cluster.take(2);
+  cluster.step({0, 1});
+  EXPECT_EQ(cluster.holds(0).n, 2u);
+  EXPECT_THAT(cluster.take_of<protocol::Update>(2), IsEmpty());
+  cluster.queued_bytes = 0;
+  cluster.step({0, 1});
+  EXPECT_THAT(cluster.take_of<protocol::Update>(2), SizeIs(1));
+}
+
+TEST_F(SlowJoins, ARecoveringShardWaitsForAnUpdateThatArrives) {
+  const std::vector<uint32_t> all = {0, 1};
+  cluster.start_shard(0, 1);
+  for (const uint32_t worker : all) cluster.welcome_with_weights(worker);
+  EXPECT_TRUE(std::holds_alternative<Welcome>(cluster.say_hello(2, cluster.returning(2, 77))));
+  for (const uint32_t worker : all) cluster.say_state(worker, true);
+  cluster.say_state(2, false);
+  EXPECT_THAT(ReturningCluster::of<Fetch>(cluster.deliver_all(0)), SizeIs(1));
+  const int64_t dead_after_ms = cluster.spec().dead_after.count();
+  for (int64_t passed = 0; passed < 2 * dead_after_ms; passed += 100) {
+    cluster.core().on_arriving(ScriptedCluster::peer(0), 100'000, cluster.now);
+    cluster.live({1, 2}, 100);
+  }
+  EXPECT_NE(find_member(cluster.membership(), 0), nullptr);
+  EXPECT_THAT(ReturningCluster::of<Fetch>(cluster.deliver_all(0)), IsEmpty()) << "the answer still arrives";
+}
+
+}  // namespace
+}  // namespace millrace::server
