@@ -306,6 +306,13 @@ void Settlement::hand_over(const protocol::Member& who, Joiner& joiner, const pr
   joiner.told[body.part] = now;
 }
 
+void Settlement::on_welcomed(uint32_t worker, TimeNs now, Actions& actions) {
+  for (auto& [joins, joiner] : joiners_) {
+    if (joiner.transfer && joiner.transfer->giver == worker) joiner.late = std::exchange(joiner.transfer, std::nullopt);
+  }
+  ask_givers(now, actions);
+}
+
 void Settlement::on_arriving(uint32_t worker, uint64_t bytes, TimeNs now) {
   for (auto& [joins, joiner] : joiners_) {
     const bool gives = joiner.transfer && joiner.transfer->giver == worker;

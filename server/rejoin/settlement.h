@@ -53,8 +53,8 @@ class Settlement {
                    Actions& actions);
   /// Handles that bytes of an unfinished message came from a member: perhaps of a run, or of a message before it.
   void on_arriving(uint32_t worker, uint64_t bytes, TimeNs now);
-  /// Handles that a member which may give weights has connected.
-  void on_welcomed(TimeNs now, Actions& actions) { ask_givers(now, actions); }
+  /// Handles that a member which may give weights has connected. A request to it, or its runs, may be lost.
+  void on_welcomed(uint32_t worker, TimeNs now, Actions& actions);
   /// Passes over givers from which no byte has come for two heartbeats, and asks again after a rest.
   void on_tick(TimeNs now, Actions& actions);
   std::optional<TimeNs> deadline() const;

@@ -171,7 +171,7 @@ void Job::on_welcomed(const protocol::Member& member, TimeNs now, Actions& actio
   if (recovery_) {
     recovery_->greet(member.worker, now, actions);
   } else {
-    settlement_.on_welcomed(now, actions);
+    settlement_.on_welcomed(member.worker, now, actions);
   }
 }
 

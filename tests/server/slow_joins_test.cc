@@ -63,6 +63,17 @@ TEST_F(SlowJoins, RunsThatTakeLongerThanTwoHeartbeatsNeedOneRequest) {
   EXPECT_THAT(requests(), IsEmpty());
 }
 
+TEST_F(SlowJoins, AGiverThatConnectsAgainIsAskedAgain) {
+  cluster.say_state(2, false);
+  const auto asked = requests();
+  ASSERT_THAT(asked, SizeIs(1));
+  give_half(asked[0], 0);
+  cluster.welcome_with_weights(0);
+  EXPECT_THAT(requests(), SizeIs(1)) << "its runs are lost";
+  for (const uint64_t from : {0u, 32u}) give_half(asked[0], from);
+  EXPECT_THAT(cluster.take_of<Settle>(2), SizeIs(1));
+}
+
 TEST_F(SlowJoins, FewBytesDoNotKeepAGiver) {
   cluster.say_state(2, false);
   EXPECT_THAT(requests(), SizeIs(1));

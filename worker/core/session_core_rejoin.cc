@@ -34,6 +34,7 @@ void SessionCore::Impl::begin_settling(Actions& actions) {
   }
   forget_handovers();
   for (uint32_t shard = 0; shard < links.size(); ++shard) {
+    links[shard].arriving.restart();
     if (links[shard].state == LinkState::kWelcomed) send_state(shard, actions);
   }
 }

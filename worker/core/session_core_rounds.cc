@@ -144,7 +144,8 @@ void SessionCore::Impl::code_next(uint32_t bucket, TimeNs now, Actions& actions)
   if (!coded) return end_session(coded.error(), now, actions);
   actions.work_done = WorkDone{WorkDone::Kind::kCoded, part.layout.part, step};
   note_unresolved(bucket);
-  const uint64_t bytes_max = links[part.layout.shard].message_bytes_max;
+  Link& link = links[part.layout.shard];
+  if (part.outstanding.empty()) link.arriving.restart();
   Outstanding out;
   out.step = step;
   out.incarnation = incarnation;
@@ -159,15 +160,14 @@ void SessionCore::Impl::code_next(uint32_t bucket, TimeNs now, Actions& actions)
   if (!run.sent.empty()) run.sent.back().bytes_up += bytes;
   part.outstanding.push_back(std::move(out));
   part_is_coded(bucket);
-  if (bytes_max != 0 && bytes > bytes_max) {
+  if (link.message_bytes_max != 0 && bytes > link.message_bytes_max) {
     return end_session(
         {ErrorCode::kLimitExceeded, "a contribution of " + std::to_string(bytes) + " bytes is over the limit of " +
-                                        shard_text(part.layout.shard) + ", " + std::to_string(bytes_max) +
+                                        shard_text(part.layout.shard) + ", " + std::to_string(link.message_bytes_max) +
                                         " bytes a message: raise the server's --message-bytes-max, or parts_per_shard"},
         now, actions);
   }
-  if (links[part.layout.shard].state == LinkState::kWelcomed)
-    send_contribution(part, part.outstanding.back(), now, actions);
+  if (link.state == LinkState::kWelcomed) send_contribution(part, part.outstanding.back(), now, actions);
 }
 
 void SessionCore::Impl::send_contribution(PartRun& part, Outstanding& out, TimeNs now, Actions& actions) {
