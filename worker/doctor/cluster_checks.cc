@@ -325,7 +325,9 @@ std::vector<Check> judge_shard(const ShardFacts& facts, const OwnFacts& own) {
   if (facts.handshake) checks.push_back(judge_handshake(facts, own));
   if (!facts.place.http_trouble.empty())
     checks.push_back({"http", subject, Verdict::kNotChecked, facts.place.http_trouble,
-                      facts.place.state.empty() ? "name its HTTP port, or give --table" : ""});
+                      facts.place.state.empty()
+                          ? "name its HTTP port, or give --table"
+                          : "run this on its host as well, or give it an --http that other hosts reach"});
   if (checks.empty() && !facts.status)
     checks.push_back({"port", subject, Verdict::kNotChecked, "none of its addresses is known", "give --table"});
   if (!facts.status) return checks;
