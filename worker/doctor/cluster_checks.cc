@@ -61,9 +61,8 @@ Check judge_name(const std::string& subject, const NameFacts& name) {
     return check;
   check.verdict = Verdict::kWarning;
   check.change = fmt::format(
-      "remove the line that gives {} an address of loopback from /etc/hosts: a server there listens where no other "
-      "host "
-      "reaches it",
+      "remove the name {} from the line of /etc/hosts with an address of loopback: a server there listens where no "
+      "other host reaches it",
       name.host);
   return check;
 }

@@ -80,9 +80,9 @@ Check check_listen(const std::string& address, const protocol::HostResolver& res
   if (!at) return problem("listen", address, at.error().message, "give HOST:PORT");
   if (const std::string number = protocol::loopback_of_name(at->host, resolver); !number.empty()) {
     return problem("listen", address, fmt::format("{} is {} here, which no other host reaches", at->host, number),
-                   fmt::format("remove that line from /etc/hosts; or let the server listen on 0.0.0.0:{}, with "
-                               "--advertise {}",
-                               at->port, address));
+                   fmt::format("remove the name {} from its line of /etc/hosts; or let the server listen on "
+                               "0.0.0.0:{}, with --advertise {}",
+                               at->host, at->port, address));
   }
   const auto listeners = protocol::listen_on_host({at->host == "*" ? "::" : at->host, at->port}, resolver);
   if (listeners) return check;

@@ -46,6 +46,7 @@ TEST(FileChecks, AListenAddressThatIsLoopbackIsAProblem) {
   const Check check = check_listen("node0:7600", resolver);
   EXPECT_EQ(check.verdict, kProblem);
   EXPECT_THAT(check.found, ::testing::HasSubstr("127.0.1.1"));
+  EXPECT_THAT(check.change, ::testing::HasSubstr("the name node0 from its line"));
   EXPECT_THAT(check.change, ::testing::HasSubstr("0.0.0.0:7600, with --advertise node0:7600"));
 }
 
