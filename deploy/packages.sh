@@ -118,6 +118,8 @@ test_packages() {
   make_root directory "$folder/root" systemd,systemd-sysv,dbus,g++,pkgconf "${names[@]}"
   install -m 644 tests/integration/consumer/main.cc "$folder/root/consumer.cc"
   install -m 755 deploy/packaging/service_check.sh "$folder/root/service_check.sh"
+  # The page's own lines, so that a wrong page fails the test.
+  sed -n '/^\*\*Limit:\*\* DPDK/,/^## /{/^\[Service\]/,/^```/{/^```/!p}}' deploy/SERVICE.md >"$folder/root/dpdk.conf"
   install -m 644 deploy/packaging/service-check.service "$folder/root/etc/systemd/system/service-check.service"
   ln -s ../service-check.service "$folder/root/etc/systemd/system/multi-user.target.wants/service-check.service"
   say "booting it"

@@ -112,16 +112,7 @@ systemctl stop millrace-switch
 
 say "DPDK starts with the drop-in of deploy/SERVICE.md"
 if ldd /usr/bin/millrace-switch | grep librte_eal >/dev/null; then
-  mkdir -p /run/systemd/system/millrace-switch.service.d
-  cat >/run/systemd/system/millrace-switch.service.d/dpdk.conf <<'END'
-[Service]
-AmbientCapabilities=CAP_NET_RAW
-CapabilityBoundingSet=CAP_NET_RAW
-PrivateUsers=no
-RestrictAddressFamilies=AF_PACKET
-SystemCallFilter=sched_setaffinity
-ProcSubset=all
-END
+  install -D -m 644 /dpdk.conf /run/systemd/system/millrace-switch.service.d/dpdk.conf
   systemctl daemon-reload
   sed -i '1i pmd = "net_ring"' /etc/millrace/switch.toml
   systemctl start millrace-switch

@@ -66,7 +66,8 @@ bool is_numeric_host(std::string_view host) {
 }
 
 std::string loopback_of_name(const std::string& host, const HostResolver& resolver) {
-  if (is_numeric_host(host) || is_loopback_host(host) || is_every_host(host)) return "";
+  if (is_numeric_host(host) || is_every_host(host) || host.starts_with("localhost") || host.starts_with("ip6-"))
+    return "";
   const auto addresses = resolver(host);
   const auto is_here = [](const HostAddress& address) { return is_loopback_host(address.text); };
   if (!addresses || addresses->empty() || !std::ranges::all_of(*addresses, is_here)) return "";

@@ -36,7 +36,7 @@ Result<std::vector<HostAddress>> look_up_host(const std::string& host);
 
 /// Returns the first address of a name that has addresses of loopback alone here, as Debian's installer writes them
 /// into /etc/hosts. A listener at that name is unreachable for other hosts. Empty: the name has another address or is
-/// not known; or `host` is "localhost" or a number, for which the user asked.
+/// not known; or the user asked for it, by a number or by "localhost…" or "ip6-…".
 ///
 /// Cost     as look_up_host().
 std::string loopback_of_name(const std::string& host, const HostResolver& resolver = look_up_host);

@@ -38,11 +38,10 @@ Result<std::string> advertised_address(const Options& options, const std::string
   if (!options.advertise.empty()) return options.advertise;
   const Result<protocol::HostPort> wanted = protocol::parse_tcp_address(options.listen);
   if (const std::string number = wanted ? protocol::loopback_of_name(wanted->host) : ""; !number.empty()) {
-    return fail(
-        ErrorCode::kInvalidArgument,
-        fmt::format("--listen {}: {} is {} here, which no other host reaches; remove that line from /etc/hosts, "
-                    "or listen on 0.0.0.0 and give --advertise {}:PORT",
-                    protocol::without_tcp(options.listen), wanted->host, number, wanted->host));
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("--listen {}: {} is {} here, which no other host reaches; remove the name {} from its line "
+                            "of /etc/hosts, or listen on 0.0.0.0 and give --advertise {}:PORT",
+                            protocol::without_tcp(options.listen), wanted->host, number, wanted->host, wanted->host));
   }
   const Result<protocol::HostPort> at = protocol::parse_tcp_address(bound);
   if (!at || !protocol::is_every_host(at->host)) return bound;

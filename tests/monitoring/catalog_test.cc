@@ -142,6 +142,24 @@ TEST(DashboardTest, EveryQueryAsksForTheChosenInstancesAndJobs) {
   }
 }
 
+// "in" is into the process that counts: the two ends of a path count the same bytes in opposite directions.
+TEST(DashboardTest, ALegendOfDirectionsIsOfOneMetric) {
+  std::map<std::string, std::set<std::string>> metrics;  // by title and legend
+  for (const char* name : kDashboards) {
+    const nlohmann::json dashboard = dashboard_json(name);
+    for (const nlohmann::json& panel : dashboard.at("panels")) {
+      if (panel.at("type") == "row") continue;
+      for (const nlohmann::json& target : panel.at("targets")) {
+        const std::string legend = target.at("legendFormat");
+        if (!legend.contains("{{direction}}")) continue;
+        const std::string line = std::string(panel.at("title")) + " " + legend;
+        const std::set<std::string> used = metric_words(target.at("expr"));
+        EXPECT_EQ(metrics.try_emplace(line, used).first->second, used) << name << ": " << line;
+      }
+    }
+  }
+}
+
 TEST(DashboardTest, EachHasANameOfItsOwnAndTheSameVariables) {
   std::set<std::string> titles;
   for (const char* name : kDashboards) {

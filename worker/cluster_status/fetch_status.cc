@@ -138,12 +138,19 @@ Result<std::string> http_address_in_table(const protocol::ClusterView::Shard& sh
 }
 
 std::vector<ShardHttp> http_ports_of(const protocol::ClusterView& cluster, const Fetch& fetch) {
-  std::map<std::string, std::string> served;  // by HTTP port of this host: the shard's address for workers
-  const auto address_at = [&](const std::string& http) {
-    const auto [at, is_new] = served.try_emplace(http);
-    const auto said = is_new ? fetch(http) : Result<nlohmann::json>(nlohmann::json());
-    if (const auto shard = said ? monitoring::read_status(*said) : std::nullopt) at->second = shard->address;
-    return at->second;
+  std::map<std::string, Result<nlohmann::json>> served;  // by HTTP port of this host
+  // Returns why the shard at `address` cannot be asked; empty: it answers here.
+  const auto why_not_asked = [&](const std::string& http, const std::string& address) -> std::string {
+    auto at = served.find(http);
+    if (at == served.end()) at = served.emplace(http, fetch(http)).first;
+    const Result<nlohmann::json>& said = at->second;
+    if (!said) {
+      return fmt::format("{}; another host cannot ask {}: it needs an --http that other hosts reach",
+                         said.error().message, http);
+    }
+    const auto shard = monitoring::read_status(*said);
+    if (shard && shard->address == address) return "";
+    return fmt::format("its HTTP port {} is for its own host alone: give it an --http that other hosts reach", http);
   };
   std::vector<ShardHttp> ports;
   for (const protocol::ClusterView::Shard& shard : cluster.shards) {
@@ -152,12 +159,10 @@ std::vector<ShardHttp> http_ports_of(const protocol::ClusterView& cluster, const
     const Result<std::string> http = http_address_in_table(shard);
     if (!http) {
       port.trouble = http.error().message;
-    } else if (protocol::is_for_own_host(*http, shard.entry.address) && address_at(*http) != shard.entry.address) {
-      port.trouble =
-          fmt::format("its HTTP port {} is for its own host alone: give it an --http that other hosts reach", *http);
-    } else {
-      port.address = *http;
+      continue;
     }
+    if (protocol::is_for_own_host(*http, shard.entry.address)) port.trouble = why_not_asked(*http, shard.entry.address);
+    if (port.trouble.empty()) port.address = *http;
   }
   return ports;
 }

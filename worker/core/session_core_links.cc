@@ -251,7 +251,9 @@ std::string SessionCore::Impl::waiting_for() const {
     return "of " + std::to_string(config.spec.workers) + " workers these have not joined: " + numbers_text(missing);
   }
   if (phase == Phase::kRejoining) return rejoining_text();
-  if (std::string missing = push_waits_for(); !missing.empty()) return missing;
+  std::string unpushed = push_waits_for();
+  const bool needs_all_tensors = clip.on() || by_switch();
+  if (needs_all_tensors && !unpushed.empty()) return unpushed;
   if (std::string missing = awaiting_acks_text(); !missing.empty()) return missing;
   if (by_switch()) {
     if (std::string missing = switch_path->waiting_for(); !missing.empty()) return missing;
@@ -261,11 +263,14 @@ std::string SessionCore::Impl::waiting_for() const {
       return shard_text(shard) + " is not connected: " + links[shard].last_trouble.message;
     }
     if (links[shard].recovers) return shard_text(shard) + " recovers the steps of the job";
-    if (!links[shard].waited_for.empty()) {
+    // The push of another tensor may follow in time: then a worker that is missing is the reason.
+    const bool blocked_on_others =
+        std::ranges::any_of(links[shard].waited_for, [&](uint32_t worker) { return worker != config.worker; });
+    if (blocked_on_others || (unpushed.empty() && !links[shard].waited_for.empty())) {
       return shard_text(shard) + " is blocked on contributions of workers " + numbers_text(links[shard].waited_for);
     }
   }
-  return "no shard reports a worker that it is blocked on";
+  return unpushed.empty() ? "no shard reports a worker that it is blocked on" : unpushed;
 }
 
 }  // namespace millrace::worker

@@ -61,9 +61,8 @@ Check judge_name(const std::string& subject, const NameFacts& name) {
     return check;
   check.verdict = Verdict::kWarning;
   check.change = fmt::format(
-      "remove the line that gives {} an address of loopback from /etc/hosts: a server there listens where no other "
-      "host "
-      "reaches it",
+      "remove the name {} from the line of /etc/hosts with an address of loopback: a server there listens where no "
+      "other host reaches it",
       name.host);
   return check;
 }
@@ -325,7 +324,9 @@ std::vector<Check> judge_shard(const ShardFacts& facts, const OwnFacts& own) {
   if (facts.handshake) checks.push_back(judge_handshake(facts, own));
   if (!facts.place.http_trouble.empty())
     checks.push_back({"http", subject, Verdict::kNotChecked, facts.place.http_trouble,
-                      facts.place.state.empty() ? "name its HTTP port, or give --table" : ""});
+                      facts.place.state.empty()
+                          ? "name its HTTP port, or give --table"
+                          : "run this on its host as well, or give it an --http that other hosts reach"});
   if (checks.empty() && !facts.status)
     checks.push_back({"port", subject, Verdict::kNotChecked, "none of its addresses is known", "give --table"});
   if (!facts.status) return checks;

@@ -51,7 +51,8 @@ std::vector<std::string> names_with_secrets(const protocol::AllowedKeys& allowed
 /// Holds the keys as the server counts them.
 struct CountedKeys {
   protocol::AllowedKeys allowed;
-  std::string note = {};  ///< says whether the cluster's own key is counted
+  std::string note = {};           ///< says which key is not counted
+  bool may_have_clusters = false;  ///< the cluster's own key may be counted
 };
 
 Result<CountedKeys> count_keys(const std::string& path, const std::string& server_public) {
@@ -60,16 +61,21 @@ Result<CountedKeys> count_keys(const std::string& path, const std::string& serve
   std::error_code error;
   if (!std::filesystem::is_directory(path, error)) return CountedKeys{std::move(*all)};  // a list counts every key
   std::optional<protocol::PublicKey> own;
+  std::string note = " beside the cluster's own";
   const std::vector<std::string> names = names_with_secrets(*all, path);
   if (!server_public.empty()) {
     if (const auto server = protocol::read_public_key(server_public)) own = *server;
   } else if (names.size() == 1) {
     own = *all->key_of(names.front());
+    note = fmt::format(" beside '{}', whose secret is here", names.front());
   }
-  if (!own) return CountedKeys{std::move(*all), ", the cluster's own among them if its file is there"};
+  if (!own) {
+    note = all->count() == 0 ? "" : ", the cluster's own among them if its file is there";
+    return CountedKeys{std::move(*all), std::move(note), true};
+  }
   auto others = protocol::AllowedKeys::read(path, *own);
   if (!others) return std::unexpected(others.error());
-  return CountedKeys{std::move(*others), " beside the cluster's own"};
+  return CountedKeys{std::move(*others), std::move(note)};
 }
 
 }  // namespace
@@ -80,9 +86,9 @@ Check check_listen(const std::string& address, const protocol::HostResolver& res
   if (!at) return problem("listen", address, at.error().message, "give HOST:PORT");
   if (const std::string number = protocol::loopback_of_name(at->host, resolver); !number.empty()) {
     return problem("listen", address, fmt::format("{} is {} here, which no other host reaches", at->host, number),
-                   fmt::format("remove that line from /etc/hosts; or let the server listen on 0.0.0.0:{}, with "
-                               "--advertise {}",
-                               at->port, address));
+                   fmt::format("remove the name {} from its line of /etc/hosts; or let the server listen on "
+                               "0.0.0.0:{}, with --advertise {}",
+                               at->host, at->port, address));
   }
   const auto listeners = protocol::listen_on_host({at->host == "*" ? "::" : at->host, at->port}, resolver);
   if (listeners) return check;
@@ -145,6 +151,9 @@ std::vector<Check> check_allowed_keys(const std::string& path, const std::string
   if (allowed->count() == 0) {
     checks.push_back(problem(kKeys, path, "it allows no key" + counted->note,
                              "put each worker's NAME.pub there, and send the servers SIGHUP"));
+  } else if (allowed->count() == 1 && counted->may_have_clusters) {
+    checks.push_back({kKeys, path, Verdict::kWarning,
+                      "it allows 1 key: if that is the cluster's own, no worker gets in", "give --server-key"});
   } else {
     const protocol::KeyEnd end = allowed->first_end();
     const bool ends_soon = end && *end - protocol::present_day() < kKeyEndSoon;

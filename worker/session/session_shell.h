@@ -283,6 +283,7 @@ class SessionShell {
   uint64_t bytes_down_ = 0;
   uint64_t published_changes_ = ~uint64_t{0};
   TimeNs next_text_ = 0;
+  bool text_is_old_ = false;  ///< the last pass wrote none: the thread wakes for it, since a push alone changes it
   /// Holds a lookup of a peer's name.
   struct PeerLookup {
     protocol::HostPort at;

@@ -206,7 +206,9 @@ bool SessionShell::has_backlog() const {
 int SessionShell::wait_ms() const {
   const bool gives = std::ranges::any_of(wires_, [](const ShardConnection& wire) { return !wire.weights.empty(); });
   if (has_backlog() || gives || (!store_.idle() && has_long_queue())) return kBacklogWaitMs;
-  const TimeNs left = std::min(core_.next_deadline(), store_.next_deadline()) - monotonic_now_ns();
+  TimeNs next = std::min(core_.next_deadline(), store_.next_deadline());
+  if (text_is_old_) next = std::min(next, next_text_);
+  const TimeNs left = next - monotonic_now_ns();
   return static_cast<int>(std::clamp<TimeNs>(left / kNsPerMs + 1, 0, kWaitMaxMs));
 }
 
@@ -464,6 +466,7 @@ void SessionShell::publish() {
   const TimeNs now = monotonic_now_ns();
   const bool steps_changed = std::exchange(published_changes_, core_.changes()) != core_.changes();
   const bool text_due = now >= next_text_;
+  text_is_old_ = !text_due && !steps_changed;
   if (!steps_changed && !text_due && !updates_complete_) return;
   updates_complete_ = false;
   const std::lock_guard lock(mutex_);
@@ -477,7 +480,7 @@ void SessionShell::publish() {
     workers_missing_ = missing_of(core_.membership(), core_.spec().workers);
     if (core_.error()) error_ = answer_of(*core_.error());
   }
-  if (text_due || steps_changed) {
+  if (!text_is_old_) {
     next_text_ = now + kTextEvery;
     waiting_for_ = core_.waiting_for();
   }

@@ -58,7 +58,9 @@ TEST(LookUpHost, ANameOfLoopbackAloneIsRecognised) {
   std::vector<HostAddress> addresses = {{.text = "127.0.1.1"}, {.text = "::1"}};
   const HostResolver resolver = [&](const std::string&) -> Result<std::vector<HostAddress>> { return addresses; };
   EXPECT_EQ(loopback_of_name("node0", resolver), "127.0.1.1");
-  for (const char* wanted : {"localhost", "127.0.0.1", "::1", "*"}) EXPECT_EQ(loopback_of_name(wanted, resolver), "");
+  for (const char* wanted :
+       {"localhost", "localhost.localdomain", "localhost6", "ip6-localhost", "ip6-loopback", "127.0.0.1", "::1", "*"})
+    EXPECT_EQ(loopback_of_name(wanted, resolver), "");
   addresses.push_back({.text = "192.0.2.7"});
   EXPECT_EQ(loopback_of_name("node0", resolver), "");
   EXPECT_EQ(loopback_of_name("no-such-host.invalid"), "");

@@ -114,6 +114,12 @@ TEST_F(ClusterInTable, ALoopbackHttpPortIsAskedOnItsOwnHostAlone) {
   address = "tcp://other:7600";
   ports = http_ports_of(table->read_cluster().value(), fetch);
   EXPECT_EQ(ports[0].address + ports[1].address, "") << "another cluster's process";
+  const Fetch refuse = [](const std::string&) -> Result<nlohmann::json> {
+    return fail(ErrorCode::kUnavailable, "it asks for a token");
+  };
+  ports = http_ports_of(table->read_cluster().value(), refuse);
+  EXPECT_EQ(ports[0].address, "");
+  EXPECT_THAT(ports[0].trouble, HasSubstr("it asks for a token"));
 }
 
 TEST_F(ClusterInTable, ADrainEndsWhenTheSpareHoldsTheLease) {

@@ -441,6 +441,11 @@ TEST_F(Handshake, AFusedTensorThatIsNotPushedIsNamed) {
   const std::string named = "tensor 't1' travels with 't0' (fuse_below), which has not been pushed for step 0";
   ASSERT_TRUE(core().push_sparse(1, {}, {}, 1, now_).has_value());
   EXPECT_EQ(core().waiting_for(), named);
+  hear(1, protocol::Heartbeat{.waited_for = {0}, .decided = {}});
+  EXPECT_EQ(core().waiting_for(), named) << "the shard is blocked on this worker";
+  hear(1, protocol::Heartbeat{.waited_for = {1}, .decided = {}});
+  EXPECT_NE(core().waiting_for().find("is blocked on contributions of workers 1"), std::string::npos);
+  hear(1, protocol::Heartbeat{});
   ASSERT_TRUE(core().push_sparse(0, {}, {}, 1, now_).has_value());
   EXPECT_EQ(core().waiting_for(), nothing);
 }

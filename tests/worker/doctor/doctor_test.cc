@@ -498,6 +498,7 @@ TEST(ClusterPlaces, AnotherHostsLoopbackPortIsNotAsked) {
   EXPECT_EQ(checks[0].name, "http");
   EXPECT_EQ(checks[0].verdict, kNotChecked);
   EXPECT_EQ(checks[0].found, "its own host alone");
+  EXPECT_NE(checks[0].change, "");
   answers.shards.push_back(answer_of(1, "node1:7700"));  // the user named that port
   places = join_places(table, {}, answers);
   EXPECT_EQ(places.at(1).http + places.at(1).http_trouble, "node1:7700");

@@ -46,6 +46,7 @@ TEST(FileChecks, AListenAddressThatIsLoopbackIsAProblem) {
   const Check check = check_listen("node0:7600", resolver);
   EXPECT_EQ(check.verdict, kProblem);
   EXPECT_THAT(check.found, ::testing::HasSubstr("127.0.1.1"));
+  EXPECT_THAT(check.change, ::testing::HasSubstr("the name node0 from its line"));
   EXPECT_THAT(check.change, ::testing::HasSubstr("0.0.0.0:7600, with --advertise node0:7600"));
 }
 
@@ -61,6 +62,7 @@ TEST(FileChecks, KeysThatEndSoonAreAWarning) {
   const std::string folder = ::mkdtemp(pattern.data());
   const std::chrono::sys_days today = protocol::present_day();
   allow(folder, "later", today + std::chrono::days(20));
+  allow(folder, "cluster");
   const std::vector<Check> late = check_allowed_keys(folder, "");
   EXPECT_EQ(worst_of(late), Verdict::kOk);
   EXPECT_THAT(late.back().found, ::testing::HasSubstr(protocol::key_end_text(today + std::chrono::days(20))));
@@ -71,7 +73,7 @@ TEST(FileChecks, KeysThatEndSoonAreAWarning) {
   const std::vector<Check> ended = check_allowed_keys(folder, "");
   EXPECT_EQ(worst_of(ended), Verdict::kWarning);
   EXPECT_THAT(ended.front().found, ::testing::HasSubstr("'gone' was allowed until"));
-  EXPECT_THAT(ended.back().found, ::testing::HasSubstr("it allows 1 keys"));
+  EXPECT_THAT(ended.back().found, ::testing::HasSubstr("it allows 2 keys"));
   for (const auto& checks : {late, ended}) expect_advice(checks);
   std::filesystem::remove_all(folder);
 }
@@ -82,14 +84,27 @@ TEST(FileChecks, TheClustersOwnKeyLetsNoWorkerIn) {
   ASSERT_TRUE(protocol::write_new_keys(folder, "cluster"));
   const Check none = check_allowed_keys(folder, "").back();
   EXPECT_EQ(none.verdict, kProblem);
-  EXPECT_EQ(none.found, "it allows no key beside the cluster's own");
+  EXPECT_EQ(none.found, "it allows no key beside 'cluster', whose secret is here");
   allow(folder, "worker-0");
-  EXPECT_EQ(check_allowed_keys(folder, "").back().found, "it allows 1 keys beside the cluster's own");
+  EXPECT_EQ(check_allowed_keys(folder, "").back().found, "it allows 1 keys beside 'cluster', whose secret is here");
   ASSERT_TRUE(protocol::write_new_keys(folder, "worker-1"));  // a trial: all files in one folder
   EXPECT_EQ(check_allowed_keys(folder, "").back().found,
             "it allows 3 keys, the cluster's own among them if its file is there");
   EXPECT_EQ(check_allowed_keys(folder, folder + "/cluster.pub").back().found,
             "it allows 2 keys beside the cluster's own");
+  std::filesystem::remove_all(folder);
+}
+
+TEST(FileChecks, AFolderWithoutTheClustersSecretIsNotJudgedByIt) {
+  std::string pattern = (std::filesystem::temp_directory_path() / "millrace-doctor-XXXXXX").string();
+  const std::string folder = ::mkdtemp(pattern.data());
+  EXPECT_EQ(check_allowed_keys(folder, "").back().found, "it allows no key");
+  allow(folder, "cluster");  // its secret is in another folder
+  const std::vector<Check> one = check_allowed_keys(folder, "");
+  EXPECT_EQ(one.back().verdict, kWarning);
+  expect_advice(one);
+  ASSERT_TRUE(protocol::write_new_keys(folder, "worker-0"));
+  EXPECT_EQ(check_allowed_keys(folder, "").back().found, "it allows 1 keys beside 'worker-0', whose secret is here");
   std::filesystem::remove_all(folder);
 }
 

@@ -104,7 +104,7 @@ class Steps(unittest.TestCase):
             replica.step()
         self.assertEqual(session.timeouts, 2 * [10.0, 8.0, 6.0, 4.0])
         session.seconds = 3.0
-        with self.assertRaises(JobError):
+        with self.assertRaisesRegex(JobError, "^not within 10 s: blocked on worker 1"):
             replica.step()
         self.assertEqual(self.clock.now, 16.0 + LIMIT_S)
 
@@ -136,7 +136,7 @@ class Steps(unittest.TestCase):
         exchange = Exchange(session, {"a": Place(0, 3, False)}, Residuals(), None, None, LIMIT_S, clock=self.clock.monotonic)
         self.addCleanup(exchange.close)
         exchange._push_in_time(Place(0, 3, False), torch.ones(3), False)
-        with self.assertRaises(JobError):
+        with self.assertRaisesRegex(JobError, "^not within 10 s: blocked on worker 1"):
             exchange._push_in_time(Place(0, 3, False), torch.ones(3), False)
         self.assertEqual(session.timeouts, [10.0, 4.0])
 
@@ -147,6 +147,8 @@ class Steps(unittest.TestCase):
         for _ in range(2):  # two modules of a step
             exchange._sum([("w", flat)], flat)
         self.assertEqual(session.timeouts, [10.0, 8.0, 6.0, 4.0])
+        with self.assertRaisesRegex(JobError, "^not within 10 s: blocked on worker 1"):
+            exchange._sum([("w", flat)], flat)
 
     def test_OfAStore(self):
         session = SlowSession(self.clock, 2.0)
@@ -159,6 +161,11 @@ class Steps(unittest.TestCase):
             job.pull_into("w", torch.ones(3), None)
             job.pull_into("w", torch.ones(3), update)
         self.assertEqual(session.timeouts, 2 * [10.0, 8.0, 6.0])
+        session.seconds = 6.0
+        job.begin_step(Deadline(LIMIT_S))
+        job.push("w", torch.ones(3))
+        with self.assertRaisesRegex(JobError, "^not within 10 s: blocked on worker 1"):
+            job.wait("w")
         session.timeouts.clear()
         job.pull_rows("w", torch.arange(2), 1)  # of a forward pass, long after the step before
         self.assertEqual(session.timeouts, [LIMIT_S])

@@ -78,6 +78,17 @@ TEST_F(SessionWaits, APushThatRunsOutOfTimeTakesNothingAndMayBeRepeated) {
   session_->finish(kSessionSoon);
 }
 
+TEST_F(SessionWaits, TheReasonOfAShortWaitKnowsThePush) {
+  SessionOptions job = session_job_of(1);
+  job.layout.fuse_below = 30'000;
+  job.liveness.heartbeat = milliseconds(1'000);  // longer than the wait
+  start(job);
+  session_->push(1, gradient_);
+  const std::string sentence =
+      session_sentence_of(JobErrorCode::kTimeout, [&] { session_->await(1, 0, milliseconds(300)); });
+  EXPECT_NE(sentence.find("which has not been pushed for step 0"), std::string::npos) << sentence;
+}
+
 TEST_F(SessionWaits, AnAwaitAfterATimeoutDeliversTheUpdateOnce) {
   start();
   session_->push(1, gradient_);

@@ -298,7 +298,7 @@ class Session:
 
     def _in_time(self, result: Optional[_Result], missed: str, timeout: Optional[float]) -> _Result:
         if result is None:
-            within = f" within {timeout} s" if timeout else ""
+            within = f" within {timeout:g} s" if timeout else ""
             raise JobError(f"{missed}{within}: {self.status().waiting_for}", "timeout", "job")
         return result
 

@@ -4,12 +4,24 @@ import time
 
 
 class Deadline:
-    """Ends `seconds` after it was made; at once where they are not over 0."""
+    """Ends `seconds` after it was made, less those that earlier waits have used; at once where none is left."""
 
-    def __init__(self, seconds):
+    def __init__(self, seconds, used=0.0):
         self.seconds = seconds
-        self._end = time.monotonic() + seconds
+        self._end = time.monotonic() + (seconds - used)
 
     def left(self):
         """Returns the seconds that are left, at least 0."""
         return max(0.0, self._end - time.monotonic())
+
+    def call(self, function, *arguments):
+        """Returns the result of a call of the session, which may take the seconds that are left.
+
+        Raises  its errors. That of a time-out names the whole limit: the session knows the rest alone.
+        """
+        try:
+            return function(*arguments, timeout=self.left())
+        except Exception as error:
+            if getattr(error, "code", "") != "timeout":
+                raise
+            raise type(error)(f"not within {self.seconds:g} s: {error}", "timeout") from error

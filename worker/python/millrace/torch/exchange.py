@@ -301,7 +301,7 @@ class Exchange:
         if not by_pusher or not hasattr(self._session, "try_push"):
             return self._timed_push(self._session.push, place.tensor, values)
         began = time.monotonic()
-        limit = Deadline(self._timeout - self._push_seconds)
+        limit = Deadline(self._timeout, self._push_seconds)
         number = self._in_time(limit, self._session.try_push, self._session.push, place.tensor, values)
         self._push_seconds += time.monotonic() - began
         return number
@@ -309,7 +309,7 @@ class Exchange:
     def _timed_push(self, push, *arguments):
         """Returns the result of a push, which takes its part of the step's time."""
         began = time.monotonic()
-        result = push(*arguments, timeout=Deadline(self._timeout - self._push_seconds).left())
+        result = Deadline(self._timeout, self._push_seconds).call(push, *arguments)
         self._push_seconds += time.monotonic() - began
         return result
 
@@ -336,7 +336,7 @@ class Exchange:
     def _await_update(self, wait):
         self.raise_error()
         session, began = self._session, time.monotonic()
-        limit = Deadline(self._timeout - self._wait_seconds)
+        limit = Deadline(self._timeout, self._wait_seconds)
         transfers = self._transfers_of(wait.bucket) if wait.bucket is not None else None
         if transfers is not None and wait.host is None:
             update = self._in_time(limit, session.try_wait, session.wait, wait.tensor, wait.number)
@@ -388,12 +388,7 @@ class Exchange:
 
     def _end_wait(self, waits, *arguments):
         """Raises the session's error of a time-out: it names the process that the job is blocked on, not the State's limit."""
-        try:
-            return waits(*arguments, timeout=0)
-        except Exception as error:
-            if getattr(error, "code", "") != "timeout":
-                raise
-            raise type(error)(f"not within {self._timeout:g} s: {error}", "timeout") from error
+        return Deadline(self._timeout, used=self._timeout).call(waits, *arguments)
 
     def _finish(self, step):
         self.raise_error()

@@ -303,12 +303,12 @@ class ShardedExchange:
 
     def _sum(self, slices, flat):
         began = time.monotonic()
-        limit = Deadline(self._timeout - self._seconds)
+        limit = Deadline(self._timeout, self._seconds)
         ready = device.ready_of(flat)
         if ready is None:
             steps = [self._push(name, values, limit) for name, values in slices]
             for (name, values), step in zip(slices, steps):
-                self._session.wait_into(self._places[name].tensor, step, values, timeout=limit.left())
+                limit.call(self._session.wait_into, self._places[name].tensor, step, values)
         else:
             self._sum_there(slices, flat, ready, limit)
         self._seconds += time.monotonic() - began
@@ -324,9 +324,9 @@ class ShardedExchange:
         for (name, values), (step, host) in zip(slices, pushed):
             tensor = self._places[name].tensor
             if host is None:
-                transfers.write(values, self._session.wait(tensor, step, timeout=limit.left()).pieces)
+                transfers.write(values, limit.call(self._session.wait, tensor, step).pieces)
             else:
-                self._session.wait_into(tensor, step, host, timeout=limit.left())
+                limit.call(self._session.wait_into, tensor, step, host)
                 transfers.copy(values, host)
 
     def _push(self, name, values, limit):
@@ -342,7 +342,7 @@ class ShardedExchange:
         return values
 
     def _push_in_time(self, name, what, limit):
-        step = self._session.push(self._places[name].tensor, what, timeout=limit.left())
+        step = limit.call(self._session.push, self._places[name].tensor, what)
         self._residuals.returned(name)
         return step
 

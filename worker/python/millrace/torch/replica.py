@@ -121,11 +121,11 @@ class Replica:
         """
         limit = Deadline(self._timeout)
         for place, gradient in enumerate(gradients):
-            numbers.append(self._session.push(place, gradient, timeout=limit.left()))
+            numbers.append(limit.call(self._session.push, place, gradient))
         pushed = time.monotonic()
         replaced = False
         for place, number in enumerate(numbers):
-            replaced |= self._session.wait(place, number, timeout=limit.left()).replaced
+            replaced |= limit.call(self._session.wait, place, number).replaced
         return replaced, time.monotonic() - pushed
 
     def stats(self) -> Stats:

@@ -210,7 +210,7 @@ class StoreOptimizer(torch.optim.Optimizer):
         self._raise_broken()
         limit = Deadline(timeout)
         self._pulls.shutdown()
-        self._end(lambda job: job.finish(limit.left()))
+        self._end(lambda job: limit.call(job.finish))
 
     def close(self) -> None:
         """Leaves the jobs at once."""

@@ -53,7 +53,7 @@ class StoreJob:
 
     def place(self, values):
         """Gives the store its first weights, by tensor."""
-        self.session.place_weights(values, timeout=self._limit.left())
+        self._limit.call(self.session.place_weights, values)
 
     def push(self, name, gradient):
         """Pushes a dense gradient."""
@@ -61,21 +61,21 @@ class StoreJob:
             indices, values = self._returning[name]
             kind = torch.promote_types(gradient.dtype, torch.float32)
             gradient = gradient.flatten().to(kind, copy=True).index_add_(0, indices, values.to(kind))
-        self._pushed(name, self.session.push(name, gradient, timeout=self._limit.left()))
+        self._pushed(name, self._limit.call(self.session.push, name, gradient))
 
     def push_entries(self, name, indices, values):
         """Pushes entries of a gradient; values of equal indices are added up."""
         if name in self._returning:
             more, those = self._returning[name]
             indices, values = torch.cat([more, indices.long()]), torch.cat([those, values.float()])
-        self._pushed(name, self.session.push_sparse(name, indices, values, timeout=self._limit.left()))
+        self._pushed(name, self._limit.call(self.session.push_sparse, name, indices, values))
 
     def push_rows(self, name, rows, values):
         """Pushes rows of a gradient, [rows, entries of a row]; values of equal rows are added up."""
         width = values.shape[1]
         if name in self._returning:
             return self.push_entries(name, entries_of_rows(rows, width), values.flatten())
-        number = self.session.push_rows(name, width, rows.long().contiguous(), values.contiguous(), timeout=self._limit.left())
+        number = self._limit.call(self.session.push_rows, name, width, rows.long().contiguous(), values.contiguous())
         self._pushed(name, number)
 
     def _pushed(self, name, number):
@@ -86,7 +86,7 @@ class StoreJob:
 
     def wait(self, name):
         """Blocks until the update of the tensor's last push arrives, and returns it."""
-        return self.session.wait(name, self._numbers[name], timeout=self._limit.left())
+        return self._limit.call(self.session.wait, name, self._numbers[name])
 
     def has_returned(self):
         """Returns whether this worker has rejoined since the last call: it lacks the updates between."""
@@ -101,12 +101,11 @@ class StoreJob:
         """
         flat = parameter.view(-1)
         if update is None:
-            self.session.pull(name, flat, timeout=self._limit.left())
+            self._limit.call(self.session.pull, name, flat)
             return
         for piece in update.pieces:
             if piece.dense:
-                self.session.pull_range(name, piece.begin, flat[piece.begin:piece.begin + piece.dimension],
-                                        timeout=self._limit.left())
+                self._limit.call(self.session.pull_range, name, piece.begin, flat[piece.begin:piece.begin + piece.dimension])
             elif len(piece.indices):
                 indices = indices_of(piece.indices).add_(piece.begin)
                 flat[indices] = self.pull_entries(name, indices).to(flat.dtype)
@@ -115,7 +114,7 @@ class StoreJob:
         """Returns the values of entries, f32. indices: strictly increasing."""
         values = torch.empty(len(indices))
         if len(indices):
-            self.session.pull_indices(name, indices, values, timeout=self._limit.left())
+            self._limit.call(self.session.pull_indices, name, indices, values)
         return values
 
     def pull_rows(self, name, rows, width):
