@@ -25,7 +25,7 @@ constexpr std::array<MetricInfo, 16> kSwitchMetrics = {{
      .help = "Outcomes of packets and actions of slots, by event (switch_agg/DESIGN.md)"},
     {.name = "millrace_switch_retransmissions_total",
      .kind = MetricKind::kCounter,
-     .labels = kLane,
+     .labels = kLaneOnly,
      .help = "Contributions that had come before: duplicates, of the turn before, of a closed turn"},
     {.name = "millrace_switch_slots_max", .kind = MetricKind::kGauge, .help = "Slots of all lcores"},
     {.name = "millrace_switch_slots_reserved", .kind = MetricKind::kGauge, .help = "Slots that jobs have"},

@@ -2,11 +2,14 @@
 
 #include "kernels/cuda/device_launch.cuh"
 
+#define MILLRACE_BENCH_KERNELS(KERNEL) \
+  KERNEL(ReadPass)                     \
+  KERNEL(AddPass)                      \
+  KERNEL(FillNormal)                   \
+  KERNEL(FillUniform)
+
 namespace millrace::cuda {
 
-MILLRACE_KERNEL(ReadPass);
-MILLRACE_KERNEL(AddPass);
-MILLRACE_KERNEL(FillNormal);
-MILLRACE_KERNEL(FillUniform);
+MILLRACE_BENCH_KERNELS(MILLRACE_INSTANCE)
 
 }  // namespace millrace::cuda
