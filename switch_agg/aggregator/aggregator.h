@@ -40,8 +40,8 @@ struct SwitchJob {
   /// Exact ones only: kRaw, kGap or kBitmap; kFixed32 (16 bits where a result's values fit).
   protocol::WindowCodecs result_codecs{.index = protocol::WindowIndexCodec::kGap,
                                        .value = protocol::WindowValueCodec::kFixed32};
-  /// Longest datagram of the job, at least 1200: `switch_packet_bytes` of its workers. Role reduce does not answer
-  /// workers of another length (S5.6). 0: 1472, or options.packet_bytes_max where that is less.
+  /// Longest datagram of the job, at least 1200: `switch_packet_bytes` of its workers. Workers of another length
+  /// get no answer (S5.6). 0: 1472, or options.packet_bytes_max where that is less.
   uint32_t packet_bytes = 0;
   uint64_t reselect_k = 0;  ///< entries of a step's update (kCombine: of the rack's sums); 0: the whole sum.
   /// Silence of all its workers for this time frees its slots (a new incarnation).
