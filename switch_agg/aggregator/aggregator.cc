@@ -200,6 +200,7 @@ std::vector<SwitchJobStatus> Aggregator::status() const {
   for (const std::unique_ptr<State::Entry>& entry : state_->jobs) {
     const JobMachine& job = *entry->machine;
     all.push_back({.job = job.job().job,
+                   .packet_bytes = job.job().packet_bytes,
                    .slots = job.has_slots() ? job.job().slots : 0,
                    .slots_in_use = job.slots_in_use(),
                    .incarnation = job.incarnation(),

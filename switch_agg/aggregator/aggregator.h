@@ -111,11 +111,15 @@ struct SwitchDoor {
   TimeNs heard_at = 0;     ///< the last authentic one; 0: none
   uint64_t rejected = 0;   ///< their MAC was wrong
   TimeNs rejected_at = 0;  ///< the last of those
+  /// Longest datagram of the worker where it is not the job's (S5.6); 0: no CHALREQ showed that.
+  uint32_t other_bytes = 0;
+  TimeNs other_bytes_at = 0;  ///< the last of those CHALREQs
 };
 
 /// Holds the present status of a job at its aggregator.
 struct SwitchJobStatus {
   uint32_t job = 0;
+  uint32_t packet_bytes = 0;  ///< longest datagram of the job
   uint32_t slots = 0;         ///< reserved at present
   uint32_t slots_in_use = 0;  ///< of them: with an open turn; role combine: whose sum is not whole yet
   uint64_t incarnation = 0;

@@ -95,7 +95,13 @@ void JobMachine::challenge(const Datagram& datagram, const protocol::Endpoint& f
   const auto request = protocol::read_challenge_request(datagram.extension);
   if (!request || !datagram.payload.empty()) return out.count(Event::kBadFields);
   if (!sessions_.check_handshake(datagram)) return reject(worker, out);
-  if (!has_the_length(datagram, out)) return out.count(Event::kOtherPacketBytes);
+  if (!has_the_length(datagram, out)) {
+    out.count(Event::kOtherPacketBytes);
+    if (worker >= doors_.size()) return;
+    doors_[worker].other_bytes = static_cast<uint32_t>(out.handled_bytes());
+    doors_[worker].other_bytes_at = out.now();
+    return;
+  }
   if (!has_slots() && pool_->free_slots() < job_.slots) {
     out.count(Event::kNoSlots);
     return notice_stranger(datagram, NoticeCode::kNoSlots, request->worker_nonce, from, out);
