@@ -155,7 +155,8 @@ class Aggregator {
   Status add_job(PreparedJob job, TimeNs now);
   /// Prepares the job, and adds it.
   Status add_job(const SwitchJob& job, TimeNs now);
-  /// Takes the memory of a job of one lane: with racks up to a GB. Throws std::bad_alloc. The result is for add_job()
+  /// Takes the memory of a job of one lane: with racks up to a GB. Throws std::bad_alloc where the system
+  /// refuses memory; one that promises more than it has ends the process instead. The result is for add_job()
   /// of this aggregator, which outlives it.
   /// Errors   those of judge_job().
   /// Threads  may run beside all other calls, one prepare() at a time.
