@@ -151,11 +151,14 @@ Status Aggregator::add_job(PreparedJob prepared, TimeNs now) {
                                              " free");
 }
 
-void Aggregator::remove_job(uint32_t job) {
+PreparedJob Aggregator::remove_job(uint32_t job) {
   const size_t at = state_->find(job);
-  if (at == state_->jobs.size()) return;
+  if (at == state_->jobs.size()) return nullptr;
+  PreparedJob removed = std::move(state_->jobs[at]->machine);
+  removed->free_slots();
   state_->jobs.erase(state_->jobs.begin() + static_cast<std::ptrdiff_t>(at));
   state_->ids.erase(state_->ids.begin() + static_cast<std::ptrdiff_t>(at));
+  return removed;
 }
 
 void Aggregator::receive(const protocol::ReceivedPacket& packet, TimeNs now, protocol::PacketSink& sink) {

@@ -161,8 +161,9 @@ class Aggregator {
   /// Errors   those of judge_job().
   /// Threads  may run beside all other calls, one prepare() at a time.
   Result<PreparedJob> prepare(const SwitchJob& job);
-  /// Frees the job's slots; packets of it are of a wrong job from now on.
-  void remove_job(uint32_t job);
+  /// Frees the job's slots; packets of it are of a wrong job from now on. Returns the rest of its memory, for another
+  /// thread to free while this aggregator exists; nullptr: there is no such job.
+  PreparedJob remove_job(uint32_t job);
 
   /// Handles one packet: whole before the call returns, its answers in `sink`.
   void receive(const protocol::ReceivedPacket& packet, TimeNs now, protocol::PacketSink& sink);
