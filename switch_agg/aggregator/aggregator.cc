@@ -151,11 +151,14 @@ Status Aggregator::add_job(PreparedJob prepared, TimeNs now) {
                                              " free");
 }
 
-void Aggregator::remove_job(uint32_t job) {
+PreparedJob Aggregator::remove_job(uint32_t job) {
   const size_t at = state_->find(job);
-  if (at == state_->jobs.size()) return;
+  if (at == state_->jobs.size()) return nullptr;
+  PreparedJob removed = std::move(state_->jobs[at]->machine);
+  removed->free_slots();
   state_->jobs.erase(state_->jobs.begin() + static_cast<std::ptrdiff_t>(at));
   state_->ids.erase(state_->ids.begin() + static_cast<std::ptrdiff_t>(at));
+  return removed;
 }
 
 void Aggregator::receive(const protocol::ReceivedPacket& packet, TimeNs now, protocol::PacketSink& sink) {
@@ -200,6 +203,7 @@ std::vector<SwitchJobStatus> Aggregator::status() const {
   for (const std::unique_ptr<State::Entry>& entry : state_->jobs) {
     const JobMachine& job = *entry->machine;
     all.push_back({.job = job.job().job,
+                   .packet_bytes = job.job().packet_bytes,
                    .slots = job.has_slots() ? job.job().slots : 0,
                    .slots_in_use = job.slots_in_use(),
                    .incarnation = job.incarnation(),

@@ -40,8 +40,8 @@ struct SwitchJob {
   /// Exact ones only: kRaw, kGap or kBitmap; kFixed32 (16 bits where a result's values fit).
   protocol::WindowCodecs result_codecs{.index = protocol::WindowIndexCodec::kGap,
                                        .value = protocol::WindowValueCodec::kFixed32};
-  /// Longest datagram of the job, at least 1200: `switch_packet_bytes` of its workers. Role reduce does not answer
-  /// workers of another length (S5.6). 0: 1472, or options.packet_bytes_max where that is less.
+  /// Longest datagram of the job, at least 1200: `switch_packet_bytes` of its workers. Workers of another length
+  /// get no answer (S5.6). 0: 1472, or options.packet_bytes_max where that is less.
   uint32_t packet_bytes = 0;
   uint64_t reselect_k = 0;  ///< entries of a step's update (kCombine: of the rack's sums); 0: the whole sum.
   /// Silence of all its workers for this time frees its slots (a new incarnation).
@@ -111,11 +111,15 @@ struct SwitchDoor {
   TimeNs heard_at = 0;     ///< the last authentic one; 0: none
   uint64_t rejected = 0;   ///< their MAC was wrong
   TimeNs rejected_at = 0;  ///< the last of those
+  /// Longest datagram of the worker where it is not the job's (S5.6); 0: no CHALREQ showed that.
+  uint32_t other_bytes = 0;
+  TimeNs other_bytes_at = 0;  ///< the last of those CHALREQs
 };
 
 /// Holds the present status of a job at its aggregator.
 struct SwitchJobStatus {
   uint32_t job = 0;
+  uint32_t packet_bytes = 0;  ///< longest datagram of the job
   uint32_t slots = 0;         ///< reserved at present
   uint32_t slots_in_use = 0;  ///< of them: with an open turn; role combine: whose sum is not whole yet
   uint64_t incarnation = 0;
@@ -151,13 +155,15 @@ class Aggregator {
   Status add_job(PreparedJob job, TimeNs now);
   /// Prepares the job, and adds it.
   Status add_job(const SwitchJob& job, TimeNs now);
-  /// Takes the memory of a job of one lane: with racks up to a GB. Throws std::bad_alloc. The result is for add_job()
+  /// Takes the memory of a job of one lane: with racks up to a GB. Throws std::bad_alloc where the system
+  /// refuses memory; one that promises more than it has ends the process instead. The result is for add_job()
   /// of this aggregator, which outlives it.
   /// Errors   those of judge_job().
   /// Threads  may run beside all other calls, one prepare() at a time.
   Result<PreparedJob> prepare(const SwitchJob& job);
-  /// Frees the job's slots; packets of it are of a wrong job from now on.
-  void remove_job(uint32_t job);
+  /// Frees the job's slots; packets of it are of a wrong job from now on. Returns the rest of its memory, for another
+  /// thread to free while this aggregator exists; nullptr: there is no such job.
+  PreparedJob remove_job(uint32_t job);
 
   /// Handles one packet: whole before the call returns, its answers in `sink`.
   void receive(const protocol::ReceivedPacket& packet, TimeNs now, protocol::PacketSink& sink);

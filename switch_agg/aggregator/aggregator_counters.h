@@ -25,7 +25,7 @@ enum class AggregatorEvent : uint8_t {
   // Dropped at a job's door.
   kUnexpectedType,    ///< a type that a worker does not send to this role
   kBadFields,         ///< extension, flags or positions that its type cannot have
-  kOtherPacketBytes,  ///< a CHALREQ as long as the datagrams of workers of another `packet_bytes`
+  kOtherPacketBytes,  ///< a CHALREQ of a worker or rack of another `packet_bytes`
   kWrongIncarnation,
   kNoSession,  ///< right incarnation, but no handshake with that worker
   kBadMac,

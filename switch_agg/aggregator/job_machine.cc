@@ -81,11 +81,27 @@ uint32_t JobMachine::slots_in_use() const {
 
 bool JobMachine::lease_is_over(TimeNs now) const { return has_slots() && now - heard_ >= job_.lease_ns; }
 
+/// Says whether a worker's CHALREQ is as long as this job's longest datagram, or not padded (S5.6). Workers of another
+/// length would drop our results, or send packets that have no room here. They get no answer, so shard 0 decides for
+/// them, or they go past this rack. Of a rack's CHALREQ: whether its groups have room here.
+bool JobMachine::has_the_length(const Datagram& request, const Outbox& out) const {
+  const size_t bytes = out.handled_bytes();
+  if (request.header.worker >= protocol::kSwitchWorkersMax) return bytes <= options_->packet_bytes_max;
+  return bytes == job_.packet_bytes || bytes == request.signed_bytes.size() + kDatagramMacBytes;
+}
+
 void JobMachine::challenge(const Datagram& datagram, const protocol::Endpoint& from, const Outbox& out) {
   const uint16_t worker = datagram.header.worker;
   const auto request = protocol::read_challenge_request(datagram.extension);
   if (!request || !datagram.payload.empty()) return out.count(Event::kBadFields);
   if (!sessions_.check_handshake(datagram)) return reject(worker, out);
+  if (!has_the_length(datagram, out)) {
+    out.count(Event::kOtherPacketBytes);
+    if (worker >= doors_.size()) return;
+    doors_[worker].other_bytes = static_cast<uint32_t>(out.handled_bytes());
+    doors_[worker].other_bytes_at = out.now();
+    return;
+  }
   if (!has_slots() && pool_->free_slots() < job_.slots) {
     out.count(Event::kNoSlots);
     return notice_stranger(datagram, NoticeCode::kNoSlots, request->worker_nonce, from, out);

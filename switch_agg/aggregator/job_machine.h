@@ -83,6 +83,7 @@ class JobMachine {
   static constexpr TimeNs kQuiet = kNsPerS;
 
   void challenge(const protocol::Datagram& datagram, const protocol::Endpoint& from, const Outbox& out);
+  bool has_the_length(const protocol::Datagram& request, const Outbox& out) const;
   bool admit(const protocol::Datagram& datagram, const Outbox& out);
   /// Checks a HELLO, which may begin a session. Empty: it is dropped, or is of another job; then its sender gets a
   /// notice.

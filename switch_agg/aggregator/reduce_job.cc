@@ -33,21 +33,11 @@ bool ReduceJob::has_ended(TimeNs now) const {
   return epoch_slots_ != 0 && ended_.count() == epoch_slots_ && is_quiet(now);
 }
 
-/// Says whether a CHALREQ is as long as this job's longest datagram, or not padded (S5.6). Workers of another length
-/// would drop our results, or upload results that have no room here. They get no answer, so shard 0 decides for them.
-bool ReduceJob::has_the_length(const Datagram& request, const Outbox& out) const {
-  const size_t bytes = out.handled_bytes();
-  return bytes == job_.packet_bytes || bytes == request.signed_bytes.size() + protocol::kDatagramMacBytes;
-}
-
 void ReduceJob::receive(const Datagram& datagram, const protocol::Endpoint& from, const Outbox& out) {
   const DatagramHeader& header = datagram.header;
   if (!sessions_.knows(header.worker)) return out.count(Event::kStranger);
   const bool is_rack = header.worker >= kSwitchWorkersMax;
-  if (header.type == DatagramType::kChallengeRequest) {
-    if (!is_rack && !has_the_length(datagram, out)) return out.count(Event::kOtherPacketBytes);
-    return challenge(datagram, from, out);
-  }
+  if (header.type == DatagramType::kChallengeRequest) return challenge(datagram, from, out);
   const bool known = header.type == DatagramType::kHello ||
                      (is_rack ? header.type == DatagramType::kPartial
                               : header.type == DatagramType::kKept || header.type == DatagramType::kContribution);

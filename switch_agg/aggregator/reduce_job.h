@@ -30,8 +30,6 @@ class ReduceJob : public JobMachine {
   bool fits(const protocol::DatagramHeader& header, const protocol::HelloTerms& hello) const override;
   bool has_ended(TimeNs now) const override;
 
-  bool has_the_length(const protocol::Datagram& request, const Outbox& out) const;
-
   // S6.
   void hello(const protocol::Datagram& datagram, const protocol::Endpoint& from, const Outbox& out);
   bool has_the_shape(const protocol::Datagram& datagram, const protocol::HelloTerms& hello, const Outbox& out);

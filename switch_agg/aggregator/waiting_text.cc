@@ -8,7 +8,7 @@
 namespace millrace::switch_agg {
 namespace {
 
-/// Packets that were rejected longer ago explain nothing any more.
+/// Packets that were rejected or ignored longer ago explain nothing any more.
 constexpr TimeNs kRejectedLately = 30 * kNsPerS;
 
 double waited_s(TimeNs since, TimeNs now) { return static_cast<double>(now - since) / static_cast<double>(kNsPerS); }
@@ -41,6 +41,20 @@ std::string rejection_text(const SwitchJobStatus& job, uint64_t workers, TimeNs 
       "{} packets that name {} were dropped, the last {:.1f} s ago: their MAC is wrong (bad_mac); is the key "
       "there this job's?",
       packets, named_workers(workers), waited_s(last, now));
+}
+
+/// Names a worker that gets no answer because of its datagrams' length, unless another packet of it came since.
+std::string length_text(const SwitchJobStatus& job, TimeNs now) {
+  for (size_t worker = 0; worker < job.doors.size(); ++worker) {
+    const SwitchDoor& door = job.doors[worker];
+    const bool lately = door.other_bytes != 0 && now - door.other_bytes_at <= kRejectedLately;
+    if (!lately || door.other_bytes_at < door.heard_at) continue;
+    return fmt::format(
+        "worker {} has datagrams of {} bytes (--switch-packet-bytes), \"packet_bytes\" of this job is {}: it gets no "
+        "answer",
+        worker, door.other_bytes, job.packet_bytes);
+  }
+  return {};
 }
 
 std::string whom_it_waits_for(const SwitchJobStatus& job, TimeNs now) {
@@ -81,12 +95,14 @@ std::string workers_text(uint64_t workers) {
 }
 
 std::string waiting_sentence(const SwitchJobStatus& job, TimeNs now) {
-  const std::string whom = whom_it_waits_for(job, now);
-  const std::string why = rejection_text(job, rejected_lately(job, now), now);
-  return whom + (whom.empty() || why.empty() ? "" : "; ") + why;
+  std::string sentence = whom_it_waits_for(job, now);
+  for (const std::string& why : {rejection_text(job, rejected_lately(job, now), now), length_text(job, now)})
+    sentence += (sentence.empty() || why.empty() ? "" : "; ") + why;
+  return sentence;
 }
 
 void add_waiting(const SwitchJobStatus& lane, SwitchJobStatus& job) {
+  job.packet_bytes = lane.packet_bytes;
   const bool waits = lane.waiting.what != SwitchWait::kNothing;
   if (waits && job.waiting.what == lane.waiting.what) {
     job.waiting.workers |= lane.waiting.workers;
@@ -100,6 +116,9 @@ void add_waiting(const SwitchJobStatus& lane, SwitchJobStatus& job) {
     door.heard_at = std::max(door.heard_at, one.heard_at);
     door.rejected += one.rejected;
     door.rejected_at = std::max(door.rejected_at, one.rejected_at);
+    if (one.other_bytes_at < door.other_bytes_at) continue;
+    door.other_bytes = one.other_bytes;
+    door.other_bytes_at = one.other_bytes_at;
   }
 }
 

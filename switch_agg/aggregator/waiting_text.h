@@ -14,7 +14,7 @@ namespace millrace::switch_agg {
 std::string_view wait_name(SwitchWait what);
 
 /// Returns one sentence on the event that a job is blocked on, as far as an aggregator can know. Names the workers, the
-/// time, and rejected packets that name them. Empty: it is blocked on nothing, and rejects nothing.
+/// time, rejected packets that name them, and a worker of another packet length. Empty: there is nothing of these.
 ///
 /// now  of the aggregator's clock.
 std::string waiting_sentence(const SwitchJobStatus& job, TimeNs now);

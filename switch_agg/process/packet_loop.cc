@@ -92,7 +92,9 @@ size_t Lane::serve_burst(TimeNs now) {
 void Lane::exchange(TimeNs now) {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock.owns_lock()) return;
-  for (const uint32_t job : removed_) aggregator_.remove_job(job);
+  for (const uint32_t job : removed_) {
+    if (PreparedJob removed = aggregator_.remove_job(job)) retired_.push_back(std::move(removed));
+  }
   for (const PreparedJob& job : added_) {
     if (const Status added = aggregator_.add_job(job, now); !added)
       refusals_.push_back(refusal_of(job->job(), added.error()));
@@ -114,6 +116,11 @@ void Lane::change_jobs(std::vector<uint32_t> removed, std::vector<PreparedJob> a
                 [&](const PreparedJob& job) { return std::ranges::find(removed, job->job().job) != removed.end(); });
   removed_.insert(removed_.end(), removed.begin(), removed.end());
   added_.insert(added_.end(), std::make_move_iterator(added.begin()), std::make_move_iterator(added.end()));
+}
+
+std::vector<PreparedJob> Lane::take_retired() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(retired_, {});
 }
 
 std::vector<std::string> Lane::take_refusals() {

@@ -61,6 +61,8 @@ class Lane {
   /// added  by prepare() of this lane.
   void change_jobs(std::vector<uint32_t> removed, std::vector<PreparedJob> added);
   std::vector<std::string> take_refusals();
+  /// Hands out the jobs that the loop removed. Their memory, up to a GB each, is freed on the caller's thread.
+  std::vector<PreparedJob> take_retired();
 
   /// Returns the latest report: at most kReportEvery old while the loop runs.
   LaneReport report() const;
@@ -81,6 +83,7 @@ class Lane {
   LaneReport report_;
   std::vector<uint32_t> removed_;
   std::vector<PreparedJob> added_;
+  std::vector<PreparedJob> retired_;  ///< removed from the aggregator
   std::vector<std::string> refusals_;
 };
 

@@ -277,6 +277,7 @@ void SwitchProcess::Impl::run(monitoring::ServiceNotifier& manager) {
     if (!reason) manager.keep_alive(monotonic_now_ns());
     for (const std::unique_ptr<Lane>& lane : lanes_) {
       for (const std::string& refusal : lane->take_refusals()) kSwitchProgram.say(refusal);
+      lane->take_retired();  // and frees them
     }
   }
   manager.stopping("shutting down");

@@ -74,6 +74,13 @@ class Switch(unittest.TestCase):
             if time.monotonic() > deadline:
                 self.fail(status)
 
+    def wait_for_report(self, line):
+        """Returns once each lcore has taken the changes that it was given before this call, and reported."""
+        asked = before = time.monotonic()
+        while not all(before - (lcore["seen_ms"] + 1) / 1000 > asked for lcore in json.loads(self.get(line, "/status"))["lcores"]):
+            before = time.monotonic()
+            self.assertLess(before, asked + TIMEOUT_S)
+
     def refused(self, code, sentence, *arguments):
         """Must end with `code` and one line on stderr that holds `sentence`."""
         ended = run(*arguments)
@@ -210,17 +217,20 @@ class Switch(unittest.TestCase):
             process.send_signal(signal.SIGHUP)
             sentence = process.stderr.readline()
             self.assertRegex(sentence, "jobs.json: .*; the jobs stay as they are")
+        self.wait_for_report(line)
         self.assertEqual([job["slots"] for job in json.loads(self.get(line, "/status"))["jobs"]], [32, 16])
 
     @unittest.skipIf("asan" in PROGRAM or "tsan" in PROGRAM, "sanitizers take more address space than any limit")
     def test_AJobWithoutMemoryLeavesTheOthersAlone(self):
         process, line = self.start("--quiet", "--slots-max", "144", "--packet-bytes-max", "8972")
+        self.status_when(line, lambda status: status["jobs"][0]["slots"] == 16)
         taken = int(Path(f"/proc/{process.pid}/statm").read_text(encoding="utf-8").split()[0]) * resource.getpagesize()
         resource.prlimit(process.pid, resource.RLIMIT_AS, (taken + (1 << 29), taken + (1 << 29)))
         large = JOB | {"name": "large", "job": 8, "workers": 64, "slots": 128, "packet_bytes": 8972, "racks": [[at] for at in range(64)]}
         self.write_jobs([JOB, large])
         process.send_signal(signal.SIGHUP)
         self.assertRegex(process.stderr.readline(), "job 'large': there is no memory .*; the jobs stay as they are")
+        self.wait_for_report(line)
         status = json.loads(self.get(line, "/status"))
         self.assertEqual([(job["name"], job["slots"]) for job in status["jobs"]], [("resnet", 16)])
 

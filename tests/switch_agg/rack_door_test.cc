@@ -108,6 +108,28 @@ void expect_notice(MadeUpWorker& worker, const std::vector<Sent>& said, NoticeCo
   EXPECT_EQ(protocol::read_notice(heard->datagram.extension)->code, code);
 }
 
+/// It would forward no unit that is longer than its own packets. So its workers go past it at once.
+TEST_F(RackDoor, AWorkersRequestPaddedToAnotherLengthGetsNoAnswer) {
+  ByteBuffer request = rig_.at_rack(0).challenge_request();
+  for (const size_t bytes : {size_t{1200}, size_t{1471}, size_t{1473}, size_t{8000}}) {
+    request.resize(bytes);
+    EXPECT_TRUE(answers(rig_, request).empty()) << bytes;
+  }
+  EXPECT_EQ(rig_.counted_at_rack(Event::kOtherPacketBytes), 4);
+  request.resize(1472);
+  EXPECT_EQ(answers(rig_, request).size(), 1) << "the job's own length";
+}
+
+/// The shard has no room for the parts of its groups.
+TEST(RackLength, ARackOfLongerPacketsThanItsShardIsNeverWelcome) {
+  RackRig rig({.packet_bytes_max = 1472, .rack_packet_bytes_max = 8000});
+  ASSERT_NO_FATAL_FAILURE(rig.open());
+  EXPECT_GT(rig.counted_at_shard(Event::kOtherPacketBytes), 0);
+  EXPECT_NE(rig.rack().status()[0].rack->uplink, switch_agg::RackUplink::kWelcome);
+  rig.to_rack(0, {}, {{1, 5}});
+  EXPECT_EQ(rig.counted_at_rack(Event::kNotOpen), 1) << "the worker goes past it";
+}
+
 /// All send past the rack, and the turn closes.
 void close_past_the_rack(RackRig& rig) {
   for (uint32_t worker = 0; worker < 3; ++worker) rig.to_shard(worker, {}, {{1, 5}});

@@ -59,6 +59,18 @@ TEST_F(Rack, NotifiesItsWorkersOfTheirLostPackets) {
   EXPECT_EQ(rig_.counted_at_shard(Event::kLossNotices), 0);
 }
 
+TEST_F(Rack, NoticesOfLossGoWhereTheLatestHelloCameFrom) {
+  const protocol::Endpoint moved = rig_.at_rack(1).endpoint();
+  KeepingSink sink;
+  const auto give = [&](ByteSpan packet) { rig_.rack().receive({.bytes = packet, .from = moved}, rig_.now, sink); };
+  give(rig_.at_rack(0).hello({.live = 7, .positions = {}}));
+  (void)rig_.at_rack(0).contribution({}, {{1, 5}});
+  sink.sent.clear();
+  for (int i = 0; i < 5; ++i) give(rig_.at_rack(0).empty({.slot = 1}));
+  EXPECT_EQ(rig_.counted_at_rack(Event::kLossNotices), 1);
+  EXPECT_EQ(std::ranges::count(sink.sent, moved, &Sent::to), 1);
+}
+
 TEST_F(Rack, NextIsTheLeastAndFinWhatAllSay) {
   rig_.to_rack(0, {.next = 4}, {});
   rig_.to_rack(1, {.next = 2}, {});

@@ -37,6 +37,11 @@ TEST(SessionTest, AChallengeRequestUnderAnotherJobKeyIsNotAnswered) {
   rig.give(0, stranger.challenge_request());
   EXPECT_EQ(rig.sent().size(), 0);
   EXPECT_EQ(rig.counted(Event::kBadMac), 1);
+  ByteBuffer padded = stranger.challenge_request();
+  padded.resize(1200);
+  rig.give(0, padded);
+  EXPECT_EQ(rig.counted(Event::kBadMac), 2);
+  EXPECT_EQ(rig.counted(Event::kOtherPacketBytes), 0) << "its sender is not known";
 }
 
 /// Results of the one would not fit the other. A switch that is silent from the start is replaced by shard 0.

@@ -88,6 +88,33 @@ TEST(SwitchWaits, ARejectionExplainsNothingOnceTheWorkerIsHeardOrItIsLongAgo) {
   EXPECT_EQ(status(rig).doors[1].rejected, 2u) << "they stay counted";
 }
 
+TEST(SwitchWaits, AWorkerOfAnotherPacketLengthIsNamedUntilItIsHeard) {
+  SwitchRig rig;
+  ByteBuffer request = rig.worker(1).challenge_request();
+  request.resize(1400);
+  rig.give(1, request);
+  EXPECT_EQ(sentence(rig),
+            "worker 1 has datagrams of 1400 bytes (--switch-packet-bytes), \"packet_bytes\" of this job is 1472: it "
+            "gets no answer");
+  SwitchJobStatus job;
+  add_waiting(status(rig), job);
+  EXPECT_EQ(waiting_sentence(job, rig.now), sentence(rig));
+  rig.now += kNsPerS;
+  rig.shake_hands();
+  rig.give(1, rig.worker(1).hello({.live = rig.live(), .positions = {1, 1}}));
+  EXPECT_THAT(sentence(rig), Not(HasSubstr("1400")));
+}
+
+/// Any host can send it: it proves nothing of the worker.
+TEST(SwitchWaits, AForgedRequestOfAnotherLengthIsOnlyRejected) {
+  SwitchRig rig;
+  ByteBuffer request = stranger(1).challenge_request();
+  request.resize(1400);
+  rig.give(1, request);
+  EXPECT_EQ(status(rig).doors[1].other_bytes, 0u);
+  EXPECT_THAT(sentence(rig), HasSubstr("bad_mac"));
+}
+
 TEST(SwitchWaits, TurnsWaitForTheWorkersWhoseContributionsLack) {
   SwitchRig rig;
   rig.open();

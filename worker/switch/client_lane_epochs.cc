@@ -94,12 +94,7 @@ void SwitchClient::Lane::receive(const Datagram& datagram, const protocol::Recei
   if (verdict == SwitchLink::Verdict::kForged) ++counters.forged;
   if (verdict == SwitchLink::Verdict::kReplayed) ++counters.replayed;
   if (verdict != SwitchLink::Verdict::kGood) return;
-  if (!is_hint) {
-    // A WELCOME to a running worker only answers its HELLO. It is short, and does not show that results arrive.
-    const bool is_echo = phase == SwitchPhase::kRunning && datagram.header.type == DatagramType::kWelcome;
-    if (!is_echo) heard(now);
-    note_mark(packet.ecn, now);
-  }
+  if (!is_hint) note_mark(packet.ecn, now);
   on_session_packet(datagram, now, sink);
 }
 
@@ -142,6 +137,8 @@ void SwitchClient::Lane::on_challenge(const Datagram& datagram, TimeNs now, prot
 }
 
 void SwitchClient::Lane::on_welcome(const Datagram& datagram, TimeNs now, protocol::PacketSink& sink) {
+  // To a running worker it only answers its HELLO. It is short, and does not show that results arrive.
+  if (phase != SwitchPhase::kRunning) heard(now);
   const std::optional<protocol::WelcomeTerms> welcome = protocol::read_welcome(datagram.extension);
   if (!welcome || welcome->slots != slots.size() || welcome->window_indices != options.window_indices) {
     ++counters.contradiction;
@@ -204,7 +201,11 @@ void SwitchClient::Lane::on_notice(const Datagram& datagram, TimeNs now, protoco
     return;
   }
   const bool is_hint = SwitchLink::is_hint(datagram);
-  if (!is_hint) steps.epoch_seen = std::max(steps.epoch_seen, notice->epoch);
+  if (!is_hint) {
+    steps.epoch_seen = std::max(steps.epoch_seen, notice->epoch);
+    // A lost packet may have been too long for the path, and is reported as often as it is sent.
+    if (notice->code != protocol::NoticeCode::kLost) heard(now);
+  }
   // Where another process's session stands the answer is a hint, and names the hello's session.
   if (!is_hint || notice->worker_nonce == link.session_nonce()) record_back_off(notice->code, now);
   switch (notice->code) {

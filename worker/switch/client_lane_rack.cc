@@ -36,7 +36,10 @@ void SwitchClient::Lane::ask_rack(TimeNs now, protocol::PacketSink& sink) {
 }
 
 void SwitchClient::Lane::greet_rack(TimeNs now, protocol::PacketSink& sink) {
-  rack_phase = RackPhase::kHello;
+  if (rack_phase != RackPhase::kWelcome) {
+    rack_phase = RackPhase::kHello;
+    rack_due = now + round_trip.timeout(std::min(rack_timeouts, kRackDoublingsMax));
+  }
   const protocol::HelloTerms hello{.membership_hash = epoch.membership_hash,
                                    .live = epoch.live,
                                    .worker_nonce = rack_link.session_nonce(),
@@ -49,7 +52,6 @@ void SwitchClient::Lane::greet_rack(TimeNs now, protocol::PacketSink& sink) {
   header.epoch = epoch.epoch;
   rack_link.send(header, ByteSpan(extension).first(bytes), {}, epoch.rack, sink);
   ++counters.hellos;
-  rack_due = now + round_trip.timeout(std::min(rack_timeouts, kRackDoublingsMax));
 }
 
 /// Says whether the datagram is of the rack. A hint belongs to no session. Only its sender's address tells its origin,
@@ -146,12 +148,14 @@ void SwitchClient::Lane::leave_rack(RackPhase then) {
   rack_doubted = false;
 }
 
-/// Turns time out: the decider's other workers are slow, or the rack is gone. A challenge tells.
+/// Turns time out: the decider's other workers are slow, the rack is gone, or this worker has a new address. A
+/// challenge tells whether the rack lives. Its notices go to the address of the latest HELLO.
 void SwitchClient::Lane::suspect_rack(TimeNs now, protocol::PacketSink& sink) {
   if (rack_phase != RackPhase::kWelcome || rack_doubted) return;
   rack_doubted = true;
   rack_link.request_challenge(epoch.epoch, sink);
   ++counters.challenge_requests;
+  greet_rack(now, sink);
   rack_asked_at = now;
   rack_due = now + 2 * round_trip.timeout(0);
 }

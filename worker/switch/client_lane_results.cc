@@ -70,7 +70,10 @@ void SwitchClient::Lane::on_result(const Datagram& datagram, TimeNs now, protoco
     ++counters.contradiction;
     return;
   }
-  count_taken(slot.result.take(datagram, options.window_indices));
+  const Gathering::Taken taken = slot.result.take(datagram, options.window_indices);
+  count_taken(taken);
+  // The same short fragment again ends no silence: the others may be too long for the path.
+  if (taken == Gathering::Taken::kMore || taken == Gathering::Taken::kWhole) heard(now);
   const bool once = slot.sends == 1;
   const uint64_t order = slot.order;
   if (!complete_if_whole(number, now)) return;

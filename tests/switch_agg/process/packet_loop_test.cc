@@ -6,6 +6,7 @@
 #include <atomic>
 #include <thread>
 
+#include "switch_agg/aggregator/job_machine.h"
 #include "switch_agg/bench/traffic.h"
 #include "tests/support/replaced_new.h"
 
@@ -86,6 +87,28 @@ TEST(Lane, AChangeReplacesThePendingOneBeforeIt) {
   EXPECT_EQ(report.jobs[0].status.job, 9u);
   EXPECT_EQ(report.jobs[0].status.slots, 8u);
   EXPECT_TRUE(lane.take_refusals().empty());
+  lane.request_stop();
+}
+
+/// Its memory takes long to free, and packets of other jobs would wait.
+TEST(Lane, ARemovedJobsMemoryIsHandedOut) {
+  Lane lane(std::make_unique<EndlessPort>(), {.slots_max = 4}, 1);
+  std::vector<PreparedJob> prepared = *lane.prepare({bench_job(2, 4, 640)});
+  const uint32_t job = prepared.front()->job().job;
+  const std::weak_ptr<JobMachine> machine = prepared.front();
+  lane.change_jobs({}, std::move(prepared));
+  std::jthread thread([&] { lane.run(); });
+  EXPECT_TRUE(becomes_true([&] { return lane.report().jobs.size() == 1; }));
+  SwitchJob next = bench_job(2, 4, 640);
+  next.job = job + 1;
+  lane.change_jobs({job}, *lane.prepare({next}));
+  EXPECT_TRUE(becomes_true([&] {
+    const LaneReport report = lane.report();
+    return report.jobs.size() == 1 && report.jobs[0].status.job == job + 1 && report.jobs[0].status.slots == 4;
+  })) << "the slots are free at once";
+  EXPECT_FALSE(machine.expired());
+  EXPECT_EQ(lane.take_retired().size(), 1u);
+  EXPECT_TRUE(machine.expired());
   lane.request_stop();
 }
 

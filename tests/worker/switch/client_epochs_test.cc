@@ -274,6 +274,56 @@ TEST_F(ClientEpochs, AWelcomeDoesNotEndARunningWorkersSilence) {
   EXPECT_GT(welcomes, 0u);
 }
 
+/// The way down loses the longer fragment of each result.
+TEST_F(ClientEpochs, AFragmentThatIsKnownDoesNotEndASilence) {
+  start();
+  rig_.begin(0, {});
+  size_t resends = 0;
+  for (int round = 0; round < 100 && !rig_.client.path_suspect(); ++round) {
+    rig_.now = rig_.client.next_deadline();
+    rig_.tick();
+    for (const SentPacket& sent : contributions()) {
+      if (sent.header().slot != 0) continue;
+      rig_.hand(rig_.aggregator.result(1, {.slot = 0, .turn = 1, .indices = {9}, .sums = {1}, .fragment = 1}));
+      ++resends;
+    }
+  }
+  EXPECT_TRUE(rig_.client.path_suspect());
+  EXPECT_EQ(rig_.client.counters().duplicates + 1, resends);
+  rig_.hand(rig_.aggregator.result(1, {.slot = 0, .turn = 1, .indices = {2}, .sums = {1}, .fragment = 0, .flags = 0}));
+  EXPECT_FALSE(rig_.client.path_suspect());
+}
+
+/// The way up loses the longer fragment of each contribution.
+TEST_F(ClientEpochs, ANoticeOfALossDoesNotEndASilence) {
+  start();
+  rig_.begin(0, {});
+  size_t notices = 0;
+  for (int round = 0; round < 100 && !rig_.client.path_suspect(); ++round) {
+    rig_.now = rig_.client.next_deadline();
+    rig_.tick();
+    for (const SentPacket& sent : contributions()) {
+      const protocol::Nonce lost = protocol::put_lost({sent.header().sequence, 0});
+      rig_.hand(rig_.aggregator.notice(protocol::NoticeCode::kLost, 1, lost));
+      ++notices;
+    }
+    contributions();  // that the notices asked for
+  }
+  EXPECT_TRUE(rig_.client.path_suspect());
+  EXPECT_GT(notices, 0u);
+}
+
+TEST_F(ClientEpochs, AFetchDoesNotEndASilence) {
+  start();
+  raise();
+  for (int round = 0; round < 100 && !rig_.client.path_suspect(); ++round) {
+    rig_.now = rig_.client.next_deadline();
+    rig_.tick();
+    rig_.hand(rig_.aggregator.fetch(2, 0, 1));
+  }
+  EXPECT_TRUE(rig_.client.path_suspect());
+}
+
 TEST_F(ClientEpochs, AnIdleWorkerProbesItsAggregatorAndFollowsARestart) {
   start();
   rig_.now = rig_.client.next_deadline();

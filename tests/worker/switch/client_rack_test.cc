@@ -168,6 +168,26 @@ TEST_F(ClientRack, ARackThatAnswersAChallengeIsKept) {
   EXPECT_EQ(rig_.client.counters().rack_lost, 0u);
 }
 
+/// Its address may have changed: the rack's notices go to that of its latest HELLO.
+TEST_F(ClientRack, ADoubtedRackGetsAHelloUnderItsSession) {
+  rig_.begin(0, {});
+  contributions();
+  std::vector<SentPacket> hellos;
+  for (int i = 0; i < 6 && hellos.empty(); ++i) {
+    rig_.now = rig_.client.next_deadline();
+    rig_.tick();
+    for (const SentPacket& packet : rig_.sink.take(DatagramType::kHello)) {
+      if (packet.to == rig_.epoch.rack) hellos.push_back(packet);
+    }
+  }
+  ASSERT_EQ(hellos.size(), 1u);
+  EXPECT_TRUE(rig_.rack.verifies(hellos[0]));
+  EXPECT_TRUE(rig_.client.at_rack());
+  rig_.hand_from_rack(rig_.rack.welcome(1, {0, 0}));
+  EXPECT_TRUE(rig_.client.at_rack());
+  EXPECT_EQ(rig_.client.counters().rack_welcomes, 1u);
+}
+
 TEST_F(ClientRack, ARestartedRackIsGreetedAgain) {
   ScriptedSwitch other(rig_.client_options, 0xB0B);
   rig_.hand_from_rack(other.notice(protocol::NoticeCode::kUnknownIncarnation, 1, {}));
