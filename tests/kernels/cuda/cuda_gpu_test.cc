@@ -45,7 +45,7 @@ TEST(CudaErrors, CardsThatCannotBeUsedAreUnavailable) {
         cudaErrorInvalidDevice, cudaErrorInvalidKernelImage, cudaErrorNoKernelImageForDevice, cudaErrorInvalidPtx,
         cudaErrorJitCompilerNotFound, cudaErrorUnsupportedPtxVersion, cudaErrorJitCompilationDisabled,
         cudaErrorNotSupported, cudaErrorSystemNotReady, cudaErrorSystemDriverMismatch,
-        cudaErrorCompatNotSupportedOnDevice}) {
+        cudaErrorCompatNotSupportedOnDevice, cudaErrorInvalidDeviceFunction}) {
     EXPECT_EQ(error_code_of(error), ErrorCode::kUnavailable) << error;
   }
   EXPECT_EQ(error_code_of(cudaErrorMemoryAllocation), ErrorCode::kLimitExceeded);
