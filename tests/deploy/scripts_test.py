@@ -118,6 +118,9 @@ class Scripts(unittest.TestCase):
         lacking = [path.name for path in (SOURCE / "tests").rglob("*_test.py")
                    if "bench" not in path.parts and ends.search(path.read_text(encoding="utf-8")) and f"`{path.stem}`" not in skips
                    and f"{path.parent.name}_{path.stem}`" not in skips]
+        for path in (SOURCE / "tests").rglob("CMakeLists.txt"):
+            of_cards = re.findall(r"\bNAME (\w+) (?:SCRIPT \S+ )?LABELS (?:python )?gpu\b", path.read_text(encoding="utf-8"))
+            lacking += [name for name in of_cards if f"`{name.removeprefix('python_')}`" not in skips]
         self.assertEqual(lacking, [])
 
     def test_TheDemoRunsInTheFolderOfTheCaller(self):
