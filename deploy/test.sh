@@ -22,7 +22,8 @@
 #                                    punish kills and restarts workers and shards of a job for ten minutes.
 #                                    papers every script of tests/bench/papers with --quick, as a trial run.
 #                                    packages builds the Debian packages and the image, checks and runs both. Root.
-#                                    trixie tests the Python package on Debian 13, whose PyTorch has FSDP2.
+#                                    forky  tests the Python package on Debian testing: FSDP2 needs its PyTorch, and
+#                                           must not skip.
 #                                  Three hours.
 #   deploy/test.sh --stage NAME    that stage alone (repeatable).
 #
@@ -35,9 +36,9 @@ cd "$(dirname "$0")/.."
 
 readonly ALL_STAGES=(setup build asan tsan fuzz lint models dev)
 readonly QUICK_STAGES=(setup build dev)
-readonly RELEASE_STAGES=("${ALL_STAGES[@]}" punish papers packages trixie)
+readonly RELEASE_STAGES=("${ALL_STAGES[@]}" punish papers packages forky)
 # Seconds; 25 minutes in all, without the stages of --release alone.
-declare -rA BUDGETS=([setup]=5 [build]=690 [asan]=130 [tsan]=20 [fuzz]=15 [lint]=30 [models]=10 [dev]=600 [punish]=620 [papers]=600 [packages]=1500 [trixie]=1800)
+declare -rA BUDGETS=([setup]=5 [build]=690 [asan]=130 [tsan]=20 [fuzz]=15 [lint]=30 [models]=10 [dev]=600 [punish]=620 [papers]=600 [packages]=1500 [forky]=1800)
 readonly LOGS=build/logs
 readonly GREEN=tests/lint/green_commit.txt
 readonly JOBS=${MILLRACE_JOBS:-$(nproc)}
@@ -193,7 +194,12 @@ stage_papers() {
     tests/bench/papers/run_all.sh --quick --programs build/dev/bin --out build/papers
 }
 
-stage_trixie() { deploy/setup.sh --roots && deploy/debian-root.sh trixie --python --jobs "$JOBS"; }
+# A skipped test passes in ctest, and this stage is for one test. A mirror's copy of testing may be older than a week.
+stage_forky() {
+  deploy/setup.sh --roots &&
+    deploy/debian-root.sh forky --aptopt='Acquire::Check-Valid-Until "false"' --python --jobs "$JOBS" || return 1
+  grep -q 'python_torch_fsdp_test .*Passed' "$LOGS/forky.log" || { echo "forky: error: python_torch_fsdp_test did not run"; return 1; }
+}
 
 stage_packages() { deploy/setup.sh --packages && deploy/packages.sh --lint --test --image-test; }
 

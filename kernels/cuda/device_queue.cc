@@ -128,7 +128,8 @@ ErrorCode error_code_of(int cuda_error) {
     case cudaErrorSystemNotReady:
     case cudaErrorSystemDriverMismatch:
     case cudaErrorCompatNotSupportedOnDevice:
-    // No code of a kernel for this card and driver.
+    // No code of a kernel for this card and driver. cudaFuncGetAttributes() says the first, a launch the second.
+    case cudaErrorInvalidDeviceFunction:
     case cudaErrorNoKernelImageForDevice:
     case cudaErrorInvalidKernelImage:
     case cudaErrorInvalidPtx:

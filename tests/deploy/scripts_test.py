@@ -57,15 +57,15 @@ class Scripts(unittest.TestCase):
         path.write_text(f"#!/bin/sh\nset -e\n{line}\n", encoding="utf-8")
         path.chmod(0o755)
 
-    def output_of(self, script, *arguments, folder=None):
-        """Runs a script by a relative path. Returns its output, and the calls of cmake."""
+    def output_of(self, script, *arguments, folder=None, code=0):
+        """Runs a script by a relative path, and checks its exit code. Returns its output, and the calls of cmake."""
         folder = folder or self.caller
         self.log.write_text("", encoding="utf-8")
         environment = os.environ | {"PATH": f"{self.programs}:{os.environ['PATH']}", "CMAKE_LOG": str(self.log),
                                     "CTEST_LOG": str(self.chosen)}
         ended = subprocess.run([os.path.relpath(self.tree / "deploy" / script, folder), *arguments], cwd=folder, env=environment,
                                capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
-        self.assertEqual(ended.returncode, 0, ended.stderr)
+        self.assertEqual(ended.returncode, code, ended.stdout + ended.stderr)
         return ended.stdout, self.log.read_text(encoding="utf-8")
 
     def test_PackagesWriteTheImageWhereTheCallerWantsIt(self):
@@ -98,6 +98,12 @@ class Scripts(unittest.TestCase):
             self.assertEqual(len(runs), 1, (build, labels, calls))
         self.assertFalse([call for call in calls if is_chosen(call, ("integration",))], "these run in stage dev")
 
+    def test_TheStageForFsdpFailsWhereItsTestSkips(self):
+        self.write_program(self.tree / "deploy/setup.sh", ":")
+        for result, code in (("   Passed    9.81 sec", 0), ("***Skipped   0.42 sec", 1)):
+            self.write_program(self.tree / "deploy/debian-root.sh", f'echo "1/1 Test #7: python_torch_fsdp_test .....{result}"')
+            self.output_of("test.sh", "--stage", "forky", code=code)
+
     def test_ExtendTestDependsOnTheScriptsThatItRuns(self):
         listed = (SOURCE / "tests/integration/extend/depends.txt").read_text(encoding="utf-8").splitlines()
         scripts = re.findall(r'"(tests/[\w/]+\.py)"', (SOURCE / "tests/integration/extend_test.py").read_text(encoding="utf-8"))
@@ -112,6 +118,9 @@ class Scripts(unittest.TestCase):
         lacking = [path.name for path in (SOURCE / "tests").rglob("*_test.py")
                    if "bench" not in path.parts and ends.search(path.read_text(encoding="utf-8")) and f"`{path.stem}`" not in skips
                    and f"{path.parent.name}_{path.stem}`" not in skips]
+        for path in (SOURCE / "tests").rglob("CMakeLists.txt"):
+            of_cards = re.findall(r"\bNAME (\w+) (?:SCRIPT \S+ )?LABELS (?:python )?gpu\b", path.read_text(encoding="utf-8"))
+            lacking += [name for name in of_cards if f"`{name.removeprefix('python_')}`" not in skips]
         self.assertEqual(lacking, [])
 
     def test_TheDemoRunsInTheFolderOfTheCaller(self):

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <map>
+#include <ranges>
 #include <span>
 #include <utility>
 #include <variant>
@@ -43,8 +44,7 @@ class UpdatesSaid {
     for (const Contribution& sent : in_flight_) {
       if (is_in_flight(core, sent)) continue;
       const std::vector<worker::DeliveredUpdate> held = core.awaiting_acks(sent.part);
-      const worker::DeliveredUpdate* update = find(delivered, sent);
-      if (update == nullptr) update = find(held, sent);
+      const worker::DeliveredUpdate* update = youngest(delivered, held, sent.part, sent.step);
       if (update == nullptr || !update->counted) continue;  // all of it returns
       const StreamView& sum = update->sum.view;
       bool whole = sum.dense;
@@ -56,6 +56,19 @@ class UpdatesSaid {
       }
     }
     return true;
+  }
+
+  /// Returns the update that resolved the contribution to that step; null: none. A snapshot may go back before a held
+  /// update: then its step comes again, and the younger one is held behind it. All held ones are younger than delivered
+  /// ones.
+  static const worker::DeliveredUpdate* youngest(std::span<const worker::DeliveredUpdate> delivered,
+                                                 std::span<const worker::DeliveredUpdate> held, uint32_t part,
+                                                 uint64_t step) {
+    for (const auto& updates : {held, delivered}) {
+      for (const worker::DeliveredUpdate& one : updates | std::views::reverse)
+        if (one.part == part && one.step == step && !one.delivered_before && !one.replaces) return &one;
+    }
+    return nullptr;
   }
 
  private:
@@ -76,14 +89,6 @@ class UpdatesSaid {
     return std::ranges::any_of(core.outstanding(sent.bucket), [&sent](const worker::OutstandingView& out) {
       return out.part == sent.part && out.step == sent.step && out.incarnation == sent.incarnation;
     });
-  }
-
-  static const worker::DeliveredUpdate* find(std::span<const worker::DeliveredUpdate> updates,
-                                             const Contribution& sent) {
-    const auto found = std::ranges::find_if(updates, [&sent](const worker::DeliveredUpdate& one) {
-      return one.part == sent.part && one.step == sent.step && !one.delivered_before && !one.replaces;
-    });
-    return found == updates.end() ? nullptr : &*found;
   }
 
   /// Returns false where two updates of that step count the contribution, and only one carries all entries.

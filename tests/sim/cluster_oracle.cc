@@ -156,6 +156,16 @@ bool ClusterOracle::left_out(uint32_t part, uint64_t step, uint32_t worker, uint
   });
 }
 
+uint64_t ClusterOracle::counted_until(uint32_t part, uint32_t worker) const {
+  const auto counts = [worker](const auto& decision) {
+    return std::ranges::find(decision.second.contributors, worker, &protocol::ContributorId::worker) !=
+           decision.second.contributors.end();
+  };
+  uint64_t steps = log_[part].size();
+  while (steps > 0 && std::ranges::none_of(log_[part][steps - 1], counts)) --steps;
+  return steps;
+}
+
 void ClusterOracle::add_carried(uint32_t part, LogPosition at, uint32_t worker, uint64_t incarnation,
                                 std::span<double> carried) const {
   const DecidedStep* last = find(part, at);

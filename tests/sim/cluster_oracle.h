@@ -74,6 +74,8 @@ class ClusterOracle {
   bool counted(uint32_t part, LogPosition at, uint32_t worker, uint64_t incarnation) const;
   /// Returns whether the step was decided, and no decision of it counted that contribution. Not of mode asynchronous.
   bool left_out(uint32_t part, uint64_t step, uint32_t worker, uint64_t incarnation) const;
+  /// Returns the number of steps up to the last one so far that counted this worker, under any incarnation.
+  uint64_t counted_until(uint32_t part, uint32_t worker) const;
 
   /// Weights of a part at a place of its log, from zero. REQUIRES: decided.
   std::vector<float> weights(uint32_t part, LogPosition at) const;

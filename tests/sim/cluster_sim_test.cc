@@ -201,6 +201,25 @@ TEST(ClusterSimScripted, MemberEvictedBeforeTheStartRejoinsAsANewIncarnation) {
   EXPECT_EQ(report.removed, 1u);
 }
 
+TEST(ClusterSimScripted, ContributionBeyondTheSummaryMayBeLost) {
+  Scenario scenario = plain(3, 50);
+  // Worker 0 (node 1) pushes behind a partition and is removed. Another process with its number is counted, and leaves.
+  scenario.slow_worker = 0;
+  scenario.think_max = 40 * kNsPerMs;
+  scenario.faults = {
+      {.kind = SimFault::Kind::kPartition, .at = kNsPerS, .duration = 2'800 * kNsPerMs, .a = 1, .b = 0},
+      {.kind = SimFault::Kind::kRestartWorker, .at = 2'400 * kNsPerMs, .a = 0},
+      {.kind = SimFault::Kind::kLeave, .at = 3'600 * kNsPerMs, .a = 0},
+  };
+  double lost = 0;
+  for (scenario.seed = 1; scenario.seed <= 10; ++scenario.seed) {
+    const SimReport report = run_cluster(scenario, trace_asked_for());
+    EXPECT_TRUE(report.faults.empty()) << faults_text(scenario, report);
+    lost += report.lost;
+  }
+  EXPECT_GT(lost, 0) << "no contribution was beyond the summary";
+}
+
 TEST(ClusterSimScripted, DamagedMessagesAreSentAgain) {
   Scenario scenario = plain(3, 30);
   scenario.link.corruption = 0.03;

@@ -30,7 +30,7 @@ TREE = ROOT / "build/record/tree"
 HEADERS = ("Fault", "Found-by", "Test", "Seeds", "Fails-with")
 FINDERS = ("simulator", "model", "fuzzer", "punisher", "unstated")
 FOUND_BY = re.compile(rf"({'|'.join(FINDERS)}) [0-9a-f]{{8}}")
-SEEDS_OF = re.compile(r"scripted|(?P<not>not within )?(?P<count>[1-9]\d*)(?: from (?P<first>[1-9]\d*))?")
+SEEDS_OF = re.compile(r"scripted|(?P<not>not within )?(?P<count>[1-9]\d*)(?: from (?P<first>[1-9]\d*))?(?:, not run yet)?")
 SEED = re.compile(r"\bseed (\d+)")
 CHUNK = 25  # seeds a process; fewer than 100, from which on tests demand a coverage
 TIMEOUT_S = 900
@@ -89,7 +89,7 @@ def read_mutation(path):
     if not FOUND_BY.fullmatch(fields["Found-by"]):
         raise Wrong(f"{path.name}: Found-by is one of {', '.join(FINDERS)}, and a commit of 8 digits")
     if not SEEDS_OF.fullmatch(fields["Seeds"]):
-        raise Wrong(f"{path.name}: Seeds is 'scripted', 'N', 'N from FIRST' or 'not within N'")
+        raise Wrong(f"{path.name}: Seeds is 'scripted', 'N', 'N from FIRST' or 'not within N', perhaps with ', not run yet'")
     if len(fields["Test"].split()) != 2:
         raise Wrong(f"{path.name}: Test is a program and its filter, or a fuzzer and its input")
     re.compile(fields["Fails-with"])

@@ -37,7 +37,8 @@ SimWorker::SimWorker(SimWorld& world, uint32_t number, uint32_t worker, const Si
       verdicts_(world.layout.parts.size()),
       was_usable_(world.layout.parts.size()),
       was_unusable_(world.layout.parts.size()),
-      may_lose_(world.layout.parts.size()) {
+      may_lose_(world.layout.parts.size()),
+      summary_until_(world.layout.parts.size()) {
   for (const auto& bucket : world.layout.buckets) entered_.emplace_back(bucket.dimension, 0.0);
   credited_ = entered_;
   for (const auto& part : world.layout.parts) weights_.emplace_back(part.end - part.begin, 0.0f);

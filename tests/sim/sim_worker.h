@@ -198,6 +198,7 @@ class SimWorker : public SimProcess {
   std::vector<bool> was_usable_;               ///< [part] by a verdict before
   std::vector<bool> was_unusable_;             ///< [part]
   std::vector<bool> may_lose_;                 ///< [part] a verdict let it lose more than unreturnable contributions
+  std::vector<uint64_t> summary_until_;        ///< [part] the oracle's counted_until() when the last settlement came
 };
 
 }  // namespace millrace::testing

@@ -165,12 +165,15 @@ void SimWorker::check_losses(uint32_t bucket) {
   }
 }
 
-/// An unreturnable contribution was counted, where the log is one that the oracle has seen whole.
+/// Checks that an unreturnable contribution was counted, or is beyond the summary of the settlement (R9c). Only where
+/// the oracle has seen the whole log.
 void SimWorker::check_unreturnable(const UnreturnableContribution& one) {
   const bool restarted = std::ranges::any_of(world_.shards, [](const auto& shard) { return shard->incarnation() > 1; });
   const bool asynchronous = world_.scenario.spec.mode == protocol::Mode::kAsynchronous;
   if (restarted || asynchronous || world_.scenario.link.corruption > 0) return;
   if (!world_.oracle.left_out(one.part, one.step, worker_, one.incarnation)) return;
+  // An empty contribution of this process may have been counted since, or one of another process with its number.
+  if (summary_until_[one.part] > one.step + 1 + world_.scenario.spec.staleness) return;
   world_.fault(name() + " part " + std::to_string(one.part) + " step " + std::to_string(one.step) +
                ": the contribution is lost as unreturnable, and the step did not count it");
 }
@@ -198,6 +201,7 @@ void SimWorker::note_settle(const protocol::Settle& settle) {
   told_a_place_ =
       told_a_place_ || (!world_.scenario.has_weights && settle.weights == protocol::Settle::Weights::kSnapshot);
   if (settle.part >= at_.size() || settle.weights == protocol::Settle::Weights::kNone) return;
+  summary_until_[settle.part] = world_.oracle.counted_until(settle.part, worker_);
   // R9a. Besides, a loaded residual that an earlier verdict accepted may be dropped by a later one (R9b).
   const bool has_pushed = std::ranges::max(pushed_) > 0;
   if (!settle.on_log || (loaded_ && verdicts_[settle.part] && !has_pushed)) may_lose_[settle.part] = true;

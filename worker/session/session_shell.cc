@@ -223,9 +223,16 @@ void SessionShell::audit_at_end() {
 void SessionShell::save_at_end() {
   saved_at_end_ = true;
   if (options_.save_path.empty()) return;
-  const auto bytes = state_bytes();
-  const Status written = bytes ? files::write_file_atomically(options_.save_path, *bytes, files::kOwnerOnly)
-                               : std::unexpected(bytes.error());
+  Status written;
+  // No caller waits for its work with weights on a card here. A session that has ended sends no heartbeats.
+  for (size_t tensor = 0; tensor < weights_.size() && written; ++tensor) {
+    if (const auto there = weights_[tensor].on_device()) written = there->await_callers_work();
+  }
+  if (written) {
+    const auto bytes = state_bytes();
+    written = bytes ? files::write_file_atomically(options_.save_path, *bytes, files::kOwnerOnly)
+                    : std::unexpected(bytes.error());
+  }
   if (written) {
     say(Severity::kInfo, "state saved to '" + options_.save_path + "'");
   } else {

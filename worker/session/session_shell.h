@@ -165,7 +165,7 @@ class SessionShell {
   std::unexpected<CallError> end_by_tensor(size_t tensor, const Error& why);
   /// Adds the answers of all pushes up to that one to the tensor's weights; without one, what else waits for a call.
   CallStatus bring_up(size_t tensor, std::optional<uint64_t> push);
-  /// Waits for the caller's work with weights on devices, which are to be saved.
+  /// Waits for the caller's work with weights on devices, which save() copies.
   CallStatus await_work_with_weights();
   Status check_tensor(size_t tensor) const;
   Status check_weight(const Gate& gate, double weight) const;

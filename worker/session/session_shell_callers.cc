@@ -449,9 +449,6 @@ CallStatus SessionShell::save(const std::string& path) {
 }
 
 CallResult<bool> SessionShell::finish(std::chrono::milliseconds timeout) {
-  if (!options_.save_path.empty()) {
-    if (auto waited = await_work_with_weights(); !waited) return std::unexpected(waited.error());
-  }
   const Moment deadline = deadline_of(timeout);
   {
     // A push that has passed its gate hands its step over first: else it would be accepted, and never sent.

@@ -45,7 +45,7 @@ TEST(CudaErrors, CardsThatCannotBeUsedAreUnavailable) {
         cudaErrorInvalidDevice, cudaErrorInvalidKernelImage, cudaErrorNoKernelImageForDevice, cudaErrorInvalidPtx,
         cudaErrorJitCompilerNotFound, cudaErrorUnsupportedPtxVersion, cudaErrorJitCompilationDisabled,
         cudaErrorNotSupported, cudaErrorSystemNotReady, cudaErrorSystemDriverMismatch,
-        cudaErrorCompatNotSupportedOnDevice}) {
+        cudaErrorCompatNotSupportedOnDevice, cudaErrorInvalidDeviceFunction}) {
     EXPECT_EQ(error_code_of(error), ErrorCode::kUnavailable) << error;
   }
   EXPECT_EQ(error_code_of(cudaErrorMemoryAllocation), ErrorCode::kLimitExceeded);
@@ -153,6 +153,20 @@ class FullCard {
   std::vector<void*> taken_;
 };
 
+/// Takes the unused memory of the queue's pool. REQUIRES: the card is full.
+std::vector<DeviceMemory<uint8_t>> rest_of_pool(DeviceQueue& queue) {
+  std::vector<DeviceMemory<uint8_t>> taken;
+  for (size_t bytes = size_t{1} << 25; bytes >= 512; bytes /= 2) {
+    for (;;) {
+      DeviceMemory<uint8_t> memory = queue.allocate<uint8_t>(bytes);
+      if (memory.data() == nullptr) break;
+      taken.push_back(std::move(memory));
+    }
+    EXPECT_EQ(queue.finish().error().code, ErrorCode::kLimitExceeded);
+  }
+  return taken;
+}
+
 /// No kernel is launched before the card is full: its code must be there.
 TEST_F(CudaContexts, FullCardIsAShortageAndNoErrorOfTheQueue) {
   constexpr uint64_t kDimension = 100'003;
@@ -160,17 +174,21 @@ TEST_F(CudaContexts, FullCardIsAShortageAndNoErrorOfTheQueue) {
   const auto values = testing::values_of(testing::Pattern::kGaussian, kDimension, 1);
   const Array<DeviceQueue> array(*queue, values);
   Accumulator sum(*queue, kDimension), staged(*queue, kDimension), velocity(*queue, kDimension);
+  bool lacked = false;
   const auto works = [&](const auto& result) {
+    lacked = lacked || !result.has_value();
     EXPECT_TRUE(result.has_value() || result.error().code == ErrorCode::kLimitExceeded) << result.error().message;
     EXPECT_TRUE(queue->status().has_value()) << queue->status().error().message;
   };
   {
     const FullCard full;
+    const auto rest = rest_of_pool(*queue);
     works(sum.add(array.data, 1, NonFiniteValues::kRefused));
     works(sum.enter(staged, 1, velocity, {0.9F, 0, 1}));
     works(sum.norm());
     works(sum.select_top_k(100));
     works(sum.add(StreamView{kDimension, true, {}, values}));
+    EXPECT_TRUE(lacked) << "the card was not full";
   }
   EXPECT_TRUE(sum.add(array.data, 1, NonFiniteValues::kRefused).has_value());
   EXPECT_TRUE(sum.select_top_k(100).has_value());

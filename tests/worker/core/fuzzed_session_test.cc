@@ -7,6 +7,7 @@
 #include <iterator>
 #include <vector>
 
+#include "tests/fuzz/updates_said.h"
 #include "tests/support/tree_paths.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
@@ -30,6 +31,21 @@ TEST(FuzzedSession, EverySeedPasses) {
     ++seeds;
   }
   EXPECT_GT(seeds, 0u);
+}
+
+TEST(FuzzedSession, TheYoungestUpdateOfAStepHasResolvedIt) {
+  const auto update = [](uint32_t part, uint64_t step) {
+    worker::DeliveredUpdate one;
+    one.part = part;
+    one.step = step;
+    return one;
+  };
+  const std::vector<worker::DeliveredUpdate> delivered = {update(1, 4), update(1, 5)};
+  std::vector<worker::DeliveredUpdate> held = {update(1, 5), update(1, 5), update(1, 5), update(0, 5)};
+  held[2].delivered_before = true;
+  EXPECT_EQ(testing::UpdatesSaid::youngest(delivered, held, 1, 5), &held[1]);
+  EXPECT_EQ(testing::UpdatesSaid::youngest(delivered, held, 1, 4), &delivered[0]);
+  EXPECT_EQ(testing::UpdatesSaid::youngest(delivered, held, 0, 4), nullptr);
 }
 
 }  // namespace

@@ -216,6 +216,11 @@ class WatchedWeights final : public worker::DeviceWeights {
     Status answer;  ///< of waits
   };
   WatchedWeights(std::unique_ptr<worker::DeviceWeights> works, Log& log) : works_(std::move(works)), log_(log) {}
+  static Result<std::unique_ptr<worker::DeviceWeights>> make(std::span<float> weights, Log& log) {
+    auto works = worker::QueueWeights<cuda::HostQueue>::make(std::make_unique<cuda::HostQueue>(), weights.data(),
+                                                             weights.size(), nullptr);
+    return std::make_unique<WatchedWeights>(std::move(*works), log);
+  }
 
   Status await_callers_work() const override {
     note("wait");
@@ -246,11 +251,7 @@ TEST(SessionOnDevice, CallersThreadWaitsForTheStreamOfWeights) {
   WatchedWeights::Log log;
   JoinedSession joined(device_job_of(), tensors);
   worker::SessionShell& session = joined.session();
-  const auto make = [&]() -> Result<std::unique_ptr<worker::DeviceWeights>> {
-    auto works = worker::QueueWeights<cuda::HostQueue>::make(std::make_unique<cuda::HostQueue>(), weights.data(),
-                                                             weights.size(), nullptr);
-    return std::make_unique<WatchedWeights>(std::move(*works), log);
-  };
+  const auto make = [&] { return WatchedWeights::make(weights, log); };
   ASSERT_TRUE(session.attach_device_weights(0, weights.size(), -0.1f, make).has_value());
   const std::vector<float> gradient(kSessionDeviceDimension, 1.0f);
   const auto push = [&] {
@@ -278,6 +279,40 @@ TEST(SessionOnDevice, CallersThreadWaitsForTheStreamOfWeights) {
   log.answer = fail(ErrorCode::kInternal, "the device has failed");
   EXPECT_FALSE(session.save(path).has_value());
   EXPECT_EQ(push().error().error.code, ErrorCode::kInternal);
+}
+
+/// Only a session that ends with an error writes save_path: then no caller waits for the stream.
+TEST(SessionOnDevice, SaveAtAnErrorWaitsForTheStreamAndFinishDoesNot) {
+  const std::vector<TensorOptions> tensors = {{.name = "w", .dimension = kSessionDeviceDimension}};
+  const std::string path = ::testing::TempDir() + "millrace_saved_at_the_end_" + std::to_string(::getpid());
+  SessionOptions job = device_job_of();
+  job.save_path = path;
+  const std::vector<float> gradient(kSessionDeviceDimension, 1.0f);
+  for (const bool fails : {false, true}) {
+    SCOPED_TRACE(fails);
+    std::vector<float> weights(kSessionDeviceDimension);
+    WatchedWeights::Log log;
+    JoinedSession joined(job, tensors);
+    worker::SessionShell& session = joined.session();
+    const auto make = [&] { return WatchedWeights::make(weights, log); };
+    ASSERT_TRUE(session.attach_device_weights(0, weights.size(), -0.1f, make).has_value());
+    const auto pushed =
+        session.push(0, 1, kSessionSoon, [&](worker::PushSlot& slot) { return slot.add_dense(gradient, 1); });
+    ASSERT_TRUE(pushed.has_value());
+    ASSERT_TRUE(session.await(0, 0, kSessionSoon).has_value());
+    log.calls.clear();
+    if (fails) {
+      EXPECT_FALSE(
+          session.await_callers_work(0, [] { return Status(fail(ErrorCode::kInternal, "failed")); }).has_value());
+      ASSERT_GE(log.calls.size(), 2u);
+      EXPECT_EQ(log.calls.front(), (std::pair<std::string, bool>("wait", false)));
+      EXPECT_EQ(log.calls.back(), (std::pair<std::string, bool>("read", false)));
+    } else {
+      EXPECT_TRUE(session.finish(kSessionSoon).value_or(false));
+      EXPECT_TRUE(log.calls.empty());
+    }
+    EXPECT_EQ(std::filesystem::remove(path), fails);
+  }
 }
 
 /// A device's residual that fails at its second gradient, as one whose memory has an error.

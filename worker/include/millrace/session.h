@@ -197,8 +197,9 @@ class MILLRACE_API Session {
   void attach_weights(size_t tensor, std::span<float> weights, float scale, ApplyWhen when);
   /// Does the same for weights in a CUDA device's memory, with kOnAwait. An update's entries cross the bus and are
   /// added on the device. The array has the bits of one in the host's memory. The calls that add updates wait for the
-  /// work so far of the array's stream, and for the additions. save() waits for that work and copies the array, as
-  /// finish() does with save_path. A stream that is being captured into a CUDA graph is invalid_argument.
+  /// work so far of the array's stream, and for the additions. save() waits for that work and copies the array. So does
+  /// a session with save_path that ends with an error. A stream that is being captured into a CUDA graph is
+  /// invalid_argument.
   ///
   /// Memory   of the device: 8 bytes a weight, 2 MiB at most. Without it limit_exceeded, and nothing is attached.
   /// weights  the caller's, must outlive the session or the next attach.
