@@ -235,7 +235,7 @@ TEST(StoreFolderTest, AClaimAfterAnOlderTablesStartIsRepeatedToo) {
   StoreFolder older("/saves", 0, disk, {.incarnation = 37, .table = "t"});
   ASSERT_TRUE(save(older, file_of(1)).has_value());
   StoreFolder first("/saves", 0, disk, {.incarnation = 1, .table = "t"});
-  disk.go_wrong(FakeDisk::At::kFails, 0);
+  disk.go_wrong(FakeDisk::At::kFails, 1);  // behind the close of the owner's file: it cannot be written
   EXPECT_FALSE(first.claim().has_value());
   ASSERT_TRUE(save(first, file_of(2)).has_value());
   EXPECT_EQ(first.load("job").value(), file_of(2));
@@ -249,7 +249,7 @@ TEST(StoreFolderTest, AStartWhoseClaimFailedSavesNothingAfterALaterOne) {
   StoreFolder older("/saves", 0, disk, {.incarnation = 37, .table = "t"});
   ASSERT_TRUE(older.claim().has_value());
   StoreFolder first("/saves", 0, disk, {.incarnation = 1, .table = "t"});
-  disk.go_wrong(FakeDisk::At::kFails, 0);
+  disk.go_wrong(FakeDisk::At::kFails, 1);  // behind the close of the owner's file: it cannot be written
   EXPECT_FALSE(first.claim().has_value());
   StoreFolder second("/saves", 0, disk, {.incarnation = 2, .table = "t"});
   ASSERT_TRUE(second.claim().has_value());

@@ -95,8 +95,11 @@ TEST_F(ClusterInTable, HttpAddressesAreThoseThatTheProcessesWrote) {
 }
 
 TEST_F(ClusterInTable, ALoopbackHttpPortIsAskedOnItsOwnHostAlone) {
-  for (uint32_t shard = 0; shard < 2; ++shard)
+  for (uint32_t shard = 0; shard < 2; ++shard) {
+    ASSERT_TRUE(shards[shard]->release_lease());
     shards[shard]->introduce({"tcp://node:" + std::to_string(7600 + shard), "127.0.0.1:7700", "millrace 9"});
+    ASSERT_TRUE(shards[shard]->hold_lease(shard, 1));
+  }
   int asked = 0;
   std::string address = "tcp://node:7600";
   const Fetch fetch = [&](const std::string& http) -> Result<nlohmann::json> {
