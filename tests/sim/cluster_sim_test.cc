@@ -207,9 +207,9 @@ TEST(ClusterSimScripted, ContributionBeyondTheSummaryMayBeLost) {
   scenario.slow_worker = 0;
   scenario.think_max = 40 * kNsPerMs;
   scenario.faults = {
-      {.kind = SimFault::Kind::kPartition, .at = kNsPerS, .duration = 2'800 * kNsPerMs, .a = 1, .b = 0},
+      {.kind = SimFault::Kind::kPartition, .at = kNsPerS, .duration = 1'600 * kNsPerMs, .a = 1, .b = 0},
       {.kind = SimFault::Kind::kRestartWorker, .at = 2'400 * kNsPerMs, .a = 0},
-      {.kind = SimFault::Kind::kLeave, .at = 3'600 * kNsPerMs, .a = 0},
+      {.kind = SimFault::Kind::kLeave, .at = 3'800 * kNsPerMs, .a = 0},
   };
   double lost = 0;
   for (scenario.seed = 1; scenario.seed <= 10; ++scenario.seed) {

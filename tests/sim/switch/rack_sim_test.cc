@@ -99,6 +99,7 @@ struct Fleet {
 
 constexpr uint32_t kDimension = 1 << 17;
 constexpr uint32_t kWorkers = 8;
+constexpr uint32_t kMore = 4;                    ///< steps that count
 constexpr uint64_t kEntries = kDimension / 100;  ///< a worker's, of a step
 
 Bytes bytes_of(const Fleet& fleet) {
@@ -123,7 +124,6 @@ Bytes bytes_of(const Fleet& fleet) {
     return report;
   };
   constexpr uint32_t kFirst = 2;
-  constexpr uint32_t kMore = 4;
   const SwitchSimReport before = run(kFirst);
   const SwitchSimReport all = run(kFirst + kMore);
   const auto more = [](uint64_t now, uint64_t then) { return static_cast<double>(now - then) / kMore; };
@@ -153,7 +153,8 @@ TEST(RackSim, BytesIntoTheShard) {
           "of it %.3f\n",
           cluster == 1 ? "uniform" : "clustered", window_indices, raw, whole.entries, whole.to_decider / raw,
           whole.to_decider / whole.packets, whole.to_decider / whole.codes, each_k / raw, share / raw);
-      EXPECT_LE(whole.to_decider, 1.01 * whole.packets);
+      // A worker without an answer may ask once.
+      EXPECT_LE(whole.to_decider, 1.01 * whole.packets + 1472.0 / kMore);
       EXPECT_LE(share, 0.2 * raw);
       // Headers are 104 bytes a packet of 1472: few packets of a window are half empty where windows are long.
       if (window_indices == 65'536 && cluster == 1) {
