@@ -36,10 +36,11 @@ protocol::JobSpec spec_of(const std::string& name) {
   return spec;
 }
 
-StoreFile file_of(float value, const std::string& name = "job") {
+/// Returns a save after `value` steps.
+StoreFile file_of(float value, const std::string& name = "job", uint64_t job = 1) {
   StoreFile file;
   file.header = {
-      .job = 1, .name = name, .shard = 0, .shard_count = 1, .layout_hash = 5, .parts = 1, .spec = spec_of(name)};
+      .job = job, .name = name, .shard = 0, .shard_count = 1, .layout_hash = 5, .parts = 1, .spec = spec_of(name)};
   StorePart& part = file.parts.emplace_back();
   part.arrays.weights.assign(4, value);
   part.position.n = static_cast<uint64_t>(value);
@@ -54,9 +55,10 @@ std::vector<StoreRequest> requests_of(const StoreFile& file) {
   StoreRecord part = encode_store_part(file.parts[0].part, file.parts[0].position, file.parts[0].arrays, header.hash);
   StoreRecord end = encode_store_end(1, part.hash);
   const std::string& name = file.header.name;
-  return {{What::kBegin, 1, name, SharedBytes::from(std::move(first))},
-          {What::kAppend, 1, name, SharedBytes::from(std::move(part.bytes))},
-          {What::kEnd, 1, name, SharedBytes::from(std::move(end.bytes))}};
+  const uint64_t job = file.header.job;
+  return {{What::kBegin, job, name, SharedBytes::from(std::move(first))},
+          {What::kAppend, job, name, SharedBytes::from(std::move(part.bytes))},
+          {What::kEnd, job, name, SharedBytes::from(std::move(end.bytes))}};
 }
 
 /// Saves it. Returns the first error.
@@ -96,6 +98,54 @@ TEST(StoreFolderTest, AFailureAtAnyCallLeavesTheSaveBeforeAndNothingElse) {
   }
   EXPECT_EQ(failures, 9u) << "the check, create, three writes, sync, close, rename, sync of the folder";
   EXPECT_EQ(keeps, 1u) << "the rename";
+}
+
+/// Takes the kept save back, as FAULTS.md says.
+void take_back(FakeDisk& disk, const StoreFolder& folder) {
+  ASSERT_TRUE(disk.rename(folder.path_of("job") + ".previous", folder.path_of("job")).has_value());
+}
+
+TEST(StoreFolderTest, ATrainedSaveOfAnotherJobIsKeptOnce) {
+  for (const bool no_links : {false, true}) {
+    FakeDisk disk;
+    disk.no_links = no_links;
+    StoreFolder folder("/saves", 0, disk);
+    ASSERT_TRUE(save(folder, file_of(4)).has_value());
+    ASSERT_TRUE(save(folder, file_of(5)).has_value());
+    EXPECT_EQ(disk.names(), 1u) << "the job replaces its own saves";
+    EXPECT_EQ(folder.take_note(), "");
+    ASSERT_TRUE(save(folder, file_of(0, "job", 2)).has_value());
+    EXPECT_THAT(folder.take_note(), HasSubstr(".previous'"));
+    EXPECT_EQ(folder.load("job").value(), file_of(0, "job", 2));
+    ASSERT_TRUE(save(folder, file_of(0, "job", 3)).has_value());
+    EXPECT_EQ(folder.take_note(), "") << "a save without a step does not replace the trained one";
+    EXPECT_EQ(disk.names(), 2u);
+    take_back(disk, folder);
+    EXPECT_EQ(folder.load("job").value(), file_of(5));
+    for (const uint64_t job : {4u, 5u}) ASSERT_TRUE(save(folder, file_of(6, "job", job)).has_value());
+    take_back(disk, folder);
+    EXPECT_EQ(folder.load("job").value(), file_of(6, "job", 4)) << "one generation";
+  }
+}
+
+TEST(StoreFolderTest, AFailureAtAnyCallLosesNoTrainedSaveOfAnotherJob) {
+  for (const FakeDisk::At how : {FakeDisk::At::kFails, FakeDisk::At::kPowerGoes}) {
+    for (uint64_t at = 0;; ++at) {
+      FakeDisk disk;
+      StoreFolder folder("/saves", 0, disk);
+      ASSERT_TRUE(save(folder, file_of(5)).has_value());
+      disk.go_wrong(how, at);
+      const bool saved = save(folder, file_of(0, "job", 2)).has_value();
+      const bool over = !disk.went_wrong();
+      disk.come_back(FakeDisk::Unflushed::kThere);
+      if (saved || folder.load("job") != file_of(5)) {
+        EXPECT_EQ(folder.load("job").value(), file_of(0, "job", 2)) << at;
+        take_back(disk, folder);
+      }
+      EXPECT_EQ(folder.load("job").value(), file_of(5)) << at;
+      if (over) break;
+    }
+  }
 }
 
 TEST(StoreFolderTest, WhenThePowerGoesAtAnyCallTheOldOrTheNewSaveIsThereWhole) {
