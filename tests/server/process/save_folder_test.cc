@@ -5,9 +5,11 @@
 #include <sys/resource.h>
 
 #include <atomic>
+#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <semaphore>
 #include <set>
 
 #include "server/process/store_thread.h"
@@ -403,9 +405,13 @@ TEST(StoreFolderTest, AFileThatMayNotGrowLeavesTheOldOne) {
 TEST(StoreThreadTest, RequestsRunInOrderAndFinishBeforeShutdown) {
   const Folder directory;
   std::atomic<int> woken = 0;
+  std::counting_semaphore<> answered(0);
   std::vector<StoreThread::Answer> answers;
   {
-    StoreThread thread(directory.path, 0, system_disk(), [&woken] { ++woken; });
+    StoreThread thread(directory.path, 0, system_disk(), [&] {
+      ++woken;
+      answered.release();
+    });
     const StoreFile file = file_of(4);
     const StoreRecord header = encode_store_header(file.header);
     ByteBuffer first(store_file_magic().begin(), store_file_magic().end());
@@ -418,12 +424,14 @@ TEST(StoreThreadTest, RequestsRunInOrderAndFinishBeforeShutdown) {
                                           {What::kLoad, 2, "job", {}}};
     thread.submit(requests);
     EXPECT_TRUE(requests.empty());
-    while (answers.size() < 4) thread.take_done(answers);
+    for (int count = 0; count < 4; ++count) ASSERT_TRUE(answered.try_acquire_for(std::chrono::seconds(10)));
+    thread.take_done(answers);
     std::vector<StoreRequest> last = {{What::kLoad, 3, "none", {}}};
     thread.submit(last);
   }
   EXPECT_EQ(woken, 5) << "also for the last request";
   for (size_t at = 0; at < 3; ++at) EXPECT_TRUE(std::get<Status>(answers[at].result).has_value()) << at;
+  ASSERT_EQ(answers.size(), 4u);
   EXPECT_EQ(std::get<Result<StoreFile>>(answers[3].result).value(), file_of(4));
   EXPECT_EQ(answers[3].job, 2u);
 }
