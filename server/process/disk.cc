@@ -59,6 +59,10 @@ class SystemDisk : public Disk {
     if (std::rename(from.c_str(), to.c_str()) != 0) return system_error("cannot rename to", to);
     return {};
   }
+  Status link(const std::string& path, const std::string& as) override {
+    if (::link(path.c_str(), as.c_str()) != 0) return system_error("cannot link to", as);
+    return {};
+  }
   Status check_replaceable(const std::string& path) override { return files::check_replaceable(path); }
   Status sync_folder(const std::string& path) override {
     const Result<int> folder =

@@ -26,6 +26,8 @@ class Disk {
   /// Closes the file. The number means nothing any more, with any result: a full disk may report its error only here.
   virtual Status close(int file) = 0;
   virtual Status rename(const std::string& from, const std::string& to) = 0;
+  /// Gives the file at `path` the second name `as`, which no file has.
+  virtual Status link(const std::string& path, const std::string& as) = 0;
   /// Finds out whether a file could be renamed to `path`. Changes nothing.
   virtual Status check_replaceable(const std::string& path) = 0;
   virtual Status sync_folder(const std::string& path) = 0;

@@ -453,11 +453,11 @@ void ShardProcess::Loop::run_pass() {
 void ShardProcess::Loop::take_from_disk() {
   disk_->take_done(from_disk_);
   for (StoreThread::Answer& answer : from_disk_) {
-    const TimeNs now = monotonic_now_ns();
+    if (!answer.note.empty()) log_.write(Severity::kWarning, answer.note, monotonic_now_ns());
     if (auto* loaded = std::get_if<Result<StoreFile>>(&answer.result)) {
-      core_->on_store_loaded(answer.job, std::move(*loaded), now, actions_);
+      core_->on_store_loaded(answer.job, std::move(*loaded), monotonic_now_ns(), actions_);
     } else {
-      core_->on_store_written(answer.job, std::get<Status>(answer.result), now, actions_);
+      core_->on_store_written(answer.job, std::get<Status>(answer.result), monotonic_now_ns(), actions_);
     }
   }
   from_disk_.clear();

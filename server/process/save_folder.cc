@@ -28,6 +28,9 @@ constexpr size_t kOwnerBytesMax = 20;            ///< digits of an incarnation
 /// Returns the path of a save that could not take its place.
 std::string kept_name(const std::string& path) { return path + ".kept"; }
 
+/// Returns the path of the last trained save of another job.
+std::string previous_name(const std::string& path) { return path + ".previous"; }
+
 }  // namespace
 
 std::string store_path(const std::string& folder, uint32_t shard, const std::string& name) {
@@ -168,15 +171,37 @@ Status StoreFolder::write(const StoreRequest& request) {
   return written;
 }
 
+/// Keeps the save that one of `job` is about to replace, where another job trained it: a forgotten begin would lose it.
+Status StoreFolder::keep_previous(const std::string& name, uint64_t job) {
+  const std::string path = path_of(name);
+  const Result<Disk::Opened> opened = disk_.open(path);
+  if (!opened) return {};
+  const Result<bool> keeps =
+      is_trained_by_another(opened->bytes, [&](std::span<uint8_t> out) { return disk_.read(opened->file, out); }, job);
+  (void)disk_.close(opened->file);
+  if (!keeps.value_or(false)) return {};  // no job can begin with a damaged save
+  const std::string previous = previous_name(path);
+  std::string note =
+      fmt::format("job '{}': the save that an earlier job of this name trained is now '{}'", name, previous);
+  disk_.remove(previous);
+  Status kept = disk_.link(path, previous);
+  // Without hard links the name has no save until the next call.
+  if (!kept) kept = disk_.rename(path, previous);
+  if (kept) note_ = std::move(note);
+  return kept;
+}
+
 Status StoreFolder::write_and_end(const std::string& name, int file, const StoreRequest& request) {
   const std::string path = path_of(name);
   if (const Status done = disk_.write(file, request.bytes.bytes); !done) return done;
   if (const Status done = disk_.sync(file); !done) return done;
   if (const Status owned = check_owner(); !owned) return owned;
   open_.erase(name);
-  if (const Status done = disk_.close(file); !done) {
+  Status ready = disk_.close(file);
+  if (ready) ready = keep_previous(name, request.job);
+  if (!ready) {
     disk_.remove(temporary(path));
-    return done;
+    return ready;
   }
   if (Status done = disk_.rename(temporary(path), path); !done) {
     // The save is whole: another name keeps it from the next save, which removes the temporary file.

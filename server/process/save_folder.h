@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
 
 #include "kernels/base/result.h"
 #include "server/base/actions.h"
@@ -33,6 +34,8 @@ struct ShardStart {
 /// removed. A save that is whole and cannot take its place stays beside it, as NAME.kept. The next save of a job
 /// removes a file that a dead process left.
 ///
+/// Another job  A save that has a step, and that a save of another job replaces, stays as NAME.previous: one of a name.
+///
 /// Other processes  each has temporary files of its own. A file beside the saves has the last start of the shard; an
 ///                  earlier start saves no more. Limit: an earlier start whose last rename is under way meanwhile.
 /// Threads          one at a time.
@@ -57,6 +60,9 @@ class StoreFolder {
   ///         stale: a later start of the shard owns the saves. invalid_argument: nothing was begun.
   Status write(const StoreRequest& request);
 
+  /// Returns the sentence on a save that write() kept as NAME.previous, once; empty: none.
+  std::string take_note() { return std::exchange(note_, {}); }
+
   /// Loads a save. Errors  io: no save of that name, or it cannot be read; as read_store_file().
   Result<StoreFile> load(const std::string& name);
 
@@ -70,6 +76,7 @@ class StoreFolder {
   Status check_owner();
   void remove_leftovers(const std::string& path);
   Status begin(const std::string& name);
+  Status keep_previous(const std::string& name, uint64_t job);
   Status write_and_end(const std::string& name, int file, const StoreRequest& request);
   void give_up(const std::string& name);
 
@@ -80,6 +87,7 @@ class StoreFolder {
   /// The owner that claim() found, of an earlier start. It may be greater than this one: a new table at its place
   /// counts from 1.
   uint64_t owner_before_ = 0;
+  std::string note_;
   std::map<std::string, int> open_;  ///< saves under way, by job name: their files
 };
 

@@ -51,7 +51,8 @@ StoreThread::Answer StoreThread::execute_request(const StoreRequest& request) {
   };
   try {
     if (loads) return {request.job, folder_.load(request.name)};
-    return {request.job, folder_.write(request)};
+    const Status written = folder_.write(request);
+    return {request.job, written, folder_.take_note()};
   } catch (const std::bad_alloc&) {
     return failed(kNotRun);
   } catch (const std::length_error&) {

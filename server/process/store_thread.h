@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <variant>
 #include <vector>
@@ -21,6 +22,7 @@ class StoreThread {
   struct Answer {
     uint64_t job = 0;
     std::variant<Status, Result<StoreFile>> result;
+    std::string note = {};  ///< for the log; may be empty
   };
 
   /// wake   called from the thread when there is an answer.

@@ -293,7 +293,7 @@ class ShardCore {
   // shard_core_drain.cc: the number left to a spare
   void refresh_drain(Actions& actions);
   std::string refuses_drain() const;
-  bool has_to_finish() const;
+  std::string finishes_first() const;
   bool is_leaving_number() const;
   void hold_or_release_lease(Actions& actions);
 
@@ -367,6 +367,7 @@ class ShardCore {
   std::optional<TimeNs> ending_until_;
   TimeNs next_ending_ = 0;
   std::optional<protocol::DrainNote> drain_;  ///< of this start, as last read
+  bool drain_wait_logged_ = false;            ///< once a request
   bool lease_released_ = false;               ///< so that a spare takes this number
   bool stopped_ = false;
   std::optional<Error> failure_;

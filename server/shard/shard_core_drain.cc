@@ -39,18 +39,22 @@ std::string ShardCore::refuses_drain() const {
   return {};
 }
 
-/// Returns whether a spare can continue this shard's jobs only later: one recovers, or a save is under way.
-bool ShardCore::has_to_finish() const {
-  return !ending_stores_.empty() || std::ranges::any_of(jobs_, [](const auto& entry) {
-    const JobStore* store = std::as_const(entry.second->rounds()).store();
-    return entry.second->recovering() || (store && !store->status().survives_restart);
-  });
+/// Returns the recovery or save that must end before a spare can continue this shard's jobs. Empty: none.
+std::string ShardCore::finishes_first() const {
+  for (const auto& [number, job] : jobs_) {
+    const JobStore* store = std::as_const(job->rounds()).store();
+    if (job->recovering() || (store && store->is_dropped())) return fmt::format("job '{}' recovers", job->spec().name);
+    if (store && !store->status().survives_restart) return fmt::format("job '{}' is being saved", job->spec().name);
+  }
+  if (ending_stores_.empty()) return {};
+  return fmt::format("job '{}' is over, and is being saved", ending_stores_.begin()->second->name());
 }
 
 /// Returns whether this process has granted a request, so that a spare may take its number.
 bool ShardCore::is_leaving_number() const { return drain_ && drain_->refusal.empty() && lease_released_; }
 
 void ShardCore::hold_or_release_lease(Actions& actions) {
+  if (!drain_) drain_wait_logged_ = false;
   if (drain_ && drain_->refusal.empty()) {
     if (const std::string refusal = refuses_drain(); !refusal.empty()) {
       const protocol::DrainNote answer{config_.incarnation, refusal};
@@ -61,7 +65,11 @@ void ShardCore::hold_or_release_lease(Actions& actions) {
         drain_ = answer;
         log(Severity::kWarning, fmt::format("shard {} keeps its number: {}", config_.shard, refusal), actions);
       }
-    } else if (!has_to_finish()) {
+    } else if (const std::string waits = finishes_first(); !waits.empty()) {
+      if (!std::exchange(drain_wait_logged_, true))
+        log(Severity::kInfo, fmt::format("shard {} leaves its number to a spare later: {}", config_.shard, waits),
+            actions);
+    } else {
       // A process whose number is taken ends at once, and with it the last save of a job that is over.
       if (lease_released_) return;
       const Status released = table_.release_lease();

@@ -322,7 +322,7 @@ std::string JobStore::waiting_because(const Members& members) const {
   if (loading_) return "it reads its save";
   const std::vector<uint32_t> workers = waits_for(members);
   if (workers.empty()) return "it makes room for its weights";
-  return fmt::format("worker {} has not placed its first weights", workers.front());
+  return fmt::format("it has no first weights of worker {}", workers.front());
 }
 
 }  // namespace millrace::server

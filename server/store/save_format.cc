@@ -203,6 +203,24 @@ Result<StoreFile> read_store_file(uint64_t bytes, const ReadExactly& read) {
   return file;
 }
 
+Result<bool> is_trained_by_another(uint64_t bytes, const ReadExactly& read, uint64_t job) {
+  Records records(bytes, read);
+  if (const Status begun = records.begin(); !begun) return std::unexpected(begun.error());
+  const Result<ByteSpan> first = records.next();
+  if (!first) return std::unexpected(first.error());
+  const Result<StoreHeader> header = read_header(*first);
+  if (!header) return std::unexpected(header.error());
+  if (header->job == job) return false;
+  for (uint32_t at = 0; at < header->parts; ++at) {
+    const Result<ByteSpan> body = records.next();
+    if (!body) return std::unexpected(body.error());
+    FieldReader in(*body);
+    (void)in.get<uint32_t>();
+    if (in.get<uint64_t>() != 0 && in.good()) return true;
+  }
+  return false;
+}
+
 Status may_start_with(const StoreFile& saved, const StoreHeader& own) {
   const auto refuse = [&own](std::string_view difference) {
     return fail(ErrorCode::kJobMismatch,

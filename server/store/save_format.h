@@ -68,6 +68,12 @@ using ReadExactly = std::function<Status(std::span<uint8_t> out)>;
 /// Errors   malformed; unsupported: of a later version; the errors of `read`.
 Result<StoreFile> read_store_file(uint64_t bytes, const ReadExactly& read);
 
+/// Returns whether the save is of another job than `job`, and has a decided step. Reads it up to the first such part.
+///
+/// Memory   one record.
+/// Errors   as read_store_file().
+Result<bool> is_trained_by_another(uint64_t bytes, const ReadExactly& read, uint64_t job);
+
 /// Returns whether a job may begin with the weights of that save. They must have its parts, its layout (`layout_hash`),
 /// its shard and its number of shards. Otherwise returns the first difference.
 ///

@@ -129,7 +129,9 @@ TEST(Drain, AShardThatRecoversServesAgainBeforeItLeaves) {
   ASSERT_TRUE(cluster.core().status(cluster.now).jobs.at(0).recovering);
   ASSERT_EQ(cluster.table().set_drain(0, 2, DrainNote{2, ""}), true);
   cluster.pass(kPollsMs);
+  cluster.pass(kPollsMs);
   EXPECT_TRUE(is_held(cluster));
+  EXPECT_EQ(cluster.said("leaves its number to a spare later: job 'job' recovers"), 1u) << "once";
   cluster.welcome_with_weights(1);
   for (const uint32_t worker : {0u, 1u}) cluster.say_state(worker, true);
   cluster.pass(kPollsMs);

@@ -369,6 +369,13 @@ TEST_F(AfterAFinishAndAnEviction, TheJobEndsWhereNoneComes) {
   expect_end();
 }
 
+TEST_F(AfterAFinishAndAnEviction, ASuspensionOfTheShardDoesNotEndTheJob) {
+  cluster.now += 60 * kNsPerS;
+  cluster.tick();
+  cluster.live({1}, 5'000);
+  EXPECT_FALSE(record().membership.finished) << "worker 2 had no time to come";
+}
+
 struct AfterAFinishOfOne : AfterAFinish {
   AfterAFinishOfOne() : AfterAFinish(2) {}
 };

@@ -93,7 +93,9 @@ program::Failure not_granted(MembershipTable& table, const DrainOptions& options
   }
   switch (*withdrawn ? holder_after_withdrawal(table, options, start) : Holder::kSpare) {
     case Holder::kProcess:
-      return {code, fmt::format("no spare took the number of shard {} in time; its process keeps it", options.shard)};
+      return {code, fmt::format("shard {} has not left its number in time, and its process keeps it: no spare took the "
+                                "number, or the shard still recovers or saves a job (see its /status)",
+                                options.shard)};
     case Holder::kSpare:
       return {code, fmt::format("a spare took the number of shard {} meanwhile: look at the cluster's status",
                                 options.shard)};

@@ -483,6 +483,16 @@ TEST(SilentShard, FirstStepFallsBackToTheMagnitudesThatAreThere) {
   EXPECT_EQ(cluster.gather(0, 0).parts, 4u);
 }
 
+TEST(SilentShard, ASuspensionOfThisShardExtendsTheWait) {
+  BucketThreshold threshold(
+      {.k = 10, .period = 1, .shard = 0, .shards = {0, 1}, .local_parts = 1, .timeout_ns = kNsPerS});
+  ASSERT_TRUE(threshold.on_local(0, 0, std::make_shared<MagnitudeHistogram>(), 5 * kNsPerS));
+  ASSERT_EQ(threshold.deadline(), 6 * kNsPerS);
+  threshold.extend_deadlines(60 * kNsPerS);
+  EXPECT_EQ(threshold.deadline(), 66 * kNsPerS);
+  EXPECT_TRUE(threshold.expire(65 * kNsPerS).empty());
+}
+
 TEST(Threshold, DamagedHistogramsAreDroppedAndTheLastThresholdIsUsed) {
   RandomSequence random(RandomKey::from(17));
   const Shape shape{2, 2, 100'000, 2'000};

@@ -71,6 +71,13 @@ class FakeDisk : public server::Disk {
     names_.erase(from);
     return {};
   }
+  bool no_links = false;  ///< as on a file system without hard links
+  Status link(const std::string& path, const std::string& as) override {
+    if (const Status done = call("link"); !done) return done;
+    if (no_links || names_.contains(as)) return fail(ErrorCode::kIo, "cannot link to '" + as + "'");
+    names_[as] = names_.at(path);
+    return {};
+  }
   Status check_replaceable(const std::string&) override { return call("check_replaceable"); }
   Status sync_folder(const std::string&) override {
     const Status done = call("sync_folder");

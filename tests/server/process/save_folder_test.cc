@@ -5,9 +5,11 @@
 #include <sys/resource.h>
 
 #include <atomic>
+#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <semaphore>
 #include <set>
 
 #include "server/process/store_thread.h"
@@ -36,10 +38,11 @@ protocol::JobSpec spec_of(const std::string& name) {
   return spec;
 }
 
-StoreFile file_of(float value, const std::string& name = "job") {
+/// Returns a save after `value` steps.
+StoreFile file_of(float value, const std::string& name = "job", uint64_t job = 1) {
   StoreFile file;
   file.header = {
-      .job = 1, .name = name, .shard = 0, .shard_count = 1, .layout_hash = 5, .parts = 1, .spec = spec_of(name)};
+      .job = job, .name = name, .shard = 0, .shard_count = 1, .layout_hash = 5, .parts = 1, .spec = spec_of(name)};
   StorePart& part = file.parts.emplace_back();
   part.arrays.weights.assign(4, value);
   part.position.n = static_cast<uint64_t>(value);
@@ -54,9 +57,10 @@ std::vector<StoreRequest> requests_of(const StoreFile& file) {
   StoreRecord part = encode_store_part(file.parts[0].part, file.parts[0].position, file.parts[0].arrays, header.hash);
   StoreRecord end = encode_store_end(1, part.hash);
   const std::string& name = file.header.name;
-  return {{What::kBegin, 1, name, SharedBytes::from(std::move(first))},
-          {What::kAppend, 1, name, SharedBytes::from(std::move(part.bytes))},
-          {What::kEnd, 1, name, SharedBytes::from(std::move(end.bytes))}};
+  const uint64_t job = file.header.job;
+  return {{What::kBegin, job, name, SharedBytes::from(std::move(first))},
+          {What::kAppend, job, name, SharedBytes::from(std::move(part.bytes))},
+          {What::kEnd, job, name, SharedBytes::from(std::move(end.bytes))}};
 }
 
 /// Saves it. Returns the first error.
@@ -96,6 +100,54 @@ TEST(StoreFolderTest, AFailureAtAnyCallLeavesTheSaveBeforeAndNothingElse) {
   }
   EXPECT_EQ(failures, 9u) << "the check, create, three writes, sync, close, rename, sync of the folder";
   EXPECT_EQ(keeps, 1u) << "the rename";
+}
+
+/// Takes the kept save back, as FAULTS.md says.
+void take_back(FakeDisk& disk, const StoreFolder& folder) {
+  ASSERT_TRUE(disk.rename(folder.path_of("job") + ".previous", folder.path_of("job")).has_value());
+}
+
+TEST(StoreFolderTest, ATrainedSaveOfAnotherJobIsKeptOnce) {
+  for (const bool no_links : {false, true}) {
+    FakeDisk disk;
+    disk.no_links = no_links;
+    StoreFolder folder("/saves", 0, disk);
+    ASSERT_TRUE(save(folder, file_of(4)).has_value());
+    ASSERT_TRUE(save(folder, file_of(5)).has_value());
+    EXPECT_EQ(disk.names(), 1u) << "the job replaces its own saves";
+    EXPECT_EQ(folder.take_note(), "");
+    ASSERT_TRUE(save(folder, file_of(0, "job", 2)).has_value());
+    EXPECT_THAT(folder.take_note(), HasSubstr(".previous'"));
+    EXPECT_EQ(folder.load("job").value(), file_of(0, "job", 2));
+    ASSERT_TRUE(save(folder, file_of(0, "job", 3)).has_value());
+    EXPECT_EQ(folder.take_note(), "") << "a save without a step does not replace the trained one";
+    EXPECT_EQ(disk.names(), 2u);
+    take_back(disk, folder);
+    EXPECT_EQ(folder.load("job").value(), file_of(5));
+    for (const uint64_t job : {4u, 5u}) ASSERT_TRUE(save(folder, file_of(6, "job", job)).has_value());
+    take_back(disk, folder);
+    EXPECT_EQ(folder.load("job").value(), file_of(6, "job", 4)) << "one generation";
+  }
+}
+
+TEST(StoreFolderTest, AFailureAtAnyCallLosesNoTrainedSaveOfAnotherJob) {
+  for (const FakeDisk::At how : {FakeDisk::At::kFails, FakeDisk::At::kPowerGoes}) {
+    for (uint64_t at = 0;; ++at) {
+      FakeDisk disk;
+      StoreFolder folder("/saves", 0, disk);
+      ASSERT_TRUE(save(folder, file_of(5)).has_value());
+      disk.go_wrong(how, at);
+      const bool saved = save(folder, file_of(0, "job", 2)).has_value();
+      const bool over = !disk.went_wrong();
+      disk.come_back(FakeDisk::Unflushed::kThere);
+      if (saved || folder.load("job") != file_of(5)) {
+        EXPECT_EQ(folder.load("job").value(), file_of(0, "job", 2)) << at;
+        take_back(disk, folder);
+      }
+      EXPECT_EQ(folder.load("job").value(), file_of(5)) << at;
+      if (over) break;
+    }
+  }
 }
 
 TEST(StoreFolderTest, WhenThePowerGoesAtAnyCallTheOldOrTheNewSaveIsThereWhole) {
@@ -353,9 +405,13 @@ TEST(StoreFolderTest, AFileThatMayNotGrowLeavesTheOldOne) {
 TEST(StoreThreadTest, RequestsRunInOrderAndFinishBeforeShutdown) {
   const Folder directory;
   std::atomic<int> woken = 0;
+  std::counting_semaphore<> answered(0);
   std::vector<StoreThread::Answer> answers;
   {
-    StoreThread thread(directory.path, 0, system_disk(), [&woken] { ++woken; });
+    StoreThread thread(directory.path, 0, system_disk(), [&] {
+      ++woken;
+      answered.release();
+    });
     const StoreFile file = file_of(4);
     const StoreRecord header = encode_store_header(file.header);
     ByteBuffer first(store_file_magic().begin(), store_file_magic().end());
@@ -368,12 +424,14 @@ TEST(StoreThreadTest, RequestsRunInOrderAndFinishBeforeShutdown) {
                                           {What::kLoad, 2, "job", {}}};
     thread.submit(requests);
     EXPECT_TRUE(requests.empty());
-    while (answers.size() < 4) thread.take_done(answers);
+    for (int count = 0; count < 4; ++count) ASSERT_TRUE(answered.try_acquire_for(std::chrono::seconds(10)));
+    thread.take_done(answers);
     std::vector<StoreRequest> last = {{What::kLoad, 3, "none", {}}};
     thread.submit(last);
   }
   EXPECT_EQ(woken, 5) << "also for the last request";
   for (size_t at = 0; at < 3; ++at) EXPECT_TRUE(std::get<Status>(answers[at].result).has_value()) << at;
+  ASSERT_EQ(answers.size(), 4u);
   EXPECT_EQ(std::get<Result<StoreFile>>(answers[3].result).value(), file_of(4));
   EXPECT_EQ(answers[3].job, 2u);
 }

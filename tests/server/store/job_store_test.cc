@@ -200,7 +200,7 @@ TEST(Store, NothingIsDecidedBeforeTheLowestWorkersWeightsAreThere) {
   cluster.ask(1, {.id = 3, .part = 0, .count = 64});
   EXPECT_TRUE(cluster.take_of<Update>(1).empty());
   EXPECT_EQ(cluster.core().status(cluster.now).jobs[0].waiting_because,
-            "step 0 of part 0 is blocked on the store: worker 0 has not placed its first weights");
+            "step 0 of part 0 is blocked on the store: it has no first weights of worker 0");
   EXPECT_FALSE(cluster.core().status(cluster.now).jobs[0].store->ready);
   cluster.place(0, 0, constant(5, 40));
   EXPECT_TRUE(cluster.take(1).empty());
@@ -284,7 +284,7 @@ TEST(Store, NoPartIsDecidedBeforeThePlacedWeightsOfAllAreSaved) {
   cluster.push(0, 0, constant(1));
   place(0);
   EXPECT_TRUE(cluster.take_of<Update>(0).empty()) << "no worker would place them again";
-  EXPECT_THAT(cluster.core().status(cluster.now).jobs[0].waiting_because, HasSubstr("has not placed"));
+  EXPECT_THAT(cluster.core().status(cluster.now).jobs[0].waiting_because, HasSubstr("has no first weights of worker"));
   place(1);
   EXPECT_EQ(cluster.take_of<Update>(0).size(), 2u);
   EXPECT_EQ(cluster.disk.saves.size(), 1u);

@@ -153,6 +153,7 @@ TEST_F(ClusterInTable, ARequestThatIsNotGrantedInTimeIsWithdrawn) {
   const auto late = drain_shard(*table, options(0, [] {}));
   ASSERT_FALSE(late);
   EXPECT_EQ(late.error().code, ExitCode::kUnreachable);
+  EXPECT_THAT(late.error().message, HasSubstr("or the shard still recovers or saves a job"));
   EXPECT_EQ(table->read_drain(0).value(), std::nullopt);
   DrainOptions interrupted = options(0, [] {});
   interrupted.is_interrupted = [] { return true; };

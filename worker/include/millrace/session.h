@@ -276,7 +276,8 @@ class MILLRACE_API Session {
 
   /// Gives the store its first weights (StoreBegin::kWorker), of all tensors at once. The weights of the
   /// lowest-numbered worker count; the others' calls block until these have arrived. All workers should give the same
-  /// weights, so that the lowest-numbered worker may leave.
+  /// weights, so that the lowest-numbered worker may leave. Limit: a shard that restarts before the first step, without
+  /// a save of the weights, waits until the caller gives them again.
   ///
   /// weights  by tensor, [dimension] each, finite; read until the call returns.
   /// Errors   invalid_argument: the store begins with something else. timeout.
