@@ -87,8 +87,7 @@ program::Command add_new_keys(CLI::App& keys) {
       "Examples:\n"
       "  millrace keys new cluster worker-0 worker-1\n"
       "  millrace keys new --until 2027-11-29 guest\n"
-      "  millrace-server --key keys/cluster.key --allowed-keys keys --listen 0.0.0.0:7600 --advertise node1:7600 \\\n"
-      "    --table t.db\n"
+      "  millrace-server --key keys/cluster.key --allowed-keys keys --listen 0.0.0.0:7600 --advertise node1:7600 ...\n"
       "  millrace train --key keys/worker-0.key --server-key keys/cluster.pub --servers node1:7600 ...");
   return {app, [flags] { return run_new_keys(*flags); }};
 }

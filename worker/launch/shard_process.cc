@@ -82,6 +82,12 @@ std::vector<std::string> shard_arguments(const ShardProcessOptions& options) {
 
 }  // namespace
 
+std::vector<std::string> addresses_to_come(uint32_t shards) {
+  std::vector<std::string> addresses;
+  for (uint32_t port = 1; port <= shards; ++port) addresses.push_back("tcp://127.0.0.1:" + std::to_string(port));
+  return addresses;
+}
+
 ShardProcess::ShardProcess(ChildProcess process, const ShardProcessOptions& options)
     : process_(std::move(process)),
       who_(options.spare ? "spare" : "shard " + std::to_string(options.shard)),

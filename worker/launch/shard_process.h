@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "kernels/base/result.h"
 #include "monitoring/http/secure/http_security.h"
@@ -34,6 +35,9 @@ struct ShardProcessOptions {
   std::optional<uint32_t> drain_ms = {};  ///< at its end: time for rounds in flight; empty: the server's own default
   int timeout_ms = 30'000;                ///< to come up
 };
+
+/// Returns addresses of shards that are not started yet, each another one. For checks before a process starts.
+std::vector<std::string> addresses_to_come(uint32_t shards);
 
 /// Owns a millrace-server that this process started and that ends with it. A spare has no address until
 /// await_number().

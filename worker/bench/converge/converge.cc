@@ -63,7 +63,7 @@ program::Outcome check(const ConvergeOptions& options) {
   }
   training::TrainOptions train;
   train.job.workers = options.workers;
-  train.me.shards.assign(options.shards, "tcp://127.0.0.1:1");  // no worker connects to them
+  train.me.shards = launch::addresses_to_come(options.shards);
   for (const auto& [name, text] : {std::pair("select", options.select), std::pair("reselect", options.reselect)}) {
     if (const Status set = worker::set_option(train.job, name, text); !set) return fail_with(set.error());
   }

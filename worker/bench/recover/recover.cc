@@ -362,7 +362,7 @@ std::expected<RecoverSetup, Failure> recover_setup_of(const RecoverOptions& opti
   RecoverSetup setup;
   setup.job = "recover";
   setup.workers = options.job.workers;
-  setup.shards.assign(options.shards, "tcp://127.0.0.1:1");  // until they are started
+  setup.shards = launch::addresses_to_come(options.shards);
   setup.parts_per_shard = options.job.layout.parts_per_shard;
   setup.codec = options.codec;
   setup.heartbeat = options.job.liveness.heartbeat;

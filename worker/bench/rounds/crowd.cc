@@ -201,7 +201,7 @@ json compare_crowd(const CrowdRow& row, const CrowdRow& first, uint32_t shards) 
 
 std::expected<json, Failure> bench_crowd(const CrowdOptions& options, const Progress& progress) {
   program::interruption_requests();
-  const std::vector<std::string> nobody(options.shards, "tcp://127.0.0.1:1");
+  const std::vector<std::string> nobody = launch::addresses_to_come(options.shards);
   for (const uint32_t workers : options.workers) {
     if (Status valid = check_serve_job(crowd_setup_of(options, workers, nobody)); !valid)
       return fail_with(valid.error());

@@ -296,7 +296,7 @@ ServeWorkerSetup worker_setup(const Plan& plan, const RowSetup& row, std::vector
 
 /// Before any process is started.
 Status check_rows(const Plan& plan) {
-  const std::vector<std::string> shards(plan.options.shards, "tcp://127.0.0.1:1");  // no worker connects to them
+  const std::vector<std::string> shards = launch::addresses_to_come(plan.options.shards);
   for (const std::string& name : plan.options.rows) {
     const auto row = row_setup(plan, name);
     if (!row) return std::unexpected(row.error());
