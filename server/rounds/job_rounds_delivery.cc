@@ -146,9 +146,9 @@ void JobRounds::serve_merged(const protocol::Member& to, const PartRound& part, 
 void JobRounds::send_rest(Actions& actions) {
   if (failure_ || !asynchronous()) return;
   for (PartRound& part : parts_) {
-    for (const protocol::Member& member : setup_.members.all()) {
+    for (const protocol::Member& member : setup_.members.synced()) {
       uint64_t room = kServedBytesMax;
-      if (part.takes(member)) deliver_at(Delivery::Pace::kEach, member, part, room, actions);
+      deliver_at(Delivery::Pace::kEach, member, part, room, actions);
     }
   }
 }
