@@ -60,7 +60,8 @@ std::vector<protocol::PeerId> Job::adopt(protocol::Membership membership, TimeNs
     membership_unannounced_ = true;
   }
   if (is_void && !recovery_) {
-    recovery_.emplace(Recovery::Setup{setup_.spec, setup_.layout, members_, rounds_.retained_account(), setup_.shard},
+    recovery_.emplace(Recovery::Setup{setup_.spec, setup_.layout, members_, rounds_.retained_account(), setup_.shard,
+                                      setup_.limits.message_bytes_max},
                       now);
     recovering_since_ = now;
     actions.metrics.push_back({Metric::kRecoveries, setup_.spec.name, "begun", 1});

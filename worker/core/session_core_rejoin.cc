@@ -61,7 +61,7 @@ bool SessionCore::Impl::all_settled() const { return std::ranges::all_of(parts, 
 void SessionCore::Impl::repeat_joining(uint32_t shard, TimeNs now, Actions& actions) {
   if (all_settled()) return send(shard, protocol::Synced{}, {}, actions);
   // The answer to the last one may still arrive, or wait at the shard behind what does.
-  if (now - links[shard].receiving_at < TimeNs{config.spec.heartbeat.count()} * kNsPerMs) return;
+  if (now - links[shard].answering_at < TimeNs{config.spec.heartbeat.count()} * kNsPerMs) return;
   const bool done_there =
       std::ranges::all_of(
           parts,
