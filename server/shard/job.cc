@@ -14,6 +14,10 @@ namespace {
 /// Lists of workers for people and heartbeats end here: longer ones have no readers.
 constexpr size_t kListedMax = 64;
 
+/// Bytes of an unfinished message keep a member for this multiple of `dead_after`. A longer wait would cost the others
+/// more than its rejoin.
+constexpr TimeNs kUnfinishedMax = 30;
+
 int64_t milliseconds(TimeNs ns) { return ns / kNsPerMs; }
 
 }  // namespace
@@ -160,7 +164,7 @@ void Job::on_state(const protocol::Member& from, const protocol::State& state, T
 }
 
 void Job::on_arriving(uint32_t worker, uint64_t bytes, TimeNs now) {
-  members_.heard(worker, now);
+  members_.heard_bytes(worker, bytes, kUnfinishedMax * setup_.spec.dead_after.count() * kNsPerMs, now);
   if (recovery_) {
     recovery_->on_arriving(worker, bytes, now);
   } else {

@@ -29,6 +29,14 @@ struct SlowJoins : ::testing::Test {
     const protocol::Message run = cluster.weights(0, asked, asked.parts.front(), from, 32);
     cluster.say(0, run.body, 0, run.payload);
   }
+  /// Lets bytes of a message of worker 0 arrive every 100 ms, for a number of `dead_after`.
+  void send_bytes(uint64_t bytes, int64_t spans) {
+    for (int64_t passed = 0; passed < spans * cluster.spec().dead_after.count(); passed += 100) {
+      cluster.core().on_arriving(ScriptedCluster::peer(0), bytes, cluster.now);
+      cluster.live({1, 2}, 100);
+    }
+  }
+  bool has_member_0() { return find_member(cluster.membership(), 0) != nullptr; }
   ReturningCluster cluster;
 };
 
@@ -85,15 +93,23 @@ TEST_F(SlowJoins, FewBytesDoNotKeepAGiver) {
 }
 
 TEST_F(SlowJoins, BytesWithoutAWholeMessageKeepAMember) {
-  const auto member = [this] { return find_member(cluster.membership(), 0) != nullptr; };
-  const int64_t dead_after_ms = cluster.spec().dead_after.count();
-  for (int64_t passed = 0; passed < 2 * dead_after_ms; passed += 100) {
-    cluster.core().on_arriving(ScriptedCluster::peer(0), 1, cluster.now);
-    cluster.live({1, 2}, 100);
-  }
-  EXPECT_TRUE(member());
-  cluster.live({1, 2}, dead_after_ms + 200);
-  EXPECT_FALSE(member());
+  send_bytes(5'000, 2);
+  EXPECT_TRUE(has_member_0());
+  cluster.live({1, 2}, cluster.spec().dead_after.count() + 200);
+  EXPECT_FALSE(has_member_0());
+}
+
+TEST_F(SlowJoins, FewBytesWithoutAWholeMessageDoNotKeepAMember) {
+  send_bytes(1, 1);
+  cluster.live({1, 2}, 200);
+  EXPECT_FALSE(has_member_0());
+}
+
+TEST_F(SlowJoins, BytesWithoutAWholeMessageKeepAMemberForABoundedTime) {
+  send_bytes(5'000, 29);
+  EXPECT_TRUE(has_member_0());
+  send_bytes(5'000, 11);
+  EXPECT_FALSE(has_member_0());
 }
 
 TEST_F(SlowJoinsTwoParts, TheNextPartIsAskedForWhenTheJoinersQueueIsShort) {
