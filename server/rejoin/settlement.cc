@@ -74,6 +74,8 @@ void Settlement::on_state(const protocol::Member& from, const protocol::State& s
   const auto [at, first] = joiners_.try_emplace(from.worker);
   Joiner& joiner = at->second;
   if (first) joiner.since = now;
+  const Members::Link* link = setup_.members.link(from.worker);
+  if (first && link) joiner.peer = link->peer;
   joiner.incarnation = from.incarnation;
   joiner.state = state;
   joiner.charge = MemoryCharge(setup_.rounds.retained_account(), state.parts.size() * sizeof(protocol::State::Part));
@@ -307,6 +309,9 @@ void Settlement::hand_over(const protocol::Member& who, Joiner& joiner, const pr
 }
 
 void Settlement::on_welcomed(uint32_t worker, TimeNs now, Actions& actions) {
+  // The State behind the Welcome begins again.
+  const auto at = joiners_.find(worker);
+  if (at != joiners_.end() && at->second.peer != setup_.members.link(worker)->peer) joiners_.erase(at);
   for (auto& [joins, joiner] : joiners_) {
     if (joiner.transfer && joiner.transfer->giver == worker) joiner.late = std::exchange(joiner.transfer, std::nullopt);
   }

@@ -82,6 +82,25 @@ TEST_F(SlowJoins, AGiverThatConnectsAgainIsAskedAgain) {
   EXPECT_THAT(cluster.take_of<Settle>(2), SizeIs(1));
 }
 
+TEST_F(SlowJoins, AJoinerThatConnectsAgainIsGivenThePartFromItsStart) {
+  cluster.say_state(2, false);
+  const auto asked = requests();
+  ASSERT_THAT(asked, SizeIs(1));
+  give_half(asked[0], 0);
+  const protocol::PeerId again = {"worker-2 again"};
+  protocol::Header header;
+  header.worker = 2;
+  cluster.send(again, 0, {header, cluster.returning(2, 77), {}});
+  EXPECT_THAT(cluster.take_of<Welcome>(2), SizeIs(1));
+  give_half(asked[0], 32);
+  EXPECT_THAT(cluster.take(2), IsEmpty()) << "the first half is lost";
+  cluster.send(again, 0, {cluster.header(2), cluster.state_of(2), {}});
+  const auto anew = requests();
+  ASSERT_THAT(anew, SizeIs(1));
+  for (const uint64_t from : {0u, 32u}) give_half(anew[0], from);
+  EXPECT_THAT(cluster.take_of<Settle>(2), SizeIs(1));
+}
+
 TEST_F(SlowJoins, FewBytesDoNotKeepAGiver) {
   cluster.say_state(2, false);
   EXPECT_THAT(requests(), SizeIs(1));

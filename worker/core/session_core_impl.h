@@ -223,6 +223,7 @@ struct Link {
   TimeNs receiving_at = INT64_MIN / 2;  ///< when more bytes came than those of heartbeats
   TimeNs answering_at = INT64_MIN / 2;  ///< ... that may be of the answer to this worker's State
   protocol::ArrivingBytes arriving;     ///< since the last message of such an answer
+  bool missed_answer = false;           ///< some of it was dropped since the last State
   TimeNs next_heartbeat = 0;
   uint64_t heartbeats = 0;
   size_t next_digest = 0;  ///< index among all parts at which the next heartbeat's digests begin
@@ -269,8 +270,7 @@ struct SessionCore::Impl {
   bool finish_asked = false;        ///< during a rejoin
   TimeNs progress_at = 0;           ///< last progress of a rejoin
 
-  /// Holds the steps of the pushes, equal for all buckets, by push from first_numbered on. Counts the buckets that must
-  /// still select their push.
+  /// Holds the steps of the pushes, by push from first_numbered on, and the number of buckets that must select theirs.
   struct Numbered {
     uint64_t step = 0;
     size_t buckets_left = 0;

@@ -43,6 +43,14 @@ TEST_F(SlowLinks, AStateIsNotRepeatedWhileItsAnswerArrives) {
   EXPECT_FALSE(take_sent<protocol::State>().empty()) << "heartbeats alone";
 }
 
+TEST_F(SlowLinks, AStateIsRepeatedAfterARunThatDoesNotFitWhileBytesArrive) {
+  make_joining(2);
+  take_sent<protocol::State>();
+  hear_run(0, 1, 1, 100, 50);
+  arrive_for(2 * kNsPerS, 100'000);
+  EXPECT_EQ(shards_of(take_sent<protocol::State>()), std::vector<uint32_t>{0});
+}
+
 TEST_F(SlowLinks, BytesDelayTheEndOfARejoinForABoundedTime) {
   make_joining(2);
   arrive_for(3 * config_.shard_silence, 4'000'000);
