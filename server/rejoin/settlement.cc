@@ -186,13 +186,14 @@ void Settlement::ask_givers(TimeNs now, Actions& actions) {
     }
     const std::optional<uint32_t> giver = giver_for(joiner, worker);
     if (!giver) continue;
-    if (setup_.members.queued_bytes(worker) > kQueuedMax) {
+    Transfer next{.part = joiner.wanting.front(), .giver = *giver, .asked = now, .heard = now, .arriving = {}};
+    // The rest of its runs may still come: a worker does not begin again while they leave.
+    const bool continues = joiner.late && joiner.late->giver == next.giver && joiner.late->part == next.part;
+    if (!continues && setup_.members.queued_bytes(worker) > kQueuedMax) {
       joiner.rests_until = now + kQueueLookEvery;
       continue;
     }
-    Transfer next{.part = joiner.wanting.front(), .giver = *giver, .asked = now, .heard = now, .arriving = {}};
-    // The rest of its runs may still come: a worker does not begin again while they leave.
-    if (joiner.late && joiner.late->giver == next.giver && joiner.late->part == next.part) {
+    if (continues) {
       next = *joiner.late;
       next.heard = now;
       next.arriving.restart();

@@ -56,6 +56,19 @@ TEST_F(SlowJoins, TheOnlyGiverContinuesWhenItIsAskedAgain) {
   EXPECT_EQ(cluster.counted(Metric::kDropped, "unasked_snapshot"), 0);
 }
 
+TEST_F(SlowJoins, TheOnlyGiverContinuesWhileTheJoinersQueueIsLong) {
+  cluster.say_state(2, false);
+  const auto asked = requests();
+  ASSERT_THAT(asked, SizeIs(1));
+  give_half(asked[0], 0);
+  cluster.queued_bytes = 10'000'000;
+  cluster.live({0, 1, 2}, 500);
+  EXPECT_THAT(requests(), SizeIs(1)) << "two heartbeats without a run";
+  give_half(asked[0], 32);
+  EXPECT_THAT(cluster.take_of<Settle>(2), SizeIs(1));
+  EXPECT_EQ(cluster.counted(Metric::kDropped, "unasked_snapshot"), 0);
+}
+
 TEST_F(SlowJoins, RunsThatTakeLongerThanTwoHeartbeatsNeedOneRequest) {
   cluster.say_state(2, false);
   const auto asked = requests();
