@@ -314,7 +314,9 @@ void Settlement::on_welcomed(uint32_t worker, TimeNs now, Actions& actions) {
   const auto at = joiners_.find(worker);
   if (at != joiners_.end() && at->second.peer != setup_.members.link(worker)->peer) joiners_.erase(at);
   for (auto& [joins, joiner] : joiners_) {
-    if (joiner.transfer && joiner.transfer->giver == worker) joiner.late = std::exchange(joiner.transfer, std::nullopt);
+    if (!joiner.transfer || joiner.transfer->giver != worker) continue;
+    joiner.late = joiner.transfer;
+    give_up(joiner);  // one that connects again and again must not keep the others from giving
   }
   ask_givers(now, actions);
 }

@@ -95,6 +95,15 @@ TEST_F(SlowJoins, AGiverThatConnectsAgainIsAskedAgain) {
   EXPECT_THAT(cluster.take_of<Settle>(2), SizeIs(1));
 }
 
+TEST_F(SlowJoins, AGiverThatConnectsAgainIsPassedOverWhereThereIsAnother) {
+  cluster.welcome_with_weights(1);
+  cluster.say_state(2, false);
+  EXPECT_THAT(requests(), SizeIs(1));
+  cluster.welcome_with_weights(0);
+  EXPECT_THAT(requests(), IsEmpty());
+  EXPECT_THAT(ReturningCluster::of<SnapshotRequest>(cluster.deliver_all(1)), SizeIs(1));
+}
+
 TEST_F(SlowJoins, AJoinerThatConnectsAgainIsGivenThePartFromItsStart) {
   cluster.say_state(2, false);
   const auto asked = requests();
