@@ -8,6 +8,7 @@ using protocol::Fetch;
 using protocol::Settle;
 using protocol::SnapshotRequest;
 using protocol::Welcome;
+using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
@@ -203,6 +204,22 @@ TEST_F(SlowJoinsTwoParts, AJoinerGetsNoUpdatesOfNewStepsOfASettledPart) {
   for (int i = 0; i < 10; ++i) cluster.step({0, 1});
   EXPECT_EQ(cluster.holds(0).n, 11u);
   EXPECT_THAT(cluster.take_of<protocol::Update>(2), IsEmpty());
+}
+
+TEST_F(SlowJoins, AJoinerThatIsSyncedAsksForUpdatesAndGetsEachOnce) {
+  cluster.say_state(2, false);
+  const auto asked = requests();
+  ASSERT_THAT(asked, SizeIs(1));
+  for (const uint64_t from : {0u, 32u}) give_half(asked[0], from);
+  EXPECT_THAT(cluster.take_of<Settle>(2), SizeIs(1));
+  for (int i = 0; i < 3; ++i) cluster.step({0, 1});
+  cluster.say(2, protocol::Synced{});
+  EXPECT_EQ(find_member(cluster.membership(), 2)->state, protocol::MemberState::kSynced);
+  EXPECT_THAT(cluster.take_of<protocol::Update>(2), IsEmpty());
+  cluster.say(2, protocol::Ack{{{0, 1, true}}});
+  std::vector<uint64_t> steps;
+  for (const protocol::Update& update : cluster.take_of<protocol::Update>(2)) steps.push_back(update.step);
+  EXPECT_THAT(steps, ElementsAre(1, 2, 3));
 }
 
 TEST_F(SlowJoins, ARecoveringShardWaitsForAnUpdateThatArrives) {
