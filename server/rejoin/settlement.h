@@ -76,7 +76,8 @@ class Settlement {
     uint32_t part = 0;
     uint32_t giver = 0;
     TimeNs asked = 0;
-    TimeNs heard = 0;                  ///< asked, or when the last run came, or bytes that may be of the next one
+    TimeNs moved = 0;                  ///< when it was asked for, or when the last run came
+    TimeNs heard = 0;                  ///< ... or bytes that may be of the next one
     protocol::ArrivingBytes arriving;  ///< since the last run
     std::optional<uint64_t> n = {};    ///< of its runs
     uint64_t offset = 0;               ///< values that have come

@@ -134,6 +134,16 @@ TEST_F(SlowJoins, FewBytesDoNotKeepAGiver) {
   EXPECT_THAT(requests(), SizeIs(1)) << "asked again";
 }
 
+TEST_F(SlowJoins, OtherBytesHideALostRequestForABoundedTime) {
+  cluster.say_state(2, false);
+  EXPECT_THAT(requests(), SizeIs(1));
+  for (int i = 0; i < 650; ++i) {
+    cluster.core().on_arriving(ScriptedCluster::peer(0), 10'000, cluster.now);
+    cluster.live({0, 1, 2}, 100);
+  }
+  EXPECT_THAT(requests(), SizeIs(1)) << "asked again";
+}
+
 TEST_F(SlowJoins, BytesWithoutAWholeMessageKeepAMember) {
   send_bytes(5'000, 2);
   EXPECT_TRUE(has_member_0());
