@@ -9,11 +9,11 @@ namespace millrace::protocol {
 class ArrivingBytes {
  public:
   static constexpr uint64_t kLeast = 4'096;     ///< between two looks: heartbeats have less
-  static constexpr uint64_t kMost = 128 << 20;  ///< before the message, or of it
+  static constexpr uint64_t kMost = 256 << 20;  ///< before the message, or of it: as long as one may be by default
 
-  /// Returns whether these bytes delay the time-out.
-  bool delay(uint64_t bytes) {
-    if (bytes < kLeast || sum_ > kMost) return false;
+  /// Returns whether these bytes delay the time-out. most: bound on their sum, where messages may be longer than kMost.
+  bool delay(uint64_t bytes, uint64_t most = kMost) {
+    if (bytes < kLeast || sum_ > most) return false;
     sum_ += bytes;
     return true;
   }

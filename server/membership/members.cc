@@ -5,6 +5,7 @@
 #include <variant>
 
 #include "kernels/base/check.h"
+#include "protocol/base/arriving_bytes.h"
 #include "server/membership/membership_changes.h"
 
 namespace millrace::server {
@@ -34,7 +35,9 @@ Members::Adopted Members::adopt(protocol::Membership membership, TimeNs now) {
     links_.erase(link);
   }
   for (const protocol::Member& member : membership_.members) {
-    Link& link = links_.try_emplace(member.worker, Link{.heard = now, .incarnation = member.incarnation}).first->second;
+    Link& link =
+        links_.try_emplace(member.worker, Link{.heard = now, .message_at = now, .incarnation = member.incarnation})
+            .first->second;
     link.was_synced = link.was_synced || member.state == protocol::MemberState::kSynced;
   }
   gather_pushing();
@@ -71,8 +74,7 @@ bool Members::finishes(uint32_t worker) {
 std::optional<protocol::PeerId> Members::connect(uint32_t worker, protocol::PeerId peer, Process process, TimeNs now) {
   // adopt() has made it, where memory did not end before.
   const protocol::Member* const member = find_member(membership_, worker);
-  Link& link =
-      links_.try_emplace(worker, Link{.heard = now, .incarnation = member ? member->incarnation : 0}).first->second;
+  Link& link = links_.try_emplace(worker, Link{.incarnation = member ? member->incarnation : 0}).first->second;
   std::optional<protocol::PeerId> old;
   if (link.peer && *link.peer != peer) old = link.peer;
   link.key = peer.key;
@@ -80,7 +82,7 @@ std::optional<protocol::PeerId> Members::connect(uint32_t worker, protocol::Peer
   link.weights = process.weights;
   link.returns = link.returns || process.returns;
   look_at_weights();
-  link.heard = now;
+  link.heard = link.message_at = now;
   return old;
 }
 
@@ -91,7 +93,13 @@ void Members::disconnect(uint32_t worker) {
 
 void Members::heard(uint32_t worker, TimeNs now) {
   const auto link = links_.find(worker);
-  if (link != links_.end()) link->second.heard = now;
+  if (link != links_.end()) link->second.heard = link->second.message_at = now;
+}
+
+void Members::heard_bytes(uint32_t worker, uint64_t bytes, TimeNs at_most, TimeNs now) {
+  const auto link = links_.find(worker);
+  const bool counts = link != links_.end() && bytes >= protocol::ArrivingBytes::kLeast;
+  if (counts && now < link->second.message_at + at_most) link->second.heard = now;
 }
 
 const Members::Link* Members::link(uint32_t worker) const {
@@ -135,7 +143,10 @@ bool Members::has_weights_of(const protocol::JobSpec& spec, uint32_t worker, con
 }
 
 void Members::extend_deadlines(TimeNs paused) {
-  for (auto& [worker, link] : links_) link.heard += paused;
+  for (auto& [worker, link] : links_) {
+    link.heard += paused;
+    link.message_at += paused;
+  }
 }
 
 protocol::Header Members::header(uint32_t worker, uint64_t incarnation) const {

@@ -39,6 +39,7 @@ class Members {
     /// Key of the connection that sent this incarnation's first Hello to this shard; empty: none has.
     std::optional<protocol::PublicKey> key = std::nullopt;
     TimeNs heard = 0;
+    TimeNs message_at = 0;  ///< when its last whole message came, or it connected
     uint64_t incarnation = 0;
     bool finishing = false;  ///< reported that it pushes nothing more
     Weights weights = Weights::kNone;
@@ -74,6 +75,9 @@ class Members {
   /// Stops sending to this member until its next Hello.
   void disconnect(uint32_t worker);
   void heard(uint32_t worker, TimeNs now);
+  /// Records that bytes of an unfinished message came since the last look. They count as a sign of life where they are
+  /// more than those of heartbeats, and for at most this time after a whole message.
+  void heard_bytes(uint32_t worker, uint64_t bytes, TimeNs at_most, TimeNs now);
   /// Records that this member pushes nothing more. False: that is not new.
   bool finishes(uint32_t worker);
   /// Returns the members that take part: all but the joining ones (R9).

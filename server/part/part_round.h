@@ -209,7 +209,7 @@ class PartRound {
   bool retains_from(uint64_t n) const { return n >= stable_ && n <= decided_; }
   /// Returns the counts of the worker's contributions; nullptr: none was ever counted.
   const protocol::SummaryEntry* counted_of(uint32_t worker) const;
-  /// R9: Records that a joining member has received its Settle: it gets updates, and its acks count.
+  /// R9: Records that a joining member has received its Settle: its acks count.
   void settle(uint32_t worker) { settled_.insert(worker); }
   bool is_settled(uint32_t worker) const { return settled_.contains(worker); }
   bool takes(const protocol::Member& member) const {

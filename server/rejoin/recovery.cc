@@ -139,10 +139,12 @@ void Recovery::ask_sources(TimeNs now, Actions& actions) {
 }
 
 void Recovery::on_arriving(uint32_t worker, uint64_t bytes, TimeNs now) {
-  if (const auto at = asks_.find(worker); at != asks_.end() && at->second.arriving.delay(bytes)) at->second.since = now;
+  const uint64_t most = std::max(setup_.message_bytes_max, protocol::ArrivingBytes::kMost);
+  const auto at = asks_.find(worker);
+  if (at != asks_.end() && at->second.arriving.delay(bytes, most)) at->second.since = now;
   for (PartFetch& part : parts_) {
     for (Source& source : part.sources) {
-      if (source.worker == worker && source.asked != 0 && source.arriving.delay(bytes))
+      if (source.worker == worker && source.asked != 0 && source.arriving.delay(bytes, most))
         source.since = source.moved = now;
     }
   }

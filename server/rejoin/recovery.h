@@ -47,6 +47,7 @@ class Recovery {
     const Members& members;
     MemoryAccount& kept;  ///< fetched updates are charged to it
     uint32_t shard = 0;
+    uint64_t message_bytes_max = 0;  ///< of a returned update
   };
   enum class Stage : uint8_t {
     kCollecting,  ///< members have not answered

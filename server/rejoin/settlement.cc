@@ -22,6 +22,9 @@ static_assert(protocol::kSnapshotRunBytes <= protocol::FrameLimits().envelope_by
 /// Number of heartbeats without a run, or bytes of one, after which a giver is passed over.
 constexpr int64_t kGiverHeartbeats = 2;
 
+/// Bytes of a giver delay that for at most this time. They may be contributions, while the request was lost.
+constexpr TimeNs kArrivingMax = 60 * kNsPerS;
+
 /// Rest after a part, as a multiple of the time that the part took, but at most a fraction of a heartbeat. Transfers
 /// share links and processors with the other members' rounds, and so slow them down for a tenth of the time only.
 constexpr int64_t kRest = 9;
@@ -74,6 +77,8 @@ void Settlement::on_state(const protocol::Member& from, const protocol::State& s
   const auto [at, first] = joiners_.try_emplace(from.worker);
   Joiner& joiner = at->second;
   if (first) joiner.since = now;
+  const Members::Link* link = setup_.members.link(from.worker);
+  if (first && link) joiner.peer = link->peer;
   joiner.incarnation = from.incarnation;
   joiner.state = state;
   joiner.charge = MemoryCharge(setup_.rounds.retained_account(), state.parts.size() * sizeof(protocol::State::Part));
@@ -184,15 +189,17 @@ void Settlement::ask_givers(TimeNs now, Actions& actions) {
     }
     const std::optional<uint32_t> giver = giver_for(joiner, worker);
     if (!giver) continue;
-    if (setup_.members.queued_bytes(worker) > kQueuedMax) {
+    Transfer next{
+        .part = joiner.wanting.front(), .giver = *giver, .asked = now, .moved = now, .heard = now, .arriving = {}};
+    // The rest of its runs may still come: a worker does not begin again while they leave.
+    const bool continues = joiner.late && joiner.late->giver == next.giver && joiner.late->part == next.part;
+    if (!continues && setup_.members.queued_bytes(worker) > kQueuedMax) {
       joiner.rests_until = now + kQueueLookEvery;
       continue;
     }
-    Transfer next{.part = joiner.wanting.front(), .giver = *giver, .asked = now, .heard = now, .arriving = {}};
-    // The rest of its runs may still come: a worker does not begin again while they leave.
-    if (joiner.late && joiner.late->giver == next.giver && joiner.late->part == next.part) {
+    if (continues) {
       next = *joiner.late;
-      next.heard = now;
+      next.moved = next.heard = now;
       next.arriving.restart();
     }
     joiner.late.reset();
@@ -263,7 +270,7 @@ void Settlement::hand_on(const protocol::Member& who, Joiner& joiner, const prot
   count(Metric::kSnapshotBytes, "", static_cast<double>(payload.bytes.size()), actions);
   transfer.n = body.n;
   transfer.offset = body.offset + payload.bytes.size() / sizeof(float);
-  transfer.heard = now;
+  transfer.moved = transfer.heard = now;
   transfer.arriving.restart();
   setup_.members.send(who, body, std::move(payload), actions);
   if (transfer.offset < part.dimension()) return;
@@ -296,7 +303,7 @@ void Settlement::hand_over(const protocol::Member& who, Joiner& joiner, const pr
   count(Metric::kSnapshotBytes, "", static_cast<double>(bytes.size()), actions);
   transfer.n = 0;
   transfer.offset += bytes.size() / sizeof(float);
-  transfer.heard = now;
+  transfer.moved = transfer.heard = now;
   transfer.arriving.restart();
   const bool is_last = transfer.offset * sizeof(float) == transfer.bytes;
   setup_.members.send(who, body, std::move(payload), actions);
@@ -307,8 +314,13 @@ void Settlement::hand_over(const protocol::Member& who, Joiner& joiner, const pr
 }
 
 void Settlement::on_welcomed(uint32_t worker, TimeNs now, Actions& actions) {
+  // The State behind the Welcome begins again.
+  const auto at = joiners_.find(worker);
+  if (at != joiners_.end() && at->second.peer != setup_.members.link(worker)->peer) joiners_.erase(at);
   for (auto& [joins, joiner] : joiners_) {
-    if (joiner.transfer && joiner.transfer->giver == worker) joiner.late = std::exchange(joiner.transfer, std::nullopt);
+    if (!joiner.transfer || joiner.transfer->giver != worker) continue;
+    joiner.late = joiner.transfer;
+    give_up(joiner);  // one that connects again and again must not keep the others from giving
   }
   ask_givers(now, actions);
 }
@@ -316,7 +328,8 @@ void Settlement::on_welcomed(uint32_t worker, TimeNs now, Actions& actions) {
 void Settlement::on_arriving(uint32_t worker, uint64_t bytes, TimeNs now) {
   for (auto& [joins, joiner] : joiners_) {
     const bool gives = joiner.transfer && joiner.transfer->giver == worker;
-    if (gives && joiner.transfer->arriving.delay(bytes)) joiner.transfer->heard = now;
+    if (!gives || now >= joiner.transfer->moved + kArrivingMax) continue;
+    if (joiner.transfer->arriving.delay(bytes)) joiner.transfer->heard = now;
   }
 }
 

@@ -53,7 +53,8 @@ class Settlement {
                    Actions& actions);
   /// Handles that bytes of an unfinished message came from a member: perhaps of a run, or of a message before it.
   void on_arriving(uint32_t worker, uint64_t bytes, TimeNs now);
-  /// Handles that a member which may give weights has connected. A request to it, or its runs, may be lost.
+  /// Handles that a member has said Hello. Messages of its earlier connection may be lost: a request to a giver, its
+  /// runs, and runs and Settles for a joiner.
   void on_welcomed(uint32_t worker, TimeNs now, Actions& actions);
   /// Passes over givers from which no byte has come for two heartbeats, and asks again after a rest.
   void on_tick(TimeNs now, Actions& actions);
@@ -75,7 +76,8 @@ class Settlement {
     uint32_t part = 0;
     uint32_t giver = 0;
     TimeNs asked = 0;
-    TimeNs heard = 0;                  ///< asked, or when the last run came, or bytes that may be of the next one
+    TimeNs moved = 0;                  ///< when it was asked for, or when the last run came
+    TimeNs heard = 0;                  ///< ... or bytes that may be of the next one
     protocol::ArrivingBytes arriving;  ///< since the last run
     std::optional<uint64_t> n = {};    ///< of its runs
     uint64_t offset = 0;               ///< values that have come
@@ -83,6 +85,7 @@ class Settlement {
   };
   struct Joiner {
     uint64_t incarnation = 0;
+    std::optional<protocol::PeerId> peer;  ///< the connection of its first State
     protocol::State state;
     MemoryCharge charge;
     TimeNs since = 0;                 ///< when it first reported its state

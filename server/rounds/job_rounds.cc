@@ -347,9 +347,10 @@ void JobRounds::on_steps_applied(const protocol::Member& from, uint64_t n, TimeN
   if (blocked_on_memory_) advance_all(now, actions);
 }
 
-void JobRounds::serve_all(Actions& actions) {
-  if (asynchronous()) return deliver_anew(actions);
-  for (const protocol::Member& member : setup_.members.synced()) {  // one that joins: when it is settled
+void JobRounds::serve_all(std::span<const protocol::Member> before, Actions& actions) {
+  if (asynchronous()) return deliver_anew(before, actions);
+  for (const protocol::Member& member : setup_.members.synced()) {
+    if (std::ranges::find(before, member) == before.end()) continue;  // its steps are not known here: it asks
     for (const PartRound& part : parts_) {
       serve_between(member, part, part.acknowledged(member.worker), part.decided(), actions);
     }
@@ -384,7 +385,7 @@ void JobRounds::on_membership(const std::vector<protocol::Member>& before, TimeN
   tell_store(actions);
   if (dropped != 0) count(Metric::kDropped, "removed_worker", static_cast<double>(dropped), actions);
   if (restarted != 0) count(Metric::kRestarted, "", static_cast<double>(restarted), actions);
-  serve_all(actions);
+  serve_all(before, actions);
   advance_all_replicated(actions);
   advance_all(now, actions);
 }

@@ -200,8 +200,9 @@ class JobRounds {
              TimeNs now, Actions& actions);
   void serve(const protocol::Member& to, const PartRound& part, const PartRound::RetainedUpdate& kept,
              Actions& actions) const;
-  /// Sends the updates that members have not acknowledged, in the present epoch.
-  void serve_all(Actions& actions);
+  /// Sends the updates that members have not acknowledged, in the present epoch. A member that has just become synced
+  /// asks for those that it lacks.
+  void serve_all(std::span<const protocol::Member> before, Actions& actions);
   /// Sends the retained updates of the steps from `step` on, as far as there is room; takes it from `room`.
   void serve_from(const protocol::Member& to, PartRound& part, uint64_t step, uint64_t& room, Actions& actions);
   /// Returns below which step the retained updates of [from, below) may be sent at once; takes their bytes from `room`.
@@ -229,7 +230,7 @@ class JobRounds {
                     const SharedBytes& payload, Actions& actions) const;
   /// Records that the member has the steps below n: more can follow.
   void acknowledged(const protocol::Member& from, PartRound& part, uint64_t n, Actions& actions);
-  void deliver_anew(Actions& actions);
+  void deliver_anew(std::span<const protocol::Member> before, Actions& actions);
   /// Returns the steps that the worker has, or that are on their way to it.
   uint64_t sent_to(uint32_t worker, const PartRound& part) const {
     return asynchronous() ? std::min(part.decided(), delivery_of(part).sent_to(worker)) : part.decided();

@@ -17,10 +17,6 @@ constexpr uint64_t kShardDraws = UINT64_MAX;
 /// Kept updates may fill this share of a job's memory; beyond it decisions are held back until some are acknowledged.
 constexpr uint64_t kRetainedShare = 2;
 
-/// A joiner for which more waits is sent no new update: it asks for those that it lacks when it is synced. Behind a
-/// long queue it would not hear of that for long.
-constexpr uint64_t kJoinerQueueMax = 8 << 20;
-
 double seconds(TimeNs ns) { return static_cast<double>(ns) / static_cast<double>(kNsPerS); }
 
 }  // namespace
@@ -435,12 +431,12 @@ void JobRounds::finish(PartRound& part, EncodedUpdate update, TimeNs now, Action
   decision.threshold = bucket.threshold ? bucket.threshold->agreed_magnitude() : 0;
   const PartRound::RetainedUpdate& kept = part.keep(std::move(decision), retained_account_);
   if (store_) store_->decided(kept.body, kept.payload, actions);
-  for (const protocol::Member& member : setup_.members.all()) {
-    const bool joins = member.state == protocol::MemberState::kJoining;
-    if (joins && setup_.members.queued_bytes(member.worker) > kJoinerQueueMax) continue;
+  // A joiner drops the updates of a part that is settled, and asks for them when it is synced. Over a slow link they
+  // would delay its other parts.
+  for (const protocol::Member& member : setup_.members.synced()) {
     if (asynchronous()) {
       deliver(member, part, actions);
-    } else if (part.takes(member)) {
+    } else {
       serve(member, part, kept, actions);
     }
   }

@@ -146,9 +146,9 @@ void JobRounds::serve_merged(const protocol::Member& to, const PartRound& part, 
 void JobRounds::send_rest(Actions& actions) {
   if (failure_ || !asynchronous()) return;
   for (PartRound& part : parts_) {
-    for (const protocol::Member& member : setup_.members.all()) {
+    for (const protocol::Member& member : setup_.members.synced()) {
       uint64_t room = kServedBytesMax;
-      if (part.takes(member)) deliver_at(Delivery::Pace::kEach, member, part, room, actions);
+      deliver_at(Delivery::Pace::kEach, member, part, room, actions);
     }
   }
 }
@@ -159,14 +159,15 @@ void JobRounds::acknowledged(const protocol::Member& from, PartRound& part, uint
   deliver(from, part, actions);
 }
 
-void JobRounds::deliver_anew(Actions& actions) {
+void JobRounds::deliver_anew(std::span<const protocol::Member> before, Actions& actions) {
   for (PartRound& part : parts_) {
     Delivery& delivery = delivery_of(part);
     delivery.clear();
     for (const protocol::Member& member : setup_.members.synced()) {
-      // A worker that has just joined reports its position. The earlier updates are forgotten, or on their way to it.
+      // A worker that has just become synced asks for the updates that it lacks.
+      const bool is_new = std::ranges::find(before, member) == before.end();
       const uint64_t n = part.acknowledged(member.worker);
-      delivery.restart(member.worker, n < part.stable() ? part.decided() : n);
+      delivery.restart(member.worker, is_new || n < part.stable() ? part.decided() : n);
       deliver(member, part, actions);
     }
   }

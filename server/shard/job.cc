@@ -14,6 +14,10 @@ namespace {
 /// Lists of workers for people and heartbeats end here: longer ones have no readers.
 constexpr size_t kListedMax = 64;
 
+/// Bytes of an unfinished message keep a member for this multiple of `dead_after`. A longer wait would cost the others
+/// more than its rejoin.
+constexpr TimeNs kUnfinishedMax = 30;
+
 int64_t milliseconds(TimeNs ns) { return ns / kNsPerMs; }
 
 }  // namespace
@@ -60,7 +64,8 @@ std::vector<protocol::PeerId> Job::adopt(protocol::Membership membership, TimeNs
     membership_unannounced_ = true;
   }
   if (is_void && !recovery_) {
-    recovery_.emplace(Recovery::Setup{setup_.spec, setup_.layout, members_, rounds_.retained_account(), setup_.shard},
+    recovery_.emplace(Recovery::Setup{setup_.spec, setup_.layout, members_, rounds_.retained_account(), setup_.shard,
+                                      setup_.limits.message_bytes_max},
                       now);
     recovering_since_ = now;
     actions.metrics.push_back({Metric::kRecoveries, setup_.spec.name, "begun", 1});
@@ -159,7 +164,7 @@ void Job::on_state(const protocol::Member& from, const protocol::State& state, T
 }
 
 void Job::on_arriving(uint32_t worker, uint64_t bytes, TimeNs now) {
-  members_.heard(worker, now);
+  members_.heard_bytes(worker, bytes, kUnfinishedMax * setup_.spec.dead_after.count() * kNsPerMs, now);
   if (recovery_) {
     recovery_->on_arriving(worker, bytes, now);
   } else {

@@ -26,6 +26,35 @@ SILENT_S = 4  # by default a connection that is silent for 4 heartbeats is made 
 PACKAGE = sys.argv.pop(1) if len(sys.argv) > 1 and "/" in sys.argv[1] else "build/dev/python"
 SPARE = 1.1  # of the bytes of the values: headers of messages and containers, heartbeats
 
+# Both first workers of a job, on the shard's host. Worker 0 pushes alone until the input ends: updates of over 4 MB a second.
+FAST_SIDE = """
+import json, sys, threading
+sys.dont_write_bytecode = True
+package, server, entries, timeout = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
+sys.path.insert(0, package)
+import millrace, numpy as np
+sessions = [None, None]
+def join(worker):
+    job = millrace.JobConfig(name="slow", workers=2, select="none", initial_weights="first")
+    tensor = millrace.Tensor("w", entries, weights=np.zeros(entries, np.float32), scale=1.0)
+    sessions[worker] = millrace.Session(job, millrace.WorkerConfig(worker=worker, shards=[server]), [tensor])
+threads = [threading.Thread(target=join, args=[worker]) for worker in (0, 1)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+first, second = sessions
+second.close()
+joined, steps = threading.Event(), 0
+threading.Thread(target=lambda: (sys.stdin.read(), joined.set()), daemon=True).start()
+indices = np.sort(np.random.default_rng(1).choice(entries, 100_000, replace=False)).astype(np.uint32)
+values = np.random.default_rng(2).standard_normal(100_000).astype(np.float32)
+print("pushes", flush=True)
+while not joined.wait(0.1):
+    first.wait("w", first.push_sparse("w", indices, values, timeout=timeout), timeout=timeout)
+    steps += 1
+first.finish(timeout=timeout)
+print(json.dumps([steps, first.stats().bytes_down]), flush=True)
+"""
+
 
 class SlowLink(unittest.TestCase):
     def setUp(self):
@@ -106,6 +135,20 @@ class SlowLink(unittest.TestCase):
             pushing.result(TIMEOUT_S)
             third.finish(timeout=TIMEOUT_S)
         np.testing.assert_array_equal(taken[10:], np.arange(10, ENTRIES, dtype=np.float32))
+
+    def test_AJoinerTakesTheStateWhileUpdatesExceedItsLink(self):
+        command = [sys.executable, "-c", FAST_SIDE, PACKAGE, self.server, ENTRIES, TIMEOUT_S]
+        with subprocess.Popen([*on_host(SHARD), *map(str, command)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as fast:
+            self.addCleanup(fast.kill)
+            self.assertEqual(fast.stdout.readline(), "pushes\n")
+            with self.session(1, np.zeros(ENTRIES, np.float32), initial_weights="first") as third:
+                fast.stdin.close()
+                step = third.push_sparse("w", np.array([9], np.uint32), np.ones(1, np.float32), timeout=TIMEOUT_S)
+                third.wait("w", step, timeout=TIMEOUT_S)
+                steps, updates = json.loads(fast.stdout.readline())
+                self.assertGreater(updates, 4 * ENTRIES, f"{steps} steps while it joined")
+                self.assertLess(third.stats().bytes_down, 1.2 * 4 * ENTRIES + updates, "no update twice")
+                third.finish(timeout=TIMEOUT_S)
 
     def test_AnUpdateThatIsLongerThanItsTimeoutComesOnce(self):
         second = self.in_thread(lambda: self.session(1))

@@ -135,8 +135,10 @@ void SessionCore::on_sign(uint32_t shard, ConnectionSign sign, TimeNs now, uint6
   // Before the Welcome the bytes may be of another program.
   if (sign == ConnectionSign::kAccepted || link.state != LinkState::kWelcomed) return;
   link.last_heard = now;
-  if (!link.arriving.delay(bytes)) return;
+  if (bytes < protocol::ArrivingBytes::kLeast) return;
   link.receiving_at = now;
+  if (!link.arriving.delay(bytes, std::max(link.message_bytes_max, protocol::ArrivingBytes::kMost))) return;
+  link.answering_at = now;
   if (impl_->phase == Phase::kRejoining) impl_->progress_at = now;
 }
 void SessionCore::on_connected(uint32_t shard, TimeNs now, Actions& actions) {

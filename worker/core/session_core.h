@@ -152,9 +152,9 @@ class SessionCore {
   // --- incarnation
   // ---------------------------------------------------------------------------------------------------------------
   void start(TimeNs now, Actions& actions);
-  /// Records a sign of a connection between messages. kReceived and kSent show that it is alive. kSent delays the
-  /// time-outs of contributions: they may still wait in the queue. Many received bytes (ArrivingBytes) delay them
-  /// as well, and the repetition of this worker's state: the answer may be among them.
+  /// Records a sign of a connection between messages. kReceived and kSent show that it is alive. kSent and many
+  /// received bytes delay the time-outs of contributions, for at most a minute after the answer to a later heartbeat.
+  /// Received bytes (ArrivingBytes) delay the repetition of this worker's state, too: the answer may be among them.
   void on_sign(uint32_t shard, ConnectionSign sign, TimeNs now, uint64_t bytes = 0);
   void on_connected(uint32_t shard, TimeNs now, Actions& actions);
   /// trouble  unavailable; unauthenticated: the shard, or this worker, did not accept the other's key.

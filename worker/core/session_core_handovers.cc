@@ -87,6 +87,7 @@ void SessionCore::Impl::on_handover_run(const protocol::Snapshot& run, ByteSpan 
                     incoming_handover.size() + bytes.size() <= protocol::kHandoverBytesMax;
   if (!fits) {
     ++counters.dropped_malformed;
+    links.front().missed_answer = true;
     incoming_handover.clear();
     return;
   }

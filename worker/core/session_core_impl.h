@@ -46,10 +46,11 @@ struct Outstanding {
   uint32_t refusals = 0;
   TimeNs resend_at = 0;
   TimeNs resend_interval = 0;
+  uint64_t sent_heartbeat = 0;       ///< the last one to the shard when it was sent
+  TimeNs delayed_until = INT64_MAX;  ///< other bytes delay its retransmission no longer
 };
 
-/// Retains an applied update as received: a shard that lost its state may ask for it (R8). Other owners may share its
-/// bytes.
+/// Retains an applied update as received: a shard that lost its state may ask for it (R8). Its bytes may be shared.
 struct RetainedUpdate {
   protocol::Update body;
   SharedBytes payload;
@@ -74,8 +75,7 @@ struct PartAccount {
   bool has_unaudited_state = false;  ///< it loaded the uncounted values that earlier processes held
   bool others = false;               ///< other processes may have been counted in steps that this one skipped.
   uint64_t others_until = 0;         ///< steps below it may count other processes of this worker
-  /// A contribution was given up as unreturnable. Only the log's sum has the carried values of it.
-  bool unknown = false;
+  bool unknown = false;              ///< a contribution was unreturnable: only the log's sum has its carried values
   // Values that went through the slots, as of the last selection. At any other moment a caller may be filling a slot.
   double pushed = 0;
   double rounded_in_slots = 0;
@@ -220,8 +220,10 @@ struct Link {
   std::optional<TimeNs> in_use_since;  ///< first Refuse with identity_in_use since the last Welcome
   TimeNs last_heard = 0;
   TimeNs sending_at = INT64_MIN / 2;    ///< when bytes last left for the shard, with more queued behind them
-  TimeNs receiving_at = INT64_MIN / 2;  ///< when bytes came that may be of an awaited message
-  protocol::ArrivingBytes arriving;     ///< since the last awaited message
+  TimeNs receiving_at = INT64_MIN / 2;  ///< when more bytes came than those of heartbeats
+  TimeNs answering_at = INT64_MIN / 2;  ///< ... that may be of the answer to this worker's State
+  protocol::ArrivingBytes arriving;     ///< since the last message of such an answer
+  bool missed_answer = false;           ///< some of it was dropped since the last State
   TimeNs next_heartbeat = 0;
   uint64_t heartbeats = 0;
   size_t next_digest = 0;  ///< index among all parts at which the next heartbeat's digests begin
@@ -268,8 +270,7 @@ struct SessionCore::Impl {
   bool finish_asked = false;        ///< during a rejoin
   TimeNs progress_at = 0;           ///< last progress of a rejoin
 
-  /// Holds the steps of the pushes, equal for all buckets, by push from first_numbered on. Counts the buckets that must
-  /// still select their push.
+  /// Holds the steps of the pushes, by push from first_numbered on, and the number of buckets that must select theirs.
   struct Numbered {
     uint64_t step = 0;
     size_t buckets_left = 0;
@@ -323,6 +324,7 @@ struct SessionCore::Impl {
   void send_plain(PartRun& part, Outstanding& out, TimeNs now, Actions& actions);
   void on_refused_contribution(uint32_t shard, const protocol::Refuse& refuse, TimeNs now, Actions& actions);
   void on_duplicate(uint32_t shard, const protocol::Duplicate& duplicate, TimeNs now);
+  void on_heartbeat(uint32_t shard, const protocol::Heartbeat& heartbeat, TimeNs now);
   void on_step_decided(uint32_t shard, const protocol::StepDecided& settled, TimeNs now, Actions& actions);
   void on_abort(uint32_t shard, const protocol::Abort& abort, TimeNs now, Actions& actions);
   void on_message_of_returns(uint32_t shard, const protocol::Message& message, TimeNs now, Actions& actions);
@@ -415,7 +417,6 @@ struct SessionCore::Impl {
   void resend_due(TimeNs now, Actions& actions);
   /// Asks for the part's next update, which did not arrive: sends the contribution again, or a request without one.
   void ask_again(PartRun& part, TimeNs now);
-  void on_heartbeat(uint32_t shard, const protocol::Heartbeat& heartbeat, TimeNs now);
   void defer_early(PartRun& part, uint64_t step, protocol::Message&& message, TimeNs now);
   void on_update(uint32_t shard, protocol::Message&& message, TimeNs now, Actions& actions);
   /// Checks one update, and applies it or stores it. Returns true where it was applied and the next one may follow.
@@ -583,8 +584,7 @@ struct SessionCore::Impl {
     phase = next;
     ++changes;
   }
-  /// Says that no step can be decided without this worker, if it was a member all the time: every step needs every
-  /// member.
+  /// Says that every step needs every member.
   bool waits_for_all() const { return config.spec.mode == protocol::Mode::kSynchronous; }
   /// Says that no step was decided without this worker.
   bool is_in_every_step() const { return waits_for_all() && !has_rejoined; }

@@ -358,8 +358,10 @@ void SessionCore::Impl::become_synced(TimeNs now, Actions& actions) {
   }
   if (!restart_numbers(now, actions)) return;
   for (Link& link : links) link.acks.clear();
-  for (const PartRun& part : parts)
+  for (PartRun& part : parts) {
     links[part.layout.shard].acks.push_back({part.layout.part, steps_at_shard(part), true});
+    part.ask_at = now + jittered(config.resend_after);  // an update that overtakes the answer is no reason to ask again
+  }
   log(actions, Severity::kInfo,
       "worker " + std::to_string(config.worker) + " takes part from epoch " + std::to_string(membership.epoch) +
           " on, incarnation " + std::to_string(incarnation));

@@ -13,6 +13,10 @@ constexpr uint32_t kRefusalsMax =
     20;  ///< of one contribution, each with "try again"; not of one for which there is no room
 constexpr uint32_t kBackoffDoublings = 6;
 
+/// Bound on the delay of a contribution's retransmission by other bytes, once a later heartbeat is answered. By then
+/// the shard has the contribution, or has dropped it: only its update may still arrive.
+constexpr TimeNs kDelayMax = 60 * kNsPerS;
+
 template <typename T>
 const T* as(const protocol::Message& message) {
   return std::get_if<T>(&message.body);
@@ -22,8 +26,7 @@ const T* as(const protocol::Message& message) {
 
 void SessionCore::Impl::on_message(uint32_t shard, protocol::Message&& message, TimeNs now, Actions& actions) {
   if (over()) return;
-  Link& link = links[shard];
-  link.last_heard = now;
+  links[shard].last_heard = now;
   if (const auto* refuse = as<protocol::Refuse>(message)) return on_refuse(shard, *refuse, now, actions);
   if (const auto* abort = as<protocol::Abort>(message)) return on_abort(shard, *abort, now, actions);
   if (const auto* goodbye = as<protocol::Goodbye>(message)) {
@@ -39,11 +42,7 @@ void SessionCore::Impl::on_message(uint32_t shard, protocol::Message&& message, 
     take_decided(shard, *change);
     begin_when_all_joined(now, actions);
   } else if (std::holds_alternative<protocol::Update>(message.body)) {
-    const uint32_t part = std::get<protocol::Update>(message.body).part;
-    const auto outstanding = [&] { return part < parts.size() ? parts[part].outstanding.size() : 0; };
-    const size_t before = outstanding();
     on_update(shard, std::move(message), now, actions);
-    if (outstanding() < before) link.arriving.restart();
   } else if (const auto* duplicate = as<protocol::Duplicate>(message)) {
     on_duplicate(shard, *duplicate, now);
   } else if (const auto* settled = as<protocol::StepDecided>(message)) {
@@ -223,6 +222,25 @@ void SessionCore::Impl::on_duplicate(uint32_t shard, const protocol::Duplicate& 
   // Not one that asks for an update which did not come.
   if (!out->asked_for) out->resend_at = now + jittered(config.resend_after_max);
   out->refusals = 0;  // a later refusal has another cause
+}
+
+void SessionCore::Impl::on_heartbeat(uint32_t shard, const protocol::Heartbeat& heartbeat, TimeNs now) {
+  links[shard].waited_for = heartbeat.waited_for;
+  for (PartRun& part : parts) {
+    for (Outstanding& out : part.outstanding) {
+      if (part.layout.shard == shard && out.sent_heartbeat < heartbeat.sequence)
+        out.delayed_until = std::min(out.delayed_until, now + kDelayMax);
+    }
+  }
+  if (!synced()) return;
+  // The heartbeat left after the updates: a decided update that did not arrive is lost (a full queue drops messages).
+  for (PartRun& part : parts) {
+    if (part.layout.shard == shard && part.n < heartbeat.steps_applied) ask_again(part, now);
+  }
+  for (const protocol::Ack::Entry& decided : heartbeat.decided) {
+    if (decided.part >= parts.size() || parts[decided.part].layout.shard != shard) continue;
+    if (parts[decided.part].n < decided.n) ask_again(parts[decided.part], now);
+  }
 }
 
 void SessionCore::Impl::on_step_decided(uint32_t shard, const protocol::StepDecided& settled, TimeNs now,

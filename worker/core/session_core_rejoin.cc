@@ -40,6 +40,7 @@ void SessionCore::Impl::begin_settling(Actions& actions) {
 }
 
 void SessionCore::Impl::send_state(uint32_t shard, Actions& actions) {
+  links[shard].missed_answer = false;
   protocol::State state;
   state.synced = synced();
   // Shards have no steps of a job of path switch. They ask a joiner for its number of steps in case no other member is
@@ -61,7 +62,8 @@ bool SessionCore::Impl::all_settled() const { return std::ranges::all_of(parts, 
 void SessionCore::Impl::repeat_joining(uint32_t shard, TimeNs now, Actions& actions) {
   if (all_settled()) return send(shard, protocol::Synced{}, {}, actions);
   // The answer to the last one may still arrive, or wait at the shard behind what does.
-  if (now - links[shard].receiving_at < TimeNs{config.spec.heartbeat.count()} * kNsPerMs) return;
+  const bool is_quiet = now - links[shard].answering_at >= TimeNs{config.spec.heartbeat.count()} * kNsPerMs;
+  if (!is_quiet && !links[shard].missed_answer) return;
   const bool done_there =
       std::ranges::all_of(
           parts,
@@ -120,6 +122,7 @@ void SessionCore::Impl::on_settle(uint32_t shard, const protocol::Settle& settle
   const bool own = settle.weights == protocol::Settle::Weights::kOwn;
   const bool has_snapshot = part.incoming && part.incoming->values.size() == snapshot_values(part);
   const uint64_t next = own || !has_snapshot ? part.n : part.incoming->n;
+  links[shard].missed_answer |= !own && !has_snapshot;
   if ((own && !settle.on_log) || (!own && !has_snapshot) || next > settle.decided) {
     ++counters.dropped_unexpected;
     return;
@@ -133,7 +136,10 @@ void SessionCore::Impl::on_settle(uint32_t shard, const protocol::Settle& settle
     return;
   }
   if (quarantine_pending) quarantine_residuals();
-  if (quarantine_pending) return;  // a slot is being filled at this moment: the next State brings the same answer
+  if (quarantine_pending) {  // a slot is being filled at this moment: the next State brings the same answer
+    links[shard].missed_answer = true;
+    return;
+  }
   const uint64_t n = part.n;
   const double carried = carried_in(part);
   resolve_against_log(part, settle, next);

@@ -144,8 +144,7 @@ void SessionCore::Impl::code_next(uint32_t bucket, TimeNs now, Actions& actions)
   if (!coded) return end_session(coded.error(), now, actions);
   actions.work_done = WorkDone{WorkDone::Kind::kCoded, part.layout.part, step};
   note_unresolved(bucket);
-  Link& link = links[part.layout.shard];
-  if (part.outstanding.empty()) link.arriving.restart();
+  const Link& link = links[part.layout.shard];
   Outstanding out;
   out.step = step;
   out.incarnation = incarnation;
@@ -188,6 +187,8 @@ void SessionCore::Impl::send_contribution(PartRun& part, Outstanding& out, TimeN
   SharedBytes payload = payload_on_wire(part, out);
   if (std::exchange(out.on_wire, true)) ++counters.resends;
   out.asked_for = false;
+  out.sent_heartbeat = links[part.layout.shard].heartbeats;
+  out.delayed_until = kNever;
   out.resend_interval =
       out.resend_interval == 0 ? config.resend_after : std::min(out.resend_interval * 2, config.resend_after_max);
   // A contribution that the shard has reported needs no haste: its answer can only have been lost with the connection.
@@ -242,7 +243,8 @@ void SessionCore::Impl::resend_due(TimeNs now, Actions& actions) {
     for (Outstanding& out : part.outstanding) {
       if (!out.on_wire || is_of_earlier_incarnation(out)) continue;
       if (out.resend_interval != 0 && !out.asked_for)  // after a Refuse the interval is 0
-        out.resend_at = std::max(out.resend_at, links[part.layout.shard].moved_at() + config.resend_after);
+        out.resend_at = std::max(
+            out.resend_at, std::min(out.delayed_until, links[part.layout.shard].moved_at() + config.resend_after));
       if (now >= out.resend_at) send_contribution(part, out, now, actions);
       resend_check_at = std::min(resend_check_at, out.resend_at);
     }
@@ -262,19 +264,6 @@ void SessionCore::Impl::ask_again(PartRun& part, TimeNs now) {
   out.resend_at = soon;
   out.asked_for = true;
   resend_check_at = std::min(resend_check_at, soon);
-}
-
-void SessionCore::Impl::on_heartbeat(uint32_t shard, const protocol::Heartbeat& heartbeat, TimeNs now) {
-  links[shard].waited_for = heartbeat.waited_for;
-  if (!synced()) return;
-  // The heartbeat left after the updates: a decided update that did not arrive is lost (a full queue drops messages).
-  for (PartRun& part : parts) {
-    if (part.layout.shard == shard && part.n < heartbeat.steps_applied) ask_again(part, now);
-  }
-  for (const protocol::Ack::Entry& decided : heartbeat.decided) {
-    if (decided.part >= parts.size() || parts[decided.part].layout.shard != shard) continue;
-    if (parts[decided.part].n < decided.n) ask_again(parts[decided.part], now);
-  }
 }
 
 void SessionCore::Impl::defer_early(PartRun& part, uint64_t step, protocol::Message&& message, TimeNs now) {

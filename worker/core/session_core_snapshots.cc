@@ -80,6 +80,7 @@ void SessionCore::Impl::on_snapshot(uint32_t shard, const protocol::Message& mes
   if (!in_order || !whole || (values > 0 ? hash64(bytes) : 0) != run.payload_hash) {
     // The shard asks another member: State says that this part is still to be settled.
     ++counters.dropped_malformed;
+    links[shard].missed_answer = true;
     part.incoming.reset();
     return;
   }

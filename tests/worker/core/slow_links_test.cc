@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "tests/worker/core/returning_core.h"
 
 /// Messages that take longer than their time-outs: bytes that arrive or leave delay these.
@@ -19,6 +21,15 @@ class SlowLinks : public ReturningCore {
       for (const uint32_t shard : {0, 1}) core().on_sign(shard, ConnectionSign::kReceived, now_, bytes);
     }
   }
+  /// Answers the heartbeats that are among the messages to send.
+  void answer_heartbeats() {
+    std::map<uint32_t, protocol::Heartbeat> answers;
+    for (const worker::SendAction& send : actions_.sends) {
+      if (const auto* beat = std::get_if<protocol::Heartbeat>(&send.message.body))
+        answers[send.shard].sequence = beat->sequence;
+    }
+    for (const auto& [shard, answer] : answers) hear(shard, answer);
+  }
 };
 
 TEST_F(SlowLinks, AStateIsNotRepeatedWhileItsAnswerArrives) {
@@ -30,6 +41,14 @@ TEST_F(SlowLinks, AStateIsNotRepeatedWhileItsAnswerArrives) {
   EXPECT_TRUE(take_sent<protocol::State>().empty());
   arrive_for(3 * kNsPerS, 100);
   EXPECT_FALSE(take_sent<protocol::State>().empty()) << "heartbeats alone";
+}
+
+TEST_F(SlowLinks, AStateIsRepeatedAfterARunThatDoesNotFitWhileBytesArrive) {
+  make_joining(2);
+  take_sent<protocol::State>();
+  hear_run(0, 1, 1, 100, 50);
+  arrive_for(2 * kNsPerS, 100'000);
+  EXPECT_EQ(shards_of(take_sent<protocol::State>()), std::vector<uint32_t>{0});
 }
 
 TEST_F(SlowLinks, BytesDelayTheEndOfARejoinForABoundedTime) {
@@ -60,8 +79,24 @@ TEST_F(SlowLinks, OtherBytesHideALostContributionForABoundedTime) {
   make_running();
   push({1, 150'000}, {1, 2});
   take_sent<protocol::Contribution>();
-  arrive_for(60 * kNsPerS, 4'000'000);
-  EXPECT_FALSE(take_sent<protocol::Contribution>().empty());
+  for (const TimeNs end = now_ + 65 * kNsPerS; now_ < end; answer_heartbeats()) arrive_for(kNsPerS, 100'000);
+  EXPECT_EQ(take_sent<protocol::Contribution>().size(), 2u);
+}
+
+TEST_F(SlowLinks, LeavingBytesHideALostContributionForABoundedTime) {
+  make_running();
+  push({1, 150'000}, {1, 2});
+  take_sent<protocol::Contribution>();
+  const auto leave_for = [this](TimeNs span) {
+    for (const TimeNs end = now_ + span; now_ < end; pass(kTurn)) {
+      for (const uint32_t shard : {0, 1}) core().on_sign(shard, ConnectionSign::kSent, now_);
+      for (const uint32_t shard : {0, 1}) core().on_sign(shard, ConnectionSign::kReceived, now_, 100);
+    }
+  };
+  leave_for(120 * kNsPerS);
+  EXPECT_TRUE(take_sent<protocol::Contribution>().empty()) << "it may be among those that wait";
+  for (const TimeNs end = now_ + 65 * kNsPerS; now_ < end; answer_heartbeats()) leave_for(kNsPerS);
+  EXPECT_EQ(take_sent<protocol::Contribution>().size(), 2u);
 }
 
 }  // namespace
