@@ -102,7 +102,8 @@ bool has_context_of_its_own(const void* pointer, int device_count) {
   const ContextCalls& calls = context_calls();
   CUcontext context = nullptr;
   if (calls.get == nullptr || calls.attribute == nullptr ||
-      calls.attribute(&context, CU_POINTER_ATTRIBUTE_CONTEXT, std::bit_cast<CUdeviceptr>(pointer)) != CUDA_SUCCESS) {
+      calls.attribute(static_cast<void*>(&context), CU_POINTER_ATTRIBUTE_CONTEXT,
+                      std::bit_cast<CUdeviceptr>(pointer)) != CUDA_SUCCESS) {
     return false;
   }
   for (int device = 0; device < device_count && context != nullptr; ++device) {
