@@ -152,7 +152,7 @@ class Aggregator {
   /// Reserves the slots of a job of one lane (split_by_lanes()).
   /// Errors   those of judge_job(); limit_exceeded: too many jobs, or no slots left. Without slots the job is known all
   ///          the same. Its workers get NO_SLOTS, and slots where they ask again and some are free.
-  Status add_job(PreparedJob job, TimeNs now);
+  Status add_job(PreparedJob prepared, TimeNs now);
   /// Prepares the job, and adds it.
   Status add_job(const SwitchJob& job, TimeNs now);
   /// Takes the memory of a job of one lane: with racks up to a GB. Throws std::bad_alloc where the system
