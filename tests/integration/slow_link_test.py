@@ -42,11 +42,13 @@ threads = [threading.Thread(target=join, args=[worker]) for worker in (0, 1)]
 for thread in threads: thread.start()
 for thread in threads: thread.join()
 first, second = sessions
+indices = np.sort(np.random.default_rng(1).choice(entries, 100_000, replace=False)).astype(np.uint32)
+values = np.random.default_rng(2).standard_normal(100_000).astype(np.float32)
+pushed = [one.push_sparse("w", indices[:1], values[:1], timeout=timeout) for one in sessions]
+for one, step in zip(sessions, pushed): one.wait("w", step, timeout=timeout)
 second.close()
 joined, steps = threading.Event(), 0
 threading.Thread(target=lambda: (sys.stdin.read(), joined.set()), daemon=True).start()
-indices = np.sort(np.random.default_rng(1).choice(entries, 100_000, replace=False)).astype(np.uint32)
-values = np.random.default_rng(2).standard_normal(100_000).astype(np.float32)
 print("pushes", flush=True)
 while not joined.wait(0.1):
     first.wait("w", first.push_sparse("w", indices, values, timeout=timeout), timeout=timeout)
