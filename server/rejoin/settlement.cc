@@ -6,6 +6,7 @@
 #include "kernels/base/bytes.h"
 #include "kernels/base/check.h"
 #include "kernels/base/hash.h"
+#include "protocol/base/arriving_bytes.h"
 #include "protocol/base/limits.h"
 #include "protocol/messages/frame.h"
 #include "protocol/messages/handover_frame.h"
@@ -189,8 +190,7 @@ void Settlement::ask_givers(TimeNs now, Actions& actions) {
     }
     const std::optional<uint32_t> giver = giver_for(joiner, worker);
     if (!giver) continue;
-    Transfer next{
-        .part = joiner.wanting.front(), .giver = *giver, .asked = now, .moved = now, .heard = now, .arriving = {}};
+    Transfer next{.part = joiner.wanting.front(), .giver = *giver, .asked = now, .moved = now, .heard = now};
     // The rest of its runs may still come: a worker does not begin again while they leave.
     const bool continues = joiner.late && joiner.late->giver == next.giver && joiner.late->part == next.part;
     if (!continues && setup_.members.queued_bytes(worker) > kQueuedMax) {
@@ -200,7 +200,6 @@ void Settlement::ask_givers(TimeNs now, Actions& actions) {
     if (continues) {
       next = *joiner.late;
       next.moved = next.heard = now;
-      next.arriving.restart();
     }
     joiner.late.reset();
     joiner.transfer = next;
@@ -271,7 +270,6 @@ void Settlement::hand_on(const protocol::Member& who, Joiner& joiner, const prot
   transfer.n = body.n;
   transfer.offset = body.offset + payload.bytes.size() / sizeof(float);
   transfer.moved = transfer.heard = now;
-  transfer.arriving.restart();
   setup_.members.send(who, body, std::move(payload), actions);
   if (transfer.offset < part.dimension()) return;
   done();
@@ -304,7 +302,6 @@ void Settlement::hand_over(const protocol::Member& who, Joiner& joiner, const pr
   transfer.n = 0;
   transfer.offset += bytes.size() / sizeof(float);
   transfer.moved = transfer.heard = now;
-  transfer.arriving.restart();
   const bool is_last = transfer.offset * sizeof(float) == transfer.bytes;
   setup_.members.send(who, body, std::move(payload), actions);
   if (!is_last) return;
@@ -326,10 +323,10 @@ void Settlement::on_welcomed(uint32_t worker, TimeNs now, Actions& actions) {
 }
 
 void Settlement::on_arriving(uint32_t worker, uint64_t bytes, TimeNs now) {
+  if (bytes < protocol::ArrivingBytes::kLeast) return;
   for (auto& [joins, joiner] : joiners_) {
     const bool gives = joiner.transfer && joiner.transfer->giver == worker;
-    if (!gives || now >= joiner.transfer->moved + kArrivingMax) continue;
-    if (joiner.transfer->arriving.delay(bytes)) joiner.transfer->heard = now;
+    if (gives && now < joiner.transfer->moved + kArrivingMax) joiner.transfer->heard = now;
   }
 }
 

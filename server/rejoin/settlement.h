@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "kernels/base/clock.h"
-#include "protocol/base/arriving_bytes.h"
 #include "protocol/job/job_spec.h"
 #include "protocol/job/layout.h"
 #include "protocol/messages/messages.h"
@@ -76,12 +75,11 @@ class Settlement {
     uint32_t part = 0;
     uint32_t giver = 0;
     TimeNs asked = 0;
-    TimeNs moved = 0;                  ///< when it was asked for, or when the last run came
-    TimeNs heard = 0;                  ///< ... or bytes that may be of the next one
-    protocol::ArrivingBytes arriving;  ///< since the last run
-    std::optional<uint64_t> n = {};    ///< of its runs
-    uint64_t offset = 0;               ///< values that have come
-    uint64_t bytes = 0;                ///< of a handover, as its first run announces
+    TimeNs moved = 0;                ///< when it was asked for, or when the last run came
+    TimeNs heard = 0;                ///< ... or bytes that may be of the next one
+    std::optional<uint64_t> n = {};  ///< of its runs
+    uint64_t offset = 0;             ///< values that have come
+    uint64_t bytes = 0;              ///< of a handover, as its first run announces
   };
   struct Joiner {
     uint64_t incarnation = 0;

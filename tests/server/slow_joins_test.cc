@@ -118,9 +118,9 @@ TEST_F(SlowJoins, AJoinerThatConnectsAgainIsGivenThePartFromItsStart) {
   give_half(asked[0], 32);
   EXPECT_THAT(cluster.take(2), IsEmpty()) << "the first half is lost";
   cluster.send(again, 0, {cluster.header(2), cluster.state_of(2), {}});
-  const auto anew = requests();
-  ASSERT_THAT(anew, SizeIs(1));
-  for (const uint64_t from : {0u, 32u}) give_half(anew[0], from);
+  const auto repeated = requests();
+  ASSERT_THAT(repeated, SizeIs(1));
+  for (const uint64_t from : {0u, 32u}) give_half(repeated[0], from);
   EXPECT_THAT(cluster.take_of<Settle>(2), SizeIs(1));
 }
 
