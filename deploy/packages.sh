@@ -100,9 +100,11 @@ make_root() {
     "$(codename)" "$target" ${mirror:+"$mirror"} >&2
 }
 
-# boot FOLDER: boots the root in namespaces of its own, without a network but loopback, until it powers off.
+# boot FOLDER: boots the root in namespaces of its own, without a network but loopback, until it powers off. DPDK looks
+# for the module of VFIO in /sys/module at its start, and nspawn's /sys lacks that folder.
 boot() {
-  systemd-nspawn --quiet --register=no --keep-unit --private-network --console=pipe --directory="$1" --boot </dev/null
+  systemd-nspawn --quiet --register=no --keep-unit --private-network --bind-ro=/sys/module --console=pipe --directory="$1" \
+    --boot </dev/null
 }
 
 test_packages() {

@@ -52,16 +52,24 @@ set(same "= ${PROJECT_VERSION}")
 set(soversion ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
 set(libraries "libmillrace${soversion} (${same})")
 set(CPACK_COMPONENTS_ALL)
+# DPDK loads the code of its memory pools and devices at run time, so no program links to it.
+set(dpdk_pools)
+set(dpdk_devices)
+if(TARGET millrace_switch_dpdk)
+  set(dpdk_pools ", librte-meta-mempool")
+  set(dpdk_devices "librte-meta-net")
+endif()
 
 millrace_package(server millrace-server net SUMMARY "parameter server for sparse gradients"
   DESCRIPTION "${what}This package has the server, a systemd service for each shard, and its\nconfiguration."
   DEPENDS "adduser" SCRIPTS server/postinst server/prerm server/postrm server/conffiles)
 millrace_package(switch millrace-switch net SUMMARY "software switch that sums sparse gradients"
   DESCRIPTION "${what}This package has the switch, which sums windows of gradients that workers\nsend by UDP, with its systemd service."
-  DEPENDS "adduser" SCRIPTS switch/postinst switch/prerm switch/postrm switch/conffiles)
+  DEPENDS "adduser${dpdk_pools}" RECOMMENDS "${dpdk_devices}"
+  SCRIPTS switch/postinst switch/prerm switch/postrm switch/conffiles)
 millrace_package(tools millrace-tools net SUMMARY "commands, benchmarks and dashboards of Millrace"
   DESCRIPTION "${what}This package has the command millrace, which trains, serves and diagnoses,\nranks over MPI, benchmarks, and dashboards for Grafana."
-  DEPENDS "${libraries}" RECOMMENDS "millrace-server (${same})")
+  DEPENDS "${libraries}${dpdk_pools}" RECOMMENDS "millrace-server (${same})")
 millrace_package(runtime libmillrace${soversion} libs SUMMARY "worker library of Millrace"
   DESCRIPTION "${what}This package has the shared libraries of workers, and of peers without\nservers.")
 if(TARGET millrace_peers_mpi)

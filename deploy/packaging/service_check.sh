@@ -11,7 +11,7 @@ property() { systemctl show --value -p "$2" "$1"; }
 # get PORT PATH: the answer's first and last line.
 get() {
   exec 3<>"/dev/tcp/127.0.0.1/$1"
-  printf 'GET %s HTTP/1.1\r\nHost: here\r\n\r\n' "$2" >&3
+  printf 'GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n' "$2" >&3
   sed -n '1p;$p' <&3
   exec 3>&-
 }
