@@ -269,6 +269,18 @@ def through_memory(_ranks, old):
     return lambda new: new.load_state_dict(saved)
 
 
+def as_stateful(_ranks, old):
+    """Saves a State, and loads it as torch.distributed.checkpoint does: into the values of the new State's state_dict()."""
+    saved = old.state_dict()
+
+    def load(new):
+        present = new.state_dict()
+        assert present.keys() == saved.keys(), (present.keys(), saved.keys())
+        new.load_state_dict({**present, **saved})
+
+    return load
+
+
 def through_checkpoint(ranks, old):
     """The same with torch.distributed.checkpoint."""
     folder = tempfile.TemporaryDirectory()
@@ -276,7 +288,7 @@ def through_checkpoint(ranks, old):
     checkpoint.save({"mill": old}, checkpoint_id=at)
 
     def load(new):
-        checkpoint.load({"mill": new}, checkpoint_id=at)
+        checkpoint.load({"mill": new}, checkpoint_id=at)  # reads new.state_dict() first
         ranks.gather(folder.name)  # all have loaded
         folder.cleanup()
 
@@ -291,6 +303,12 @@ def saved_by_distributed_checkpoint(ranks):
     saved_and_resumed(ranks, save=through_checkpoint, momentum="nesterov:0.9")
 
 
+def saved_as_stateful(ranks):
+    """The calls of torch.distributed.checkpoint, which torch 1.13 lacks."""
+    saved_and_resumed(ranks, save=as_stateful)
+    saved_and_resumed(ranks, save=as_stateful, momentum="nesterov:0.9")
+
+
 def saved_and_resumed(ranks, save=through_memory, **more):
     """Save, end, resume equals no interruption, bit for bit."""
     def run(interrupted):
@@ -303,9 +321,11 @@ def saved_and_resumed(ranks, save=through_memory, **more):
                 load = save(ranks, state)
                 saved = {"model": ddp.module.state_dict(), "optimizer": optimizer.state_dict()}
                 state.finish()
-                state = ranks.state(**options)
+                model = Deep()
+                # torch.distributed.checkpoint asks a State for its values before it loads: the State must know the model.
+                state = ranks.state(**options, **({} if save is through_memory else {"model": model}))
                 load(state)
-                ddp = wrapped(Deep, state)
+                ddp = wrapped(lambda: model, state)
                 ddp.module.load_state_dict(saved["model"])
                 optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1, momentum=0.9)
                 optimizer.load_state_dict(saved["optimizer"])
@@ -551,13 +571,13 @@ ALL = (lossless, bucket_views, static_graph, unused_parameters, tied_weights, do
        frozen_parameters, groups_and_clipping, infinite_gradients, infinite_gradients_under_topk, topk_trains, names_by_hand,
        saved_and_resumed, error_in_the_hook, buckets_are_pushed_during_the_backward_pass)
 REAL = (clipping, unused_parameters_lose_nothing, half_precision, nothing_is_lost_in_any_mode, saved_and_resumed_over_shards, saved_and_resumed_with_clip, saved_and_resumed_with_momentum,
-        saved_by_distributed_checkpoint, timeout_is_a_job_error, other_number_of_workers,
+        saved_by_distributed_checkpoint, saved_as_stateful, timeout_is_a_job_error, other_number_of_workers,
         verdict_of_the_planner, copies_and_metrics, copies_are_counted, other_number_of_shards, forked_loaders, skipped_steps_of_a_reproducible_job, skipped_steps_with_momentum)
 OVER_PEERS = (lossless, unused_parameters_lose_nothing, bucket_views, static_graph, unused_parameters, tied_weights, frozen_parameters, groups_and_clipping, names_by_hand,
               accumulation, double_precision, infinite_gradients, infinite_gradients_under_topk, copies_are_counted, verdict_of_the_planner,
               infinite_gradients_without_dense_parameters, topk_trains, saved_and_resumed,
               saved_and_resumed_with_momentum, error_in_the_hook, timeout_is_a_job_error, other_number_of_workers, forked_loaders, clipping,
-              saved_and_resumed_with_clip, saved_by_distributed_checkpoint, momentum_for_another_number_of_ranks,
+              saved_and_resumed_with_clip, saved_by_distributed_checkpoint, saved_as_stateful, momentum_for_another_number_of_ranks,
               skipped_steps_of_a_reproducible_job,
               skipped_steps_with_momentum, saved_and_resumed_with_thresholds, half_precision, nothing_is_lost_in_any_mode,
               buckets_are_pushed_during_the_backward_pass)
