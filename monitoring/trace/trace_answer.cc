@@ -1,6 +1,7 @@
 #include "monitoring/trace/trace_answer.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <chrono>

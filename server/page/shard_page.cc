@@ -1,6 +1,7 @@
 #include "server/page/shard_page.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <nlohmann/json.hpp>
 #include <utility>

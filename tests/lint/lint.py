@@ -95,12 +95,15 @@ NATIVE = re.compile(r"-march=native|-mtune=native")
 MACHINE_PATH = re.compile(r"(?<![\w.])/(work|home/\w+|root)/")
 LOOSE_NAME = re.compile(r"(^|[_/])(utils?|common|helpers?|manager)(?=[_./]|$)")
 BOOL_PARAMETER = re.compile(r"[(,]\s*(?:const\s+)?bool\s+\w+\s*(?:=[^,()]*)?(?=[,)])")
+# In newer releases of fmt another header no longer brings these.
+NAMES_WITH_A_HEADER = ((r"\bfmt::join\b", "fmt/ranges.h"), (r"\bfmt::(localtime|gmtime)\b", "fmt/chrono.h"))
 INCLUDE = re.compile(r'^\s*#\s*include\s+(?:"([^"]+)"|<([^>]+)>)', re.MULTILINE)
 
 RULES = {
     "layer": "a folder includes only the folders of its row in include_table.txt, and each of them",
     "third-party": "a third-party header lives in one place",
     "public-header": "worker/include/millrace includes the standard library and itself only",
+    "own-header": "a file includes the header of a name that newer releases of a library have moved there",
     "pragma-once": "every header has #pragma once",
     "bool-parameter": "no bare bool parameter in a header",
     "preprocessor": "no #if inside a function",
@@ -155,6 +158,15 @@ def check_includes(path, text):
                 yield Finding(path, line, "third-party", f"{name} has no place in tests/lint/lint.py")
         else:
             yield from check_third_party(path, line, name)
+
+
+def check_own_headers(path, text):
+    names = {match.group(1) or match.group(2) for match in INCLUDE.finditer(text)}
+    code = cpp_text.blank_comments_and_literals(text)
+    for pattern, header in NAMES_WITH_A_HEADER:
+        match = re.search(pattern, code)
+        if match and header not in names:
+            yield Finding(path, line_of(code, match.start()), "own-header", f"{match.group(0)} needs <{header}>")
 
 
 def check_include_table(texts):
@@ -255,6 +267,7 @@ def lint_text(path, text, ratchet=None):
     findings = list(check_file(path, text))
     if path.endswith(CPP):
         findings += check_includes(path, text)
+        findings += check_own_headers(path, text)
         findings += check_banned(path, text)
         findings += check_header(path, text)
         findings += check_functions(path, text, ratchet or {})

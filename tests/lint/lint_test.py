@@ -33,6 +33,7 @@ CAUGHT = {
     "layer": ("kernels/a.cc", '#include "protocol/messages/frame.h"\n'),
     "third-party": ("server/a.cc", "#include <zmq.hpp>\n"),
     "public-header": ("worker/include/millrace/a.h", HEADER + '#include "kernels/base/result.h"\n'),
+    "own-header": ("server/a.cc", "#include <fmt/format.h>\nstd::string f(const List& x) { return fmt::format(kText, fmt::join(x, kComma)); }\n"),
     "pragma-once": ("kernels/a.h", "int f();\n"),
     "bool-parameter": ("kernels/a.h", HEADER + "void send(int count, bool urgent);\n"),
     "preprocessor": ("kernels/a.cc", "int f() {\n#ifdef X\n  return 1;\n#else\n  return 0;\n#endif\n}\n"),
