@@ -170,7 +170,7 @@ stage_wheel() {
 stages() {
   local jobs=$1 labels=$2 stage started table=() failed=no packages=() targets=() stages=(setup build test)
   if [ "$3" = yes ]; then
-    packages=(--python) targets=(--target millrace_python millrace-server) labels=python
+    packages=(--python) targets=(--target millrace_python millrace-server millrace_command) labels=python
     stages=(setup build test wheel)
   fi
   for stage in "${stages[@]}"; do

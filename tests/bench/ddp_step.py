@@ -148,8 +148,11 @@ def main():
         try:
             rows = measure(arguments, Path(folder))
         except Failed as failure:
-            print(f"ddp_step: {failure}", file=sys.stderr)
-            return 1
+            if failure.code == SKIPPED:
+                print(f"skipped: {failure}")
+            else:
+                print(f"ddp_step: {failure}", file=sys.stderr)
+            return SKIPPED if failure.code == SKIPPED else 1
     if arguments.json:
         print_json(rows)
         return 0

@@ -341,18 +341,18 @@ def states_of_all_ranks(ranks):
         train(model, steps=3)
         saved = ranks.gather(state.state_dict())
     model, state = hooked(ranks, {})
+    shard = ranks.mesh.get_local_rank(1)
     with state:
+        other = saved[(shard + 1) % SHARDS]
+        refused(ValueError, "for the same number of shards", lambda: state.load_state_dict(other))
         state.load_state_dict(saved)
         (0 * loss_of(model, 0)).backward()
         gradients = {name: parameter.grad.to_local().flatten() for name, parameter in model.named_parameters()}
-    shard = ranks.mesh.get_local_rank(1)
     for name, gradient in gradients.items():
         if gradient.numel():
             kept = sum(saved[replica * SHARDS + shard]["residual"][str(replica)][f"{name}@{shard}/{SHARDS}"]
                        for replica in range(REPLICAS)) / REPLICAS
             assert float((gradient - kept).abs().max()) < 1e-7, name
-    other = saved[(shard + 1) % SHARDS]
-    refused(ValueError, "for the same number of shards", lambda: state.load_state_dict(other))
 
 
 class Term(torch.nn.Module):

@@ -20,7 +20,14 @@ LINES_OF_LOG = 15
 
 
 class Failed(Exception):
-    """A process ended with an error."""
+    """A process ended with an error.
+
+    code  its exit code.
+    """
+
+    def __init__(self, text, code=1):
+        super().__init__(text)
+        self.code = code
 
 
 def free_port(address):
@@ -152,7 +159,7 @@ class Processes:
         for name, process, log in self._processes:
             code = process.poll()
             if code is not None and (code != 0 or process not in ranks):
-                raise Failed(f"{name} ended with code {code}:\n{self._end_of_logs(log)}")
+                raise Failed(f"{name} ended with code {code}:\n{self._end_of_logs(log)}", code)
 
     def _end_of_logs(self, *logs):
         parts = []
