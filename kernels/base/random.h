@@ -7,8 +7,9 @@
 namespace millrace {
 
 /// Holds the key of a counter-based generator (Philox4x32-10 [Philox11]; library Random123). Equal (key, counter) gives
-/// equal bits on every machine, in any order of the calls. Quantizers draw by global index, so a result does not depend
-/// on the division of a tensor.
+/// equal bits on every machine, in any order of the calls. Quantizers draw for a dense stream by global index, so its
+/// result does not depend on the division of a tensor. For a sparse stream they draw by the entry's place in its part:
+/// other parts give other draws.
 struct RandomKey {
   uint32_t low = 0;
   uint32_t high = 0;

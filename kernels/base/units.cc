@@ -4,6 +4,7 @@
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <limits>
 #include <optional>
 #include <span>
 
@@ -83,8 +84,9 @@ Result<TimeNs> duration_from_text(std::string_view text) {
   const Result<double> value = nanoseconds_from_text(text);
   if (!value) return std::unexpected(value.error());
   const double whole = std::nearbyint(*value);
-  // A decimal fraction of a unit is not exact in binary: 1.1us is 1100.0000000000002 ns.
-  if (std::fabs(*value - whole) > 1e-6 * std::fmax(1, whole)) {
+  // A decimal fraction of a unit is not exact in binary: 1.1us is 1100.0000000000002 ns. The number and its product
+  // with the unit are rounded, each by at most 2^-53 of the value.
+  if (std::fabs(*value - whole) > std::numeric_limits<double>::epsilon() * whole) {
     return not_a_quantity(text, "a whole number of nanoseconds");
   }
   return static_cast<TimeNs>(whole);

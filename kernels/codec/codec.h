@@ -112,7 +112,8 @@ class ValueCodec {
 
   /// Return how a job may treat the error. The error of a contraction may stay in a residual. |v - decoded| <= c |v|
   /// with c < 1 over a stream, in expectation where it rounds at random. An unbiased codec has E[decoded] = v.
-  /// Limit: rounding draws 24 bits. The mean may be further from 0 than v, by 2^-24 of the distance of two levels.
+  /// Limit: rounding draws 24 bits, and computes in f32. The mean may differ from v by 2^-24 of the distance of two
+  /// levels and 2^-22 of v.
   virtual bool contraction(const CodecSpec& spec) const { return lossless(spec); }
   virtual bool unbiased(const CodecSpec& spec) const { return lossless(spec); }
 
@@ -140,7 +141,8 @@ class ValueCodec {
                         std::span<float> decoded) const = 0;
 
   /// Decodes exactly out.size() values, all finite where the codec can tell; hostile bytes give an error. `indices` are
-  /// those that the index code gave (empty: dense), for codecs that encode by them.
+  /// those that the index code gave (empty: dense), for codecs that encode by them. Memory: that of `out` once more,
+  /// and 1 MiB.
   virtual Status decode(ByteSpan bytes, IndexSpan indices, std::span<float> out) const = 0;
 };
 

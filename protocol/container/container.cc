@@ -278,8 +278,12 @@ Result<StreamView> view_container(ByteSpan bytes, const ContainerLimits& limits)
   return view;
 }
 
+bool is_viewed(const SharedBytes& payload) {
+  return payload.owner && payload.bytes.size() >= kViewBytesMin && is_plain(payload.bytes);
+}
+
 Result<SharedStream> read_shared_container(const SharedBytes& payload, const ContainerLimits& limits) {
-  if (payload.owner && payload.bytes.size() >= kViewBytesMin && is_plain(payload.bytes)) {
+  if (is_viewed(payload)) {
     const Result<StreamView> view = view_container(payload.bytes, limits);
     if (!view) return std::unexpected(view.error());
     return SharedStream::within(payload, *view);

@@ -108,10 +108,13 @@ Result<StreamView> view_container(ByteSpan bytes, const ContainerLimits& limits)
 /// this size a copy may take less.
 inline constexpr size_t kViewBytesMin = 16'384;
 
-/// Returns the stream of a received container, for as long as it is needed. A plain one of kViewBytesMin and more is
-/// viewed where it arrived, and keeps the payload. Any other is decoded.
+/// Returns whether a received container is viewed where it arrived: it is plain, has an owner and kViewBytesMin bytes.
+bool is_viewed(const SharedBytes& payload);
+
+/// Returns the stream of a received container, for as long as it is needed. One that is_viewed() keeps the payload. Any
+/// other is decoded.
 ///
-/// payload  hostile. Without an owner it is decoded.
+/// payload  hostile.
 /// Memory, errors, threads   as read_container().
 Result<SharedStream> read_shared_container(const SharedBytes& payload, const ContainerLimits& limits);
 

@@ -92,6 +92,15 @@ Result<ByteBuffer> shorten_by_history(ByteSpan plain, IndexSpan indices, const I
   return bytes;
 }
 
+uint64_t restored_bytes_estimate(ByteSpan bytes) {
+  const auto header = read_container_header(bytes);
+  if (!header || header->index_codec != kHistoryIndexCodec) return 0;
+  const std::optional<Coupling> coupling = read_coupling(bytes.last(header->coupling_bytes));
+  const IndexCodec* const codec = coupling ? lossless_codec(coupling->codec) : nullptr;
+  if (codec == nullptr) return 0;  // restore_by_history() refuses it
+  return kContainerHeaderBytes + codec->bytes_estimate(header->count, header->dimension, {}) + header->value_bytes;
+}
+
 Result<ByteBuffer> restore_by_history(ByteSpan bytes, const IndexHistory& history, const ContainerLimits& limits) {
   const auto header = read_container_header(bytes);
   if (!header) return std::unexpected(header.error());

@@ -31,6 +31,10 @@ bool is_shortened(ByteSpan bytes);
 /// REQUIRES history.complete()
 Result<ByteBuffer> shorten_by_history(ByteSpan plain, IndexSpan indices, const IndexHistory& history);
 
+/// Returns about how many bytes restore_by_history() will return, by the header and the end of the bytes; 0: they are
+/// no shortened container. Hostile bytes.
+uint64_t restored_bytes_estimate(ByteSpan bytes);
+
 /// Returns the plain container, bit for bit: the result has the checksum of the sender's container, or there is an
 /// error.
 ///

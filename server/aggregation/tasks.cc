@@ -11,6 +11,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/base/hash.h"
+#include "kernels/codec/history/history_code.h"
 #include "kernels/reduce/reduce.h"
 #include "protocol/container/container.h"
 #include "protocol/container/history_payload.h"
@@ -20,9 +21,9 @@ namespace {
 
 /// Rough costs on one core, of four workers with 1 % each (`millrace-bench reduce`, `millrace-bench serve`).
 constexpr uint64_t kDecodedBytesPerNs = 4;
-constexpr uint64_t kRestoredByteNs = 10;  ///< by the history: 50 ns an index of raw values
-constexpr uint64_t kAskedIndexNs = 2;     ///< of a Bloom filter (`millrace-bench codec`)
-constexpr uint64_t kScratchByteNs = 4;    ///< of bloom_p2's conflict sets, which are written and read at random
+constexpr uint64_t kRestoredIndexNs = 50;  ///< by the history
+constexpr uint64_t kAskedIndexNs = 2;      ///< of a Bloom filter (`millrace-bench codec`)
+constexpr uint64_t kScratchByteNs = 4;     ///< of bloom_p2's conflict sets, which are written and read at random
 constexpr uint64_t kQuickEntryNs = 4;
 constexpr uint64_t kWholeEntryNs = 9;
 constexpr uint64_t kSelectEntryNs = 2;
@@ -31,17 +32,37 @@ ByteSpan index_code_of(ByteSpan payload, const ContainerHeader& header) {
   return payload.subspan(kContainerHeaderBytes, header.index_bytes);
 }
 
-uint64_t cost_of(const DecodeTask::Input& input) {
-  const ByteSpan payload = input.payload.bytes;
-  if (input.history && is_shortened(payload)) return payload.size() * kRestoredByteNs;
-  const uint64_t cost_ns = payload.size() / kDecodedBytesPerNs;
-  const Result<ContainerHeader> header = read_container_header(payload);
-  const IndexCodec* const codec = header ? find_index_codec(header->index_codec) : nullptr;
+/// More for each entry, of a codec that the lists below lack: from 2 to 14, measured of 2^20 entries.
+constexpr uint64_t kSlowEntryNs = 8;
+
+/// Codecs whose time is that of their bytes.
+constexpr std::array kIndexCodesByBytes = {IndexCodecId::kRaw, IndexCodecId::kBitmap, IndexCodecId::kGap};
+constexpr std::array kValueCodesByBytes = {ValueCodecId::kRaw, ValueCodecId{3}, ValueCodecId{4}};  // f16, bf16
+/// Codecs of few bits a value: about 1 ns, mostly for the memory that they fill.
+constexpr std::array kValueCodesByEntry = {ValueCodecId::kQsgd, ValueCodecId{5}, ValueCodecId{6},
+                                           ValueCodecId{7}};  // sign_mean, terngrad, onebit
+
+template <typename Codes>
+bool is_among(const Codes& codes, typename Codes::value_type code) {
+  return std::ranges::find(codes, code) != codes.end();
+}
+
+uint64_t value_code_ns(const ContainerHeader& header) {
+  if (is_among(kValueCodesByBytes, header.value_codec)) return 0;
+  return header.count * (is_among(kValueCodesByEntry, header.value_codec) ? 1 : kSlowEntryNs);
+}
+
+uint64_t index_code_ns(ByteSpan payload, const ContainerHeader& header) {
+  if (header.dense) return 0;
+  if (header.index_codec == kHistoryIndexCodec) return header.count * kRestoredIndexNs;
+  const IndexCodec* const codec = find_index_codec(header.index_codec);
+  if (codec == nullptr) return 0;
   // A codec has a limit of its own where its decoder asks for every index of the dimension.
-  if (codec == nullptr || codec->dimension_max() == kDimensionMax) return cost_ns;
-  const uint64_t scratch =
-      codec->decode_scratch_bytes(index_code_of(payload, *header), header->dimension, header->count);
-  return cost_ns + input.dimension * kAskedIndexNs + scratch * kScratchByteNs;
+  if (codec->dimension_max() == kDimensionMax) {
+    return is_among(kIndexCodesByBytes, header.index_codec) ? 0 : header.count * kSlowEntryNs;
+  }
+  const uint64_t scratch = codec->decode_scratch_bytes(index_code_of(payload, header), header.dimension, header.count);
+  return header.dimension * kAskedIndexNs + scratch * kScratchByteNs;
 }
 
 void enter(StageWatch* watch, TaskStage stage) {
@@ -315,6 +336,16 @@ bool arrived_damaged(ByteSpan payload, uint64_t announced_hash) {
   return container_checksum(payload) != announced_hash;
 }
 
+DecodeCost decode_cost_of(const SharedBytes& payload) {
+  DecodeCost cost{.ns = payload.bytes.size() / kDecodedBytesPerNs};
+  const Result<ContainerHeader> header = read_container_header(payload.bytes);
+  if (!header) return cost;
+  cost.entries = header->count;
+  if (is_viewed(payload)) return cost;
+  cost.ns += value_code_ns(*header) + index_code_ns(payload.bytes, *header);
+  return cost;
+}
+
 Result<uint64_t> decoded_bytes_of(ByteSpan payload, uint64_t dimension) {
   const Result<ContainerHeader> header = read_container_header(payload);
   if (!header) return std::unexpected(header.error());
@@ -326,6 +357,9 @@ Result<uint64_t> decoded_bytes_of(ByteSpan payload, uint64_t dimension) {
   return header->count * (header->dense ? sizeof(float) : kPairBytes);
 }
 
+namespace {
+
+/// Returns the most memory that decoding the indices takes beside payload and stream.
 Result<uint64_t> decode_scratch_of(ByteSpan payload, const CodecSpec& codec_up) {
   const Result<ContainerHeader> header = read_container_header(payload);
   if (!header) return std::unexpected(header.error());
@@ -340,7 +374,22 @@ Result<uint64_t> decode_scratch_of(ByteSpan payload, const CodecSpec& codec_up) 
   return codec->decode_scratch_bytes(index_code_of(payload, *header), header->dimension, header->count);
 }
 
-DecodeTask::DecodeTask(Input input) : input_(std::move(input)), cost_ns_(cost_of(input_)) {}
+}  // namespace
+
+Result<ContributionMemory> contribution_memory(const SharedBytes& payload, uint64_t dimension,
+                                               const CodecSpec& codec_up) {
+  const Result<uint64_t> entries = decoded_bytes_of(payload.bytes, dimension);
+  if (!entries) return std::unexpected(entries.error());
+  const Result<uint64_t> scratch = decode_scratch_of(payload.bytes, codec_up);
+  if (!scratch) return std::unexpected(scratch.error());
+  const uint64_t before = payload.bytes.size() + *scratch;
+  const uint64_t decoded = is_viewed(payload) ? 0 : *entries;
+  const uint64_t restored = restored_bytes_estimate(payload.bytes);
+  return ContributionMemory{.asked_bytes = std::max(before + decoded, restored),
+                            .charged_bytes = std::max({before, decoded, restored})};
+}
+
+DecodeTask::DecodeTask(Input input) : input_(std::move(input)), cost_ns_(decode_cost_of(input_.payload).ns) {}
 
 void DecodeTask::run() {
   if (input_.history && is_shortened(input_.payload.bytes)) {
@@ -406,13 +455,14 @@ uint64_t QuotaTask::cost_ns() const {
   return entries * kSelectEntryNs;
 }
 
-void MergeTask::run() { result_ = merge(input_); }
-
-uint64_t MergeTask::cost_ns() const {
-  uint64_t bytes = 0;
-  for (const SharedBytes& one : input_.payloads) bytes += one.bytes.size();
-  return bytes / kDecodedBytesPerNs + bytes / sizeof(uint32_t) * kWholeEntryNs;
+MergeTask::MergeTask(Input input) : input_(std::move(input)) {
+  for (const SharedBytes& one : input_.payloads) {
+    const DecodeCost cost = decode_cost_of(one);
+    cost_ns_ += cost.ns + cost.entries * kWholeEntryNs;
+  }
 }
+
+void MergeTask::run() { result_ = merge(input_); }
 
 uint64_t EncodeTask::cost_ns() const { return input_.sum.view.count() * kSelectEntryNs; }
 

@@ -25,20 +25,36 @@
 /// checks that round when the task returns.
 namespace millrace::server {
 
-/// Returns the most memory that a contribution's payload takes once decoded, by its header alone; asked before memory
-/// is taken. A raw payload that can be read in place takes nothing.
+/// Returns the bytes of a payload's entries once decoded, by its header alone.
 ///
 /// Errors   malformed: not a container, or one of another dimension.
 Result<uint64_t> decoded_bytes_of(ByteSpan payload, uint64_t dimension);
 
-/// Returns the most memory that decoding a contribution takes beside the payload and the stream. Reads the header and
-/// the first bytes of the index code. REQUIRES: decoded_bytes_of() gives no error.
+/// The memory of a contribution, known before it takes any.
+struct ContributionMemory {
+  uint64_t asked_bytes = 0;    ///< must be free when it arrives: payload, index codec's scratch and decoded entries
+  uint64_t charged_bytes = 0;  ///< until it is decoded: the most that it takes before or after, not both together
+};
+
+/// Returns the memory of a contribution. Reads the header and the first bytes of the index code. A payload that is read
+/// in place takes nothing more.
 ///
 /// codec_up  the tensor's. A contribution may have other codecs, but no other index codec that changes the indices. A
 ///           filter of 100 bytes would have the shard ask for every index of the part, and bloom_p2 takes 60 times its
 ///           bytes.
-/// Errors    invalid_argument: such an index codec.
-Result<uint64_t> decode_scratch_of(ByteSpan payload, const CodecSpec& codec_up);
+/// Errors    as decoded_bytes_of(). invalid_argument: such an index codec.
+Result<ContributionMemory> contribution_memory(const SharedBytes& payload, uint64_t dimension,
+                                               const CodecSpec& codec_up);
+
+/// The expected time of decoding a payload, on one core.
+struct DecodeCost {
+  uint64_t ns = 0;
+  uint64_t entries = 0;  ///< by the header
+};
+
+/// Returns the time by the header, which may be hostile. The length says little: 80 bytes of run_length and sign_mean
+/// have 2^28 entries.
+DecodeCost decode_cost_of(const SharedBytes& payload);
 
 /// Returns whether the bytes are not the announced ones: they changed on the way, and sending them again can help.
 bool arrived_damaged(ByteSpan payload, uint64_t announced_hash);
@@ -253,12 +269,12 @@ class MergeTask : public Task {
     uint64_t bytes_apart = 0;   ///< of all messages, if each step has its own
     uint64_t bytes_beside = 0;  ///< of one message for all, but for its payload
   };
-  explicit MergeTask(Input input) : input_(std::move(input)) {}
+  explicit MergeTask(Input input);
 
   Kind kind() const override { return Kind::kMerge; }
   uint64_t job() const override { return input_.key.job; }
   void run() override;
-  uint64_t cost_ns() const override;
+  uint64_t cost_ns() const override { return cost_ns_; }
   TaskRound round() const override { return input_.key.task_round(); }
 
   const Input& input() const { return input_; }
@@ -266,6 +282,7 @@ class MergeTask : public Task {
 
  private:
   Input input_;
+  uint64_t cost_ns_ = 0;
   std::optional<SharedBytes> result_;
 };
 

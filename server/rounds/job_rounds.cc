@@ -158,7 +158,7 @@ void JobRounds::on_contribution(const protocol::Member& from, const protocol::Co
       return refuse(from, std::move(refusal), now, actions);
     case PartRound::Verdict::kAdmit: break;
   }
-  if (const std::optional<Error> error = admission_error(from, *part, body, payload.bytes, intake, now)) {
+  if (const std::optional<Error> error = admission_error(from, *part, body, payload, intake, now)) {
     refusal.code = error->code;
     refusal.sentence = error->message;
     refusal.retry = error->code == ErrorCode::kUnavailable || arrived_damaged(payload.bytes, body.payload_hash);
@@ -168,8 +168,8 @@ void JobRounds::on_contribution(const protocol::Member& from, const protocol::Co
 }
 
 std::optional<Error> JobRounds::admission_error(const protocol::Member& from, const PartRound& part,
-                                                const protocol::Contribution& body, ByteSpan payload, Intake intake,
-                                                TimeNs now) {
+                                                const protocol::Contribution& body, const SharedBytes& payload,
+                                                Intake intake, TimeNs now) {
   const bool audit_is_finite = std::isfinite(body.entered) && std::isfinite(body.lost) && std::isfinite(body.imbalance);
   if (!std::isfinite(body.weight) || !audit_is_finite) {
     return Error{ErrorCode::kNonFinite, "a contribution's weight and audit sums must be finite"};
@@ -186,21 +186,19 @@ std::optional<Error> JobRounds::admission_error(const protocol::Member& from, co
                              "infinite, and the mean nothing",
                              body.weight, protocol::kContributionWeightMax)};
   }
-  if (payload.empty()) return Error{ErrorCode::kMalformed, "a contribution without a payload"};
-  if (payload.size() > setup_.limits.message_bytes_max) {
+  if (payload.bytes.empty()) return Error{ErrorCode::kMalformed, "a contribution without a payload"};
+  if (payload.bytes.size() > setup_.limits.message_bytes_max) {
     return Error{ErrorCode::kLimitExceeded,
                  fmt::format("a contribution of {} bytes is over this shard's limit of {} (--message-bytes-max)",
-                             payload.size(), setup_.limits.message_bytes_max)};
+                             payload.bytes.size(), setup_.limits.message_bytes_max)};
   }
   if (intake == Intake::kDraining && !part.joins_others(body.step)) {
     return Error{ErrorCode::kUnavailable,
                  fmt::format("shard {} is shutting down and begins no more steps", setup_.shard)};
   }
-  const Result<uint64_t> decoded_bytes = decoded_bytes_of(payload, part.dimension());
-  if (!decoded_bytes) return decoded_bytes.error();
-  const Result<uint64_t> scratch_bytes = decode_scratch_of(payload, codec_up_of(part));
-  if (!scratch_bytes) return scratch_bytes.error();
-  const uint64_t bytes = payload.size() + *decoded_bytes + *scratch_bytes;
+  const Result<ContributionMemory> memory = contribution_memory(payload, part.dimension(), codec_up_of(part));
+  if (!memory) return memory.error();
+  const uint64_t bytes = memory->asked_bytes;
   const bool ahead = part.is_ahead(from.worker, from.incarnation, body.step);
   const uint64_t by_store = setup_.limits.job_memory_bytes_max - memory_for_rounds();
   if (ahead && account_.used_bytes() - by_store + bytes > memory_for_rounds() / kAheadShare) {
@@ -233,7 +231,7 @@ void JobRounds::admit(const protocol::Member& from, PartRound& part, const proto
   open.imbalance = body.imbalance;
   // From when it is decoded, its stream's charge takes this one's place.
   open.charge =
-      MemoryCharge(account_, payload.bytes.size() + decode_scratch_of(payload.bytes, codec_up_of(part)).value_or(0));
+      MemoryCharge(account_, contribution_memory(payload, part.dimension(), codec_up_of(part)).value().charged_bytes);
   // There was room again: from here a long step is slow, not starved.
   if (!part.is_ahead(from.worker, from.incarnation, body.step)) starved_.reset();
   part.admit(from.worker, body.step, std::move(open), now);

@@ -189,7 +189,8 @@ class JobRounds {
   void answer_decided(const protocol::Member& to, const PartRound& part, const protocol::Contribution& body,
                       Actions& actions) const;
   std::optional<Error> admission_error(const protocol::Member& from, const PartRound& part,
-                                       const protocol::Contribution& body, ByteSpan payload, Intake intake, TimeNs now);
+                                       const protocol::Contribution& body, const SharedBytes& payload, Intake intake,
+                                       TimeNs now);
   std::string_view what_step_is() const {
     return setup_.spec.mode == protocol::Mode::kAsynchronous ? "contribution" : "step";
   }

@@ -8,6 +8,7 @@
 
 #include "kernels/base/hash.h"
 #include "protocol/container/container.h"
+#include "server/aggregation/tasks.h"
 #include "server/store/save_format.h"
 
 namespace millrace::server {
@@ -144,7 +145,8 @@ uint64_t StoreTask::cost_ns() const {
     uint64_t operator()(const Fill& fill) const { return fill.dimension * arrays / kMovedValuesPerNs; }
     uint64_t operator()(const Place& place) const { return place.values.bytes.size() / sizeof(float); }
     uint64_t operator()(const Apply& apply) const {
-      return apply.payload.bytes.size() / sizeof(uint64_t) * kAppliedEntryNs;
+      const DecodeCost cost = decode_cost_of(apply.payload);
+      return cost.ns + cost.entries * kAppliedEntryNs;
     }
     uint64_t operator()(const Read& read) const {
       const uint64_t gathered = read.indices.bytes.size() / sizeof(uint32_t);

@@ -7,6 +7,8 @@ include every folder. Each folder may include itself and kernels/base.
 import os
 import re
 
+import documents
+
 TABLE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "include_table.txt")
 GROUND = "kernels/base"
 # A header of the public interface is included by its installed name.
@@ -66,6 +68,21 @@ def named_in(page, table):
     if not paragraph:
         return None
     return {name.rstrip("/") for name in re.findall(r"`([^`]+)`", paragraph.group(1))} & set(table)
+
+
+def includers_in(page):
+    """Returns the folders that a README names after "Included by:". Each name stands for its sub-folders too."""
+    paragraph = re.search(r"\*\*Included by:\*\*(.*?)(?:\n\n|\Z)", page, re.DOTALL)
+    names = re.findall(r"`([^`]+/[^`]*)`", paragraph.group(1)) if paragraph else []
+    return [whole.replace(" ", "").rstrip("/") for name in names for whole in documents.expand_braces(name)]
+
+
+def differences(folder, named, includes):
+    """Returns the names that no include of the folder needs, and the folders that include it and that no name covers."""
+    including = {one for one, wanted in includes.items() if folder in wanted and one != folder and not one.startswith("tests")}
+    covers = lambda name, one: one == name or one.startswith(name + "/")
+    return sorted([name for name in named if not any(covers(name, one) for one in including)] +
+                  [one for one in including if not any(covers(name, one) for name in named)])
 
 
 def group_of(path):

@@ -189,6 +189,10 @@ def check_include_table(texts):
         if named is not None and named | {folder, include_table.GROUND} != allowed:
             difference = ", ".join(sorted((named | {folder, include_table.GROUND}) ^ allowed))
             yield Finding(page, 1, "layer", f'"May include" and the row of include_table.txt differ: {difference}')
+        includers = include_table.includers_in(texts.get(page, ""))
+        difference = include_table.differences(folder, includers, includes) if includers else []
+        if difference:
+            yield Finding(page, 1, "layer", f'"Included by" and the includes differ: {", ".join(difference)}')
 
 
 def check_third_party(path, line, name):

@@ -422,6 +422,17 @@ class CommandLine(unittest.TestCase):
         self.assertEqual(run.returncode, 1)
         self.assertIn('server/README.md:1: layer: "May include"', run.stdout)
 
+    def test_AReadmeNamesTheFoldersThatIncludeIt(self):
+        page = "# kernels/base\n\n**Included by:** `kernels/{stream, codec}`.\n"
+        sources = {"kernels/base/a.h": HEADER, "kernels/stream/b.cc": '#include "kernels/base/a.h"\n',
+                   "kernels/codec/index/c.cc": '#include "kernels/base/a.h"\n'}
+        wrong = '"Included by" and the includes differ: '
+        self.assertNotIn(wrong, self.run_on({**sources, "kernels/base/README.md": page}).stdout)
+        for folder, by in (("kernels/codec", "`kernels/stream`"), ("kernels/draw", "`kernels/{stream, codec, draw}`")):
+            run = self.run_on({**sources, "kernels/base/README.md": page.replace("`kernels/{stream, codec}`", by)})
+            self.assertIn(wrong + folder, run.stdout)
+        self.assertNotIn(wrong, self.run_on({**sources, "kernels/base/README.md": page.replace("`kernels/{stream, codec}`", "everything")}).stdout)
+
     def test_ACleanTreePasses(self):
         run = self.run_on({"kernels/a.cc": "int x;\n", "kernels/a.h": HEADER})
         self.assertEqual((run.returncode, run.stdout), (0, "lint: 2 files, 0 findings\n"))

@@ -163,6 +163,45 @@ TEST(OutOfMemory, ADecisionThatBreaksOffEndsItsJobAtMost) {
   EXPECT_GT(broken_off[Task::Kind::kReduce], 0u);
 }
 
+/// Pushes 256 ones coded so for each of two workers, of one part, to a job of that limit. Returns the refusals, while
+/// no contribution is decoded.
+std::vector<Refuse> refused_of_two(const char* codec, uint64_t job_bytes) {
+  protocol::JobSpec spec = ScriptedCluster::small_job(2, 256);
+  spec.codec_up = codec_from_text(codec).value();
+  Limits limits;
+  limits.job_memory_bytes_max = job_bytes;
+  ScriptedCluster cluster(spec, 1, limits);
+  cluster.join_all();
+  cluster.hold_tasks = true;
+  const auto used = [&] { return cluster.core().status(cluster.now).memory_bytes; };
+  std::vector<Refuse> refusals;
+  for (const uint32_t worker : {0u, 1u}) {
+    const uint64_t before = used();
+    cluster.push(worker, 0, std::vector<float>(256, 1));
+    const std::vector<Refuse> of_worker = cluster.take_of<Refuse>(worker);
+    if (of_worker.empty()) {
+      EXPECT_GE(used() - before, 256 * kPairBytes) << codec;
+    }
+    refusals.insert(refusals.end(), of_worker.begin(), of_worker.end());
+  }
+  const uint64_t waiting = used();
+  cluster.run_one_held_task();
+  EXPECT_EQ(used(), waiting) << codec << ": decoding changes no charge";
+  return refusals;
+}
+
+TEST(WaitingContributions, AreChargedTheirDecodedBytes) {
+  const std::vector<Refuse> refusals = refused_of_two("run_length+sign_mean", 2 * 256 * kPairBytes);
+  ASSERT_EQ(refusals.size(), 1u);
+  EXPECT_TRUE(refusals[0].retry);
+  EXPECT_NE(refusals[0].sentence.find("--job-memory-bytes-max"), std::string::npos) << refusals[0].sentence;
+}
+
+TEST(WaitingContributions, RefuseNoneThatFitsBesideTheDecoded) {
+  // Payloads of about 1.1 KB; only one of them lies beside decoded entries when the last one is decoded.
+  EXPECT_TRUE(refused_of_two("gap+raw", 2 * 256 * kPairBytes + 1'200).empty());
+}
+
 TEST(OutOfMemory, AHelloThatBreaksOffIsAnsweredAndMayComeAgain) {
   at_every_allocation([&](uint64_t at) {
     ScriptedCluster cluster(ScriptedCluster::small_job(1));

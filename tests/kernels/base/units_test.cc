@@ -26,7 +26,19 @@ TEST(Units, DurationsAreNanoseconds) {
     EXPECT_EQ(duration_from_text(duration_text(*parsed)), *parsed) << one.text;
   }
   EXPECT_DOUBLE_EQ(nanoseconds_from_text("0.4ns").value(), 0.4);
-  EXPECT_FALSE(duration_from_text("0.4ns")) << "a fraction of a nanosecond";
+}
+
+TEST(Units, AFractionOfANanosecondIsRefusedInEveryUnit) {
+  for (const char* fraction :
+       {"0.4ns", "0.0000001ns", "100000.4ns", "60000000.4ns", "60.0000004ms", "3600.0000000004s"})
+    EXPECT_FALSE(duration_from_text(fraction)) << fraction;
+  for (const UnitCase& one :
+       {UnitCase{"2.3s", 2'300'000'000}, UnitCase{"1.000000001s", 1'000'000'001}, UnitCase{"0.000007ms", 7},
+        UnitCase{"86400.000000001s", 86'400'000'000'001}, UnitCase{"0.1m", 6e9}}) {
+    const auto parsed = duration_from_text(one.text);
+    ASSERT_TRUE(parsed) << one.text << ": its decimals are not exact in binary";
+    EXPECT_EQ(static_cast<double>(*parsed), one.value) << one.text;
+  }
 }
 
 TEST(Units, AnInvalidDurationIsRefusedAndTheErrorListsTheUnits) {

@@ -9,6 +9,7 @@
 
 #include "tests/support/isa.h"
 #include "tests/support/oracles/select_oracle.h"
+#include "tests/support/replaced_new.h"
 #include "tests/support/value_codec_cases.h"
 
 namespace millrace {
@@ -96,6 +97,22 @@ TEST(ValueCodecs, TheCodeIsAppendedAndTheSameWhereverItBegins) {
     wanted.insert(wanted.end(), apart.bytes.begin(), apart.bytes.end());
     EXPECT_EQ(testing::listed(out), wanted);
   });
+}
+
+TEST(ValueCodecs, DecodingTakesNoMoreMemoryThanTheValues) {
+  constexpr size_t kValues = 1 << 17;
+  for (const ValueCodec* codec : value_codecs()) {
+    const CodecSpec spec = testing::specs_of(*codec).front();
+    for (const auto& values : {values_of(Pattern::kGaussian, kValues, 5), std::vector<float>(kValues, 1.5F)}) {
+      const auto coded = code_values(*codec, spec, values);
+      ASSERT_TRUE(coded.status) << codec->name();
+      const IndexBuffer indices = testing::some_indices(kValues);
+      std::vector<float> received(kValues);
+      const size_t before = testing::allocated_bytes();
+      ASSERT_TRUE(codec->decode(coded.bytes, indices, received)) << codec->name();
+      EXPECT_LE(testing::allocated_bytes() - before, kValues * sizeof(float) + (64 << 10)) << codec->name();
+    }
+  }
 }
 
 /// Returns whether decode() accepts only bytes that check() accepts, and whether the decoded values are finite.

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/quantize/qsgd_kernels.h"
 #include "tests/support/isa.h"
 #include "tests/support/oracles/qsgd_oracle.h"
 #include "tests/support/oracles/select_oracle.h"
@@ -156,6 +157,52 @@ TEST(Qsgd, IsUnbiasedWithEitherScale) {
     for (const QsgdBucketScale scale : kScales) {
       SCOPED_TRACE("bits " + std::to_string(bits) + " scale " + std::to_string(static_cast<int>(scale)));
       expect_qsgd_unbiased({.bits = bits, .bucket_size = 64, .scale = scale}, values);
+    }
+  }
+}
+
+/// Returns the expectation of each decoded value over all words. A value rounds up below a limit of the word's 24 bits.
+std::vector<double> qsgd_expectations(const QsgdBucket& bucket, const std::vector<float>& values) {
+  const size_t count = values.size();
+  std::vector<uint8_t> codes(count);
+  const auto rounded_by = [&](const std::vector<uint32_t>& words) {
+    std::vector<float> rounded(count);
+    qsgd_quantize(bucket, values.data(), words.data(), count, codes.data(), rounded.data());
+    return rounded;
+  };
+  const std::vector<float> up = rounded_by(std::vector<uint32_t>(count, 0));
+  const std::vector<float> down = rounded_by(std::vector<uint32_t>(count, UINT32_MAX));
+  std::vector<uint32_t> limits(count);
+  for (uint32_t bit = 1u << 23; bit != 0; bit /= 2) {
+    std::vector<uint32_t> words(count);
+    for (size_t i = 0; i < count; ++i) words[i] = (limits[i] + bit - 1) << 8;
+    const std::vector<float> rounded = rounded_by(words);
+    for (size_t i = 0; i < count; ++i) limits[i] += rounded[i] == up[i] ? bit : 0;
+  }
+  std::vector<double> means(count);
+  for (size_t i = 0; i < count; ++i) means[i] = std::lerp(double{down[i]}, double{up[i]}, limits[i] * 0x1p-24);
+  return means;
+}
+
+TEST(Qsgd, ItsBiasIsWithinTheLimitOfTheCodecsContract) {
+  RandomSequence random(random_key(17));
+  for (const uint32_t bits : kBits) {
+    double worst = 0;
+    for (int trial = 0; trial < 300; ++trial) {
+      QsgdBucket bucket{.scale = static_cast<float>(1 + random.next_unit()), .bits = bits};
+      bucket.unit = bucket.scale / static_cast<float>(bucket.levels());
+      std::vector<float> values(63);
+      for (float& value : values) value = bucket.scale * static_cast<float>(2 * random.next_unit() - 1);
+      values[0] = bucket.scale;
+      const std::vector<double> means = qsgd_expectations(bucket, values);
+      for (size_t i = 0; i < values.size(); ++i) {
+        const double bias = std::abs(means[i] - double{values[i]});
+        ASSERT_LE(bias, 0x1p-24 * double{bucket.unit} + 0x1p-22 * std::abs(double{values[i]})) << bits << ": " << i;
+        worst = std::max(worst, bias / double{bucket.unit});
+      }
+    }
+    if (bits == 8) {
+      EXPECT_GT(worst, 0x1p-20) << "the rounding of products shows";
     }
   }
 }

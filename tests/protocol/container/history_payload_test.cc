@@ -56,6 +56,9 @@ TEST(HistoryPayload, RestoresThePlainContainerOfEveryLosslessIndexCodec) {
     ASSERT_TRUE(shortened) << text;
     EXPECT_TRUE(is_shortened(*shortened));
     EXPECT_FALSE(is_shortened(plain));
+    EXPECT_EQ(restored_bytes_estimate(plain), 0u);
+    EXPECT_GE(restored_bytes_estimate(*shortened), plain.size() * 3 / 4) << text;
+    EXPECT_LE(restored_bytes_estimate(*shortened), plain.size() * 4 / 3) << text;
     const auto restored = restore_by_history(*shortened, example.history, {.dimension = kDimension});
     ASSERT_TRUE(restored) << text << ": " << restored.error().message;
     EXPECT_EQ(*restored, plain) << text;

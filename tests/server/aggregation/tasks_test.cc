@@ -11,6 +11,9 @@
 
 #include "kernels/reduce/reduce.h"
 #include "protocol/container/container.h"
+#include "protocol/container/history_payload.h"
+#include "server/process/task_pool.h"
+#include "server/store/store_task.h"
 
 namespace millrace::server {
 namespace {
@@ -128,6 +131,79 @@ TEST(DecodeTask, ATinyFilterCostsTheScanOfItsDimension) {
   }
   EXPECT_LT(decode_cost_ns("gap+raw", kIndices), 1'000u);
   EXPECT_LT(decode_cost_ns("raw+raw", kIndices), 1'000u);
+}
+
+/// A sparse payload of these entries with all values 1, or a dense one of the dimension.
+SharedBytes payload_of(const char* codec, const IndexBuffer& indices, uint64_t dimension) {
+  Stream stream = Stream::empty(dimension);
+  stream.dense = indices.empty();
+  stream.indices = indices;
+  stream.values.assign(indices.empty() ? dimension : indices.size(), 1.0F);
+  auto coded = encode_container(stream.view(), {}, EncodeOptions{codec_from_text(codec).value(), {}, 0});
+  EXPECT_TRUE(coded) << codec << ": " << coded.error().message;
+  return SharedBytes::from(std::move(coded->bytes));
+}
+
+IndexBuffer first_indices(uint32_t count) {
+  IndexBuffer indices(count);
+  std::iota(indices.begin(), indices.end(), 0);
+  return indices;
+}
+
+TEST(DecodeTask, ItsCostFollowsTheEntriesOfASlowCode) {
+  constexpr uint32_t kEntries = 1u << 22;
+  const auto cost = [](const SharedBytes& payload) { return decode_cost_of(payload).ns; };
+  const SharedBytes run = payload_of("run_length+sign_mean", first_indices(kEntries), kEntries);
+  EXPECT_LT(run.bytes.size(), 100u);
+  EXPECT_GT(cost(run), TaskPool::kLongNs);
+  EXPECT_EQ(decode_cost_of(run).entries, kEntries);
+  EXPECT_GT(cost(payload_of("raw+qsgd_elias4", {}, kEntries)), TaskPool::kLongNs);
+  EXPECT_GE(cost(payload_of("raw+sign_mean", {}, kEntries)), kEntries) << "the memory that one mean fills";
+  for (const char* codec : {"raw+raw", "raw+f16", "raw+bf16"}) {
+    const SharedBytes dense = payload_of(codec, {}, kEntries);
+    EXPECT_EQ(cost(dense), dense.bytes.size() / 4) << codec;
+  }
+  const SharedBytes gap = payload_of("gap+raw", first_indices(1'000), kTasksDimension);
+  EXPECT_EQ(cost(gap), gap.bytes.size() / 4);
+  MergeTask::Input merged;
+  merged.payloads = {run, run};
+  EXPECT_GT(MergeTask(std::move(merged)).cost_ns(), 2 * TaskPool::kLongNs);
+  const StoreTask applied({.optimizer = {}, .arrays = std::make_shared<StoreArrays>(), .work = StoreTask::Apply{run}});
+  EXPECT_GT(applied.cost_ns(), TaskPool::kLongNs);
+}
+
+TEST(ContributionMemory, IsTheLargestOfBeforeAndAfterTheDecoding) {
+  const auto of = [](const SharedBytes& payload, uint64_t dimension) {
+    return contribution_memory(payload, dimension, CodecSpec{}).value();
+  };
+  const IndexBuffer indices = first_indices(1'000);
+  const SharedBytes coded = payload_of("gap+qsgd4", indices, kTasksDimension);
+  EXPECT_EQ(of(coded, kTasksDimension).asked_bytes, coded.bytes.size() + 8'000);
+  EXPECT_EQ(of(coded, kTasksDimension).charged_bytes, 8'000u);
+  const SharedBytes dense = payload_of("raw+onebit", {}, kTasksDimension);
+  EXPECT_EQ(of(dense, kTasksDimension).charged_bytes, 4 * kTasksDimension);
+  const SharedBytes copied = payload_of("raw+raw", indices, kTasksDimension);
+  ASSERT_LT(copied.bytes.size(), kViewBytesMin);
+  EXPECT_EQ(of(copied, kTasksDimension).asked_bytes, copied.bytes.size() + 8'000);
+  EXPECT_EQ(of(copied, kTasksDimension).charged_bytes, copied.bytes.size());
+  for (const IndexBuffer& entries : {IndexBuffer{}, first_indices(3'000)}) {
+    const SharedBytes in_place = payload_of("raw+raw", entries, kTasksDimension);
+    EXPECT_EQ(of(in_place, kTasksDimension).asked_bytes, in_place.bytes.size());
+    EXPECT_EQ(of(in_place, kTasksDimension).charged_bytes, in_place.bytes.size());
+  }
+}
+
+TEST(ContributionMemory, OfAShortenedOneHasTheRestoredContainer) {
+  constexpr uint64_t kDimension = 1u << 20;
+  IndexHistory history(kDimension);
+  const IndexBuffer indices = first_indices(3);
+  history.advance(indices);
+  const SharedBytes plain = payload_of("bitmap+raw", indices, kDimension);
+  const SharedBytes shortened = SharedBytes::from(shorten_by_history(plain.bytes, indices, history).value());
+  EXPECT_LT(shortened.bytes.size(), 200u);
+  const ContributionMemory memory = contribution_memory(shortened, kDimension, CodecSpec{}).value();
+  EXPECT_EQ(memory.asked_bytes, plain.bytes.size());
+  EXPECT_EQ(memory.charged_bytes, plain.bytes.size());
 }
 
 TEST(ReduceTask, TheSumOfOneContributionIsThatContribution) {
