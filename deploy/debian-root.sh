@@ -11,7 +11,7 @@
 #                                           Debian testing, from a mirror whose copy of it may be older than a week.
 #   deploy/debian-root.sh trixie --python   the Python package with the release's Python, NumPy and PyTorch: 2.5 GB.
 #                                             setup  deploy/setup.sh --python.
-#                                             build  the binding and the shard server, in the dev preset.
+#                                             build  the binding, shards, the switch and millrace, in the dev preset.
 #                                             test   the tests of label 'python', and no others.
 #                                             wheel  pip and scikit-build-core build a wheel without a network. A fresh
 #                                                    virtual environment installs it, and runs a job.
@@ -170,7 +170,7 @@ stage_wheel() {
 stages() {
   local jobs=$1 labels=$2 stage started table=() failed=no packages=() targets=() stages=(setup build test)
   if [ "$3" = yes ]; then
-    packages=(--python) targets=(--target millrace_python millrace-server millrace_command) labels=python
+    packages=(--python) targets=(--target millrace_python millrace-server millrace-switch millrace_command) labels=python
     stages=(setup build test wheel)
   fi
   for stage in "${stages[@]}"; do

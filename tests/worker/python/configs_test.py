@@ -210,7 +210,8 @@ class Types(unittest.TestCase):
                        "--follow-imports=silent", "--no-error-summary", *package, *programs]
             done = subprocess.run([*map(str, command)], env={**ENVIRONMENT, "MYPYPATH": str(SOURCE)}, capture_output=True, text=True,
                                   check=False)
-            lines = [line.partition(folder + "/")[2] or line for line in done.stdout.splitlines()]
+            # mypy's cache keeps errors with the folder of an earlier run.
+            lines = [re.sub(r"^\S*/(?=\w+\.py:)", "", line) for line in done.stdout.splitlines()]
         errors = [line.partition(": error:")[0] for line in lines if ": error:" in line]
         self.assertEqual(errors, [f"bad.py:{line}" for line in range(3, 9)], done.stdout + done.stderr)
         revealed = [line.partition('"')[2] for line in lines if "Revealed type" in line]

@@ -155,7 +155,7 @@ class Runs(unittest.TestCase):
         self.assertEqual(self.processes_left(), [])
 
     def test_ControlC_EndsAllProcesses(self):
-        demo = subprocess.Popen([*self.words, "--runs", "bf16", "--steps", "1000000"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        demo = subprocess.Popen([*self.words, "--runs", "f32", "--steps", "1000000"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         with demo:
             lines = []
             for line in demo.stderr:
