@@ -110,14 +110,16 @@ boot() {
 test_packages() {
   require systemd-nspawn
   [ "$(id -u)" -eq 0 ] || { say "--test needs root"; exit 3; }
-  local folder code
+  local folder code devices
   folder=$(mktemp -d --tmpdir=/var/tmp millrace-packages-XXXXXX)
   # shellcheck disable=SC2064  # a local, expanded now
   trap "rm -rf --one-file-system '$folder'" EXIT
   say "making a root in $folder"
   local names=(millrace-server millrace-switch millrace-tools libmillrace0.2 libmillrace-dev python3-millrace)
   ! compgen -G "$build/packages/libmillrace-peer-mpi0.2_*.deb" >/dev/null || names+=(libmillrace-peer-mpi0.2)
-  make_root directory "$folder/root" systemd,systemd-sysv,dbus,g++,pkgconf "${names[@]}"
+  # The switch recommends drivers of devices, and make_root takes no recommended package.
+  devices=$(dpkg-deb --field "$(echo "$build"/packages/millrace-switch_*.deb)" Recommends)
+  make_root directory "$folder/root" "systemd,systemd-sysv,dbus,g++,pkgconf,iproute2${devices:+,$devices}" "${names[@]}"
   install -m 644 tests/integration/consumer/main.cc "$folder/root/consumer.cc"
   install -m 755 deploy/packaging/service_check.sh "$folder/root/service_check.sh"
   # The page's own lines, so that a wrong page fails the test.

@@ -78,6 +78,7 @@ readonly TEST_PACKAGES=(
   dpdk-dev             # dpdk-testpmd, beside which tests/bench/switch_veth.sh measures
   ethtool              # checksums of veth pairs
   chromium             # test of the page
+  zsh                  # accepts the completion scripts
   groff-base           # manual pages of an installation
   systemd              # systemd-analyze rates the services
 )

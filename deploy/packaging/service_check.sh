@@ -110,13 +110,17 @@ until_is serving property millrace-switch StatusText
 systemctl stop millrace-switch
 [ "$(property millrace-switch Result)" = success ]
 
-say "DPDK starts with the drop-in of deploy/SERVICE.md"
+say "DPDK starts on an interface of the kernel with the drop-in of deploy/SERVICE.md"
 if ldd /usr/bin/millrace-switch | grep librte_eal >/dev/null; then
+  ip link add eth1 type veth peer name eth2
+  ip link set eth1 up
+  ip link set eth2 up
   install -D -m 644 /dpdk.conf /run/systemd/system/millrace-switch.service.d/dpdk.conf
   systemctl daemon-reload
-  sed -i '1i pmd = "net_ring"' /etc/millrace/switch.toml
+  sed -i '1i pmd = "net_af_packet,iface=eth1"' /etc/millrace/switch.toml
   systemctl start millrace-switch
   get 9091 /readyz | grep -x ready >/dev/null
+  get 9091 /status | grep -F '"pmd":"net_af_packet,iface=eth1"' >/dev/null
   systemctl stop millrace-switch
 fi
 

@@ -257,6 +257,17 @@ def recoveries():
         (Figure("until every worker has an update again, the longest, s", ("kills", EACH, "first_update_s"), Goal(AT_MOST, 2), pick=max), *exact),
         repetitions=2)
     yield Measurement(
+        "recover_spare_stopped", "Failures and joins",
+        "A shard stopped (SIGSTOP) in the same job, as on a host that is down: no connection ends, and its lease in etcd decides.",
+        "/usr/bin/python3 tests/bench/recover_etcd.py --spare --stop --kills 20 --joins 0 --json",
+        (Figure("until every worker has an update again, s", ("kills", EACH, "first_update_s")), *exact), repetitions=2)
+    yield Measurement(
+        "etcd_polls", "Failures and joins",
+        "8 shards without a job poll their table in etcd; beside them 8 watch streams. Shares of a core of three members together.",
+        "/usr/bin/python3 tests/bench/etcd_polls.py --programs $MILLRACE_PROGRAMS --json",
+        (Figure("nothing asks", ("idle_share",)), Figure("8 watch streams", ("watched_share",)), Figure("8 shards poll", ("polled_share",)),
+         Figure("a shard's poll", ("poll_share_a_shard",)), Figure("a shard's own processor time", ("shard_share",))), repetitions=3)
+    yield Measurement(
         "recover_joins", "Failures and joins", "A new process in the running job.", "millrace-bench recover --kills 0 --joins 12 --json",
         (Figure("until it has the weights, s", ("joins", EACH, "has_weights_s")), Figure("until it takes part, s", ("joins", EACH, "takes_part_s")),
          Figure("the others' rounds meanwhile, over before", ("joins", EACH, "round_ratio")), *exact), repetitions=2)

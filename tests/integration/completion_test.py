@@ -81,6 +81,9 @@ class Completion(unittest.TestCase):
             self.skipTest("there is no zsh here")
         ended = run("zsh", "-n", self.scripts["zsh"])
         self.assertEqual((ended.returncode, ended.stderr), (0, ""))
+        ended = run("zsh", "-f", "-c", f"autoload -U compinit && compinit -D -u && source {self.scripts['zsh']} && print -l $_comps[{NAMES[0]}] $_comps[{NAMES[1]}]")
+        self.assertEqual((ended.returncode, ended.stderr), (0, ""))
+        self.assertEqual(ended.stdout.split(), [f"_{name}" for name in NAMES[:2]])
 
     def test_AnotherShellIsRefused(self):
         ended = run(PROGRAMS / "millrace", "completion", "fish")

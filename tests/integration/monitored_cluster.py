@@ -50,6 +50,7 @@ class MonitoredCluster(WithServers):
         switch = subprocess.Popen([PROGRAMS / "millrace-switch", "run", "--listen", "127.0.0.1:0", "--jobs", jobs, "--http", "127.0.0.1:0",
                                    "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.addCleanup(self.end, switch)
+        self.switch = switch
         return json.loads(switch.stdout.readline())
 
     def switch_flags(self, switch):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Named tokens of the HTTP port, with real shards and jobs: the jobs that they see, and the jobs that they may end.
+"""The policy with real shards and jobs: the jobs that a named token sees and may end, and the quotas of a key.
 
     rights_test.py FOLDER_OF_PROGRAMS [unittest arguments]
 """
@@ -9,6 +9,7 @@ import re
 import signal
 import socket
 import sys
+import time
 import unittest
 import urllib.error
 import urllib.parse
@@ -27,14 +28,14 @@ class Rights(ShardsByHand):
     def setUp(self):
         super().setUp()
         self.keys = self.folder / "keys"
-        made = run("keys", "new", "cluster", "worker", "--folder", self.keys)
+        made = run("keys", "new", "cluster", "worker", "greedy", "--folder", self.keys)
         self.assertEqual(made.returncode, 0, made.stderr)
         self.write_rules(RULES)
         self.write("tokens", "".join(f"{name} {token}".strip() + "\n" for name, token in TOKENS.items()))
         for name, token in TOKENS.items():
             self.write(f"token-{name}", token + "\n")
         self.shards = self.cluster(self.folder / "table.db", "--key", self.keys / "cluster.key", "--allowed-keys", self.keys, "--policy", self.folder / "policy",
-                                   "--http-token-file", self.folder / "tokens", "--audit-log", self.folder / "audit")
+                                   "--http-token-file", self.folder / "tokens", "--audit-log", self.folder / "audit", "--abandon-after", "10s")
         self.jobs = {job: self.train(job) for job in ("ads", "news")}
         self.steps_follow("ads")
         self.steps_follow("news")
@@ -50,9 +51,9 @@ class Rights(ShardsByHand):
     def reload(self, shard=0):
         self.shards.processes[shard].send_signal(signal.SIGHUP)
 
-    def train(self, job):
+    def train(self, job, *flags, key="worker"):
         worker = start("train", "--servers", self.shards.servers(), "--job", job, "--worker", 0, "--workers", 1, "--train", self.folder / "rows.svm", "--batch", 2,
-                       "--epochs", 1_000_000, "--compute-time", "5ms", "--key", self.keys / "worker.key", "--server-key", self.keys / "cluster.pub")
+                       "--epochs", 1_000_000, "--compute-time", "5ms", "--key", self.keys / f"{key}.key", "--server-key", self.keys / "cluster.pub", *flags)
 
         def end():
             worker.kill()
@@ -215,6 +216,60 @@ class Rights(ShardsByHand):
             self.shards.wait_for(lambda sentence=sentence: any(sentence in line["sentence"] for line in self.audit("refuse")), "no line in the audit log")
         for job in self.jobs:
             self.steps_follow(job)
+
+    def read_greedy(self, quota):
+        """Lets all shards read a policy in which key `greedy` has this quota."""
+        logs = [self.folder / f"shard-{shard}.log" for shard in range(SHARDS)]
+        before = [log.read_text(encoding="utf-8").count("the policy has 2 rules") for log in logs]
+        self.write_rules([RULES[0], {"keys": ["greedy"], "jobs": ["*"], "may": ["create"]} | quota])
+        for shard, log in enumerate(logs):
+            self.reload(shard)
+            self.shards.wait_for(lambda log=log, count=before[shard]: log.read_text(encoding="utf-8").count("the policy has 2 rules") > count, "no reload")
+
+    def contribution_bytes(self, job):
+        return self.reports("")[job]["members"][0]["contribution_bytes"]
+
+    def logs(self):
+        return [(self.folder / f"shard-{shard}.log").read_text(encoding="utf-8") for shard in range(SHARDS)]
+
+    def test_AJobHasNoMoreMemoryThanItsCreatorsQuota(self):
+        """It takes no step, and says why; after a while it ends. The other jobs go on."""
+        self.read_greedy({"job_memory": 100})
+        worker = self.train("greedy", key="greedy")
+        self.shards.wait_for(lambda: any('code="unavailable"' in self.ask("/metrics", "", shard=shard)[1] for shard in range(SHARDS)), "nothing is refused")
+        self.assertEqual({self.reports("", shard)["greedy"]["memory_bytes_max"] for shard in range(SHARDS)}, {100})
+        for job in self.jobs:
+            self.steps_follow(job)
+        self.assertEqual(self.reports("")["greedy"]["steps_decided"], 0)
+        _, errors = worker.communicate(timeout=TIMEOUT_S)
+        self.assertNotEqual(worker.returncode, 0)
+        self.assertRegex(errors, r"the contributions of one step do not fit this shard's memory .* --job-memory-bytes-max \(100\)")
+        # Without the quota its next job trains.
+        self.read_greedy({})
+        self.train("greedy again", key="greedy")
+        self.steps_follow("greedy again")
+
+    def test_AKeySendsNoMoreThanItsRate(self):
+        """Shards refuse contributions of a key in debt, and close connections of one that stays in debt. Others go on."""
+        self.read_greedy({"rate": "40kbit"})
+        self.train("greedy", key="greedy")
+        for shard in range(SHARDS):
+            self.shards.wait_for(lambda shard=shard: 'code="over_rate"' in self.ask("/metrics", "", shard=shard)[1], "nothing is refused")
+        begin, first = time.monotonic(), self.contribution_bytes("greedy")
+        for job in self.jobs:
+            self.steps_follow(job)
+        self.assertFalse(any("over_rate" in log for log in self.logs()), "it was only to wait")
+        self.steps_follow("greedy")
+        more = self.contribution_bytes("greedy") - first
+        # A second of the rate may have been left at the beginning, and the last message may be over it.
+        self.assertLess(more, 5_000 * (time.monotonic() - begin + 1) + 1_000, "the rate bounds nothing")
+        self.read_greedy({"rate": "800bit"})
+        self.train("heartbeats", "--heartbeat", "10ms", key="greedy")  # these alone are over the rate
+        self.shards.wait_for(lambda: all(re.search("closed .*over_rate", log) for log in self.logs()), "a connection stays")
+        for job in self.jobs:
+            self.steps_follow(job)
+        self.read_greedy({})
+        self.steps_follow("greedy")
 
     def raw(self, header):
         """Sends a POST that ends job ads, with a header and no body. Returns (status, text)."""

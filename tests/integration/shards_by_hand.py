@@ -130,10 +130,15 @@ class ShardsByHand(unittest.TestCase):
         rows = re.sub(r"(\d+):", lambda index: f"{int(index[1]) * 700}:", made_up_rows(400, 5))
         (self.folder / "rows.svm").write_text(rows, encoding="utf-8")
 
-    def cluster(self, table, *flags, programs=PROGRAMS):
+    def own_cluster(self, table, *flags):
+        """Returns a cluster whose shards the test starts. They end with the test."""
         cluster = Cluster(self.folder, table, *flags)
-        cluster.programs = programs
         self.addCleanup(cluster.end)
+        return cluster
+
+    def cluster(self, table, *flags, programs=PROGRAMS):
+        cluster = self.own_cluster(table, *flags)
+        cluster.programs = programs
         for shard in range(SHARDS):
             cluster.start(shard)
         return cluster

@@ -11,6 +11,7 @@ import ctypes
 import json
 import os
 import re
+import shutil
 import socket
 import struct
 from pathlib import Path
@@ -40,10 +41,10 @@ def no_af_xdp():
 
 
 class Devices(OnDevice):
-    def switch(self, device, *flags, window=40960, **fields):
-        """A switch at the far end, whose jobs have these fields, and its first line."""
+    def switch(self, device, *flags, window=40960, before=(), **fields):
+        """A switch at the far end, whose jobs have these fields, and its first line. before: a command that runs it."""
         self.write_jobs(window, **fields)
-        switch = self.start(*inside(FAR, PROGRAM, "run", "--listen", "10.78.0.1:7700", "--jobs", self.folder / "jobs.json", "--pmd",
+        switch = self.start(*inside(FAR, *before, PROGRAM, "run", "--listen", "10.78.0.1:7700", "--jobs", self.folder / "jobs.json", "--pmd",
                                     device, "--http", "127.0.0.1:0", "--json", *flags))
         return switch, json.loads(switch.stdout.readline())
 
@@ -72,8 +73,8 @@ class Devices(OnDevice):
                 self.assertNotIn(drop, lcore["dropped"])
         return lcores
 
-    def refused(self, device, *flags):
-        switch, line = self.switch(device, *flags)
+    def refused(self, device, *flags, before=()):
+        switch, line = self.switch(device, *flags, before=before)
         self.assertEqual(line["event"], "failed", line)
         self.assertNotEqual(switch.wait(timeout=TIMEOUT_S), 0)
         return line["error"]
@@ -141,6 +142,22 @@ class Devices(OnDevice):
     def test_TheSwitchRefusesAMissingInterface(self):
         self.make_link(1500)
         self.assertIn("there is no interface 'near' here", self.refused("net_af_xdp,iface=near"))
+
+    def test_TheErrorForMissingDriversOfPoolsNamesTheirPackages(self):
+        """Debian has a package for each driver. The program sees a folder of drivers without those of pools."""
+        found = list(Path("/usr/lib").glob("*/dpdk/pmds-*/librte_net_af_packet.so"))
+        if not found:
+            self.skipTest("DPDK has its drivers elsewhere")
+        self.make_link(1500)
+        drivers = self.folder / "drivers"
+        drivers.mkdir()
+        for name in ("net_af_packet", "net_ring", "bus_vdev", "bus_pci"):
+            for path in found[0].parent.glob(f"librte_{name}.so*"):
+                shutil.copy(path, drivers, follow_symlinks=False)
+        hidden = ["sh", "-c", 'mount --bind "$0" "$1" && shift && exec "$@"', drivers, found[0].parent]
+        error = self.refused("net_af_packet,iface=far", before=hidden)
+        self.assertIn("librte-mempool-ring", error)
+        self.assertNotIn("memory", error)
 
 
 if __name__ == "__main__":

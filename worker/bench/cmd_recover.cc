@@ -96,6 +96,7 @@ program::Command add_recover_bench(CLI::App& root) {
       ->capture_default_str()
       ->check(in_range(0, 1'000));
   app->add_flag("--spare", options.spare, "a spare takes a killed shard's number; the shard is not started again");
+  app->add_flag("--stop", options.stop, "with --spare and a table in etcd: shards are stopped, not killed");
   app->add_option("--table", options.table,
                   "membership table of the shards, or etcd://HOST:PORT/PREFIX; default: a new file")
       ->type_name("FILE")
@@ -122,6 +123,9 @@ program::Command add_recover_bench(CLI::App& root) {
       "its\n"
       "last renewal. A spare also takes a number whose address refuses connections, as this machine does at once.\n"
       "Another spare is started before the next kill and waits for --rounds, outside the times.\n"
+      "--stop: SIGSTOP in place of SIGKILL, as a host that is down: no connection ends or is refused, so the lease in "
+      "etcd\n"
+      "decides.\n"
       "first update: from the kill until every worker has an update of a round that it began afterwards. joined: a "
       "worker has\n"
       "left, the others continue, and a new process without any state takes its place; from its start until its own "

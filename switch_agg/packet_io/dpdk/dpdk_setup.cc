@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -162,11 +163,20 @@ std::string name_of(std::string_view what, uint16_t device, uint32_t number = 0)
   return fmt::format("mr_{}_{}_{}", what, device, number);
 }
 
-/// Returns a pool that hands out the last returned buffer first, which is still in a cache. DPDK's usual pool goes
-/// round through all of its memory. Without that driver of DPDK: the usual one.
+/// A driver of pools that hand out the last returned buffer first, which is still in a cache. DPDK's usual driver goes
+/// round through all of its memory.
+constexpr const char* kPoolDriver = "lf_stack";
+
+/// True where a driver of pools has that name. These drivers are plugins, and Debian has a package for each.
+bool has_pool_driver(std::string_view name) {
+  const std::span drivers(rte_mempool_ops_table.ops, rte_mempool_ops_table.num_ops);
+  return std::ranges::any_of(drivers, [name](const rte_mempool_ops& one) { return name == one.name; });
+}
+
+/// Returns a pool of kPoolDriver, or of the usual driver where that one makes none.
 rte_mempool* make_pool(const std::string& name, uint32_t buffers, uint16_t room_bytes) {
   rte_mempool* const pool =
-      rte_pktmbuf_pool_create_by_ops(name.c_str(), buffers, kMbufCache, 0, room_bytes, SOCKET_ID_ANY, "lf_stack");
+      rte_pktmbuf_pool_create_by_ops(name.c_str(), buffers, kMbufCache, 0, room_bytes, SOCKET_ID_ANY, kPoolDriver);
   if (pool != nullptr) return pool;
   return rte_pktmbuf_pool_create(name.c_str(), buffers, kMbufCache, 0, room_bytes, SOCKET_ID_ANY);
 }
@@ -180,7 +190,7 @@ rte_mempool* make_pool_in_one_piece(const std::string& name, uint32_t buffers, u
       rte_mempool_create_empty(name.c_str(), buffers, static_cast<unsigned>(sizeof(rte_mbuf) + room_bytes), kMbufCache,
                                sizeof(rte_pktmbuf_pool_private), SOCKET_ID_ANY, RTE_MEMPOOL_F_NO_IOVA_CONTIG);
   if (pool == nullptr) return nullptr;
-  if (rte_mempool_set_ops_byname(pool, "lf_stack", nullptr) != 0)
+  if (rte_mempool_set_ops_byname(pool, kPoolDriver, nullptr) != 0)
     rte_mempool_set_ops_byname(pool, rte_mbuf_best_mempool_ops(), nullptr);
   rte_pktmbuf_pool_init(pool, nullptr);
   const int populated = rte_mempool_populate_default(pool);
@@ -193,7 +203,14 @@ rte_mempool* make_pool_in_one_piece(const std::string& name, uint32_t buffers, u
   return pool;
 }
 
-std::unexpected<Error> no_memory(uint32_t buffers, const DpdkOptions& options) {
+std::unexpected<Error> no_pool(uint32_t buffers, const DpdkOptions& options) {
+  const std::string usual = rte_mbuf_best_mempool_ops();
+  if (!has_pool_driver(kPoolDriver) && !has_pool_driver(usual))
+    return fail(
+        ErrorCode::kIo,
+        fmt::format("DPDK has no driver of buffer pools for the device '{}', neither '{}' nor '{}': install the "
+                    "package librte-mempool-stack or librte-mempool-ring (librte-meta-mempool has both)",
+                    options.device, kPoolDriver, usual));
   return device_failed(
       fmt::format("find memory for {} buffers (more --dpdk-memory or huge pages, or fewer --lcores) for", buffers),
       options, -rte_errno);
@@ -267,11 +284,11 @@ Result<std::vector<DpdkLane>> set_up_device(uint16_t device, const DpdkOptions& 
   if (const int code = rte_eth_dev_info_get(device, &info); code != 0) return device_failed("ask", options, code);
   const uint32_t buffers = buffers_of(info, options);
   rte_mempool* const pool = make_packet_pool(device, info, buffers, options);
-  if (pool == nullptr) return no_memory(buffers, options);
+  if (pool == nullptr) return no_pool(buffers, options);
   rte_mempool* headers = nullptr;
   if ((info.tx_offload_capa & RTE_ETH_TX_OFFLOAD_MULTI_SEGS) != 0) {
     headers = make_pool(name_of("headers", device), buffers, kHeaderRoom);
-    if (headers == nullptr) return no_memory(buffers, options);
+    if (headers == nullptr) return no_pool(buffers, options);
   }
   const uint16_t queues = queues_of(info, options);
   if (const Status ready = set_up_queues(device, queues, info, pool, options); !ready)

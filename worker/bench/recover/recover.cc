@@ -4,6 +4,7 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <csignal>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -71,7 +72,8 @@ class Recovering {
     for (uint32_t at = 0; at < options_.kills; ++at) {
       auto kill = kill_a_shard();
       if (!kill) return std::unexpected(kill.error());
-      progress(fmt::format("shard {} killed, {}: first update after {:.2f} s", (*kill)["shard"].get<uint32_t>(),
+      progress(fmt::format("shard {} {}, {}: first update after {:.2f} s", (*kill)["shard"].get<uint32_t>(),
+                           options_.stop ? "stopped" : "killed",
                            options_.spare ? "a spare has its number" : "started again",
                            (*kill)["first_update_s"].get<double>()));
       kills.push_back(std::move(*kill));
@@ -205,14 +207,18 @@ class Recovering {
     ::poll(nullptr, 0, wait_ms);
     const uint16_t port = shards_[shard].port();
     const TimeNs killed = monotonic_now_ns();
-    shards_[shard].process().kill_now();
+    if (options_.stop) {
+      shards_[shard].process().send_signal(SIGSTOP);
+    } else {
+      shards_[shard].process().kill_now();
+    }
     if (!options_.spare) {
       successor = start_shard(shard, port);
     } else if (Status taken = successor->await_number(); !taken) {
       successor = std::unexpected(program::failure_of(taken.error(), program::ErrorPlace::kShard));
     }
     if (!successor) return std::unexpected(successor.error());
-    shards_[shard] = std::move(*successor);
+    ShardProcess gone = std::exchange(shards_[shard], std::move(*successor));
     setup_.shards[shard] = shards_[shard].address();  // of a spare: a worker that joins later needs it
     const TimeNs ready = monotonic_now_ns();
     TimeNs last = 0;
@@ -228,6 +234,7 @@ class Recovering {
     };
     if (Outcome moved = wait_until("every worker has an update after the kill", all_moved); !moved)
       return std::unexpected(moved.error());
+    gone.process().kill_now();  // until here nothing has ended the connections of a stopped process
     if (Outcome more = wait_for_rounds(); !more) return std::unexpected(more.error());
     return json{{"shard", shard},
                 {"ready_s", recover_seconds(ready - killed)},
@@ -328,6 +335,7 @@ class Recovering {
                    {"n", options_.n},
                    {"density", options_.density},
                    {"spare", options_.spare},
+                   {"stop", options_.stop},
                    {"codec", options_.codec},
                    {"heartbeat_ms", options_.job.liveness.heartbeat.count()},
                    {"steps_lost", verdict.steps_lost},
@@ -371,6 +379,9 @@ std::expected<RecoverSetup, Failure> recover_setup_of(const RecoverOptions& opti
     return fail_with(ExitCode::kUsage, "--joins: the job continues without a worker; --workers 2 at least");
   if (options.spare && options.shards < 2)
     return fail_with(ExitCode::kUsage, "--spare: workers hear of it from another shard; --shards 2 at least");
+  if (options.stop && (!options.spare || !options.table.starts_with("etcd://")))
+    return fail_with(ExitCode::kUsage,
+                     "--stop: a stopped process keeps its lease of a file; --spare and a --table in etcd");
   if (Status valid = check_recover_job(setup); !valid) return fail_with(valid.error());
   auto marks =
       RecoverMarks::make(options.n, options.density, recover_parts(setup), options.job.workers + options.joins);

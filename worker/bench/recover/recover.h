@@ -20,15 +20,16 @@ struct RecoverOptions {
   double density = 0.01;
   uint32_t kills = 5;    ///< of shards, one after the other
   bool spare = false;    ///< a spare takes the killed shard's number; otherwise the shard is started again
+  bool stop = false;     ///< with spare and a table in etcd: SIGSTOP in place of SIGKILL, as a host that is down
   std::string table;     ///< the shards' membership table, as millrace-server --table has it; empty: a new file
   uint32_t joins = 3;    ///< of a worker whose place was given up before
   uint32_t rounds = 40;  ///< before the first, between any two, and after the last
   std::string codec = "raw+raw";
 };
 
-/// Kills shards of a running job with SIGKILL at random moments. Each is started again at once, empty, or a spare that
-/// waits takes its number. Then a worker leaves, and a new process joins in its place. Each push leaves its own mark in
-/// the weights at the end (recover_marks.h), and every weight is checked.
+/// Kills shards of a running job with SIGKILL at random moments, or stops them. Each is started again at once,
+/// empty, or a spare that waits takes its number. Then a worker leaves, and a new process joins in its place. Each push
+/// leaves its own mark in the weights at the end (recover_marks.h), and every weight is checked.
 ///
 /// progress  called with one line at a time.
 /// Errors    as bench_serve(). A push that was lost or counted twice is no error: it is in the result.
