@@ -15,7 +15,10 @@ import torch_required  # first: skips where PyTorch is absent
 
 import torch
 
-from millrace.torch import Replica, State, hook
+from millrace.torch import Replica, State, hook, leaving
+from millrace.torch.bucket import Place
+from millrace.torch.fsdp import ShardedExchange
+from millrace.torch.residuals import Residuals
 from millrace.torch.store_job import StoreJob
 from torch_fake_job import Job, Scaler, gradients
 from torch_fakes import FakeBucket, FakeLibrary, JobError, SumsInProcess
@@ -126,6 +129,15 @@ class FirstStep(unittest.TestCase):
 
 
 class Ends(unittest.TestCase):
+    def test_EndOfTheProcess_LeavesInTheOrderOfCreation(self):
+        """The end of a group of peers is a barrier: all ranks need one order."""
+        owners, left = [mock.Mock() for _ in range(40)], []
+        for at, owner in enumerate(owners):
+            self.addCleanup(leaving.give_up, leaving.leave_with(owner, at))
+        with mock.patch.object(leaving, "_leave", lambda pid, session, exchange: left.append(session)):
+            leaving._leave_all()
+        self.assertEqual(left, list(range(40)))
+
     def test_FinishThatFailed_MayBeRepeated(self):
         with Job(workers=1) as job:
             state = job.states[0]
