@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 from . import velocities
 from .bucket import Bucket, Layout, Place
+from .deadline import seconds_of
 from .device import future_of, ready_of
 from .exchange import Exchange, not_counted
 from .fsdp import MeshPlace, ShardedExchange, ShardedHook, ShardedModel, states_of_shard, with_suffix
@@ -65,7 +66,7 @@ class State:
     http              HOST:PORT of /metrics; rank r listens on PORT + r. http_tls, http_token_file and http_insecure are
                       options of a worker.
     timeout           seconds that the pushes of a step may wait, and its updates as long again; with path="peers" also
-                      those of the ranks' meeting.
+                      those of the ranks' meeting. None: no limit.
     options           any option of a job or a worker by its name (worker/OPTIONS.md), as mode="partial". None: as if
                       it were not given. Not save_path: the session lacks residuals that the State holds, which save()
                       returns to it. With path="peers" those of millrace.peers.OPTIONS, recipe, link_rate, the three of http, and:
@@ -91,9 +92,9 @@ class State:
                  model: Optional[torch.nn.Module] = None, named_parameters: Any = None, mesh: Any = None,
                  dense_below: int = DENSE_BELOW, rules: Optional[Mapping[str, Mapping[str, Any]]] = None, grad_scaler: Any = None,
                  summary_every: int = 100, tensorboard: Any = None, http: Union[str, int, None] = None,
-                 timeout: float = 600.0, _library: Any = None, **options: Any) -> None:
+                 timeout: Optional[float] = 600.0, _library: Any = None, **options: Any) -> None:
         library = _library or importlib.import_module("millrace")
-        path = path or "server"
+        path, timeout = path or "server", seconds_of(timeout)
         grad_scaler = enabled(grad_scaler)
         self._count_copied = getattr(getattr(library, "_millrace", None), "count_copied_in", not_counted)
         job = job_name(path, servers, job)
@@ -300,7 +301,7 @@ class State:
         self._residuals.give_back(self._session, {name: place.tensor for name, place in self._places.items()})
         self._session.save(path)
 
-    def finish(self, timeout: float = 600.0) -> None:
+    def finish(self, timeout: Optional[float] = 600.0) -> None:
         """Leaves the job as finished, when the shards have acknowledged everything. It may be repeated after an error."""
         if self._end is not None and self._end.alive:
             self._exchange.close()
