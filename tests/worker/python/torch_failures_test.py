@@ -161,7 +161,7 @@ class Ends(unittest.TestCase):
 
     def test_BlockOfAReplicaWhoseFinishFails_LeavesTheJob(self):
         replica = Replica.__new__(Replica)
-        replica._broken = None
+        replica._broken, replica._left = None, False
         replica._session = SimpleNamespace(finish=mock.Mock(side_effect=KeyboardInterrupt), close=mock.Mock())
         with self.assertRaises(KeyboardInterrupt), replica:
             pass

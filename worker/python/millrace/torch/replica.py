@@ -74,6 +74,7 @@ class Replica:
         self._parameters = [(tensor.name, named[tensor.name]) for tensor in plan.tensors]
         self._timeout = seconds_of(timeout)
         self._broken: Optional[BaseException] = None  # of a step that failed
+        self._left = False
         self._session = library.Session(library.JobConfig(**of_job, **plan.job), library.WorkerConfig(**of_worker), tensors)
         entries = sum(tensor.dimension for tensor in plan.tensors)
         self._report = Report(self._session, entries, summary_every, tensorboard)
@@ -138,13 +139,15 @@ class Replica:
         self._session.save(path)
 
     def finish(self, timeout: Optional[float] = 600.0) -> None:
-        """Leaves the job as finished, when the shards have acknowledged everything."""
+        """Leaves the job as finished, when the shards have acknowledged everything. Does nothing after finish() or close()."""
         self._raise_broken()
-        self._session.finish(timeout=timeout)
-        self._session.close()
+        if not self._left:
+            self._session.finish(timeout=timeout)
+            self.close()
 
     def close(self) -> None:
-        """Leaves the job at once, as failed."""
+        """Leaves the job at once: as failed, unless finish() has succeeded."""
+        self._left = True
         self._session.close()
 
     def __enter__(self) -> "Replica":
