@@ -315,6 +315,13 @@ class State:
             self._exchange.close()
             self._session.close()
 
+    def __deepcopy__(self, memo: Dict[int, Any]) -> "State":
+        """Returns the State itself: DDP's list of hooks is copied with a model, and one membership stays one."""
+        return self
+
+    def __reduce__(self) -> Any:
+        return _StateElsewhere, ()
+
     def __enter__(self) -> "State":
         return self
 
@@ -456,3 +463,12 @@ class State:
 
 def _raise(error):
     raise error
+
+
+class _StateElsewhere:
+    """Takes the place of a State in a saved model, whose list of hooks has one."""
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise RuntimeError("a State belongs to the process that made it, and a saved model has none: make another one")
