@@ -4,16 +4,16 @@ import functools
 import importlib
 import logging
 import os
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Union
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Union
 
 import torch
 import torch.distributed as dist
 
 from . import velocities
-from .bucket import Bucket, Layout, Place
+from .bucket import Bucket, Coverage, Layout, Place
 from .deadline import seconds_of
 from .device import future_of, ready_of
-from .exchange import Exchange, not_counted
+from .exchange import GIVEN_UP, Exchange, lasting, not_counted
 from .fsdp import MeshPlace, ShardedExchange, ShardedHook, ShardedModel, states_of_shard, with_suffix
 from .leaving import give_up, leave_with
 from .loss_scale import FLAG, RAISED, RAISED_ON_GRID, LossScale
@@ -79,7 +79,9 @@ class State:
     listen            HOST:PORT where this rank listens. None: a free port of the address towards MASTER_ADDR.
     silence           seconds without an answer after which a rank counts as dead.
 
-    Errors   JobError from backward(), of the session. It ends the exchange: the process must restart.
+    Errors   JobError from backward(), of the session. It ends the exchange: the process must restart. So does a backward pass
+             that ends within a step. Ctrl-C may arrive as a RuntimeError of torch that names KeyboardInterrupt.
+    Model    it stays one model. Where requires_grad of a parameter changes, another State is needed, of a job of its own.
     Threads  the thread of the backward pass; a waiter thread of the State awaits the updates.
     Ends     finish(), the end of a `with` block, or the end of the process. The process leaves the job as finished, but as
              failed where sys.last_value has an exception: that which ends it, or in IPython that of an earlier cell.
@@ -139,6 +141,7 @@ class State:
         self._loaded = None
         self._names = None  # {parameter: name}
         self._finds_unused = None  # of the DistributedDataParallel; None: not looked up
+        self._coverage = Coverage()
         self._places: Dict[str, Place] = {}
         self._layouts: Dict[int, Layout] = {}  # {identity of a bucket's first parameter: Layout}
         self._session: Any = None
@@ -146,7 +149,6 @@ class State:
         self._report: Any = None
         self._end: Any = None
         self._collected: List[Bucket] = []  # the first step's buckets, until the State is connected
-        self._seen: Optional[Set[str]] = set()  # names in the first step's buckets; None: checked
         self._sharded = None  # ShardedModel
         if self._mesh_place is not None:
             self._sharded = ShardedModel(model, mesh)
@@ -166,6 +168,8 @@ class State:
         try:
             self._send(bucket, future)
         except BaseException as error:
+            if self._exchange is not None:
+                self._exchange.fail(lasting(error))
             # torch would turn it into a RuntimeError.
             if not self._at_the_end_of_backward(functools.partial(_raise, error)):
                 raise
@@ -174,6 +178,7 @@ class State:
                 if not waiting.done():
                     waiting.set_exception(of_futures)
             self._collected = []
+            self._coverage.restart()
         # An error of the callback reaches DDP as an error; set_exception() alone would reach it as a value.
         return future.then(lambda done: done.wait())
 
@@ -190,13 +195,17 @@ class State:
         self._check_buffer(buffer)
         layout = self._layout(parameters)
         layout.check(buffer)
-        if any(waiting.layout is layout for waiting in self._collected):
+        last = bucket.is_last()
+        if not self._coverage.add(layout):
+            if self._exchange is not None:
+                self._exchange.raise_error()
+                raise RuntimeError(GIVEN_UP)
             self._collected = []  # of a backward pass that was given up before its last bucket
-        self._collected.append(Bucket(buffer, layout, bucket.is_last(), future, ready=ready_of(buffer)))
-        if self._seen is not None:
-            self._seen.update(self._names[parameter] for parameter in parameters)
-            if bucket.is_last():
-                self._begin()
+            self._coverage.restart()
+            self._coverage.add(layout)
+        self._collected.append(Bucket(buffer, layout, last, future, ready=ready_of(buffer)))
+        if last:
+            self._end_coverage()
         if self._exchange is not None:
             collected, self._collected = self._collected, []
             self._exchange.finds_unused = bool(self._finds_unused)
@@ -204,7 +213,8 @@ class State:
                 step = self._exchange.send(waiting)
                 if step is not None:
                     exchange = self._exchange
-                    self._at_the_end_of_backward(lambda: exchange.await_step(step))
+                    if not self._at_the_end_of_backward(lambda: exchange.await_step(step)):
+                        exchange.leave()
 
     def _layout(self, parameters):
         """Returns the Layout of a bucket with these parameters. A new one replaces that of DDP's buckets before."""
@@ -302,9 +312,16 @@ class State:
         self._session.save(path)
 
     def finish(self, timeout: Optional[float] = 600.0) -> None:
-        """Leaves the job as finished, when the shards have acknowledged everything. It may be repeated after an error."""
+        """Leaves the job as finished, when the shards have acknowledged everything. It may be repeated after an error.
+
+        Raises  RuntimeError: a step has failed or was interrupted. The job is left at once, as failed.
+        """
         if self._end is not None and self._end.alive:
-            self._exchange.close()
+            try:
+                self._require_whole()
+            except BaseException:
+                self.close()
+                raise
             self._session.finish(timeout=timeout)
             self.close()
 
@@ -339,7 +356,7 @@ class State:
     def _require_whole(self):
         self._require_session()
         try:
-            self._exchange.raise_error()
+            self._exchange.raise_within_step()
         except Exception as error:
             raise RuntimeError("the exchange has ended, perhaps within a step: that step's update may be in neither the model nor "
                                "this State. Resume from a checkpoint that was made between two steps") from error
@@ -352,7 +369,7 @@ class State:
     def _name(self, parameters):
         """Finds the names of a bucket's parameters.
 
-        Raises  LookupError: no model has them, or the given one lacks them.
+        Raises  LookupError: no model has them, or the given one lacks them. ValueError: the job lacks them.
         """
         if self._finds_unused is None:
             self._finds_unused = finds_unused(parameters)
@@ -362,22 +379,26 @@ class State:
         if unknown:
             raise LookupError(f"a parameter of shape {list(unknown[0].shape)} in DDP's bucket is not in model= or "
                               "named_parameters= (or needs no gradient there): one State serves one model")
+        if self._exchange is not None:
+            new = [self._names[parameter] for parameter in parameters if parameter.numel()]
+            new = [name for name in new if name not in self._places]
+            if new:
+                raise ValueError(f"'{new[0]}' needed no gradient when the State was connected: make another State, of a job of its own")
 
-    def _begin(self):
-        """Connects with the parameters of the first step, or compares them with those that are connected."""
-        seen = self._seen
+    def _end_coverage(self):
+        """Connects with the parameters of the first step, or compares those of a later one with the job's."""
         if self._exchange is None:
             # After an error the next backward pass tries again.
-            self._connect({name: parameter.numel() for parameter, name in self._names.items() if name in seen})
-            self._seen = None
-            return
-        self._seen = None
-        silent = [name for name in self._places if name != FLAG and name not in seen]
-        if silent:
-            error = ValueError(f"DDP does not exchange {', '.join(silent)}: leave them out of named_parameters=, or "
-                               "set requires_grad before the State is made")
-            self.close()
-            raise error
+            names = self._coverage.names()
+            self._connect({name: parameter.numel() for parameter, name in self._names.items() if name in names})
+        elif not self._coverage.is_that_before():
+            names = self._coverage.names()
+            silent = [name for name in self._places if name != FLAG and name not in names]
+            if silent:
+                self.close()
+                raise ValueError(f"DDP does not exchange {', '.join(silent)}: leave them out of named_parameters=, or set "
+                                 "requires_grad before the State is made, and make another State where it changes")
+        self._coverage.end()
 
     def _connect(self, sizes):
         library = self._library
