@@ -160,6 +160,39 @@ os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
 millrace.State(path="peers", rank=0, world_size=2, model=torch.nn.Linear(4, 4), timeout=None)
 """
 
+# One rank gets SIGINT while C++ computes the gradient behind the first bucket.
+COMPUTING = """
+import os, signal, sys, threading, time
+import torch_required
+import torch, torch.distributed as dist
+import millrace
+dist.init_process_group("gloo", init_method=f"file://{sys.argv[2]}/computing", rank=0, world_size=1)
+dist._DEFAULT_FIRST_BUCKET_BYTES = 64
+model = torch.nn.Sequential(torch.nn.Linear(1200, 1200), torch.nn.Linear(1200, 10))
+ddp = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.001)
+mill = millrace.State(sys.argv[1], job="computing", select="topk:0.01", dense_below=0, model=ddp)
+ddp.register_comm_hook(mill, millrace.hook)
+inputs = torch.randn(6000, 1200)
+for step in range(2):
+    ddp(inputs).sum().backward()
+loss = ddp(inputs).sum()
+sent, send = threading.Event(), mill._exchange.send
+mill._exchange.send = lambda bucket: (send(bucket), sent.set())[0]
+def interrupt():
+    sent.wait()
+    time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGINT)
+threading.Thread(target=interrupt).start()
+try:
+    loss.backward()
+except BaseException as error:
+    print(f"raised {type(error).__name__}: {error!r}")
+try:
+    mill.state_dict()
+except RuntimeError as error:
+    print(error)
+"""
+
 
 # Trains 12 steps: "whole" does all of them, "killed" saves and dies after 6, "resumed" continues there. "forgetful" does so with
 # residuals and velocities alone.
@@ -270,6 +303,14 @@ class Programs(unittest.TestCase):
                 finally:
                     process.kill()
                     process.communicate()
+
+    def test_ControlC_WhileABackwardPassComputes_LeavesNoState(self):
+        """The exception may reach the hook's first line, behind which torch makes a RuntimeError of it."""
+        process = python(COMPUTING, self.shards.servers, self.folder.name)
+        text = process.communicate(timeout=TIMEOUT_S)[0]
+        self.assertEqual(process.returncode, 0, text)
+        self.assertRegex(text, "raised (KeyboardInterrupt|RuntimeError).*KeyboardInterrupt")
+        self.assertIn("made between two steps", text)
 
     def test_ControlC_EndsABackwardPassThatWaits(self):
         ranks = self.start("blocked")
