@@ -102,6 +102,10 @@ class Coverage:
         self._now.append(layout)
         return True
 
+    def is_at_first(self):
+        """Says whether the last bucket is the first one of its step."""
+        return len(self._now) == 1
+
     def is_that_before(self):
         """Says whether the step has all buckets of the step before."""
         return self._follows and len(self._now) == len(self._before)

@@ -19,7 +19,7 @@ from .leaving import give_up, leave_with
 from .loss_scale import FLAG, RAISED, RAISED_ON_GRID, LossScale
 from .options import (check_clip, check_save_path, check_scaler, check_sharded, enabled, http_of_rank, is_on, job_name,
                       library_of_path, rank_and_world_size, shard_list, split_options)
-from .parameters import find_owner, finds_unused, named_mapping, names_of, trained_names
+from .parameters import Owners, named_mapping, owner_names, trained_names
 from .plan import COMPRESSION, DENSE_BELOW, SELECT, check_rules, plan_tensors
 from .report import Report, Stats
 from .residuals import FORMAT, Residuals, share_of
@@ -140,7 +140,7 @@ class State:
         self._first_step = 0  # of a loaded state
         self._loaded = None
         self._names = None  # {parameter: name}
-        self._finds_unused = None  # of the DistributedDataParallel; None: not looked up
+        self._owners = Owners(model)
         self._coverage = Coverage()
         self._places: Dict[str, Place] = {}
         self._layouts: Dict[int, Layout] = {}  # {identity of a bucket's first parameter: Layout}
@@ -203,12 +203,14 @@ class State:
             self._collected = []  # of a backward pass that was given up before its last bucket
             self._coverage.restart()
             self._coverage.add(layout)
+        if self._coverage.is_at_first():
+            self._owners.look(buffer, parameters)
         self._collected.append(Bucket(buffer, layout, last, future, ready=ready_of(buffer)))
         if last:
             self._end_coverage()
         if self._exchange is not None:
             collected, self._collected = self._collected, []
-            self._exchange.finds_unused = bool(self._finds_unused)
+            self._exchange.finds_unused = self._owners.finds_unused
             for waiting in collected:
                 step = self._exchange.send(waiting)
                 if step is not None:
@@ -371,10 +373,8 @@ class State:
 
         Raises  LookupError: no model has them, or the given one lacks them. ValueError: the job lacks them.
         """
-        if self._finds_unused is None:
-            self._finds_unused = finds_unused(parameters)
         if self._names is None:
-            self._names = names_of(find_owner(parameters))
+            self._names = owner_names(parameters)
         unknown = [parameter for parameter in parameters if parameter not in self._names]
         if unknown:
             raise LookupError(f"a parameter of shape {list(unknown[0].shape)} in DDP's bucket is not in model= or "
