@@ -322,6 +322,12 @@ class Sums(Refusals):
 
         on_groups(peers.Group.in_process(3), body)
 
+    def test_GroupThatIsClosedWithinItsBlock_AwaitsNoRank(self):
+        first, other = peers.Group.in_process(2)
+        self.addCleanup(other.close)
+        with first:
+            first.close()
+
     def test_TimedBarrier_IsContinued(self):
         groups = peers.Group.in_process(2)
         self.assertFalse(groups[0].try_barrier())

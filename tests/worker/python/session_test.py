@@ -352,6 +352,10 @@ class Waits(WithShards):
             step = session.push("w", np.ones(N, np.float32))
             session.wait("w", step)
         self.refused("invalid_argument", "closed", session.finish)
+        with self.connect([millrace.Tensor("w", N)], name="closed", select="none")[0] as session:
+            session.close()
+        with self.connect([millrace.Tensor("w", N)], name="finished", select="none")[0] as session:
+            session.finish()
         with self.assertRaises(KeyError):
             with self.connect([millrace.Tensor("w", N)], name="left", select="none")[0] as session:
                 session.push("w", np.ones(N, np.float32))

@@ -22,6 +22,7 @@ import torch
 import torch_ddp_cases
 import torch_path_cases
 import torch_peer_cases
+import torch_unused_cases
 from torch_ddp_training import SKIPPED
 from torch_shards import Shards
 
@@ -108,9 +109,9 @@ class OverPeers(Cases, unittest.TestCase):
 
 
 add_tests(OverGloo, torch_ddp_cases.ALL)
-add_tests(OverShards, torch_ddp_cases.ALL + torch_ddp_cases.REAL + torch_path_cases.ALL)
+add_tests(OverShards, torch_ddp_cases.ALL + torch_ddp_cases.REAL + torch_path_cases.ALL + torch_unused_cases.ALL)
 
-add_tests(OverPeers, torch_peer_cases.ALL)
+add_tests(OverPeers, torch_peer_cases.ALL + torch_unused_cases.ALL)
 
 # Three lines, torchrun's environment, and no call of finish(). Rank 1 of "blocked" never pushes.
 PROGRAM = """
@@ -122,7 +123,7 @@ rank, kind, servers = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 dist.init_process_group("gloo", init_method=f"file://{sys.argv[4]}/{kind}", rank=rank, world_size=2)
 ddp = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
 if servers == "peers":
-    mill = millrace.State(path="peers", select="topk:0.01", allreduce="oktopk")
+    mill = millrace.State(path="peers", select="topk:0.01", allreduce="oktopk", timeout=None)
 else:
     mill = millrace.State(servers, job=kind, select="topk:0.01", model=ddp, timeout=36_000.0 if kind == "blocked" else 600.0)
 ddp.register_comm_hook(mill, millrace.hook)
@@ -157,7 +158,40 @@ if kind == "alone":
 else:
     print("ready", flush=True)
 os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
-millrace.State(path="peers", rank=0, world_size=2, model=torch.nn.Linear(4, 4), timeout=36_000.0)
+millrace.State(path="peers", rank=0, world_size=2, model=torch.nn.Linear(4, 4), timeout=None)
+"""
+
+# One rank gets SIGINT while C++ computes the gradient behind the first bucket.
+COMPUTING = """
+import os, signal, sys, threading, time
+import torch_required
+import torch, torch.distributed as dist
+import millrace
+dist.init_process_group("gloo", init_method=f"file://{sys.argv[2]}/computing", rank=0, world_size=1)
+dist._DEFAULT_FIRST_BUCKET_BYTES = 64
+model = torch.nn.Sequential(torch.nn.Linear(1200, 1200), torch.nn.Linear(1200, 10))
+ddp = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.001)
+mill = millrace.State(sys.argv[1], job="computing", select="topk:0.01", dense_below=0, model=ddp)
+ddp.register_comm_hook(mill, millrace.hook)
+inputs = torch.randn(6000, 1200)
+for step in range(2):
+    ddp(inputs).sum().backward()
+loss = ddp(inputs).sum()
+sent, send = threading.Event(), mill._exchange.send
+mill._exchange.send = lambda bucket: (send(bucket), sent.set())[0]
+def interrupt():
+    sent.wait()
+    time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGINT)
+threading.Thread(target=interrupt).start()
+try:
+    loss.backward()
+except BaseException as error:
+    print(f"raised {type(error).__name__}: {error!r}")
+try:
+    mill.state_dict()
+except RuntimeError as error:
+    print(error)
 """
 
 
@@ -263,13 +297,21 @@ class Programs(unittest.TestCase):
                 process = python(MEETING, kind, free.getsockname()[1])
                 try:
                     self.assertIn("ready\n", iter(process.stdout.readline, ""))
-                    time.sleep(1)  # rank 0 waits in the meeting, whose time limit is 10 hours
+                    time.sleep(1)  # rank 0 waits in the meeting, which has no time limit
                     process.send_signal(signal.SIGINT)
                     text = process.communicate(timeout=INTERRUPTED_S)[0]
                     self.assertIn("KeyboardInterrupt", text)
                 finally:
                     process.kill()
                     process.communicate()
+
+    def test_ControlC_WhileABackwardPassComputes_LeavesNoState(self):
+        """The exception may reach the hook's first line, behind which torch makes a RuntimeError of it."""
+        process = python(COMPUTING, self.shards.servers, self.folder.name)
+        text = process.communicate(timeout=TIMEOUT_S)[0]
+        self.assertEqual(process.returncode, 0, text)
+        self.assertRegex(text, "raised (KeyboardInterrupt|RuntimeError).*KeyboardInterrupt")
+        self.assertIn("made between two steps", text)
 
     def test_ControlC_EndsABackwardPassThatWaits(self):
         ranks = self.start("blocked")

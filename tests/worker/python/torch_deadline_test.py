@@ -23,6 +23,7 @@ from millrace.torch.replica import Replica
 from millrace.torch.residuals import Residuals
 from millrace.torch.store_job import StoreJob
 from millrace.torch.wait_list import WaitList
+from torch_fake_job import Job, gradients
 from torch_fakes import JobError
 
 LIMIT_S = 10.0
@@ -196,6 +197,19 @@ class Steps(unittest.TestCase):
         with mock.patch("millrace.torch.peers.rendezvous_store", store):
             library.Session(job, SimpleNamespace(worker=0, key_file="", http=""), [])
         self.assertEqual(seconds, [10.0, 6.0, 3.0])
+
+
+class NoLimit(unittest.TestCase):
+    def test_None_IsNoLimit(self):
+        limit = Deadline(None, used=5.0)
+        self.assertEqual((limit.seconds, limit.left() > 9e8), (1e9, True))
+        self.assertGreater(limit.call(lambda timeout: timeout), 9e8)
+
+    def test_TimeoutNone_OfAState(self):
+        with Job(workers=1, timeout=None) as job:
+            job.step(gradients(0, workers=1))
+            job.states[0].finish(timeout=None)
+        self.assertEqual(job.states[0].session.state, "closed")
 
 
 class Missing(unittest.TestCase):

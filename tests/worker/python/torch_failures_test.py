@@ -15,9 +15,12 @@ import torch_required  # first: skips where PyTorch is absent
 
 import torch
 
-from millrace.torch import Replica, State, hook
+from millrace.torch import Replica, State, hook, leaving
+from millrace.torch.bucket import Place
+from millrace.torch.fsdp import ShardedExchange
+from millrace.torch.residuals import Residuals
 from millrace.torch.store_job import StoreJob
-from torch_fake_job import Job, Scaler, gradients
+from torch_fake_job import SIZES, Job, Scaler, gradients
 from torch_fakes import FakeBucket, FakeLibrary, JobError, SumsInProcess
 
 # All parameters travel with their neighbours, or each by itself.
@@ -43,7 +46,7 @@ class FailedSteps(unittest.TestCase):
         """Nothing is pushed any more, and no state is saved: it would lack a part of the step."""
         state.session.push = pushed = mock.Mock()
         state.session.save = saved = mock.Mock()
-        with self.assertRaisesRegex(RuntimeError, reason):
+        with self.assertRaisesRegex((RuntimeError, TypeError), reason):
             hook(state, bucket)
         for call in (state.state_dict, lambda: state.save("file"), lambda: state.load_state_dict({})):
             with self.assertRaisesRegex(RuntimeError, "between two steps"):
@@ -83,6 +86,83 @@ class FailedSteps(unittest.TestCase):
                 future.wait()
             self.assert_ended(state, job.bucket(0), "the step was interrupted")
 
+    def half(self, job):
+        """Returns a bucket of half of the parameters of rank 0, and hands it over: the backward pass ends there."""
+        names = list(reversed(SIZES))[:2]
+        bucket = FakeBucket([job.parameters[0][name] for name in names], [torch.ones(SIZES[name]) for name in names], False)
+        hook(job.states[0], bucket)
+        return bucket
+
+    def test_PassThatEndsWithinAStep_GivesNoState(self):
+        for options in LATE, EARLY:
+            with self.subTest(**options), Job(workers=1, **options) as job:
+                job.step(gradients(0, workers=1))
+                state = job.states[0]
+                again = self.half(job)
+                state.session.save = mock.Mock()
+                for call in (state.state_dict, lambda: state.save("file"), lambda: state.load_state_dict({})):
+                    with self.assertRaisesRegex(RuntimeError, "between two steps"):
+                        call()
+                state.session.save.assert_not_called()
+                with self.assertRaisesRegex(RuntimeError, "ended within its step"):
+                    hook(state, again)
+                self.assert_ended(state, again, "ended within its step")
+
+    def test_PassThatEndsAfterItsLastBucket_GivesNoState(self):
+        """DDP gives no parameter the updates of such a pass."""
+        with Job(workers=1, select="none") as job:
+            state, weight = job.states[0], torch.zeros(1, requires_grad=True)
+
+            def interrupted(gradient):
+                hook(state, job.bucket(0)).wait()
+                raise KeyboardInterrupt
+
+            weight.register_hook(interrupted)
+            with self.assertRaises(KeyboardInterrupt):
+                weight.sum().backward()
+            with self.assertRaisesRegex(RuntimeError, "between two steps"):
+                state.state_dict()
+            self.assert_ended(state, job.bucket(0), "ended within its step")
+
+    def test_BucketThatIsRefusedWithinAStep_EndsTheExchange(self):
+        with Job(workers=1, **EARLY) as job:
+            self.half(job)
+            with self.assertRaisesRegex(TypeError, "int32"):
+                hook(job.states[0], FakeBucket([job.parameters[0]["first.bias"]], [torch.ones(40)], dtype=torch.int32))
+            self.assert_ended(job.states[0], job.bucket(0), "int32")
+
+    def test_PassThatEndsBetweenModules_OfFsdp(self):
+        groups = [mock.Mock(gradient_divide_factor=None, all_reduce_grads=True) for _ in range(2)]
+        model = SimpleNamespace(groups=lambda: groups, name=str, slices=lambda group, flat: [("w", flat)])
+        session = SimpleNamespace(push=lambda *given, timeout: 0, wait_into=lambda *given, timeout: None)
+        exchange = ShardedExchange(session, model, {"w": Place(0, 3, False)}, Residuals(), mock.Mock(), 10.0, "mean", None)
+        for group in groups:
+            group._all_reduce_hook.exchange = exchange
+        for summed in range(4):
+            self.assertEqual(exchange.failed(), summed % 2 == 1)
+            if summed % 2:
+                self.assertRaisesRegex(RuntimeError, "ended within its step", exchange.raise_within_step)
+            else:
+                exchange.raise_within_step()
+            exchange.sum(groups[summed % 2], torch.ones(3))
+
+    def test_FinishAfterAFailedStep_LeavesTheJobAtOnce(self):
+        def refused(job):
+            job.states[0].session.push = mock.Mock(side_effect=JobError("NaN", "non_finite"))
+            with self.assertRaises(JobError):
+                hook(job.states[0], job.bucket(0))
+
+        for fail in refused, self.half:
+            with self.subTest(fail.__name__), Job(workers=1, **EARLY) as job:
+                session = job.states[0].session
+                session.finish = mock.Mock()
+                fail(job)
+                with self.assertRaisesRegex(RuntimeError, "between two steps"):
+                    job.states[0].finish()
+                self.assertEqual(session.state, "closed")
+                job.states[0].finish()  # has nothing left to do
+                session.finish.assert_not_called()
+
     def test_DisabledScaler_IsAsNone(self):
         scaler = Scaler(1024.0)
         scaler.is_enabled = lambda: False
@@ -103,7 +183,6 @@ class FirstStep(unittest.TestCase):
         self.state = State("tcp://a:1", job="first", rank=0, world_size=1, _library=self.library, select="none", summary_every=0)
         self.addCleanup(self.state.close)
         self.state._names = dict(zip(self.weights, "ab"))
-        self.state._finds_unused = False
 
     def push(self, *which):
         """Hands over buckets of one parameter each. Returns their futures."""
@@ -120,12 +199,67 @@ class FirstStep(unittest.TestCase):
         self.assert_summed(self.push(0, 1))
 
     def test_BucketsOfAPassThatWasGivenUp_AreNotSent(self):
+        self.state._owners = mock.Mock(finds_unused=False)
         self.push(0)
         self.assert_summed(self.push(0, 1))
         self.assertEqual(self.state.session.stats().dense_bytes, 4 * 12)
+        self.assertEqual(self.state._owners.look.call_count, 2)  # another wrapper may have begun the second pass
+
+
+class OtherBuckets(unittest.TestCase):
+    """One State under another DistributedDataParallel of its model."""
+
+    def bucket(self, job, names, last=True):
+        return FakeBucket([job.parameters[0][name] for name in names], [torch.ones(SIZES[name]) for name in names], last)
+
+    def test_SameParameters_ContinueTheJob(self):
+        with Job(workers=1, select="none") as job:
+            state, names = job.states[0], list(SIZES)
+            job.step(gradients(0, workers=1))
+            for split in (1, 3, 3):
+                futures = [hook(state, self.bucket(job, names[:split], False)), hook(state, self.bucket(job, names[split:]))]
+                self.assertEqual([bool((future.wait() == 1).all()) for future in futures], [True, True])
+            self.assertEqual(state.state_dict()["step"], 4)
+
+    def test_OtherBucketsAfterAPassThatWasGivenUp_AreRefused(self):
+        for options in LATE, EARLY:
+            with self.subTest(**options), Job(workers=1, **options) as job:
+                state, names = job.states[0], list(SIZES)
+                job.step(gradients(0, workers=1))
+                hook(state, self.bucket(job, names[2:], False))
+                with self.assertRaisesRegex(RuntimeError, "ended within its step"):
+                    hook(state, self.bucket(job, names[1:], False))
+
+    def test_FewerParameters_AreRefused(self):
+        for known in (list(SIZES)[:1], list(SIZES)[:2]):  # the buckets before, or others
+            with self.subTest(known), Job(workers=1, **EARLY) as job:
+                state, names = job.states[0], list(SIZES)
+                hook(state, self.bucket(job, names[:1], False))
+                hook(state, self.bucket(job, names[1:])).wait()
+                with self.assertRaisesRegex(ValueError, "does not exchange .*second.bias.* make another State"):
+                    hook(state, self.bucket(job, known))
+
+    def test_MoreParameters_AreRefused(self):
+        library, weights = FakeLibrary(SumsInProcess()), [torch.nn.Parameter(torch.zeros(6)) for _ in range(2)]
+        state = State("tcp://a:1", job="more", rank=0, world_size=1, _library=library, select="none", summary_every=0)
+        self.addCleanup(state.close)
+        state._names = dict(zip(weights, "ab"))
+        hook(state, FakeBucket(weights[:1], [torch.ones(6)])).wait()
+        with self.assertRaisesRegex(ValueError, "'b' needed no gradient when the State was connected: make another State"):
+            hook(state, FakeBucket(weights, 2 * [torch.ones(6)]))
+        self.assertTrue(state._exchange.failed())
 
 
 class Ends(unittest.TestCase):
+    def test_EndOfTheProcess_LeavesInTheOrderOfCreation(self):
+        """The end of a group of peers is a barrier: all ranks need one order."""
+        owners, left = [mock.Mock() for _ in range(40)], []
+        for at, owner in enumerate(owners):
+            self.addCleanup(leaving.give_up, leaving.leave_with(owner, at))
+        with mock.patch.object(leaving, "_leave", lambda pid, session, exchange: left.append(session)):
+            leaving._leave_all()
+        self.assertEqual(left, list(range(40)))
+
     def test_FinishThatFailed_MayBeRepeated(self):
         with Job(workers=1) as job:
             state = job.states[0]
@@ -149,7 +283,7 @@ class Ends(unittest.TestCase):
 
     def test_BlockOfAReplicaWhoseFinishFails_LeavesTheJob(self):
         replica = Replica.__new__(Replica)
-        replica._broken = None
+        replica._broken, replica._left = None, False
         replica._session = SimpleNamespace(finish=mock.Mock(side_effect=KeyboardInterrupt), close=mock.Mock())
         with self.assertRaises(KeyboardInterrupt), replica:
             pass

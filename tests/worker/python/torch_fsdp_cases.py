@@ -244,6 +244,31 @@ def skipped_module(ranks):
     state.close()
 
 
+class Stop(torch.autograd.Function):
+    """Ends a backward pass."""
+
+    @staticmethod
+    def forward(context, inputs):
+        return inputs.clone()
+
+    @staticmethod
+    def backward(context, gradient):
+        raise ArithmeticError("of the model")
+
+
+class Stops(Deep):
+    def forward(self, inputs):
+        return self.scale * self.third(torch.relu(self.second(Stop.apply(torch.relu(self.first(inputs))))))
+
+
+def pass_that_ends_between_modules(ranks):
+    """The replicas have the gradient of one module, and no update of another: no State is saved."""
+    model, state = hooked(ranks, {}, make=Stops)
+    refused(ArithmeticError, "of the model", lambda: loss_of(model, 0).backward())
+    refused(RuntimeError, "made between two steps", state.state_dict)
+    refused(RuntimeError, "made between two steps", state.finish)
+
+
 def accumulation_that_the_hook_does_not_see(ranks):
     model, state = hooked(ranks, {})
     model.set_requires_all_reduce(False)
@@ -444,5 +469,5 @@ def refusals(ranks):
 
 ALL = (lossless, lossless_beside_ddp, lossless_over_peers, sums_of_another_type, divide_factor, accumulation,
        modules_of_one_group, topk_trains, nothing_is_lost, saved_and_resumed, saved_and_resumed_with_momentum,
-       states_of_all_ranks, refusals, parameter_without_gradient, missing_hook, skipped_module,
+       states_of_all_ranks, refusals, parameter_without_gradient, missing_hook, skipped_module, pass_that_ends_between_modules,
        accumulation_that_the_hook_does_not_see, dropped_state_is_freed, timeout_is_a_job_error)

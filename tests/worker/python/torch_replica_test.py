@@ -149,6 +149,14 @@ class Steps(WithShards):
             with self.assertRaisesRegex(RuntimeError, "has left its job"):
                 call()
 
+    def test_EndWithinABlock_IsNotRepeated(self):
+        for end in Replica.finish, Replica.close:
+            with self.subTest(end.__name__), self.replica(network(), 0, workers=1, job=end.__name__, timeout=None) as replica:
+                loss_of(network(), 0, 0).backward()
+                replica.step()
+                end(replica)
+            replica.finish()
+
     def test_Http_HasTheMetricsOfTheWorker(self):
         model = network()
         with self.replica(model, 0, workers=1, http="127.0.0.1:0") as replica:

@@ -4,7 +4,9 @@
     torch_state_test.py [FOLDER_OF_PROGRAMS FOLDER_OF_PACKAGE] [unittest arguments]
 """
 
+import copy
 import os
+import pickle
 import subprocess
 import sys
 import unittest
@@ -215,7 +217,7 @@ class SavedStates(unittest.TestCase):
         """An unused parameter keeps its residual, and may have no gradient in any later step."""
         with Job(workers=1, fuse_below=0, **self.OPTIONS) as job:
             state = job.states[0]
-            state._finds_unused = True
+            state._owners = SimpleNamespace(look=lambda *bucket: None, finds_unused=True)
             state.session.save = mock.Mock()
             job.step(gradients(0, workers=1))
             taken = state.state_dict()
@@ -404,6 +406,23 @@ class Plans(unittest.TestCase):
             plan_tensors(self.SIZES, {"select": "none"}, FUSE_BELOW, rules={"c.*": {"select": "none"}})
         with self.assertRaisesRegex(TypeError, "'selekt'"):
             plan_tensors(self.SIZES, {"select": "none"}, FUSE_BELOW, rules={"a.*": {"selekt": "none"}})
+
+
+class CopiesOfAModel(unittest.TestCase):
+    """From torch 2 on a DistributedDataParallel lists its hooks with their states, and is copied and saved with that list."""
+
+    def test_Copy_HasTheState(self):
+        with Job(workers=1) as job:
+            hooks = [(hook, job.states[0])]
+            self.assertIs(copy.deepcopy(hooks)[0][1], job.states[0])
+
+    def test_SavedModel_HasAStateThatRefusesItsUse(self):
+        with Job(workers=1) as job:
+            function, state = pickle.loads(pickle.dumps([(hook, job.states[0])]))[0]
+            for use in (lambda: function(state, job.bucket(0)), lambda: state.state_dict()):
+                with self.assertRaisesRegex(RuntimeError, "make another one"):
+                    use()
+            copy.deepcopy(pickle.loads(pickle.dumps(state)))
 
 
 class OptionsOfAState(unittest.TestCase):

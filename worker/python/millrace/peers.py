@@ -119,7 +119,10 @@ class Group:
                ranks; a new group is needed then.
     Threads    any. A thread of the group's own sends and receives, also while the caller computes.
     fork()     a group belongs to its process: in a child every call raises JobError.
+    The block's end calls barrier(), unless the block has called close() or raised.
     """
+
+    _closed = False
 
     def __init__(self, rank: int, addresses: Optional[Sequence[str]] = None, *, listen: Optional[str] = None,
                  exchange: Optional[Callable[[str], List[str]]] = None, name: str = "peers",
@@ -180,6 +183,7 @@ class Group:
 
     def close(self) -> None:
         """Leaves the group, once its sums are closed too. Bytes that are not sent yet get 2 s: call barrier() before."""
+        self._closed = True
         self._group.close()
 
     def __enter__(self) -> "Group":
@@ -188,7 +192,7 @@ class Group:
     def __exit__(self, kind: Optional[Type[BaseException]], error: Optional[BaseException],
                  trace: Optional[TracebackType]) -> None:
         try:
-            if kind is None:
+            if kind is None and not self._closed:
                 self.barrier()
         finally:
             self.close()

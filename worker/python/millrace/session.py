@@ -42,13 +42,14 @@ class Session:
     Signals   Ctrl-C ends every wait of the main thread within about 0.1 s.
     Threads   any; one tensor is pushed by one thread at a time. Calls release the interpreter's lock.
     fork()    a session belongs to its process: in a child every call raises JobError.
-    The block's end calls finish(), or leaves the job at once where the block raised.
+    The block's end calls finish(), unless the block has called close(). Where the block raised, it leaves the job at once.
     """
 
     def __init__(self, job: JobConfig, me: WorkerConfig, tensors: Sequence[Tensor]) -> None:
         rows = [tensor.row() for tensor in tensors]
         self._places = {row[0]: place for place, row in enumerate(rows)}
         self._session = _millrace.Session(job._set, me._set, rows, logs.queue())
+        self._closed = False
         _live.add(self)
 
     def tensor(self, name: str) -> int:
@@ -277,6 +278,7 @@ class Session:
 
     def close(self) -> None:
         """Leaves the job at once. Calls of other threads that wait end with an error. Does nothing twice."""
+        self._closed = True
         self._session.close()
 
     def __enter__(self) -> "Session":
@@ -285,7 +287,7 @@ class Session:
     def __exit__(self, kind: Optional[Type[BaseException]], error: Optional[BaseException],
                  trace: Optional[TracebackType]) -> None:
         try:
-            if kind is None:
+            if kind is None and not self._closed:
                 self.finish()
         finally:
             self.close()

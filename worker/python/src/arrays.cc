@@ -237,9 +237,11 @@ SparseEntries entries_of(const py::tuple& pair) {
 }
 
 void bind_arrays(py::module_& module) {
-  py::class_<Array>(module, "Array", py::buffer_protocol(),
-                    "Read-only array of one dimension, f32 or u32, in the library's memory. numpy.asarray(x) and "
-                    "torch.from_dlpack(x) read it without a copy and keep it alive. Do not write to it.")
+  py::class_<Array>(
+      module, "Array", py::buffer_protocol(),
+      "Read-only array of one dimension, f32 or u32, in the library's memory. numpy.asarray(x) and "
+      "torch.from_dlpack(x), which takes u32 from torch 2.3 on, read it without a copy and keep it alive. "
+      "Do not write to it.")
       .def_buffer(&buffer_of)
       .def("__len__", [](const Array& array) { return array.count; })
       .def(

@@ -86,6 +86,43 @@ class Layout:
         return [flat[begin:end] for _, begin, end in self._parts]
 
 
+class Coverage:
+    """Follows which parameters the buckets of a step have. It reads names only where DDP has made other buckets."""
+
+    def __init__(self):
+        self._now, self._before = [], []  # Layouts of the present step, and of the one before
+        self._follows = True  # the buckets so far are those of the step before
+
+    def add(self, layout):
+        """Adds a bucket. Returns False, and adds nothing, where the step has one of its parameters already."""
+        at = len(self._now)
+        self._follows = self._follows and at < len(self._before) and self._before[at] is layout
+        if not self._follows and not self.names().isdisjoint(layout.names):
+            return False
+        self._now.append(layout)
+        return True
+
+    def is_at_first(self):
+        """Says whether the last bucket is the first one of its step."""
+        return len(self._now) == 1
+
+    def is_that_before(self):
+        """Says whether the step has all buckets of the step before."""
+        return self._follows and len(self._now) == len(self._before)
+
+    def names(self):
+        """Returns the names of the parameters in the step so far."""
+        return {name for layout in self._now for name in layout.names}
+
+    def end(self):
+        """Ends the step."""
+        self._before, self._now, self._follows = self._now, [], True
+
+    def restart(self):
+        """Forgets the buckets of the step so far."""
+        self._now, self._follows = [], True
+
+
 class Pushes(NamedTuple):
     """Lists the pushes of a bucket in the host's memory, and where the updates go.
 

@@ -2,13 +2,24 @@
 
 import time
 
+# 30 years. Time-outs of torch's store and of threading overflow at infinity.
+NO_LIMIT_S = 1e9
+
+
+def seconds_of(timeout):
+    """Returns a time limit as a number: None is no limit."""
+    return NO_LIMIT_S if timeout is None else timeout
+
 
 class Deadline:
-    """Ends `seconds` after it was made, less those that earlier waits have used; at once where none is left."""
+    """Ends `seconds` after it was made, less those that earlier waits have used; at once where none is left.
+
+    seconds  None: no limit.
+    """
 
     def __init__(self, seconds, used=0.0):
-        self.seconds = seconds
-        self._end = time.monotonic() + (seconds - used)
+        self.seconds = seconds_of(seconds)
+        self._end = time.monotonic() + (self.seconds - used)
 
     def left(self):
         """Returns the seconds that are left, at least 0."""

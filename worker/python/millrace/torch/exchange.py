@@ -22,6 +22,10 @@ from .report import seconds_beside
 
 # The waiter looks this often whether the process ends; a wait for an update is cut into such pieces.
 POLL_S = 0.25
+# Futures complete before the waiter ends their step. It needs no more than this between the two.
+_END_OF_STEP_S = 10.0
+GIVEN_UP = ("an earlier backward pass ended within its step: other ranks may have its gradients, and this rank's model lacks the "
+            "update")
 
 
 def not_counted(copied_bytes):
@@ -93,6 +97,7 @@ class Exchange:
         self._lock = threading.Lock()  # of the futures and of the error
         self._steps = []  # begun, and not finished
         self._open = None  # the step whose last bucket is not sent yet
+        self._unawaited = None  # the step whose last bucket is sent, and whose backward pass has not ended
         self._error = None
         self._closed = False
         self._push_seconds = self._wait_seconds = 0.0  # in pushes and waits of the present step, each of one thread
@@ -112,7 +117,7 @@ class Exchange:
         step = self._open or self._begin_step()
         step.buckets.append(bucket)
         if bucket.last:
-            self._open = None
+            self._open, self._unawaited = None, step
             self.steps += 1
         if bucket.ready is not None:
             if self._pusher is None:
@@ -124,7 +129,7 @@ class Exchange:
             try:
                 self._push_bucket((step, bucket))
             except BaseException as error:
-                self._fail(lasting(error))
+                self.fail(lasting(error))
                 raise
         return step if bucket.last else None
 
@@ -137,10 +142,11 @@ class Exchange:
             while not step.finished.wait(POLL_S):
                 self._raise_if_ends()
         except BaseException as error:
-            self._fail(lasting(error))
+            self.fail(lasting(error))
             raise
         if step.error is not None:
             raise step.error
+        self._unawaited = None
 
     def give_back(self, name):
         """Returns the values of a parameter that were held back to the session. REQUIRES: no step of it is under way."""
@@ -158,9 +164,23 @@ class Exchange:
         if self._error is not None:
             raise self._error
 
+    def raise_within_step(self):
+        """Raises the error that ended the exchange. RuntimeError: a step is under way, or a backward pass ended within it."""
+        self.raise_error()
+        if self.failed():
+            raise RuntimeError(GIVEN_UP)
+        for step in self._steps[:]:
+            if not step.finished.wait(_END_OF_STEP_S):
+                raise RuntimeError("a step is under way")
+        self.raise_error()
+
     def failed(self):
-        """Returns whether an error ended the exchange."""
-        return self._error is not None
+        """Returns whether an error ended the exchange, or a backward pass ended within a step."""
+        return self._error is not None or self._open is not None or self._unawaited is not None
+
+    def leave(self):
+        """Leaves the end of the step to its futures. REQUIRES: its last bucket is sent, outside of a backward pass."""
+        self._unawaited = None
 
     def copied(self):
         """Returns the bytes that the exchange copied to devices and from them, beside those of the session."""
@@ -174,9 +194,13 @@ class Exchange:
             # The garbage collector may end a State in any thread.
             if thread is not None and thread is not threading.current_thread():
                 thread.join()
-        self._fail(self._end_error())
+        self.fail(self._end_error())
 
     def _begin_step(self):
+        if self._unawaited is not None:
+            error = RuntimeError(GIVEN_UP)
+            self.fail(error)
+            raise error
         step = _Step()
         with self._lock:
             self._steps.append(step)
@@ -331,7 +355,7 @@ class Exchange:
             try:
                 call(item)
             except Exception as error:
-                self._fail(error)
+                self.fail(error)
 
     def _await_update(self, wait):
         self.raise_error()
@@ -436,7 +460,8 @@ class Exchange:
         """Returns the Transfers of a bucket's device, or None in the host's memory."""
         return self._transfers.get(bucket.buffer.device) if bucket.ready is not None else None
 
-    def _fail(self, error):
+    def fail(self, error):
+        """Ends the exchange. The first error counts."""
         with self._lock:
             if self._error is None:
                 self._error = error

@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from . import device
 from .deadline import Deadline
-from .exchange import lasting
+from .exchange import GIVEN_UP, lasting
 
 if TYPE_CHECKING:
     from .state import State
@@ -270,9 +270,15 @@ class ShardedExchange:
         if self._error is not None:
             raise self._error
 
+    def raise_within_step(self):
+        """Raises the error that ended the exchange. RuntimeError: a backward pass ended within a step."""
+        self.raise_error()
+        if self.failed():
+            raise RuntimeError(GIVEN_UP)
+
     def failed(self):
-        """Returns whether an error ended the exchange."""
-        return self._error is not None
+        """Returns whether an error ended the exchange, or a backward pass ended within a step."""
+        return self._error is not None or len(self._summed) > 0
 
     def copied(self):
         """Returns the bytes that the exchange copied to devices and from them, beside those of the session."""

@@ -5,11 +5,12 @@ import logging
 import os
 import sys
 import weakref
-from typing import Any, Set
+from typing import Any, Dict
 
 _log = logging.getLogger("millrace.torch")
 _FINISH_AT_EXIT_S = 60.0
-_live: Set[Any] = set()  # the finalizer of each session that is in a job
+# The finalizer of each session that is in a job. In the order of creation, since peers end by a barrier: every rank has that order.
+_live: Dict[Any, None] = {}
 
 
 def leave_with(owner, session, exchange=None):
@@ -20,18 +21,19 @@ def leave_with(owner, session, exchange=None):
     """
     end = weakref.finalize(owner, _leave, os.getpid(), session, exchange)
     end.atexit = False  # _leave_all(), which runs before the package closes its sessions
-    _live.add(end)
+    _live[end] = None
     return end
 
 
 def give_up(end):
     """Leaves the end of a session to the caller. end: of leave_with()."""
-    _live.discard(end)
+    _live.pop(end, None)
     end.detach()
 
 
 def _leave(pid, session, exchange):
-    _live.difference_update([end for end in _live if not end.alive])
+    for ended in [end for end in list(_live) if not end.alive]:
+        _live.pop(ended, None)
     if os.getpid() != pid:
         return  # a fork of the process: the job is not its own
     failed = any(getattr(sys, name, None) is not None for name in ("last_exc", "last_value"))

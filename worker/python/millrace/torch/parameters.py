@@ -1,9 +1,13 @@
 """Names of parameters: a tensor of the job is one parameter, and never a bucket, since DDP rebuilds its buckets."""
 
 import gc
+import logging
+import weakref
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
+
+_log = logging.getLogger("millrace.torch")
 
 
 def names_of(model):
@@ -38,26 +42,66 @@ def named_mapping(named_parameters):
     return found
 
 
-def finds_unused(parameters):
-    """Says whether the DistributedDataParallel of these parameters may leave some of them out of a step."""
-    try:
-        return bool(find_owner(parameters).find_unused_parameters)
-    except LookupError:
-        return False
+class Owners:
+    """Knows whether DDP may leave parameters of a bucket out of a step, by option find_unused_parameters.
 
+    A hook does not learn which DistributedDataParallel hands over its bucket, and an older one of the same model may live on. So one
+    of them with the option is enough: it only delays residuals.
 
-def find_owner(parameters):
-    """Returns the DistributedDataParallel that has all these parameters, among the live objects of the process.
-
-    Cost    one pass over the objects that the garbage collector knows, once a State.
-    Raises  LookupError: there is none.
+    model  that of a State, or None.
     """
-    wanted = set(parameters)
+
+    def __init__(self, model=None):
+        self._given = [weakref.ref(model)] if isinstance(model, DistributedDataParallel) else []
+        self._found = []  # weak
+        self._address = None  # of the last bucket
+        self._has_warned = False
+        self.finds_unused = False
+
+    def look(self, buffer, parameters):
+        """Looks for the owners again where another one may hand over this bucket, a step's first one."""
+        address = buffer.data_ptr()  # a living owner keeps the memory of its buckets
+        if address == self._address and all(owner() is not None for owner in self._found):
+            return
+        self._address, self._found = address, [weakref.ref(owner) for owner in find_owners(parameters)]
+        owners = [owner for owner in (known() for known in self._given + self._found) if owner is not None]
+        self.finds_unused = any(owner.find_unused_parameters for owner in owners)
+        if not owners and gc.get_freeze_count():
+            self.finds_unused = True
+            if not self._has_warned:
+                _log.warning("gc.freeze() has hidden the DistributedDataParallel: a parameter's residual waits while its gradient "
+                             "is all zeros. Give the State model=, the DistributedDataParallel itself")
+            self._has_warned = True
+
+
+def owner_names(parameters):
+    """Returns {parameter: name} of the model that has all these parameters, by its DistributedDataParallel.
+
+    Raises  LookupError: there is none, or two of them give other names.
+    """
+    found = [names_of(owner) for owner in find_owners(parameters)]
+    if not found:
+        raise LookupError("no DistributedDataParallel has the parameters of this bucket. Give the State model= or "
+                          "named_parameters=, so that it knows their names")
+    for names in found:
+        for parameter in parameters:
+            if names[parameter] != found[0][parameter]:
+                raise LookupError(f"one DistributedDataParallel calls a parameter '{found[0][parameter]}', and another one "
+                                  f"'{names[parameter]}'. Give the State model= or named_parameters=")
+    return found[0]
+
+
+def find_owners(parameters):
+    """Returns the DistributedDataParallels that have all these parameters, among the live objects of the process.
+
+    Cost    one pass over the objects that the garbage collector knows.
+    """
+    wanted, found = set(parameters), []
     for candidate in gc.get_objects():
         # type(), since isinstance() would run the code of proxies.
         if not issubclass(type(candidate), DistributedDataParallel):
             continue
-        if wanted <= set(candidate.module.parameters()):
-            return candidate
-    raise LookupError("no DistributedDataParallel has the parameters of this bucket. Give the State model= or "
-                      "named_parameters=, so that it knows their names")
+        # One whose __init__() failed lacks a module, or has handed over no bucket.
+        if "reducer" in candidate.__dict__ and wanted <= set(candidate.module.parameters()):
+            found.append(candidate)
+    return found

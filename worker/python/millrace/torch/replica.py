@@ -7,7 +7,7 @@ from typing import Any, Callable, List, Mapping, Optional, Sequence, Union
 
 import torch
 
-from .deadline import Deadline
+from .deadline import Deadline, seconds_of
 from .options import http_of_rank, shard_list, split_options
 from .parameters import trained_names
 from .plan import COMPRESSION, DENSE_BELOW, SELECT, check_rules, plan_tensors
@@ -50,7 +50,7 @@ class Replica:
                  rate: Union[float, Callable[[int], float]], select: Optional[str] = SELECT, codec: Optional[str] = None,
                  dense_below: int = DENSE_BELOW, rules: Optional[Mapping[str, Mapping[str, Any]]] = None,
                  summary_every: int = 100, tensorboard: Any = None, http: Union[str, int, None] = None,
-                 timeout: float = 600.0, _library: Any = None, **options: Any) -> None:
+                 timeout: Optional[float] = 600.0, _library: Any = None, **options: Any) -> None:
         library = _library or importlib.import_module("millrace")
         of_job, of_worker = split_options(library, options)
         compression = {"select": SELECT if select is None else select} | ({} if codec is None else {"codec_up": codec})
@@ -72,8 +72,9 @@ class Replica:
         tensors = [library.Tensor(tensor.name, tensor.dimension, weights=named[tensor.name].detach(), **scale,
                                   **tensor.options) for tensor in plan.tensors]
         self._parameters = [(tensor.name, named[tensor.name]) for tensor in plan.tensors]
-        self._timeout = timeout
+        self._timeout = seconds_of(timeout)
         self._broken: Optional[BaseException] = None  # of a step that failed
+        self._left = False
         self._session = library.Session(library.JobConfig(**of_job, **plan.job), library.WorkerConfig(**of_worker), tensors)
         entries = sum(tensor.dimension for tensor in plan.tensors)
         self._report = Report(self._session, entries, summary_every, tensorboard)
@@ -137,14 +138,16 @@ class Replica:
         self._raise_broken()
         self._session.save(path)
 
-    def finish(self, timeout: float = 600.0) -> None:
-        """Leaves the job as finished, when the shards have acknowledged everything."""
+    def finish(self, timeout: Optional[float] = 600.0) -> None:
+        """Leaves the job as finished, when the shards have acknowledged everything. Does nothing after finish() or close()."""
         self._raise_broken()
-        self._session.finish(timeout=timeout)
-        self._session.close()
+        if not self._left:
+            self._session.finish(timeout=timeout)
+            self.close()
 
     def close(self) -> None:
-        """Leaves the job at once, as failed."""
+        """Leaves the job at once: as failed, unless finish() has succeeded."""
+        self._left = True
         self._session.close()
 
     def __enter__(self) -> "Replica":

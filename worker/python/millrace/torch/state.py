@@ -4,21 +4,22 @@ import functools
 import importlib
 import logging
 import os
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Union
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Union
 
 import torch
 import torch.distributed as dist
 
 from . import velocities
-from .bucket import Bucket, Layout, Place
+from .bucket import Bucket, Coverage, Layout, Place
+from .deadline import seconds_of
 from .device import future_of, ready_of
-from .exchange import Exchange, not_counted
+from .exchange import GIVEN_UP, Exchange, lasting, not_counted
 from .fsdp import MeshPlace, ShardedExchange, ShardedHook, ShardedModel, states_of_shard, with_suffix
 from .leaving import give_up, leave_with
 from .loss_scale import FLAG, RAISED, RAISED_ON_GRID, LossScale
 from .options import (check_clip, check_save_path, check_scaler, check_sharded, enabled, http_of_rank, is_on, job_name,
                       library_of_path, rank_and_world_size, shard_list, split_options)
-from .parameters import find_owner, finds_unused, named_mapping, names_of, trained_names
+from .parameters import Owners, named_mapping, owner_names, trained_names
 from .plan import COMPRESSION, DENSE_BELOW, SELECT, check_rules, plan_tensors
 from .report import Report, Stats
 from .residuals import FORMAT, Residuals, share_of
@@ -65,7 +66,7 @@ class State:
     http              HOST:PORT of /metrics; rank r listens on PORT + r. http_tls, http_token_file and http_insecure are
                       options of a worker.
     timeout           seconds that the pushes of a step may wait, and its updates as long again; with path="peers" also
-                      those of the ranks' meeting.
+                      those of the ranks' meeting. None: no limit.
     options           any option of a job or a worker by its name (worker/OPTIONS.md), as mode="partial". None: as if
                       it were not given. Not save_path: the session lacks residuals that the State holds, which save()
                       returns to it. With path="peers" those of millrace.peers.OPTIONS, recipe, link_rate, the three of http, and:
@@ -78,7 +79,9 @@ class State:
     listen            HOST:PORT where this rank listens. None: a free port of the address towards MASTER_ADDR.
     silence           seconds without an answer after which a rank counts as dead.
 
-    Errors   JobError from backward(), of the session. It ends the exchange: the process must restart.
+    Errors   JobError from backward(), of the session. It ends the exchange: the process must restart. So does a backward pass
+             that ends within a step. Ctrl-C may arrive as a RuntimeError of torch that names KeyboardInterrupt.
+    Model    it stays one model. Where requires_grad of a parameter changes, another State is needed, of a job of its own.
     Threads  the thread of the backward pass; a waiter thread of the State awaits the updates.
     Ends     finish(), the end of a `with` block, or the end of the process. The process leaves the job as finished, but as
              failed where sys.last_value has an exception: that which ends it, or in IPython that of an earlier cell.
@@ -91,9 +94,9 @@ class State:
                  model: Optional[torch.nn.Module] = None, named_parameters: Any = None, mesh: Any = None,
                  dense_below: int = DENSE_BELOW, rules: Optional[Mapping[str, Mapping[str, Any]]] = None, grad_scaler: Any = None,
                  summary_every: int = 100, tensorboard: Any = None, http: Union[str, int, None] = None,
-                 timeout: float = 600.0, _library: Any = None, **options: Any) -> None:
+                 timeout: Optional[float] = 600.0, _library: Any = None, **options: Any) -> None:
         library = _library or importlib.import_module("millrace")
-        path = path or "server"
+        path, timeout = path or "server", seconds_of(timeout)
         grad_scaler = enabled(grad_scaler)
         self._count_copied = getattr(getattr(library, "_millrace", None), "count_copied_in", not_counted)
         job = job_name(path, servers, job)
@@ -137,7 +140,8 @@ class State:
         self._first_step = 0  # of a loaded state
         self._loaded = None
         self._names = None  # {parameter: name}
-        self._finds_unused = None  # of the DistributedDataParallel; None: not looked up
+        self._owners = Owners(model)
+        self._coverage = Coverage()
         self._places: Dict[str, Place] = {}
         self._layouts: Dict[int, Layout] = {}  # {identity of a bucket's first parameter: Layout}
         self._session: Any = None
@@ -145,7 +149,6 @@ class State:
         self._report: Any = None
         self._end: Any = None
         self._collected: List[Bucket] = []  # the first step's buckets, until the State is connected
-        self._seen: Optional[Set[str]] = set()  # names in the first step's buckets; None: checked
         self._sharded = None  # ShardedModel
         if self._mesh_place is not None:
             self._sharded = ShardedModel(model, mesh)
@@ -165,6 +168,8 @@ class State:
         try:
             self._send(bucket, future)
         except BaseException as error:
+            if self._exchange is not None:
+                self._exchange.fail(lasting(error))
             # torch would turn it into a RuntimeError.
             if not self._at_the_end_of_backward(functools.partial(_raise, error)):
                 raise
@@ -173,6 +178,7 @@ class State:
                 if not waiting.done():
                     waiting.set_exception(of_futures)
             self._collected = []
+            self._coverage.restart()
         # An error of the callback reaches DDP as an error; set_exception() alone would reach it as a value.
         return future.then(lambda done: done.wait())
 
@@ -189,21 +195,28 @@ class State:
         self._check_buffer(buffer)
         layout = self._layout(parameters)
         layout.check(buffer)
-        if any(waiting.layout is layout for waiting in self._collected):
+        last = bucket.is_last()
+        if not self._coverage.add(layout):
+            if self._exchange is not None:
+                self._exchange.raise_error()
+                raise RuntimeError(GIVEN_UP)
             self._collected = []  # of a backward pass that was given up before its last bucket
-        self._collected.append(Bucket(buffer, layout, bucket.is_last(), future, ready=ready_of(buffer)))
-        if self._seen is not None:
-            self._seen.update(self._names[parameter] for parameter in parameters)
-            if bucket.is_last():
-                self._begin()
+            self._coverage.restart()
+            self._coverage.add(layout)
+        if self._coverage.is_at_first():
+            self._owners.look(buffer, parameters)
+        self._collected.append(Bucket(buffer, layout, last, future, ready=ready_of(buffer)))
+        if last:
+            self._end_coverage()
         if self._exchange is not None:
             collected, self._collected = self._collected, []
-            self._exchange.finds_unused = bool(self._finds_unused)
+            self._exchange.finds_unused = self._owners.finds_unused
             for waiting in collected:
                 step = self._exchange.send(waiting)
                 if step is not None:
                     exchange = self._exchange
-                    self._at_the_end_of_backward(lambda: exchange.await_step(step))
+                    if not self._at_the_end_of_backward(lambda: exchange.await_step(step)):
+                        exchange.leave()
 
     def _layout(self, parameters):
         """Returns the Layout of a bucket with these parameters. A new one replaces that of DDP's buckets before."""
@@ -300,10 +313,17 @@ class State:
         self._residuals.give_back(self._session, {name: place.tensor for name, place in self._places.items()})
         self._session.save(path)
 
-    def finish(self, timeout: float = 600.0) -> None:
-        """Leaves the job as finished, when the shards have acknowledged everything. It may be repeated after an error."""
+    def finish(self, timeout: Optional[float] = 600.0) -> None:
+        """Leaves the job as finished, when the shards have acknowledged everything. It may be repeated after an error.
+
+        Raises  RuntimeError: a step has failed or was interrupted. The job is left at once, as failed.
+        """
         if self._end is not None and self._end.alive:
-            self._exchange.close()
+            try:
+                self._require_whole()
+            except BaseException:
+                self.close()
+                raise
             self._session.finish(timeout=timeout)
             self.close()
 
@@ -313,6 +333,13 @@ class State:
             give_up(self._end)
             self._exchange.close()
             self._session.close()
+
+    def __deepcopy__(self, memo: Dict[int, Any]) -> "State":
+        """Returns the State itself: DDP's list of hooks is copied with a model, and one membership stays one."""
+        return self
+
+    def __reduce__(self) -> Any:
+        return _StateElsewhere, ()
 
     def __enter__(self) -> "State":
         return self
@@ -331,7 +358,7 @@ class State:
     def _require_whole(self):
         self._require_session()
         try:
-            self._exchange.raise_error()
+            self._exchange.raise_within_step()
         except Exception as error:
             raise RuntimeError("the exchange has ended, perhaps within a step: that step's update may be in neither the model nor "
                                "this State. Resume from a checkpoint that was made between two steps") from error
@@ -344,32 +371,34 @@ class State:
     def _name(self, parameters):
         """Finds the names of a bucket's parameters.
 
-        Raises  LookupError: no model has them, or the given one lacks them.
+        Raises  LookupError: no model has them, or the given one lacks them. ValueError: the job lacks them.
         """
-        if self._finds_unused is None:
-            self._finds_unused = finds_unused(parameters)
         if self._names is None:
-            self._names = names_of(find_owner(parameters))
+            self._names = owner_names(parameters)
         unknown = [parameter for parameter in parameters if parameter not in self._names]
         if unknown:
             raise LookupError(f"a parameter of shape {list(unknown[0].shape)} in DDP's bucket is not in model= or "
                               "named_parameters= (or needs no gradient there): one State serves one model")
+        if self._exchange is not None:
+            new = [self._names[parameter] for parameter in parameters if parameter.numel()]
+            new = [name for name in new if name not in self._places]
+            if new:
+                raise ValueError(f"'{new[0]}' needed no gradient when the State was connected: make another State, of a job of its own")
 
-    def _begin(self):
-        """Connects with the parameters of the first step, or compares them with those that are connected."""
-        seen = self._seen
+    def _end_coverage(self):
+        """Connects with the parameters of the first step, or compares those of a later one with the job's."""
         if self._exchange is None:
             # After an error the next backward pass tries again.
-            self._connect({name: parameter.numel() for parameter, name in self._names.items() if name in seen})
-            self._seen = None
-            return
-        self._seen = None
-        silent = [name for name in self._places if name != FLAG and name not in seen]
-        if silent:
-            error = ValueError(f"DDP does not exchange {', '.join(silent)}: leave them out of named_parameters=, or "
-                               "set requires_grad before the State is made")
-            self.close()
-            raise error
+            names = self._coverage.names()
+            self._connect({name: parameter.numel() for parameter, name in self._names.items() if name in names})
+        elif not self._coverage.is_that_before():
+            names = self._coverage.names()
+            silent = [name for name in self._places if name != FLAG and name not in names]
+            if silent:
+                self.close()
+                raise ValueError(f"DDP does not exchange {', '.join(silent)}: leave them out of named_parameters=, or set "
+                                 "requires_grad before the State is made, and make another State where it changes")
+        self._coverage.end()
 
     def _connect(self, sizes):
         library = self._library
@@ -455,3 +484,12 @@ class State:
 
 def _raise(error):
     raise error
+
+
+class _StateElsewhere:
+    """Takes the place of a State in a saved model, whose list of hooks has one."""
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise RuntimeError("a State belongs to the process that made it, and a saved model has none: make another one")

@@ -6,7 +6,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Union
 
 import torch
 
-from .deadline import Deadline
+from .deadline import Deadline, seconds_of
 from .options import check_save_path, http_of_rank, rank_and_world_size, shard_list, split_options
 from .store_embedding import StoreEmbedding
 from .store_job import NO_ENTRIES, StoreJob
@@ -33,7 +33,7 @@ class StoreOptimizer(torch.optim.Optimizer):
     codec       of contributions, "gap+qsgd4"; None: without loss.
     store_begin "worker": the parameters of rank 0 count, and tables begin with zeros. "zeros". "saved": the shards' saves
                 of the last job of this name.
-    timeout     seconds that a step may take.
+    timeout     seconds that a step may take. None: no limit.
     options     any option of a job or a worker by its name (worker/OPTIONS.md). None: as if it were not given. Not
                 save_path: the session lacks a residual that state_dict() has taken.
 
@@ -50,11 +50,11 @@ class StoreOptimizer(torch.optim.Optimizer):
     def __init__(self, params: Any, servers: Union[str, Sequence[str]], *, job: str, store: str,
                  tables: Optional[Mapping[str, StoreEmbedding]] = None, select: Optional[str] = "none",
                  codec: Optional[str] = None, store_begin: Optional[str] = "worker", rank: Optional[int] = None,
-                 world_size: Optional[int] = None, http: Union[str, int, None] = None, timeout: float = 600.0,
-                 **options: Any) -> None:
+                 world_size: Optional[int] = None, http: Union[str, int, None] = None,
+                 timeout: Optional[float] = 600.0, **options: Any) -> None:
         library = importlib.import_module("millrace")
         self.rank, self.world_size = rank_and_world_size(rank, world_size)
-        self._begin, self._timeout = store_begin or "worker", timeout
+        self._begin, self._timeout = store_begin or "worker", seconds_of(timeout)
         of_job, of_worker = split_options(library, options)
         check_save_path(of_worker, "state_dict()")
         of_job = {"name": job, "workers": self.world_size, "combine": "mean", "select": select or "none", "store": store,
@@ -205,7 +205,7 @@ class StoreOptimizer(torch.optim.Optimizer):
         for job in self._jobs:
             job.begin_with_residual(residual)
 
-    def finish(self, timeout: float = 600.0) -> None:
+    def finish(self, timeout: Optional[float] = 600.0) -> None:
         """Leaves the jobs as finished, when the shards have acknowledged everything."""
         self._raise_broken()
         limit = Deadline(timeout)
