@@ -572,6 +572,11 @@ Result<uint64_t> tcp_group_of(const TcpMeeting& meeting) {
     const auto parsed = host_port_of(address, protocol::PortZero::kRefused);
     if (!parsed) return std::unexpected(parsed.error());
     const std::string text = protocol::host_port_text(parsed->host, parsed->port);
+    if (protocol::is_every_host(parsed->host)) {
+      return fail(ErrorCode::kInvalidArgument, "a rank has the address " + text +
+                                                   ", which is every address of its machine: give the rank one that " +
+                                                   "the others reach");
+    }
     if (!seen.insert(text).second) {
       return fail(ErrorCode::kInvalidArgument, "two ranks have the address " + text);
     }
