@@ -1,12 +1,20 @@
 #include "worker/peer/group/peer_group.h"
 
 #include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/socket.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
+#include <latch>
 #include <optional>
+#include <span>
+#include <string_view>
 #include <thread>
 #include <utility>
 
+#include "kernels/base/bytes.h"
 #include "tests/support/oracles/stream_oracle.h"
 #include "tests/worker/peer/cases.h"
 #include "tests/worker/peer/transport/tcp_ranks.h"
@@ -56,6 +64,7 @@ class GroupNetwork {
   }
   Communicator& communicator(uint32_t rank) { return tcp_ ? tcp_->communicator(rank) : threads_->communicator(rank); }
   void lose(uint32_t rank) { return tcp_ ? tcp_->lose(rank) : threads_->lose(rank); }
+  void leave(uint32_t rank) { return tcp_ ? tcp_->leave(rank) : threads_->leave(rank); }
 
  private:
   std::optional<ThreadNetwork> threads_;
@@ -130,6 +139,39 @@ TEST_P(PeerGroups, ARankThatLeavesInTheMiddleEndsTheGroup) {
   });
 }
 
+TEST_P(PeerGroups, ARankThatLeavesInGoodOrderIsNamedAtOnce) {
+  GroupNetwork network = network_of(2);
+  GroupOptions options;
+  options.silence_ms_max = 120'000;
+  PeerGroup group(network.communicator(0), options, progress());
+  auto allreduce = make_allreduce(AlgorithmId::kSsarRecursiveDoubling, group_settings_of(1'000)).value();
+  auto pending = group.start_allreduce(*allreduce, group_settings_of(1'000), own_of(0, 2, 1'000, 1)).value();
+  network.leave(1);
+  EXPECT_TRUE(pending.wait_for(20 * kNsPerS)) << "before this rank asks where it is";
+  ASSERT_TRUE(group.failure().has_value());
+  EXPECT_EQ(group.failure()->error.message, "rank 1 has left the group");
+  EXPECT_EQ(group.failure()->rank, std::optional<uint32_t>(1));
+}
+
+TEST_P(PeerGroups, ARankMayLeaveOnceItHasAllSums) {
+  constexpr uint32_t kSize = 4;
+  GroupNetwork network = network_of(kSize);
+  group_on_all(kSize, [&](uint32_t rank) {
+    {
+      PeerGroup group(network.communicator(rank), {}, progress());
+      AllreduceSettings settings = group_settings_of(1'000);
+      settings.k = 100;
+      for (uint64_t step = 0; step < 5; ++step) {
+        auto allreduce = make_allreduce(AlgorithmId::kGtopk, settings).value();
+        auto own = own_of(rank, kSize, 1'000, step);
+        const auto sum = group.start_allreduce(*allreduce, settings, std::move(own)).value().wait();
+        ASSERT_TRUE(sum.has_value()) << sum.error().message;
+      }
+    }
+    network.leave(rank);
+  });
+}
+
 /// Hands everything on, and notes how it was waited. May refuse to send.
 class Noting final : public Communicator {
  public:
@@ -138,13 +180,14 @@ class Noting final : public Communicator {
   uint32_t rank() const override { return inner_.rank(); }
   uint32_t size() const override { return inner_.size(); }
   Status send(uint32_t to, PeerMessage message) override {
-    if (refuses_all) return fail(ErrorCode::kLimitExceeded, "a message that is too long");
+    if (refusal) return std::unexpected(*refusal);
     return inner_.send(to, std::move(message));
   }
   Result<std::optional<ReceivedMessage>> receive() override { return inner_.receive(); }
   std::optional<uint32_t> culprit() const override { return inner_.culprit(); }
   std::optional<uint32_t> take_heard() override { return inner_.take_heard(); }
   std::optional<uint32_t> take_lost() override { return inner_.take_lost(); }
+  std::optional<uint32_t> take_left() override { return inner_.take_left(); }
   void wait(TimeNs at_most, WaitAs as) override {
     std::atomic<uint32_t>& waits = as == WaitAs::kIdle ? idle : as == WaitAs::kBackground ? background : between;
     ++waits;
@@ -158,7 +201,7 @@ class Noting final : public Communicator {
   std::atomic<uint32_t> idle = 0;
   std::atomic<uint32_t> background = 0;
   std::atomic<uint32_t> between = 0;
-  bool refuses_all = false;
+  std::optional<Error> refusal;  ///< of every message
 
  private:
   Communicator& inner_;
@@ -167,7 +210,7 @@ class Noting final : public Communicator {
 TEST(PeerGroupsOverThreads, TheSenderIsAtFaultForATooLongMessage) {
   ThreadNetwork network(2);
   Noting noting(network.communicator(0));
-  noting.refuses_all = true;
+  noting.refusal = Error{ErrorCode::kLimitExceeded, "a message that is too long"};
   PeerGroup group(noting, {}, Progress::kByCaller);
   const auto settings = group_settings_of(1'000);
   auto allreduce = make_allreduce(AlgorithmId::kSsarRecursiveDoubling, settings).value();
@@ -176,6 +219,104 @@ TEST(PeerGroupsOverThreads, TheSenderIsAtFaultForATooLongMessage) {
   ASSERT_TRUE(failure.has_value());
   EXPECT_EQ(failure->rank, std::optional<uint32_t>(0));
   EXPECT_EQ(failure->error.message, "rank 0 cannot send a message that is too long");
+}
+
+TEST(PeerGroupsOverThreads, TheReasonThatARankSentBeforeItLeftIsTheGroups) {
+  ThreadNetwork network(2);
+  Noting noting(network.communicator(0));
+  noting.refusal = Error{ErrorCode::kUnavailable, "rank 1 has left the group"};
+  PeerGroup group(noting, {}, Progress::kByCaller);
+  PeerMessage abort;
+  abort.kind = MessageKind::kAbort;
+  ByteBuffer body;
+  ByteWriter out(body);
+  out.put(static_cast<uint16_t>(ErrorCode::kNonFinite));
+  out.put(uint32_t{1 + 1});
+  const std::string_view text = "rank 1: NaN";
+  out.put_array(std::span<const char>(text));
+  abort.body = SharedBytes::from(std::move(body));
+  ASSERT_TRUE(network.communicator(1).send(0, std::move(abort)).has_value());
+  const auto settings = group_settings_of(1'000);
+  auto allreduce = make_allreduce(AlgorithmId::kSsarRecursiveDoubling, settings).value();
+  const auto pending = group.start_allreduce(*allreduce, settings, own_of(0, 2, 1'000, 1));
+  ASSERT_TRUE(group.failure().has_value());
+  EXPECT_EQ(group.failure()->error.code, ErrorCode::kNonFinite);
+  EXPECT_EQ(group.failure()->error.message, text);
+  EXPECT_EQ(group.failure()->rank, std::optional<uint32_t>(1));
+}
+
+/// Carries bytes between two sockets at a rate, in both directions.
+class SlowWay {
+ public:
+  /// bytes_max  in one direction; then it stops.
+  SlowWay(Descriptor one, Descriptor other, size_t bytes_a_ms, size_t bytes_max = SIZE_MAX)
+      : ends_{std::move(one), std::move(other)},
+        bytes_a_ms_(bytes_a_ms),
+        left_{bytes_max, bytes_max},
+        thread_([this](const std::stop_token& stop) {
+          while (!stop.stop_requested()) {
+            for (const size_t from : {size_t{0}, size_t{1}}) carry(from);
+            ::poll(nullptr, 0, 1);
+          }
+        }) {}
+
+ private:
+  void carry(size_t from) {
+    ByteBuffer& bytes = under_way_[from];
+    if (bytes.empty()) {
+      const TimeNs now = monotonic_now_ns();
+      const TimeNs passed = std::min(now - std::exchange(last_[from], now), 20 * kNsPerMs);
+      bytes.resize(std::min(static_cast<size_t>(passed) * bytes_a_ms_ / kNsPerMs, left_[from]));
+      const ssize_t found = ::recv(ends_[from].number(), bytes.data(), bytes.size(), MSG_DONTWAIT);
+      bytes.resize(static_cast<size_t>(std::max<ssize_t>(found, 0)));
+      left_[from] -= bytes.size();
+    }
+    const ssize_t sent = ::send(ends_[1 - from].number(), bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (sent > 0) bytes.erase(bytes.begin(), bytes.begin() + sent);
+  }
+
+  std::array<Descriptor, 2> ends_;
+  size_t bytes_a_ms_;
+  std::array<size_t, 2> left_;
+  std::array<TimeNs, 2> last_{};
+  std::array<ByteBuffer, 2> under_way_;
+  std::jthread thread_;
+};
+
+/// Returns the result of both ranks of gtopk, whose messages have 1.2 MB, over a way of 1 MB/s.
+std::array<Result<Reduced>, 2> gtopk_over_a_slow_way(size_t bytes_max) {
+  auto near_zero = connected_sockets(), near_one = connected_sockets();
+  auto ranks = ranks_over(std::move(near_zero[0]), std::move(near_one[0]));
+  const SlowWay way(std::move(near_zero[1]), std::move(near_one[1]), 1'000, bytes_max);
+  AllreduceSettings settings = group_settings_of(300'000);
+  settings.k = 150'000;
+  GroupOptions options;
+  options.silence_ms_max = 400;
+  std::array<Result<Reduced>, 2> results;
+  std::latch done(2);  // a group that is destroyed sends nothing more
+  group_on_all(2, [&](uint32_t rank) {
+    PeerGroup group(*ranks[rank], options, Progress::kByThread);
+    auto allreduce = make_allreduce(AlgorithmId::kGtopk, settings).value();
+    auto own = contribution_of(Spread::kUniform, rank, 2, settings.dimension, settings.k, 1);
+    results[rank] = group.start_allreduce(*allreduce, settings, std::move(own)).value().wait();
+    done.arrive_and_wait();
+  });
+  return results;
+}
+
+TEST(PeerGroupsOverTcp, ALongMessageOverASlowWayIsNoSilence) {
+  const auto results = gtopk_over_a_slow_way(SIZE_MAX);
+  for (const auto& result : results) ASSERT_TRUE(result.has_value()) << result.error().message;
+  EXPECT_EQ(results[0]->sum.view.indices.size(), 150'000U);
+  EXPECT_TRUE(millrace::testing::same_bits(results[0]->sum.view, results[1]->sum.view));
+}
+
+TEST(PeerGroupsOverTcp, AWayThatStopsInALongMessageIsSilence) {
+  const auto results = gtopk_over_a_slow_way(300'000);
+  for (const auto& result : results) {
+    ASSERT_FALSE(result.has_value());
+    EXPECT_EQ(result.error().code, ErrorCode::kTimeout) << result.error().message;
+  }
 }
 
 TEST(PeerGroupsOverThreads, TheirThreadWaitsInTheBackgroundUnlessACallerIsBlocked) {

@@ -41,6 +41,7 @@ struct MpiOptions {
 struct TcpOptions {
   uint32_t rank = 0;
   /// Where each rank listens, one "HOST:PORT" a rank, in order: the same list on all ranks. IPv6: "[2001:db8::1]:7600".
+  /// An address of every host (0.0.0.0) is refused: the others cannot connect to it.
   std::vector<std::string> addresses = {};
   /// Where this rank listens, and nowhere else. Empty: its own entry of `addresses`. Port 0: any free port, which
   /// `exchange` tells the others.
@@ -75,8 +76,8 @@ class MILLRACE_API Communicator {
   static std::vector<Communicator> in_process(uint32_t size);
 
   /// Makes a communicator over TCP, one connection to each other rank. Collective: every rank calls it. Blocks until
-  /// all ranks are connected. Others that connect meanwhile are refused; afterwards this rank does not listen. The end
-  /// of its group gives bytes that are not sent yet 2 s: call Group::barrier() before.
+  /// all ranks are connected to each other. Others that connect meanwhile are refused; afterwards this rank does not
+  /// listen. The end of its group gives bytes that are not sent yet 2 s: call Group::barrier() before.
   ///
   /// Errors   invalid_argument: the rank, an address, or the key's file. conflict: another program has the address.
   ///          unauthenticated: one of two ranks has no key, or another one. timeout: names a

@@ -347,6 +347,9 @@ void PeerCore::look_after(const Running& running) {
   const auto& waiting = running.channel.waiting();
   if (!waiting) return;
   const uint32_t from = waiting->from();
+  if (left_.contains(from)) {
+    return end_group({{ErrorCode::kUnavailable, rank_text(from) + " has left the group"}, from}, Tell::kAll);
+  }
   const auto at = asked_.find(from);
   const TimeNs heard = std::max(waiting->since, at == asked_.end() ? TimeNs{0} : at->second.heard);
   const TimeNs silence = ns(options_.silence_ms_max);
@@ -381,6 +384,7 @@ TimeNs PeerCore::next_deadline() const {
   for (const auto& [number, running] : running_) {
     const auto& waiting = running->channel.waiting();
     if (!waiting) continue;
+    if (left_.contains(waiting->from())) return 0;
     const auto at = asked_.find(waiting->from());
     const TimeNs last = at == asked_.end() ? 0 : std::max(at->second.heard, at->second.last);
     next = std::min(next, std::max(waiting->since, last) + between);

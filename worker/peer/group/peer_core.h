@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -86,10 +87,14 @@ class PeerCore final : private ChannelSink {
   /// Returns the collective's number. Runs it as far as it gets by itself.
   Result<uint32_t> start(Collective collective, TimeNs now, Actions& actions);
   void on_message(uint32_t from, PeerMessage message, TimeNs now, Actions& actions);
-  /// Takes the transport's report that bytes of this rank have come: a part of a message, perhaps.
+  /// Takes the transport's report that bytes of this rank have come, perhaps a part of a message, or that it takes
+  /// data.
   void on_heard(uint32_t from, TimeNs now);
   /// Takes the transport's report that this rank is gone.
   void on_lost(uint32_t rank, TimeNs now, Actions& actions);
+  /// Takes the transport's report that this rank has left in good order, and that all its messages were handed over.
+  /// on_tick() ends the group once a collective waits for it.
+  void on_left(uint32_t rank) { left_.insert(rank); }
   /// Ends the group, because the transport failed, or the caller gives up.
   void fail_group(GroupFailure failure, TimeNs now, Actions& actions);
   void on_tick(TimeNs now, Actions& actions);
@@ -165,6 +170,7 @@ class PeerCore final : private ChannelSink {
   std::map<uint32_t, std::vector<std::pair<uint32_t, PeerMessage>>> early_;  ///< by collective: sender and message
   uint64_t early_bytes_ = 0;
   uint64_t unexpected_ = 0;
+  std::set<uint32_t> left_;  ///< ranks
   GroupOptions options_;
 };
 

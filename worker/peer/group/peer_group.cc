@@ -115,18 +115,23 @@ void PeerGroup::make_progress() {
   run_pass();
 }
 
+/// Hands the core a message that has arrived. Returns whether there was one.
+bool PeerGroup::take_message(Actions& actions) {
+  Result<std::optional<ReceivedMessage>> received = communicator_.receive();
+  const TimeNs now = communicator_.now();
+  if (!received) {
+    core_.fail_group({received.error(), communicator_.culprit().value_or(rank())}, now, actions);
+    return false;
+  }
+  if (!*received) return false;
+  core_.on_message((*received)->from, std::move((*received)->message), now, actions);
+  return true;
+}
+
 /// Takes in the received messages, and acts on them.
 void PeerGroup::take_in() {
   Actions actions;
-  for (int count = 0; count < kMessagesPerPass; ++count) {
-    Result<std::optional<ReceivedMessage>> received = communicator_.receive();
-    const TimeNs now = communicator_.now();
-    if (!received) {
-      core_.fail_group({received.error(), communicator_.culprit().value_or(rank())}, now, actions);
-      break;
-    }
-    if (!*received) break;
-    core_.on_message((*received)->from, std::move((*received)->message), now, actions);
+  for (int count = 0; count < kMessagesPerPass && take_message(actions); ++count) {
     execute_actions(std::exchange(actions, {}));
   }
   while (const std::optional<uint32_t> heard = communicator_.take_heard()) {
@@ -135,6 +140,7 @@ void PeerGroup::take_in() {
   while (const std::optional<uint32_t> lost = communicator_.take_lost()) {
     core_.on_lost(*lost, communicator_.now(), actions);
   }
+  while (const std::optional<uint32_t> left = communicator_.take_left()) core_.on_left(*left);
   if (communicator_.now() >= core_.next_deadline()) core_.on_tick(communicator_.now(), actions);
   execute_actions(std::move(actions));
 }
@@ -168,6 +174,9 @@ void PeerGroup::execute_actions(Actions&& actions) {
       failure = {{sent.error().code, rank_text + " cannot send " + sent.error().message}, rank()};
     }
     Actions more;
+    // A rank that is gone may have said why, in a message that has arrived: that reason comes first.
+    while (sent.error().code == ErrorCode::kUnavailable && !core_.failure() && take_message(more)) {
+    }
     core_.fail_group(std::move(failure), communicator_.now(), more);
     std::ranges::move(more.sends, std::back_inserter(actions.sends));
   }

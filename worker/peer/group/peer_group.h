@@ -106,6 +106,7 @@ class PeerGroup {
   Status wait_core(uint32_t collective);
   void run_pass();
   void take_in();
+  bool take_message(Actions& actions);
   void wait_for_messages(std::unique_lock<std::mutex>& lock, TimeNs at_most);
   void execute_actions(Actions&& actions);
   void run_thread();

@@ -58,7 +58,8 @@ std::vector<Communicator> Communicator::in_process(uint32_t size) {
   all.reserve(size);
   for (uint32_t rank = 0; rank < size; ++rank) {
     auto impl = std::make_unique<Impl>();
-    impl->transport = std::shared_ptr<peer::Communicator>(network, &network->communicator(rank));
+    impl->transport = std::shared_ptr<peer::Communicator>(
+        &network->communicator(rank), [network](const peer::Communicator* one) { network->leave(one->rank()); });
     all.push_back(Communicator(std::move(impl)));
   }
   return all;

@@ -47,7 +47,8 @@ class Communicator : public BodyMemory {
 
   /// Begins to send; never waits for the receiver. Keeps the body alive until it has gone.
   /// to       < size(), not rank().
-  /// Errors   unavailable: that rank is lost; limit_exceeded: a body longer than the transport carries.
+  /// Errors   unavailable: that rank is lost or has left. receive() may still have messages of it.
+  ///          limit_exceeded: a body longer than the transport carries.
   virtual Status send(uint32_t to, PeerMessage message) = 0;
 
   /// Returns the best memory for a body to send.
@@ -60,12 +61,14 @@ class Communicator : public BodyMemory {
   /// Returns the rank whose bytes the last error of receive() is about; empty: this rank's transport failed.
   virtual std::optional<uint32_t> culprit() const { return std::nullopt; }
 
-  /// Returns a rank of which bytes have come since it was returned last, for transports that receive long messages in
-  /// parts.
+  /// Returns a rank of which bytes have come, or whose machine has taken data, since it was returned last. For
+  /// transports that carry long messages in parts.
   virtual std::optional<uint32_t> take_heard() { return std::nullopt; }
 
   /// Returns a rank that is known to be lost permanently, each once; for transports that can detect it.
   virtual std::optional<uint32_t> take_lost() { return std::nullopt; }
+  /// Returns a rank that has left in good order, each once and after its messages; for transports that can detect it.
+  virtual std::optional<uint32_t> take_left() { return std::nullopt; }
 
   /// Waits for something to receive, or wake(), and no longer than `at_most`.
   virtual void wait(TimeNs at_most, WaitAs as) = 0;

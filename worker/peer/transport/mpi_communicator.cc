@@ -206,7 +206,8 @@ class MpiCommunicator::Links {
       arrived_.pop_front();
       return message;
     }
-    if (problem_) return std::unexpected(*problem_);
+    // Once: wait() must sleep again after it.
+    if (problem_) return std::unexpected(*std::exchange(problem_, std::nullopt));
     return std::nullopt;
   }
 
@@ -246,7 +247,7 @@ class MpiCommunicator::Links {
     for (;;) {
       {
         const std::lock_guard lock(mutex_);
-        if (!may_call() || problem_) return false;
+        if (!may_call() || broken_) return false;
         poll();
         arrived_.clear();
         if (send_requests_.empty()) return receive_requests_.empty();
@@ -345,13 +346,13 @@ class MpiCommunicator::Links {
     if (woken_.exchange(false)) return true;
     const std::lock_guard lock(mutex_);
     if (!may_call()) return false;
-    if (arrived_.empty() && !problem_) poll();
+    if (arrived_.empty()) poll();
     return !arrived_.empty() || problem_.has_value();
   }
 
   /// Advances all sends and receives; an error is kept for receive().
   void poll() {
-    if (problem_) return;
+    if (broken_) return;
     try {
       Status status = take_heads();
       if (status) status = finish_receives();
@@ -360,6 +361,7 @@ class MpiCommunicator::Links {
     } catch (const std::bad_alloc&) {
       problem_ = Error{ErrorCode::kLimitExceeded, "no memory for the message of a peer"};
     }
+    broken_ = problem_.has_value();
   }
 
   /// Begins to receive the messages that have arrived, of any length. A pass ends once it has begun kBodyBytesAPoll
@@ -531,7 +533,8 @@ class MpiCommunicator::Links {
 
   mutable std::mutex mutex_;
   std::deque<ReceivedMessage> arrived_;
-  std::optional<Error> problem_;
+  std::optional<Error> problem_;     ///< for receive(), which takes it
+  bool broken_ = false;              ///< there has been one
   std::optional<uint32_t> culprit_;  ///< the rank whose bytes the problem is about
   Traffic traffic_;
   uint32_t next_body_tag_ = kBodyTagMin;

@@ -21,6 +21,8 @@ constexpr size_t kReadBytesATurn = 256 << 10;
 constexpr size_t kEventsACall = 64;
 constexpr TimeNs kGoodbyeMax = 2 * kNsPerS;
 constexpr TimeNs kGoodbyePause = kNsPerMs;
+/// Between two looks at the acknowledged bytes: a system call for each connection with data on its way.
+constexpr TimeNs kLookEvery = 50 * kNsPerMs;
 
 void pause_for_goodbyes(TimeNs time) {
   const timespec until{.tv_sec = time / kNsPerS, .tv_nsec = time % kNsPerS};
@@ -106,8 +108,8 @@ Status TcpCommunicator::send(uint32_t to, PeerMessage message) {
     return fail(ErrorCode::kUnavailable, "rank " + std::to_string(to) + " is gone: its connection has ended");
   }
   if (connection.state() == TcpState::kLeft) {
-    // It asked before its last message came, and then finished.
-    if (message.kind == MessageKind::kAnswer) return {};
+    // An answer to its question, perhaps: it finished meanwhile. take_left() reports it.
+    if (message.kind != MessageKind::kData) return {};
     return fail(ErrorCode::kUnavailable, "rank " + std::to_string(to) + " has left the group");
   }
   traffic_.bytes_sent += kMessageHeaderBytes + body_bytes;
@@ -139,7 +141,7 @@ Result<std::optional<ReceivedMessage>> TcpCommunicator::receive() {
   }
   std::optional<Error> problem;
   if (!message) problem = std::exchange(problem_, std::nullopt);
-  has_something_ = !arrived_.empty() || !lost_.empty() || problem_;
+  has_something_ = !arrived_.empty() || !lost_.empty() || !left_.empty() || problem_;
   if (problem) return std::unexpected(std::move(*problem));
   return message;
 }
@@ -166,6 +168,7 @@ void TcpCommunicator::serve(TcpConnection& connection, uint32_t events) {
       culprit_ = connection.peer();
     }
     if (connection.state() == TcpState::kLost) lost_.push_back(connection.peer());
+    if (connection.state() == TcpState::kLeft) left_.push_back(connection.peer());
     if (connection.state() != TcpState::kOpen) return forget(connection);
   }
   watch_output(connection);
@@ -178,18 +181,31 @@ void TcpCommunicator::forget(TcpConnection& connection) {
 }
 
 std::optional<uint32_t> TcpCommunicator::take_heard() {
+  if (heard_.empty()) look_at_output();
   if (heard_.empty()) return std::nullopt;
   const uint32_t rank = heard_.front();
   heard_.pop_front();
   return rank;
 }
 
-std::optional<uint32_t> TcpCommunicator::take_lost() {
+/// Notes the ranks whose machines take data. A rank that reads a long message has nothing to say meanwhile.
+void TcpCommunicator::look_at_output() {
+  if (now() < next_look_) return;
+  next_look_ = now() + kLookEvery;
+  for (TcpConnection& connection : connections_) {
+    if (connection.take_has_sent_data()) heard_.push_back(connection.peer());
+  }
+}
+
+std::optional<uint32_t> TcpCommunicator::take_lost() { return take_ended(lost_); }
+std::optional<uint32_t> TcpCommunicator::take_left() { return take_ended(left_); }
+
+std::optional<uint32_t> TcpCommunicator::take_ended(std::deque<uint32_t>& ended) {
   // Messages that it sent before come first.
-  if (lost_.empty() || !arrived_.empty()) return std::nullopt;
-  const uint32_t rank = lost_.front();
-  lost_.pop_front();
-  has_something_ = !lost_.empty() || problem_;
+  if (ended.empty() || !arrived_.empty()) return std::nullopt;
+  const uint32_t rank = ended.front();
+  ended.pop_front();
+  has_something_ = !lost_.empty() || !left_.empty() || problem_;
   return rank;
 }
 

@@ -27,7 +27,7 @@ namespace millrace::peer {
 /// Lost     a rank whose connection ends without a goodbye: its process ended, or its machine refuses. Messages that
 ///          arrived before are handed out first. A machine that vanishes ends no connection: the group's questions find
 ///          it (GroupOptions::silence_ms_max).
-/// Left     a rank whose communicator was destroyed is not lost. A message to it is refused, but for answers.
+/// Left     a rank whose communicator was destroyed is not lost. Data for it is refused, other messages are dropped.
 /// Waiting  wait() sleeps until a socket has something; it never polls.
 /// Threads  as every communicator.
 /// Bounds   a body has at most `body_bytes_max` bytes.
@@ -53,6 +53,7 @@ class TcpCommunicator final : public Communicator {
   std::optional<uint32_t> culprit() const override { return culprit_; }
   std::optional<uint32_t> take_heard() override;
   std::optional<uint32_t> take_lost() override;
+  std::optional<uint32_t> take_left() override;
   void wait(TimeNs at_most, WaitAs as) override;
   void wake() override;
   TimeNs now() const override { return monotonic_now_ns(); }
@@ -64,6 +65,8 @@ class TcpCommunicator final : public Communicator {
   void poll();
   void serve(TcpConnection& connection, uint32_t events);
   void watch_output(TcpConnection& connection);
+  void look_at_output();
+  std::optional<uint32_t> take_ended(std::deque<uint32_t>& ended);
   void forget(TcpConnection& connection);
 
   const pid_t process_ = ::getpid();
@@ -76,10 +79,12 @@ class TcpCommunicator final : public Communicator {
   std::vector<uint8_t> scratch_;
   std::deque<ReceivedMessage> arrived_;
   std::deque<uint32_t> lost_;
+  std::deque<uint32_t> left_;
   std::optional<Error> problem_;
-  std::atomic<bool> has_something_ = false;  ///< of the three above, for wait() on another thread
+  std::atomic<bool> has_something_ = false;  ///< of the four above, for wait() on another thread
   std::optional<uint32_t> culprit_;          ///< of the first problem
   std::deque<uint32_t> heard_;               ///< each rank once
+  TimeNs next_look_ = 0;                     ///< at the acknowledged bytes
   Traffic traffic_;
 };
 

@@ -28,7 +28,14 @@ iovec bytes_to_send(ByteSpan bytes) {
 void TcpConnection::send(PeerMessage&& message) {
   if (!is_connected() || state_ != TcpState::kOpen) return;
   const MessageHeader header = encode_header(message);
-  output_.push_back({.header = header, .body = std::move(message.body)});
+  const auto is_data = [](const Output& one) { return one.kind == MessageKind::kData; };
+  const ptrdiff_t begun = !output_.empty() && output_.front().sent > 0 ? 1 : 0;
+  if (message.kind == MessageKind::kAbort) {
+    output_.erase(std::remove_if(output_.begin() + begun, output_.end(), is_data), output_.end());
+  }
+  const auto at = message.kind == MessageKind::kData ? output_.end()
+                                                     : std::find_if(output_.begin() + begun, output_.end(), is_data);
+  output_.insert(at, {.header = header, .body = std::move(message.body), .kind = message.kind});
   // Where others wait before it, the socket is full.
   if (output_.size() == 1) flush();
 }
@@ -36,7 +43,7 @@ void TcpConnection::send(PeerMessage&& message) {
 void TcpConnection::say_goodbye(const TcpFrame& goodbye) {
   static_assert(kTcpFrameBytes == kMessageHeaderBytes);
   if (!is_connected() || state_ != TcpState::kOpen) return;
-  output_.push_back({.header = encode_tcp_frame(goodbye), .body = {}});
+  output_.push_back({.header = encode_tcp_frame(goodbye), .body = {}, .kind = MessageKind::kAbort});
   flush();
 }
 
@@ -75,13 +82,23 @@ void TcpConnection::drop_sent(size_t bytes) {
   while (bytes > 0) {
     Output& first = output_.front();
     const size_t left = first.header.size() + first.body.bytes.size() - first.sent;
-    if (bytes < left) {
-      first.sent += bytes;
-      return;
-    }
-    bytes -= left;
-    output_.pop_front();
+    const size_t count = std::min(bytes, left);
+    taken_bytes_ += count;
+    if (first.kind == MessageKind::kData) data_end_ = taken_bytes_;
+    first.sent += count;
+    bytes -= count;
+    if (count == left) output_.pop_front();
   }
+}
+
+bool TcpConnection::take_has_sent_data() {
+  if (!is_connected() || state_ != TcpState::kOpen || acknowledged_bytes_ >= data_end_) return false;
+  int waiting_bytes = 0;
+  if (::ioctl(descriptor(), SIOCOUTQ, &waiting_bytes) != 0) return false;
+  const uint64_t acknowledged = taken_bytes_ - std::min(taken_bytes_, static_cast<uint64_t>(waiting_bytes));
+  if (acknowledged <= acknowledged_bytes_) return false;
+  acknowledged_bytes_ = acknowledged;
+  return true;
 }
 
 bool TcpConnection::is_drained() const {

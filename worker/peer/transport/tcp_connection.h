@@ -27,6 +27,8 @@ enum class TcpState : uint8_t {
 /// Carries messages between two ranks over one TCP connection whose handshake is done.
 ///
 /// Bytes    in each direction headers (message.h), each followed by its body; at the end a goodbye (tcp_frame.h).
+/// Order    data in the order of sending. Other messages go before data that has not begun, so that a question does not
+///          wait behind it. An abort drops that data: a group that has ended does not await it.
 /// Copies   over a plain link a body is sent from where it lies. It is received into its own memory. Only its first
 ///          bytes, which arrive with its header, are copied: kScratchBytes at most. A sealed link copies all.
 /// Threads  one at a time.
@@ -63,6 +65,9 @@ class TcpConnection {
   Status read(std::span<uint8_t> scratch, size_t bytes_max, std::deque<ReceivedMessage>& arrived);
   /// Returns whether read() has had bytes since the last call.
   bool take_has_read() { return std::exchange(has_read_, false); }
+  /// Returns whether the peer's machine has acknowledged data since the last call. Other messages do not count: a
+  /// stopped process has room for many questions, but for no more data than a socket holds.
+  bool take_has_sent_data();
 
   void close();
 
@@ -70,6 +75,7 @@ class TcpConnection {
   struct Output {
     MessageHeader header;
     SharedBytes body;
+    MessageKind kind = MessageKind::kData;
     size_t sent = 0;  ///< of header and body together
   };
 
@@ -86,6 +92,9 @@ class TcpConnection {
   TcpState state_ = TcpState::kOpen;
   bool has_read_ = false;
   std::deque<Output> output_;
+  uint64_t taken_bytes_ = 0;         ///< by the link
+  uint64_t data_end_ = 0;            ///< of taken_bytes_: behind the last byte of data
+  uint64_t acknowledged_bytes_ = 0;  ///< of taken_bytes_, at the last look
   // The message that is arriving.
   MessageHeader header_ = {};
   size_t header_bytes_ = 0;

@@ -3,19 +3,23 @@
 #include <array>
 #include <cstdint>
 #include <expected>
-#include <optional>
 #include <span>
+#include <string>
+
+#include "kernels/base/result.h"
 
 namespace millrace::peer {
 
 /// Says the purpose of a frame of the TCP transport. Frames are beside messages: 32 bytes, without a body.
 enum class TcpFrameKind : uint8_t {
   kHello = 1,    ///< the first bytes of the rank that connects
-  kWelcome = 2,  ///< the answer: from here on messages follow, in both directions
+  kWelcome = 2,  ///< the answer
   kRefusal = 3,  ///< the answer: the connection ends; the group is 0
   kGoodbye = 4,  ///< the last frame of a rank that leaves in good order
   kOpening = 5,  ///< the first bytes of a rank with a key that connects; a message of Noise follows (tcp_opening.h)
   kOpened = 6,   ///< the answer, in the same form
+  kReady = 7,    ///< to rank 0: the sender has a connection to every rank
+  kMet = 8,      ///< of rank 0, once all are ready: the meeting has ended
 };
 
 /// Says why a hello is refused.
@@ -54,6 +58,12 @@ enum class TcpFrameFault : uint8_t {
   kMalformed = 3,  ///< an unknown kind or refusal
 };
 std::expected<TcpFrame, TcpFrameFault> decode_tcp_frame(std::span<const uint8_t, kTcpFrameBytes> bytes);
+
+/// Returns the error of a rank whose hello was refused.
+///
+/// refuser  names the rank that refused, at the begin of the sentence.
+/// self     "rank 3": the refused one.
+Error error_of(TcpRefusal refusal, const std::string& refuser, const std::string& self);
 
 /// Identifies one rank of a group.
 struct TcpIdentity {

@@ -1,5 +1,6 @@
 #include "worker/peer/transport/tcp_link.h"
 
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <cerrno>
@@ -41,6 +42,17 @@ class PlainLink final : public TcpLink {
 };
 
 }  // namespace
+
+bool TcpLink::has_ended() const {
+  uint8_t byte = 0;
+  const ssize_t found = ::recv(socket_.number(), &byte, sizeof byte, MSG_PEEK | MSG_DONTWAIT);
+  return found == 0 || (found < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
+}
+
+bool TcpLink::has_closed() const {
+  pollfd polled{socket_.number(), POLLRDHUP, 0};
+  return ::poll(&polled, 1, 0) > 0 && (polled.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+}
 
 std::unique_ptr<TcpLink> plain_link(Descriptor socket) { return std::make_unique<PlainLink>(std::move(socket)); }
 

@@ -40,6 +40,10 @@ class TcpLink {
 
   Descriptor& socket() { return socket_; }
   const Descriptor& socket() const { return socket_; }
+  /// Returns whether the other side has ended the connection, or broken it, and all its bytes were read.
+  bool has_ended() const;
+  /// Returns whether the other side will send nothing after the bytes that are there.
+  bool has_closed() const;
 
   /// Takes bytes from the begin of the parts, and sends the taken bytes. Those that the socket does not take wait for
   /// the next call, which may have no parts. kEnded: the taken bytes are dropped.

@@ -1,9 +1,13 @@
 #include "worker/peer/transport/tcp_opening.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
+#include <cstring>
 
 namespace millrace::peer {
 namespace {
@@ -18,6 +22,19 @@ bool send_opening(const Descriptor& socket, const TcpFrameBytes& frame, ByteSpan
 }
 
 }  // namespace
+
+void send_at_once(const Descriptor& socket) {
+  const int on = 1;
+  ::setsockopt(socket.number(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+}
+
+bool is_its_own_peer(const Descriptor& socket) {
+  sockaddr_storage here{}, there{};
+  socklen_t here_length = sizeof here, there_length = sizeof there;
+  return ::getsockname(socket.number(), std::bit_cast<sockaddr*>(&here), &here_length) == 0 &&
+         ::getpeername(socket.number(), std::bit_cast<sockaddr*>(&there), &there_length) == 0 &&
+         here_length == there_length && std::memcmp(&here, &there, here_length) == 0;
+}
 
 size_t TcpOpening::wanted() const {
   if (count_ < kTcpFrameBytes) return kTcpFrameBytes;
@@ -38,6 +55,23 @@ bool TcpOpening::read(const Descriptor& socket) {
     }
   }
   return true;
+}
+
+bool ArrivingFrame::read(TcpLink& link) {
+  while (!is_whole()) {
+    const std::array part{iovec{.iov_base = bytes.data() + count, .iov_len = bytes.size() - count}};
+    const LinkResult found = link.read(part);
+    count += found.bytes;
+    if (found.state == LinkState::kBlocked) return true;
+    if (found.state != LinkState::kOpen) return false;
+  }
+  return true;
+}
+
+bool send_frame(TcpLink& link, const TcpFrame& frame) {
+  TcpFrameBytes bytes = encode_tcp_frame(frame);
+  const std::array part{iovec{.iov_base = bytes.data(), .iov_len = bytes.size()}};
+  return link.write(part).bytes == bytes.size() && !link.has_output();
 }
 
 TcpCaller::TcpCaller(const protocol::SecretKey& key)

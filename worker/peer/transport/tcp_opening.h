@@ -10,10 +10,17 @@
 #include "kernels/base/descriptor.h"
 #include "protocol/keys/noise.h"
 #include "worker/peer/transport/tcp_frame.h"
+#include "worker/peer/transport/tcp_link.h"
 
-/// How a connection between two ranks with a key begins: an opening and its answer, each a frame and a message of
-/// Noise. Hello and welcome follow, encrypted. Without a key a connection begins with the hello.
+/// How a connection between two ranks begins. With a key: an opening and its answer, a frame and a message of Noise.
+/// The other frames of the meeting follow, encrypted. Without a key a connection begins with the hello.
 namespace millrace::peer {
+
+/// Has a socket send each message without waiting for more.
+void send_at_once(const Descriptor& socket);
+
+/// Returns whether a connection to a free port of this machine has met itself, as TCP allows.
+bool is_its_own_peer(const Descriptor& socket);
 
 /// Receives the first bytes of one direction.
 class TcpOpening {
@@ -36,6 +43,19 @@ class TcpOpening {
   std::array<uint8_t, kTcpFrameBytes + protocol::kNoiseMessageBytes> bytes_ = {};
   size_t count_ = 0;
 };
+
+/// Holds a frame that arrives over a link.
+struct ArrivingFrame {
+  TcpFrameBytes bytes = {};
+  size_t count = 0;
+
+  bool is_whole() const { return count == bytes.size(); }
+  /// Reads up to a whole frame. False: the connection has ended.
+  bool read(TcpLink& link);
+};
+
+/// Sends a frame over a link that has sent at most two before: its socket has room. False: it has ended.
+bool send_frame(TcpLink& link, const TcpFrame& frame);
 
 /// Opens a connection at the side that has connected.
 class TcpCaller {

@@ -1,18 +1,16 @@
 #include "worker/peer/transport/tcp_rendezvous.h"
 
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstring>
 #include <expected>
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -30,6 +28,13 @@ using protocol::HostPort;
 using protocol::system_message;
 using Links = std::vector<std::unique_ptr<TcpLink>>;
 
+/// A rank as another one meets it.
+struct Met {
+  std::unique_ptr<TcpLink> link = {};  ///< null: the rank is missing
+  ArrivingFrame last = {};             ///< of the link: `ready`, or `met`
+  bool has_ended = false;              ///< the link that was there
+};
+
 constexpr TimeNs kHelloMax = 10 * kNsPerS;  ///< from accept() to a whole hello, with a key after two round trips
 constexpr size_t kStrangersMax = 64;
 constexpr TimeNs kRetryMin = 10 * kNsPerMs;
@@ -41,59 +46,6 @@ Result<HostPort> host_port_of(const std::string& address, protocol::PortZero por
   return protocol::parse_host_port(protocol::without_tcp(address), port_zero);
 }
 
-/// A frame that arrives over a link.
-struct ArrivingFrame {
-  TcpFrameBytes bytes = {};
-  size_t count = 0;
-
-  bool is_whole() const { return count == bytes.size(); }
-  /// Reads up to a whole frame. False: the connection has ended.
-  bool read(TcpLink& link) {
-    while (!is_whole()) {
-      const std::array part{iovec{.iov_base = bytes.data() + count, .iov_len = bytes.size() - count}};
-      const LinkResult found = link.read(part);
-      count += found.bytes;
-      if (found.state == LinkState::kBlocked) return true;
-      if (found.state != LinkState::kOpen) return false;
-    }
-    return true;
-  }
-};
-
-/// Sends a frame over a link that has sent at most one before: its socket has room.
-bool send_frame(TcpLink& link, const TcpFrame& frame) {
-  TcpFrameBytes bytes = encode_tcp_frame(frame);
-  const std::array part{iovec{.iov_base = bytes.data(), .iov_len = bytes.size()}};
-  return link.write(part).bytes == bytes.size() && !link.has_output();
-}
-
-void send_at_once(const Descriptor& socket) {
-  const int on = 1;
-  ::setsockopt(socket.number(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-}
-
-/// Returns whether a connection to a free port of this machine has met itself, as TCP allows.
-bool is_its_own_peer(const Descriptor& socket) {
-  sockaddr_storage here{}, there{};
-  socklen_t here_length = sizeof here, there_length = sizeof there;
-  return ::getsockname(socket.number(), std::bit_cast<sockaddr*>(&here), &here_length) == 0 &&
-         ::getpeername(socket.number(), std::bit_cast<sockaddr*>(&there), &there_length) == 0 &&
-         here_length == there_length && std::memcmp(&here, &there, here_length) == 0;
-}
-
-/// Returns whether the other side has ended a connection, or broken it.
-bool has_ended(const Descriptor& socket) {
-  uint8_t byte = 0;
-  const ssize_t found = ::recv(socket.number(), &byte, sizeof byte, MSG_PEEK | MSG_DONTWAIT);
-  return found == 0 || (found < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
-}
-
-/// Returns whether the other side will send nothing after the bytes that are there.
-bool has_closed(const Descriptor& socket) {
-  pollfd polled{socket.number(), POLLRDHUP, 0};
-  return ::poll(&polled, 1, 0) > 0 && (polled.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
-}
-
 /// One rank below this one: attempts to connect to it, one after the other.
 class Attempt {
  public:
@@ -103,13 +55,10 @@ class Attempt {
 
   uint32_t rank() const { return rank_; }
   bool is_done() const { return done_; }
-  /// Returns whether it was done before, and its connection has ended since.
-  bool has_restarted() const { return restarted_; }
   std::unique_ptr<TcpLink> take_link() { return std::move(link_); }
   /// Begins again: the connection has ended before all ranks were there.
   void restart(TimeNs now) {
     done_ = false;
-    restarted_ = true;
     hosts_.clear();
     rest(now, "it ended the connection");
   }
@@ -255,38 +204,13 @@ class Attempt {
   }
 
   Status refused(TcpRefusal refusal) const {
-    const std::string self = "rank " + std::to_string(self_.rank);
-    switch (refusal) {
-      case TcpRefusal::kVersion:
-        return fail(ErrorCode::kVersionMismatch, who() + "is another version: run the same build on all ranks");
-      case TcpRefusal::kRank:
-        return fail(ErrorCode::kJobMismatch,
-                    who() + "has another number, or does not await " + self +
-                        ": give all ranks one list of addresses, and each its own place in it");
-      case TcpRefusal::kTaken:
-        return fail(ErrorCode::kJobMismatch,
-                    who() + "is connected to a " + self + " already: two processes have this number");
-      case TcpRefusal::kNeedsKey:
-        return fail(ErrorCode::kUnauthenticated,
-                    who() + "takes ranks with the group's key alone, and " + self + " has none: give it key_file, too");
-      case TcpRefusal::kHasNoKey:
-        return fail(ErrorCode::kUnauthenticated,
-                    who() + "has no key, and " + self + " has one: give all ranks the same key_file, or none");
-      case TcpRefusal::kOtherKey:
-        return fail(ErrorCode::kUnauthenticated,
-                    who() + "has another key than " + self + ": give all ranks of the group the same key_file");
-      case TcpRefusal::kGroup:
-      case TcpRefusal::kNone: break;
-    }
-    return fail(ErrorCode::kJobMismatch,
-                who() + "belongs to another group, or has another list of addresses: both are equal on all ranks");
+    return std::unexpected(error_of(refusal, who(), "rank " + std::to_string(self_.rank)));
   }
 
   uint32_t rank_;
   HostPort address_;
   TcpIdentity self_;
   protocol::HostLookups* lookups_;
-  bool restarted_ = false;
   const std::optional<protocol::SecretKey>& key_;
   Stage stage_ = Stage::kResting;
   bool done_ = false;
@@ -305,18 +229,12 @@ class Attempt {
 /// Accepted connections whose hello is not whole yet, and the ranks whose hello was welcome.
 class Entrance {
  public:
-  Entrance(const TcpIdentity& self, const std::optional<protocol::SecretKey>& key, Links& connected)
-      : self_(self), key_(key), connected_(connected) {}
+  Entrance(const TcpIdentity& self, const std::optional<protocol::SecretKey>& key, std::vector<Met>& ranks)
+      : self_(self), key_(key), ranks_(ranks) {}
 
   size_t missing() const {
     return static_cast<size_t>(
-        std::count_if(connected_.begin() + self_.rank + 1, connected_.end(), [](const auto& one) { return !one; }));
-  }
-  std::optional<uint32_t> first_missing() const {
-    for (uint32_t rank = self_.rank + 1; rank < self_.size; ++rank) {
-      if (!connected_[rank]) return rank;
-    }
-    return std::nullopt;
+        std::count_if(ranks_.begin() + self_.rank + 1, ranks_.end(), [](const Met& one) { return !one.link; }));
   }
 
   TimeNs poll_for(std::vector<pollfd>& polled) const {
@@ -339,11 +257,6 @@ class Entrance {
   }
 
   void hear_guests(TimeNs now) {
-    // Guests must not complete the meeting while a rank's connection has ended: its process may be started again.
-    const bool may_complete = missing() > 0 && missing() <= guests_.size();
-    for (uint32_t rank = self_.rank + 1; rank < self_.size && may_complete; ++rank) {
-      if (connected_[rank] && has_ended(connected_[rank]->socket())) connected_[rank].reset();
-    }
     std::erase_if(guests_, [&](Guest& guest) { return !hear(guest) || now >= guest.until; });
   }
 
@@ -416,15 +329,15 @@ class Entrance {
     if (const TcpRefusal refusal = judge_hello(*hello, self_); refusal != TcpRefusal::kNone) {
       return refuse(guest, refusal);
     }
-    std::unique_ptr<TcpLink>& present = connected_.at(hello->from);
-    if (present && !has_closed(present->socket())) return refuse(guest, TcpRefusal::kTaken);
+    Met& present = ranks_.at(hello->from);
+    if (present.link && !present.link->has_closed()) return refuse(guest, TcpRefusal::kTaken);
     send_at_once(guest.link->socket());
     const TcpFrame welcome{.kind = TcpFrameKind::kWelcome,
                            .size = self_.size,
                            .group = self_.group,
                            .from = self_.rank,
                            .to = hello->from};
-    if (send_frame(*guest.link, welcome)) present = std::move(guest.link);
+    if (send_frame(*guest.link, welcome)) present = {.link = std::move(guest.link)};
   }
 
   /// The group's number is not for strangers.
@@ -436,26 +349,27 @@ class Entrance {
 
   TcpIdentity self_;
   const std::optional<protocol::SecretKey>& key_;
-  Links& connected_;
+  std::vector<Met>& ranks_;
   std::vector<Guest> guests_;  ///< by age
   bool has_refused_keys_ = false;
 };
 
-/// Runs until all ranks are connected.
+/// Runs until all ranks are connected to each other.
 class Meeting {
  public:
   Meeting(TcpListener listener, const TcpMeeting& meeting, const TcpIdentity& self)
       : listener_(std::move(listener)),
         meeting_(meeting),
+        self_(self),
         lookups_(meeting.resolver),
-        connected_(self.size),
-        entrance_(self, meeting.key, connected_) {}
+        ranks_(self.size),
+        entrance_(self, meeting.key, ranks_) {}
 
-  Status begin(const TcpIdentity& self) {
-    for (uint32_t rank = 0; rank < self.rank; ++rank) {
+  Status begin() {
+    for (uint32_t rank = 0; rank < self_.rank; ++rank) {
       auto address = host_port_of(meeting_.addresses[rank], protocol::PortZero::kRefused);
       if (!address) return std::unexpected(address.error());
-      attempts_.emplace_back(rank, std::move(*address), self, meeting_, lookups_);
+      attempts_.emplace_back(rank, std::move(*address), self_, meeting_, lookups_);
     }
     return {};
   }
@@ -465,44 +379,106 @@ class Meeting {
     for (;;) {
       const TimeNs now = monotonic_now_ns();
       if (Status status = advance(now); !status) return std::unexpected(status.error());
-      if (is_complete()) return std::move(connected_);
+      if (has_ended_) break;
       if (now >= end) return std::unexpected(missing());
       if (meeting_.give_up && meeting_.give_up()) {
         return fail(ErrorCode::kUnavailable, "the ranks did not meet: the caller gave up" + hint());
       }
       wait(now, end);
     }
+    Links links;
+    for (Met& one : ranks_) links.push_back(std::move(one.link));
+    return links;
   }
 
  private:
+  bool leads() const { return self_.rank == 0; }
+  /// Returns whether this rank has a connection to every other one.
+  bool is_linked() const {
+    return entrance_.missing() == 0 && std::ranges::all_of(attempts_, [](const Attempt& one) { return one.is_done(); });
+  }
+
   Status advance(TimeNs now) {
     for (Attempt& attempt : attempts_) {
-      std::unique_ptr<TcpLink>& link = connected_[attempt.rank()];
       if (Status status = attempt.advance(now); !status) return status;
-      if (attempt.is_done() && !link) link = attempt.take_link();
+      Met& rank = ranks_[attempt.rank()];
+      if (attempt.is_done() && !rank.link) rank = {.link = attempt.take_link()};
     }
-    for (const Descriptor& listener : listener_.sockets()) {
-      if (Status status = entrance_.accept_all(listener, now); !status) return status;
+    // A rank that connects while none is missing has met, and meets again: it waits for the next listener.
+    if (!is_linked()) {
+      for (const Descriptor& listener : listener_.sockets()) {
+        if (Status status = entrance_.accept_all(listener, now); !status) return status;
+      }
+      entrance_.hear_guests(now);
     }
-    entrance_.hear_guests(now);
-    // Once all ranks were there, the end of one is the group's error.
-    if (now >= next_check_ && !is_complete()) restart_ended(now);
+    if (is_linked() || is_ready_) {
+      if (Status agreed = leads() ? lead(now) : follow(now); !agreed || has_ended_) return agreed;
+    }
+    if (now >= next_check_) drop_ended(now);
     return {};
   }
 
-  /// The process of a rank whose connection has ended may be started again.
-  void restart_ended(TimeNs now) {
-    next_check_ = now + kGiveUpEvery;
-    for (Attempt& attempt : attempts_) {
-      std::unique_ptr<TcpLink>& link = connected_[attempt.rank()];
-      if (!link || !has_ended(link->socket())) continue;
-      link.reset();
-      attempt.restart(now);
+  /// Ends the meeting of all ranks once all are ready. A rank that returned earlier would begin to sum, or to meet
+  /// again, while another one still meets and answers nothing.
+  Status lead(TimeNs now) {
+    for (uint32_t rank = 1; rank < self_.size; ++rank) hear(rank, now);
+    const auto are_ready = [this] {
+      return is_linked() &&
+             std::all_of(ranks_.begin() + 1, ranks_.end(), [](const Met& one) { return one.last.is_whole(); });
+    };
+    if (!are_ready()) return {};
+    drop_ended(now);
+    if (!are_ready()) return {};
+    // A connection that breaks now is the group's error.
+    for (uint32_t rank = 1; rank < self_.size; ++rank) {
+      send_frame(*ranks_[rank].link, frame_of(TcpFrameKind::kMet, self_.rank, rank));
     }
+    has_ended_ = true;
+    return {};
   }
 
-  bool is_complete() const {
-    return entrance_.missing() == 0 && std::ranges::all_of(attempts_, [](const Attempt& one) { return one.is_done(); });
+  /// Reports to rank 0 that this rank is ready, and waits for its answer.
+  Status follow(TimeNs now) {
+    hear(0, now);
+    if (ranks_[0].last.is_whole()) {
+      has_ended_ = true;
+      const auto gone = std::ranges::find_if(ranks_, [](const Met& one) { return one.has_ended; });
+      if (gone == ranks_.end()) return {};
+      return fail(ErrorCode::kUnavailable,
+                  "rank " + std::to_string(gone - ranks_.begin()) + " is gone: its connection has ended");
+    }
+    if (is_ready_) return {};
+    drop_ended(now);
+    if (is_linked()) is_ready_ = send_frame(*ranks_[0].link, frame_of(TcpFrameKind::kReady, self_.rank, 0));
+    return {};
+  }
+
+  TcpFrame frame_of(TcpFrameKind kind, uint32_t from, uint32_t to) const {
+    return {.kind = kind, .size = self_.size, .group = self_.group, .from = from, .to = to};
+  }
+
+  /// Reads the frame that ends the meeting.
+  void hear(uint32_t rank, TimeNs now) {
+    Met& one = ranks_[rank];
+    if (!one.link || one.last.is_whole()) return;
+    const bool open = one.last.read(*one.link);
+    const bool is_whole = one.last.is_whole();
+    const TcpFrame expected = frame_of(leads() ? TcpFrameKind::kReady : TcpFrameKind::kMet, rank, self_.rank);
+    if (is_whole ? decode_tcp_frame(one.last.bytes) != expected : !open) drop(rank, now);
+  }
+
+  /// The process of a rank whose connection has ended may be started again.
+  void drop(uint32_t rank, TimeNs now) {
+    ranks_[rank] = {.has_ended = true};
+    if (rank < self_.rank) attempts_[rank].restart(now);
+    if (rank == 0) is_ready_ = false;
+  }
+
+  void drop_ended(TimeNs now) {
+    next_check_ = now + kGiveUpEvery;
+    for (uint32_t rank = 0; rank < self_.size; ++rank) {
+      if (ranks_[rank].link && ranks_[rank].link->has_ended()) drop(rank, now);
+    }
   }
 
   /// Returns a reason why ranks may be missing; empty: none is known.
@@ -517,37 +493,54 @@ class Meeting {
   Error missing() const {
     const std::string time = " within " + std::to_string(meeting_.time_max / kNsPerMs) + " ms";
     // A rank whose connection has ended may have waited for another one, too, and given up just before this one.
-    for (const bool has_restarted : {false, true}) {
-      for (const Attempt& attempt : attempts_) {
-        if (attempt.is_done() || attempt.has_restarted() != has_restarted) continue;
-        return {ErrorCode::kTimeout,
-                "no connection to rank " + std::to_string(attempt.rank()) + time + ": the rank" + attempt.problem()};
-      }
-      if (const auto rank = entrance_.first_missing()) {
-        return {ErrorCode::kTimeout,
-                "rank " + std::to_string(*rank) + " has not connected" + time + " to " + listener_.address() + hint()};
+    for (const bool has_ended : {false, true}) {
+      for (uint32_t rank = 0; rank < self_.size; ++rank) {
+        if (rank == self_.rank || ranks_[rank].link || ranks_[rank].has_ended != has_ended) continue;
+        const std::string name = "rank " + std::to_string(rank);
+        if (rank < self_.rank) {
+          return {ErrorCode::kTimeout, "no connection to " + name + time + ": the rank" + attempts_[rank].problem()};
+        }
+        const std::string again =
+            has_ended ? " has ended its connection, and has not connected again" : " has not connected";
+        return {ErrorCode::kTimeout, name + again + time + " to " + listener_.address() + hint()};
       }
     }
-    return {ErrorCode::kTimeout, "the ranks did not meet" + time};
+    for (uint32_t rank = 1; rank < self_.size && leads(); ++rank) {
+      if (ranks_[rank].last.is_whole()) continue;
+      return {ErrorCode::kTimeout, "rank " + std::to_string(rank) + " has not met all other ranks" + time +
+                                       ": its own error names the missing one"};
+    }
+    return {ErrorCode::kTimeout, "not all ranks have met each other" + time + ": the error of rank 0 names one"};
   }
 
   void wait(TimeNs now, TimeNs end) {
     std::vector<pollfd> polled;
-    TimeNs next = std::min({end, now + kGiveUpEvery, entrance_.poll_for(polled)});
+    TimeNs next = std::min(end, now + kGiveUpEvery);
     for (const Attempt& attempt : attempts_) next = std::min(next, attempt.poll_for(polled));
     lookups_.poll_for(polled);
-    for (const Descriptor& listener : listener_.sockets()) polled.push_back({listener.number(), POLLIN, 0});
+    if (!is_linked()) {
+      next = std::min(next, entrance_.poll_for(polled));
+      for (const Descriptor& listener : listener_.sockets()) polled.push_back({listener.number(), POLLIN, 0});
+    }
+    if (is_linked() || is_ready_) {
+      for (const Met& one : std::span(ranks_).first(leads() ? ranks_.size() : 1)) {
+        if (one.link && !one.last.is_whole()) polled.push_back({one.link->socket().number(), POLLIN, 0});
+      }
+    }
     const int wait_ms = static_cast<int>(std::max<TimeNs>(0, next - now + kNsPerMs - 1) / kNsPerMs);
     static_cast<void>(::poll(polled.data(), polled.size(), wait_ms));
   }
 
   TcpListener listener_;
   const TcpMeeting& meeting_;
+  const TcpIdentity self_;
   protocol::HostLookups lookups_;
-  Links connected_;
+  std::vector<Met> ranks_;  ///< this one has no link
   Entrance entrance_;
   std::vector<Attempt> attempts_;
   TimeNs next_check_ = 0;
+  bool is_ready_ = false;  ///< rank 0 knows that this rank has all connections
+  bool has_ended_ = false;
 };
 
 }  // namespace
@@ -579,6 +572,11 @@ Result<uint64_t> tcp_group_of(const TcpMeeting& meeting) {
     const auto parsed = host_port_of(address, protocol::PortZero::kRefused);
     if (!parsed) return std::unexpected(parsed.error());
     const std::string text = protocol::host_port_text(parsed->host, parsed->port);
+    if (protocol::is_every_host(parsed->host)) {
+      return fail(ErrorCode::kInvalidArgument, "a rank has the address " + text +
+                                                   ", which is every address of its machine: give the rank one that " +
+                                                   "the others reach");
+    }
     if (!seen.insert(text).second) {
       return fail(ErrorCode::kInvalidArgument, "two ranks have the address " + text);
     }
@@ -593,7 +591,7 @@ Result<Links> meet_ranks(TcpListener listener, const TcpMeeting& meeting) {
   const TcpIdentity self{
       .rank = meeting.rank, .size = static_cast<uint32_t>(meeting.addresses.size()), .group = *group};
   Meeting running(std::move(listener), meeting, self);
-  if (Status begun = running.begin(self); !begun) return std::unexpected(begun.error());
+  if (Status begun = running.begin(); !begun) return std::unexpected(begun.error());
   return running.run();
 }
 

@@ -68,11 +68,13 @@ struct TcpMeeting {
 ///            connection ends before all are there is missing again.
 /// Names      are looked up on threads of their own, so that a slow resolver delays neither time_max nor other ranks.
 /// Retries    a rank that does not accept yet is tried again, every 10 to 250 ms, on every address of its host.
+/// End        rank 0 ends the meeting of all ranks once each has reported that it is connected to every other one.
 /// Returns    [ranks] links, whose sockets have TCP_NODELAY. This rank's own is null.
-/// Errors     invalid_argument: rank, addresses, their number. timeout: names a rank that is missing, and why.
+/// Errors     invalid_argument: rank, addresses, their number, an address of every host (0.0.0.0).
+///            timeout: names a rank that is missing, and why.
 ///            job_mismatch: a rank of another group, list of addresses, or number answered. version_mismatch.
 ///            unauthenticated: one of both ranks has no key, or another one.
-///            unavailable: give_up. io, limit_exceeded: no descriptor or memory.
+///            unavailable: give_up, or a rank is gone since it reported. io, limit_exceeded: no descriptor or memory.
 /// Threads    one for each listener.
 Result<std::vector<std::unique_ptr<TcpLink>>> meet_ranks(TcpListener listener, const TcpMeeting& meeting);
 

@@ -18,8 +18,10 @@ class ThreadNetwork::Rank final : public Communicator {
   Status send(uint32_t to, PeerMessage message) override {
     MILLRACE_CHECK(to < size() && to != rank_, to, rank_);
     const uint64_t bytes = kMessageHeaderBytes + message.body.bytes.size();
+    const bool is_data = message.kind == MessageKind::kData;
     if (!network_.ranks_[to]->put({rank_, std::move(message)})) {
-      return fail(ErrorCode::kUnavailable, "rank " + std::to_string(to) + " is gone");
+      if (!is_data) return {};  // take_lost() or take_left() reports it
+      return fail(ErrorCode::kUnavailable, "rank " + std::to_string(to) + " has left the group");
     }
     ++traffic_.messages_sent;
     traffic_.bytes_sent += bytes;
@@ -35,18 +37,13 @@ class ThreadNetwork::Rank final : public Communicator {
     return message;
   }
 
-  std::optional<uint32_t> take_lost() override {
-    const std::lock_guard lock(mutex_);
-    if (lost_.empty()) return std::nullopt;
-    const uint32_t rank = lost_.front();
-    lost_.pop_front();
-    return rank;
-  }
+  std::optional<uint32_t> take_lost() override { return take_ended(lost_); }
+  std::optional<uint32_t> take_left() override { return take_ended(left_); }
 
   void wait(TimeNs at_most, WaitAs) override {
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, std::chrono::nanoseconds(at_most),
-                      [this] { return woken_ || !arrived_.empty() || !lost_.empty(); });
+                      [this] { return woken_ || !arrived_.empty() || !lost_.empty() || !left_.empty(); });
     woken_ = false;
   }
 
@@ -77,15 +74,27 @@ class ThreadNetwork::Rank final : public Communicator {
     arrived_.clear();
   }
 
-  void hear_of_loss(uint32_t rank) {
+  void hear_of_loss(uint32_t rank) { hear_of_end(rank, lost_); }
+  void hear_of_leaving(uint32_t rank) { hear_of_end(rank, left_); }
+
+ private:
+  void hear_of_end(uint32_t rank, std::deque<uint32_t>& ended) {
     {
       const std::lock_guard lock(mutex_);
-      lost_.push_back(rank);
+      ended.push_back(rank);
     }
     changed_.notify_all();
   }
 
- private:
+  std::optional<uint32_t> take_ended(std::deque<uint32_t>& ended) {
+    const std::lock_guard lock(mutex_);
+    // Messages that it sent before come first.
+    if (ended.empty() || !arrived_.empty()) return std::nullopt;
+    const uint32_t rank = ended.front();
+    ended.pop_front();
+    return rank;
+  }
+
   ThreadNetwork& network_;
   uint32_t rank_;
   Traffic traffic_;
@@ -93,6 +102,7 @@ class ThreadNetwork::Rank final : public Communicator {
   std::condition_variable changed_;
   std::deque<ReceivedMessage> arrived_;
   std::deque<uint32_t> lost_;
+  std::deque<uint32_t> left_;
   bool woken_ = false;
   bool gone_ = false;
 };
@@ -112,6 +122,13 @@ void ThreadNetwork::lose(uint32_t rank) {
   ranks_[rank]->go();
   for (const auto& other : ranks_) {
     if (other->rank() != rank) other->hear_of_loss(rank);
+  }
+}
+
+void ThreadNetwork::leave(uint32_t rank) {
+  ranks_[rank]->go();
+  for (const auto& other : ranks_) {
+    if (other->rank() != rank) other->hear_of_leaving(rank);
   }
 }
 

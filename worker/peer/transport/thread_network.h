@@ -26,6 +26,8 @@ class ThreadNetwork {
   Communicator& communicator(uint32_t rank);
   /// Loses the rank: nothing reaches it any more, and all others are notified.
   void lose(uint32_t rank);
+  /// Notifies all others that the rank leaves in good order. It uses its communicator no more.
+  void leave(uint32_t rank);
 
  private:
   class Rank;

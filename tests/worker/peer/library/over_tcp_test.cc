@@ -158,6 +158,14 @@ TEST(PeersOverTcp, AddressesThatOtherMachinesReachNeedAKeyOrInsecure) {
   EXPECT_THAT(thrown().second, HasSubstr("addresses: 192.0.2.1:7600: other machines may reach this address"));
 }
 
+TEST(PeersOverTcp, AnAddressOfEveryHostIsNoAddressOfARank) {
+  TcpOptions options{.listen = "0.0.0.0:0", .insecure = true};
+  options.exchange = [](const std::string& own) { return std::vector<std::string>{own, "127.0.0.1:1"}; };
+  const auto [code, sentence] = thrown_by([&] { Communicator::over_tcp(options); });
+  EXPECT_EQ(code, JobErrorCode::kInvalidArgument);
+  EXPECT_THAT(sentence, HasSubstr("every address of its machine"));
+}
+
 TEST(PeersOverTcp, AKeyFileThatIsNoneIsRefusedBeforeTheRankListens) {
   const KeyFolder keys;
   const auto sentence_of = [](const std::string& file) {

@@ -57,6 +57,19 @@ TEST_P(PeersGroup, SumsOfSeveralTensorsAreUnderWayAtATime) {
   });
 }
 
+TEST_P(PeersGroup, ARankOfTheProcessThatLeavesIsNamedAtOnce) {
+  std::vector<Communicator> all = Communicator::in_process(2);
+  GroupOptions of_zero = options();
+  of_zero.silence_max = std::chrono::minutes(10);
+  Group zero(std::move(all[0]), of_zero);
+  {
+    const Group one(std::move(all[1]), options());
+  }
+  const auto [code, sentence] = thrown_by([&] { zero.barrier(); });
+  EXPECT_EQ(code, JobErrorCode::kUnavailable);
+  EXPECT_THAT(sentence, HasSubstr("rank 1 has left the group"));
+}
+
 TEST_P(PeersGroup, ATimedWaitReturnsEmptyAndTheSumContinues) {
   std::latch looked(1);
   on_ranks_of_library(2, options(), [&looked](Group& group) {

@@ -110,4 +110,30 @@ inline ReceivedMessage next_message(Communicator& communicator) {
   }
 }
 
+/// Sends a message of a kind that no rank knows.
+inline void send_malformed_message(Communicator& communicator, uint32_t to) {
+  PeerMessage message = case_message_of(communicator.rank(), 1, 10);
+  message.kind = static_cast<MessageKind>(99);
+  ASSERT_TRUE(communicator.send(to, std::move(message)).has_value());
+}
+
+/// Waits for the error of a malformed message, and expects that the error keeps no later wait() from sleeping.
+inline void expect_one_error(Communicator& communicator) {
+  auto received = communicator.receive();
+  while (received) {
+    ASSERT_FALSE(received->has_value());
+    communicator.wait(kNsPerS, WaitAs::kIdle);
+    received = communicator.receive();
+  }
+  EXPECT_EQ(received.error().code, ErrorCode::kMalformed);
+  while (communicator.take_lost()) {
+  }
+  const auto after = communicator.receive();
+  EXPECT_TRUE(after.has_value() && !after->has_value()) << "the error is reported once";
+  constexpr TimeNs kWait = 50 * kNsPerMs;
+  const TimeNs begin = communicator.now();
+  communicator.wait(kWait, WaitAs::kIdle);
+  EXPECT_GE(communicator.now() - begin, kWait);
+}
+
 }  // namespace millrace::peer::testing

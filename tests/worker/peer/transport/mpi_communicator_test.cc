@@ -102,6 +102,14 @@ TEST(MpiCommunicatorTest, ABodyThatMpiCannotCarryIsRefused) {
   EXPECT_EQ(sent.error().code, ErrorCode::kLimitExceeded);
 }
 
+TEST(MpiCommunicatorTest, AnErrorIsReportedOnceAndWaitsSleepAfterIt) {
+  auto communicator = MpiCommunicator::over_world();
+  ASSERT_TRUE(communicator.has_value());
+  send_malformed_message(**communicator, (job->rank() + 1) % job->size());
+  expect_one_error(**communicator);
+  EXPECT_TRUE((*communicator)->culprit().has_value());
+}
+
 TEST(MpiCommunicatorTest, SaysWhetherMpiYields) {
   // Where Open MPI was configured to yield. Other MPIs have no such setting.
   const char* told = std::getenv("OMPI_MCA_mpi_yield_when_idle");

@@ -141,6 +141,8 @@ TEST(TcpCommunicators, ARankThatLeavesIsNotLostAndAllItsBytesArrive) {
   }
   EXPECT_THAT(sent.error().message, HasSubstr("rank 0 has left"));
   EXPECT_FALSE(network.communicator(1).take_lost().has_value());
+  EXPECT_EQ(network.communicator(1).take_left(), std::optional<uint32_t>(0));
+  EXPECT_FALSE(network.communicator(1).take_left().has_value()) << "it is reported once";
   PeerMessage answer;
   answer.kind = MessageKind::kAnswer;
   EXPECT_TRUE(network.communicator(1).send(0, std::move(answer)).has_value());
@@ -152,15 +154,64 @@ TEST(TcpCommunicators, SendsThatTheOtherRankNeverReadsDoNotHoldUpTheEnd) {
   network.leave(0);
 }
 
+PeerMessage message_of_kind(MessageKind kind, uint32_t tag) {
+  PeerMessage message;
+  message.kind = kind;
+  message.tag = tag;
+  return message;
+}
+
+/// Sends three long messages of data, and others of tags 7, 8, ... Returns the tags of the messages that arrive.
+std::vector<uint32_t> tags_that_arrive(const std::vector<MessageKind>& others, size_t count) {
+  auto sockets = connected_sockets();
+  const Descriptor end(::dup(sockets[0].number()));
+  const auto ranks = ranks_over(std::move(sockets[0]), std::move(sockets[1]));
+  for (uint32_t tag = 0; tag < 3; ++tag) {
+    EXPECT_TRUE(ranks[0]->send(1, case_message_of(0, tag, 1 << 20)).has_value());
+  }
+  for (uint32_t i = 0; i < others.size(); ++i) {
+    EXPECT_TRUE(ranks[0]->send(1, message_of_kind(others[i], 7 + i)).has_value());
+  }
+  std::vector<uint32_t> tags;
+  while (tags.size() < count) {
+    EXPECT_TRUE(ranks[0]->receive().has_value());  // sends go in its calls
+    const auto received = ranks[1]->receive();
+    if (received.has_value() && *received) tags.push_back((*received)->message.tag);
+  }
+  ::shutdown(end.number(), SHUT_RDWR);  // the communicators' ends do not wait for each other
+  return tags;
+}
+
+TEST(TcpCommunicators, AQuestionGoesBeforeDataThatHasNotBegun) {
+  EXPECT_EQ(tags_that_arrive({MessageKind::kAsk, MessageKind::kAnswer}, 5), (std::vector<uint32_t>{0, 7, 8, 1, 2}));
+}
+
+TEST(TcpCommunicators, AnAbortDropsDataThatHasNotBegun) {
+  EXPECT_EQ(tags_that_arrive({MessageKind::kAnswer, MessageKind::kAbort}, 3), (std::vector<uint32_t>{0, 7, 8}));
+}
+
 /// A communicator of rank 0 of two, and the other end of its connection, which says anything.
 struct FalsePeer {
-  FalsePeer() {
-    std::array<int, 2> ends{};
-    EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends.data()), 0);
+  explicit FalsePeer(uint64_t body_bytes_max = kBodyMax) {
+    auto ends = connected_sockets();
     std::vector<std::unique_ptr<TcpLink>> links(2);
-    links[1] = plain_link(Descriptor(ends[0]));
-    other = Descriptor(ends[1]);
-    communicator = TcpCommunicator::over(0, std::move(links), kBodyMax).value();
+    links[1] = plain_link(std::move(ends[0]));
+    other = std::move(ends[1]);
+    communicator = TcpCommunicator::over(0, std::move(links), body_bytes_max).value();
+  }
+  /// Reads up to `bytes_max`. Returns the number of bytes.
+  size_t hear(size_t bytes_max) const {
+    ByteBuffer bytes(bytes_max);
+    return static_cast<size_t>(std::max<ssize_t>(0, ::recv(other.number(), bytes.data(), bytes.size(), 0)));
+  }
+  /// Returns whether the communicator has heard of the peer within a time.
+  bool is_heard_within(TimeNs time) const {
+    for (const TimeNs end = communicator->now() + time; communicator->now() < end;) {
+      EXPECT_TRUE(communicator->receive().has_value());
+      if (communicator->take_heard()) return true;
+      communicator->wait(10 * kNsPerMs, WaitAs::kIdle);
+    }
+    return false;
   }
   void say(ByteSpan bytes) const {
     ASSERT_EQ(::send(other.number(), bytes.data(), bytes.size(), MSG_NOSIGNAL), static_cast<ssize_t>(bytes.size()));
@@ -256,6 +307,35 @@ TEST(TcpCommunicators, AMessageMayArriveByteByByte) {
   EXPECT_EQ(peer.communicator->take_heard(), std::optional<uint32_t>(1));
   const ReceivedMessage received = next_message(*peer.communicator);
   EXPECT_TRUE(std::ranges::equal(received.message.body.bytes, message.body.bytes));
+}
+
+TEST(TcpCommunicators, APeerThatTakesDataIsHeardAndOneThatStopsIsNot) {
+  FalsePeer peer(TcpCommunicator::kBodyBytesMax);
+  constexpr size_t kBytes = 1 << 20;
+  constexpr TimeNs kLooks = 200 * kNsPerMs;
+  ASSERT_TRUE(peer.communicator->send(1, case_message_of(0, 1, kBytes)).has_value());
+  static_cast<void>(peer.is_heard_within(kLooks));  // the socket has room
+  EXPECT_FALSE(peer.is_heard_within(kLooks)) << "it reads nothing";
+  size_t heard_bytes = 0;
+  for (int i = 0; i < 3; ++i) {
+    heard_bytes += peer.hear(64 << 10);
+    EXPECT_TRUE(peer.is_heard_within(kLongest));
+  }
+  EXPECT_FALSE(peer.is_heard_within(kLooks)) << "it has stopped";
+  while (heard_bytes < kMessageHeaderBytes + kBytes) {
+    ASSERT_TRUE(peer.communicator->receive().has_value());
+    heard_bytes += peer.hear(64 << 10);
+  }
+  EXPECT_TRUE(peer.is_heard_within(kLongest));
+  ASSERT_TRUE(peer.communicator->send(1, message_of_kind(MessageKind::kAsk, 2)).has_value());
+  EXPECT_EQ(peer.hear(kBytes), kMessageHeaderBytes);
+  EXPECT_FALSE(peer.is_heard_within(kLooks)) << "a stopped process has room for a question";
+}
+
+TEST(TcpCommunicators, AnErrorIsReportedOnceAndWaitsSleepAfterIt) {
+  TcpNetwork network(2);
+  send_malformed_message(network.communicator(1), 0);
+  expect_one_error(network.communicator(0));
 }
 
 TEST(TcpCommunicators, AForkedProcessKeepsNoConnectionAlive) {

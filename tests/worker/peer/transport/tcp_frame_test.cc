@@ -25,7 +25,7 @@ TEST(TcpFrames, AreReadAsTheyWereWritten) {
 
 TEST(TcpFrames, TheirBytesAreThoseOfTheirVersion) {
   const TcpFrameBytes bytes = encode_tcp_frame(hello_of_rank(3));
-  const TcpFrameBytes golden{'M', 'I', 'L', 'L', 'P', 'E', 'E', 'R', 2, 0, 1, 0, 4, 0, 0, 0,
+  const TcpFrameBytes golden{'M', 'I', 'L', 'L', 'P', 'E', 'E', 'R', 3, 0, 1, 0, 4, 0, 0, 0,
                              8,   7,   6,   5,   4,   3,   2,   1,   3, 0, 0, 0, 1, 0, 0, 0};
   EXPECT_EQ(bytes, golden);
   millrace::testing::expect_format_version("peer_tcp_frame", bytes[8], millrace::testing::Fingerprint().add(bytes),

@@ -83,6 +83,12 @@ class Insider {
     say(*link_, hello);
     return frame_of(*link_);
   }
+  /// Reports to rank 0 that it is connected to all. frame: with its group and rank.
+  void report_ready(TcpFrame frame) {
+    frame.kind = TcpFrameKind::kReady;
+    frame.to = 0;
+    say(*link_, frame);
+  }
   TcpLink& link() { return *link_; }
 
  private:
@@ -227,6 +233,7 @@ TEST(TcpKeys, ANumberThatIsTakenIsRefusedAndTheFirstStays) {
   Insider to_rank_one(ranks.address(1), ranks.key());
   const auto welcome_of_one = to_rank_one.answer_to(hello);
   EXPECT_TRUE(welcome_of_one && welcome_of_one->kind == TcpFrameKind::kWelcome);
+  first.report_ready(hello);
   auto [zero, one] = std::pair(ranks.met(0), ranks.met(1));
   ASSERT_TRUE(zero && one);
   ASSERT_TRUE(zero->send(1, case_message_of(0, 5, 1'000)).has_value());
@@ -250,7 +257,8 @@ TEST(TcpKeys, StrangersAtASecuredPortLearnAndDisturbNothing) {
   EXPECT_EQ(Stranger(address).say(other_version).refusal(), TcpRefusal::kVersion);
   const ByteBuffer zeros(protocol::kNoiseMessageBytes, 0);
   EXPECT_EQ(Stranger(address).say(opening).say(zeros).refusal(), TcpRefusal::kOtherKey);
-  for (const TcpFrameKind kind : {TcpFrameKind::kWelcome, TcpFrameKind::kGoodbye, TcpFrameKind::kRefusal}) {
+  for (const TcpFrameKind kind : {TcpFrameKind::kWelcome, TcpFrameKind::kGoodbye, TcpFrameKind::kRefusal,
+                                  TcpFrameKind::kReady, TcpFrameKind::kMet}) {
     EXPECT_TRUE(Stranger(address).say(encode_tcp_frame({.kind = kind})).hear().empty());
   }
   ranks.expect_healthy();
@@ -266,6 +274,7 @@ TEST(TcpKeys, StrangersPushOutNoProcessThatHasProvedTheKey) {
   const auto welcome =
       one.answer_to({.kind = TcpFrameKind::kHello, .size = 2, .group = ranks.group(), .from = 1, .to = 0});
   ASSERT_TRUE(welcome && welcome->kind == TcpFrameKind::kWelcome);
+  one.report_ready({.size = 2, .group = ranks.group(), .from = 1});
   EXPECT_NE(ranks.met(0), nullptr);
 }
 
@@ -408,6 +417,7 @@ TEST(TcpKeys, BytesThatARankDidNotSealEndItsConnection) {
   const auto welcome = one.answer_to(
       {.kind = TcpFrameKind::kHello, .size = 2, .group = tcp_group_of(all.meeting).value(), .from = 1, .to = 0});
   ASSERT_TRUE(welcome && welcome->kind == TcpFrameKind::kWelcome);
+  one.report_ready({.size = 2, .group = tcp_group_of(all.meeting).value(), .from = 1});
   meets.join();
   ByteBuffer forged(2 + kMessageHeaderBytes + protocol::kNoiseTagBytes, 0);
   forged[0] = static_cast<uint8_t>(forged.size() - 2);

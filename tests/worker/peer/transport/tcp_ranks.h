@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "kernels/base/descriptor.h"
@@ -23,6 +24,14 @@ inline std::array<Descriptor, 2> connected_sockets() {
   const int room = 64 << 10;
   for (const int end : ends) EXPECT_EQ(::setsockopt(end, SOL_SOCKET, SO_SNDBUF, &room, sizeof room), 0);
   return {Descriptor(ends[0]), Descriptor(ends[1])};
+}
+
+/// Two ranks over sockets that are connected, directly or through a thread of a test.
+inline std::array<std::unique_ptr<TcpCommunicator>, 2> ranks_over(Descriptor socket_of_zero, Descriptor socket_of_one) {
+  std::vector<std::unique_ptr<TcpLink>> zero(2), one(2);
+  zero[1] = plain_link(std::move(socket_of_zero));
+  one[0] = plain_link(std::move(socket_of_one));
+  return {TcpCommunicator::over(0, std::move(zero)).value(), TcpCommunicator::over(1, std::move(one)).value()};
 }
 
 /// Listeners on free ports of one address of this machine, and their addresses.

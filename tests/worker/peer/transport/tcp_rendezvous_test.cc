@@ -84,25 +84,111 @@ TEST(TcpMeetings, ManySilentConnectionsKeepNoRankOut) {
   EXPECT_TRUE(meet_in(all, 1).has_value());
 }
 
+/// Returns a frame of the meeting of three ranks.
+TcpFrameBytes frame_of_three(const TcpAddresses& all, TcpFrameKind kind, uint32_t from, uint32_t to) {
+  return encode_tcp_frame(
+      {.kind = kind, .size = 3, .group = tcp_group_of(all.meeting).value(), .from = from, .to = to});
+}
+
 TEST(TcpMeetings, ASecondProcessOfOneRankIsRefusedAndTheFirstStays) {
   TcpAddresses all(3);
-  std::atomic<bool> zero_has_met = false;
-  std::jthread zero([&] {
-    EXPECT_TRUE(meet_in(all, 0).has_value());
-    zero_has_met = true;
-  });
-  const TcpFrame hello{
-      .kind = TcpFrameKind::kHello, .size = 3, .group = tcp_group_of(all.meeting).value(), .from = 2, .to = 0};
-  Stranger taken(all.meeting.addresses[0]);
-  taken.say(encode_tcp_frame(hello));
+  std::jthread zero([&] { EXPECT_TRUE(meet_in(all, 0).has_value()); });
+  const Stranger taken(all.meeting.addresses[0]);
+  EXPECT_TRUE(taken.say(frame_of_three(all, TcpFrameKind::kHello, 2, 0)).is_welcome());
   std::string sentence;
   std::jthread two([&all, &sentence] { sentence = refusal_sentence_of(meet_in(all, 2), ErrorCode::kJobMismatch); });
   two.join();
   EXPECT_THAT(sentence, HasSubstr("two processes have this number"));
-  // Rank 2 does not come: rank 1 waits for it until rank 0 has met all the same.
-  TcpMeeting one = all.of(1);
-  one.give_up = [&zero_has_met] { return zero_has_met.load(); };
-  refusal_sentence_of(meet_ranks(std::move(all.listeners[1]), one), ErrorCode::kUnavailable);
+  std::jthread one([&all] { EXPECT_TRUE(meet_in(all, 1).has_value()); });
+  const Stranger at_one(all.meeting.addresses[1]);
+  EXPECT_TRUE(at_one.say(frame_of_three(all, TcpFrameKind::kHello, 2, 1)).is_welcome());
+  EXPECT_TRUE(taken.say(frame_of_three(all, TcpFrameKind::kReady, 2, 0)).has_met());
+}
+
+TEST(TcpMeetings, NoRankHasMetBeforeAllAreConnectedToEachOther) {
+  TcpAddresses all(3);
+  std::atomic<bool> has_met = false;
+  std::jthread zero([&] {
+    EXPECT_TRUE(meet_in(all, 0).has_value());
+    has_met = true;
+  });
+  const Stranger one(all.meeting.addresses[0]), two(all.meeting.addresses[0]);
+  EXPECT_TRUE(one.say(frame_of_three(all, TcpFrameKind::kHello, 1, 0)).is_welcome());
+  EXPECT_TRUE(two.say(frame_of_three(all, TcpFrameKind::kHello, 2, 0)).is_welcome());
+  one.say(frame_of_three(all, TcpFrameKind::kReady, 1, 0));
+  ::poll(nullptr, 0, 50);
+  EXPECT_TRUE(!has_met && one.hears_nothing()) << "rank 2 may still miss rank 1";
+  two.say(frame_of_three(all, TcpFrameKind::kReady, 2, 0));
+  EXPECT_TRUE(one.has_met());
+  EXPECT_TRUE(two.has_met());
+}
+
+TEST(TcpMeetings, ARankThatIsNotReadyInTimeIsNamed) {
+  TcpAddresses all(3);
+  all.meeting.time_max = 2 * kNsPerS;  // the strangers are welcome in less
+  std::string sentence;
+  std::jthread zero([&] { sentence = refusal_sentence_of(meet_in(all, 0), ErrorCode::kTimeout); });
+  const Stranger one(all.meeting.addresses[0]), two(all.meeting.addresses[0]);
+  EXPECT_TRUE(one.say(frame_of_three(all, TcpFrameKind::kHello, 1, 0)).is_welcome());
+  EXPECT_TRUE(two.say(frame_of_three(all, TcpFrameKind::kHello, 2, 0)).is_welcome());
+  one.say(frame_of_three(all, TcpFrameKind::kReady, 1, 0));
+  zero.join();
+  EXPECT_THAT(sentence, HasSubstr("rank 2 has not met all other ranks within 2000 ms"));
+}
+
+/// Accepts the next connection of rank 1, and welcomes it as rank 0.
+Descriptor welcomed_rank_one(const TcpAddresses& all) {
+  pollfd listening{all.listeners[0].sockets().front().number(), POLLIN, 0};
+  EXPECT_EQ(::poll(&listening, 1, 60'000), 1);
+  Descriptor socket(::accept4(listening.fd, nullptr, nullptr, SOCK_CLOEXEC));
+  EXPECT_TRUE(hears(socket, TcpFrameKind::kHello));
+  const TcpFrameBytes welcome = frame_of_three(all, TcpFrameKind::kWelcome, 0, 1);
+  EXPECT_EQ(::send(socket.number(), welcome.data(), welcome.size(), MSG_NOSIGNAL), ssize_t{kTcpFrameBytes});
+  return socket;
+}
+
+/// Rank 2 dies while rank 1 waits for rank 0 alone.
+TEST(TcpMeetings, ARankThatDiesBeforeTheLastOneIsThereIsMetAgain) {
+  TcpAddresses all(3);
+  std::jthread one([&all] { EXPECT_TRUE(meet_in(all, 1).has_value()); });
+  const TcpFrameBytes hello = frame_of_three(all, TcpFrameKind::kHello, 2, 1);
+  EXPECT_TRUE(Stranger(all.meeting.addresses[1]).say(hello).is_welcome());
+  const Descriptor zero = welcomed_rank_one(all);
+  const Stranger two(all.meeting.addresses[1]);
+  EXPECT_TRUE(two.say(hello).is_welcome());
+  EXPECT_TRUE(hears(zero, TcpFrameKind::kReady));
+  const Stranger meets_again(all.meeting.addresses[1]);
+  meets_again.say(hello);
+  const TcpFrameBytes met = frame_of_three(all, TcpFrameKind::kMet, 0, 1);
+  ASSERT_EQ(::send(zero.number(), met.data(), met.size(), MSG_NOSIGNAL), ssize_t{kTcpFrameBytes});
+  EXPECT_TRUE(meets_again.hear().empty()) << "it is not refused, and tries again";
+}
+
+TEST(TcpMeetings, ARankMakesGroupsWithOneListOneAfterTheOther) {
+  constexpr uint32_t kSize = 4;
+  TcpAddresses all(kSize);
+  std::vector<std::jthread> threads;
+  for (uint32_t rank = 0; rank < kSize; ++rank) {
+    threads.emplace_back([&all, rank] {
+      std::vector<std::unique_ptr<TcpCommunicator>> groups;
+      for (int group = 0; group < 8; ++group) {
+        auto listener = group == 0 ? Result<TcpListener>(std::move(all.listeners[rank]))
+                                   : TcpListener::open(all.meeting.addresses[rank]);
+        ASSERT_TRUE(listener.has_value()) << listener.error().message;
+        auto made = TcpCommunicator::connect(std::move(*listener), all.of(rank));
+        ASSERT_TRUE(made.has_value()) << made.error().message;
+        groups.push_back(std::move(*made));
+      }
+      for (const auto& group : groups) {
+        for (uint32_t to = 0; to < kSize; ++to) {
+          if (to == rank) continue;
+          ASSERT_TRUE(group->send(to, case_message_of(rank, 0, 10)).has_value());
+        }
+        for (uint32_t left = kSize - 1; left > 0; --left)
+          EXPECT_EQ(next_message(*group).message.body.bytes.size(), 10U);
+      }
+    });
+  }
 }
 
 TEST(TcpMeetings, ARankWhoseFirstConnectionHasEndedMayConnectAgain) {
@@ -110,14 +196,14 @@ TEST(TcpMeetings, ARankWhoseFirstConnectionHasEndedMayConnectAgain) {
     SCOPED_TRACE(last);
     TcpAddresses all(3);
     std::jthread zero([&all] { EXPECT_TRUE(meet_in(all, 0).has_value()); });
-    const uint64_t group = tcp_group_of(all.meeting).value();
-    const auto hello = [group](uint32_t from) {
-      return encode_tcp_frame({.kind = TcpFrameKind::kHello, .size = 3, .group = group, .from = from, .to = 0});
-    };
+    const auto hello = [&all](uint32_t from) { return frame_of_three(all, TcpFrameKind::kHello, from, 0); };
     EXPECT_TRUE(Stranger(all.meeting.addresses[0]).say(hello(2)).is_welcome());
     const Stranger earlier(all.meeting.addresses[0]), later(all.meeting.addresses[0]);
     EXPECT_TRUE(earlier.say(hello(3 - last)).is_welcome());
     EXPECT_TRUE(later.say(hello(last)).is_welcome());
+    earlier.say(frame_of_three(all, TcpFrameKind::kReady, 3 - last, 0));
+    later.say(frame_of_three(all, TcpFrameKind::kReady, last, 0));
+    EXPECT_TRUE(earlier.has_met());
   }
 }
 
@@ -131,17 +217,8 @@ TEST(TcpMeetings, ALowerRankThatIsStartedAgainIsMetAgain) {
     met.arrive_and_wait();
   };
   std::jthread one(meet, 1);
+  welcomed_rank_one(all).close();
   pollfd listening{all.listeners[0].sockets().front().number(), POLLIN, 0};
-  ASSERT_EQ(::poll(&listening, 1, 60'000), 1);
-  {
-    const Descriptor first(::accept4(listening.fd, nullptr, nullptr, SOCK_CLOEXEC));
-    TcpFrameBytes hello = {};
-    ASSERT_EQ(::recv(first.number(), hello.data(), hello.size(), MSG_WAITALL), static_cast<ssize_t>(hello.size()));
-    const TcpFrameBytes welcome = encode_tcp_frame(
-        {.kind = TcpFrameKind::kWelcome, .size = 3, .group = tcp_group_of(all.meeting).value(), .from = 0, .to = 1});
-    ASSERT_EQ(::send(first.number(), welcome.data(), welcome.size(), MSG_NOSIGNAL),
-              static_cast<ssize_t>(welcome.size()));
-  }
   ASSERT_EQ(::poll(&listening, 1, 60'000), 1) << "rank 1 tries again";
   std::jthread zero(meet, 0);
   std::jthread two(meet, 2);
@@ -241,6 +318,9 @@ TEST(TcpMeetings, ImpossibleListsAreRefused) {
   EXPECT_THAT(sentence(0, {"a:1", "tcp://a:1"}), HasSubstr("two ranks have the address a:1"));
   EXPECT_THAT(sentence(0, {"a:1", "b"}), HasSubstr("'b' is not an address"));
   EXPECT_THAT(sentence(0, {"a:1", "b:0"}), HasSubstr("port 0 cannot be reached"));
+  for (const char* every : {"0.0.0.0:1", "[::]:1", "*:1"}) {
+    EXPECT_THAT(sentence(0, {"a:1", every}), HasSubstr("every address of its machine"));
+  }
 }
 
 TEST(TcpListeners, ListenAtTheGivenAddressAlone) {

@@ -17,6 +17,16 @@
 /// Strangers that connect to ranks which meet, and the sentences of ranks that do not.
 namespace millrace::peer::testing {
 
+/// Waits for a frame, and returns whether it is of a kind.
+inline bool hears(const Descriptor& socket, TcpFrameKind kind) {
+  TcpFrameBytes bytes = {};
+  if (::recv(socket.number(), bytes.data(), bytes.size(), MSG_WAITALL) != static_cast<ssize_t>(bytes.size())) {
+    return false;
+  }
+  const auto frame = decode_tcp_frame(bytes);
+  return frame && frame->kind == kind;
+}
+
 /// A connection of a stranger.
 class Stranger {
  public:
@@ -44,14 +54,14 @@ class Stranger {
       heard.insert(heard.end(), bytes.begin(), bytes.begin() + found);
     }
   }
-  /// Whether the next frame that it hears is a welcome. The connection stays open.
-  bool is_welcome() const {
-    TcpFrameBytes bytes = {};
-    if (::recv(socket_.number(), bytes.data(), bytes.size(), MSG_WAITALL) != static_cast<ssize_t>(bytes.size())) {
-      return false;
-    }
-    const auto frame = decode_tcp_frame(bytes);
-    return frame && frame->kind == TcpFrameKind::kWelcome;
+  /// Returns whether the next frame that it hears is a welcome. The connection stays open.
+  bool is_welcome() const { return hears(socket_, TcpFrameKind::kWelcome); }
+  /// Returns whether the meeting ends for it.
+  bool has_met() const { return hears(socket_, TcpFrameKind::kMet); }
+  /// Returns whether there is nothing to hear yet.
+  bool hears_nothing() const {
+    uint8_t byte = 0;
+    return ::recv(socket_.number(), &byte, sizeof byte, MSG_PEEK | MSG_DONTWAIT) < 0;
   }
   /// Takes its socket out.
   Descriptor take_socket() { return std::move(socket_); }
