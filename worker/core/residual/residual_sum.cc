@@ -88,6 +88,16 @@ Result<Stream> ResidualSum::take_finite(Values values) {
   return all;
 }
 
+Status ResidualSum::check_finite_there() const {
+  const Status finite = device_->check_finite();
+  return finite || finite.error().code != ErrorCode::kNonFinite ? finite : fail(ErrorCode::kNonFinite, kOverflow);
+}
+
+Result<std::optional<Mass>> ResidualSum::take_coded(const IndexRange& range, const EncodeOptions& options,
+                                                    protocol::CodecError errors, ByteBuffer& out) {
+  return device_->take_coded(range, options, errors, out);
+}
+
 Stream ResidualSum::take_all() {
   if (!device_) return on_host_.take_all();
   bring_values();
@@ -152,7 +162,7 @@ Status ResidualSum::move_to_device(const MakeDeviceResidual& make) {
   auto made = make(spec_, on_host_.dimension());
   if (!made) return std::unexpected(made.error());
   if (auto there = (*made)->status(); !there) return there;
-  if (auto restored = (*made)->restore_retained(selector_->retained()); !restored) return restored;
+  if (auto restored = (*made)->restore_retained(retained()); !restored) return restored;
   if (!on_host_.is_empty()) {
     if (auto moved = (*made)->add(on_host_.view(), 0); !moved) return moved;
   }
@@ -218,9 +228,9 @@ Status ResidualSum::leave_device() {
     if (auto left = velocity_->leave_device(); !left) return left;
   }
   on_host_.add(std::move(*all));
-  const Status restored = selector_->restore_retained(device_->retained());
+  const Retained kept = device_->retained();
   device_.reset();
-  return restored;
+  return restore_retained(kept);
 }
 
 }  // namespace millrace::worker

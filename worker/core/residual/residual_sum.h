@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -72,9 +73,17 @@ class ResidualSum {
   Retained retained() const;
   Status restore_retained(std::span<const uint64_t> retained);
 
+  // --- steps that send everything as a dense code, of a sum on a device: as DeviceResidual. REQUIRES: !is_on_host().
+
+  /// Errors  non_finite: the sums overflowed. Those of the device.
+  Status check_finite_there() const;
+  Result<std::optional<Mass>> take_coded(const IndexRange& range, const EncodeOptions& options,
+                                         protocol::CodecError errors, ByteBuffer& out);
+  Result<Stream> take_part(const IndexRange& range) { return device_->take_part(range); }
+
   // --- gradients in a device's memory
 
-  /// Moves the sum to a device, if it is on the host. REQUIRES: device_selects().
+  /// Moves the sum to a device, if it is on the host. REQUIRES: as MakeDeviceResidual.
   Status move_to_device(const MakeDeviceResidual& make);
   /// Add a gradient and copy it to the host, as DeviceResidual does. REQUIRES: !is_on_host().
   Result<uint64_t> add(const DeviceGradient& gradient, float weight, protocol::NonFinite rule);
