@@ -80,9 +80,9 @@ Result<CodedPart> Bucket::code(size_t at, const EncodeOptions& options) {
     local = std::move(*formed);
   }
   // The entries that were not selected: a codec that sends additional entries takes their values from here.
-  Stream rest;
+  Stream rest, copied;
   const bool exact_indices = find_index_codec(chosen.spec.index)->lossless();
-  if (!exact_indices && !local.dense) rest = slice_of(residual_.on_host().view(), part.begin, part.end);
+  if (!exact_indices && !local.dense) rest = slice_of(residual_.view(copied), part.begin, part.end);
   auto container = encode_container(local.view(), rest.view(), chosen);
   if (!container) {
     if (selected_there_) returned_.push_back({at, std::move(local)});  // the sum lacks them

@@ -32,16 +32,22 @@ class ResidualSum {
   ResidualSum(const SelectionSpec& spec, uint64_t dimension, Velocity* velocity = nullptr);
 
   const SelectionSpec& spec() const { return spec_; }
-  /// Returns the sum in the host's memory: empty while the values are on a device.
+  /// Returns the stored entries of the sum, for rules that change them in place: audit, unbiased jobs, Bloom filters.
+  /// These jobs take no gradient of a device. REQUIRES: is_on_host().
   Accumulator& on_host() { return on_host_; }
-  const Accumulator& on_host() const { return on_host_; }
   bool is_on_host() const { return device_ == nullptr; }
+  /// Says how the sum is stored; on a device dense.
+  enum class Form : uint8_t { kEmpty, kSparse, kDense };
+  Form form() const;
   /// Returns the selection from the host's sum; null for SelectionId::kNone.
-  Selector* selector() { return selector_.get(); }
-  const Selector* selector() const { return selector_.get(); }
+  Selector* selector() const { return selector_.get(); }
 
   /// Adds a stream of the sum's dimension.
   void add(Stream&& stream);
+  /// Adds weight * stream to a dense form of the sum, the product rounded first. REQUIRES: is_on_host().
+  ///
+  /// wanted  entries of the sum that a dense stream's addition collects for the selection, the largest ones.
+  void add_to_dense(const StreamView& stream, float weight, uint64_t wanted);
   /// Adds streams of disjoint ranges, ascending.
   ///
   /// Cost  a sparse sum: one pass over it. Else the entries of the streams.
@@ -53,7 +59,7 @@ class ResidualSum {
   /// spare     its memory may become the result's.
   /// REQUIRES  there is a selector.
   /// Errors    non_finite: nothing is taken. Those of the device.
-  Result<Stream> take_selected(SelectContext context, Stream& spare);
+  Result<Stream> take_selected(const SelectContext& context, Stream& spare);
   /// Takes all values out, in their present form. Errors: as take_selected().
   Result<Stream> take_finite(Values values);
   /// Takes all entries out, finite or not; sparse where they were on a device.
