@@ -41,9 +41,10 @@ void Accumulator::add(Stream&& stream) {
   }
 }
 
-void Accumulator::add_to_dense(const StreamView& stream, float factor) {
+void Accumulator::add_to_dense(const StreamView& stream, float factor, uint64_t begin) {
+  MILLRACE_CHECK(begin + stream.dimension <= sum_.dimension, begin, stream.dimension, sum_.dimension);
   make_dense();
-  add_scaled(changed().values, stream, factor);
+  add_scaled(values().subspan(begin, stream.dimension), stream, factor);
 }
 
 void Accumulator::add_and_collect(std::span<const float> values, float factor, uint64_t wanted) {
@@ -66,6 +67,15 @@ void Accumulator::make_dense_where_smaller() {
 
 void Accumulator::drop_zeros() {
   if (!sum_.dense) millrace::drop_zeros(changed());
+}
+
+Result<Stream> Accumulator::take_selected(Selector& selector, SelectContext context) {
+  IndexBuffer positions;
+  if (!is_empty()) {
+    context.largest = largest();
+    if (auto done = selector.select(view(), context, positions); !done) return std::unexpected(done.error());
+  }
+  return take_at(positions);
 }
 
 Stream Accumulator::take_at(IndexSpan positions) {

@@ -6,7 +6,9 @@
 #include <vector>
 
 #include "kernels/accumulate/merge_pieces.h"
+#include "kernels/base/result.h"
 #include "kernels/magnitude/magnitude_scan.h"
+#include "kernels/select/select.h"
 #include "kernels/stream/stream.h"
 
 namespace millrace {
@@ -18,7 +20,8 @@ namespace millrace {
 /// Invariant  every index is in the sum once; values add up in the order of the calls, in f32.
 /// Memory     sparse: 8 bytes an entry, twice while pieces are merged; dense: 4 bytes an index.
 /// Limits     dimension in [1, 2^32].
-/// Errors     none. Every stream must be well-formed and of this dimension (checked). Values are not looked at.
+/// Errors     those of a selection. Every stream must be well-formed and of this dimension (checked). Values are not
+///            looked at.
 /// Threads    one.
 class Accumulator {
  public:
@@ -35,8 +38,8 @@ class Accumulator {
   /// Adds the stream; its arrays become the sum's where that saves a pass.
   /// Cost   one pass over the entries of both; a dense sum: over those of the stream.
   void add(Stream&& stream);
-  /// Adds factor * stream to a dense form of the sum.
-  void add_to_dense(const StreamView& stream, float factor);
+  /// Adds factor * stream to a dense form of the sum, from index `begin` on.
+  void add_to_dense(const StreamView& stream, float factor, uint64_t begin = 0);
   /// Adds factor * values to a dense sum, and collects largest() in the same pass (add_and_collect()).
   /// REQUIRES: is_dense().
   void add_and_collect(std::span<const float> values, float factor, uint64_t wanted);
@@ -54,6 +57,12 @@ class Accumulator {
 
   /// Takes all entries out, in their present form.
   Stream take_all() { return std::exchange(changed(), Stream::empty(sum_.dimension)); }
+  /// Selects, and takes the selected entries out; sparse. Nothing is selected from an empty sum, and the selector keeps
+  /// its state.
+  ///
+  /// context  without `largest`.
+  /// Errors   as Selector::select(); nothing is taken.
+  Result<Stream> take_selected(Selector& selector, SelectContext context);
   /// Takes out the entries at positions of view(), increasing; sparse. A dense sum has zeros in their place.
   Stream take_at(IndexSpan positions);
   /// Takes out the entries in [begin, end), indices local to begin; sparse. A dense sum becomes sparse.

@@ -25,8 +25,12 @@ enum class IndexCodecId : uint8_t {
 /// Says how values become bytes. Numbers are on the wire: never reused. Each codec says its own, in its file, as index
 /// codecs do.
 enum class ValueCodecId : uint8_t {
-  kRaw = 1,   ///< the values as they are
-  kQsgd = 2,  ///< QSGD in buckets
+  kRaw = 1,       ///< the values as they are
+  kQsgd = 2,      ///< QSGD in buckets
+  kF16 = 3,       ///< f16, one exponent a stream
+  kBf16 = 4,      ///< the upper halves
+  kTernGrad = 6,  ///< 0, or the bucket's largest magnitude with a sign
+  kOneBit = 7,    ///< a sign, and two means a bucket
 };
 
 /// Holds the parameters of a codec. Part of the job's specification; a tensor may override them. The container carries

@@ -5,7 +5,9 @@
 #define MILLRACE_ACCUMULATE_KERNELS(KERNEL) \
   KERNEL(FillValue)                         \
   KERNEL(AddFinite)                         \
-  KERNEL(EnterByVelocity)
+  KERNEL(EnterByVelocity)                   \
+  KERNEL(CountNonZero)                      \
+  KERNEL(KeepError)
 
 namespace millrace::cuda {
 

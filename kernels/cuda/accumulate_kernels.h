@@ -106,4 +106,55 @@ struct EnterByVelocity {
   }
 };
 
+/// Counts the values that are not 0.
+struct CountNonZero {
+  static constexpr uint32_t kThreads = 256;
+  static constexpr uint32_t kSharedWords = 0;
+  const float* values;
+  uint64_t count;
+  uint64_t* found;
+
+  template <class Block>
+  MILLRACE_DEVICE void operator()(Block& block) const {
+    auto own = block.template own<uint32_t>();
+    block.step([&](auto t) {
+      uint32_t counted = 0;
+      for (uint64_t i = uint64_t{block.index()} * kThreads + t.rank; i < count;
+           i += uint64_t{block.blocks()} * kThreads) {
+        counted += key_of(values[i]) != 0 ? 1 : 0;
+      }
+      own[t] = counted;
+    });
+    const uint32_t of_block = block.scan(own);
+    block.step([&](auto t) {
+      if (t.rank == 0 && of_block != 0) block.add_global(found, uint64_t{of_block});
+    });
+  }
+};
+
+/// Replaces sums[i] by its difference to decoded[i], in f32, and decoded[i] by the part of the difference that f32 does
+/// not hold (TwoSum: [Knuth97, 4.2.2]). A difference of 0 becomes the sum of nothing, -0.
+struct KeepError {
+  static constexpr uint32_t kThreads = 256;
+  static constexpr uint32_t kSharedWords = 0;
+  float* sums;
+  float* decoded;
+  uint64_t count;
+
+  template <class Block>
+  MILLRACE_DEVICE void operator()(Block& block) const {
+    block.step([&](auto t) {
+      for (uint64_t i = uint64_t{block.index()} * kThreads + t.rank; i < count;
+           i += uint64_t{block.blocks()} * kThreads) {
+        const float had = sums[i];
+        const float gone = decoded[i];
+        const float difference = had - gone;
+        const float taken = difference - had;
+        decoded[i] = (had - (difference - taken)) - (gone + taken);
+        sums[i] = difference == 0 ? -0.0F : difference;
+      }
+    });
+  }
+};
+
 }  // namespace millrace::cuda

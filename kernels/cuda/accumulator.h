@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <utility>
 
@@ -19,6 +20,12 @@ namespace millrace::cuda {
 enum class NonFiniteValues : uint8_t {
   kRefused,  ///< nothing is added
   kLeftOut,  ///< 0 is added for each of them, and they are counted
+};
+
+/// Names the treatment of the differences between values and their code.
+enum class CodeErrors : uint8_t {
+  kStay,     ///< in the sum
+  kDropped,  ///< counted as lost
 };
 
 /// Holds the sum of the streams that were added, without the entries that were taken out. The dense form of Accumulator
@@ -140,6 +147,69 @@ class Accumulator {
     return taken;
   }
 
+  /// Checks that all values are finite.
+  ///
+  /// Cost     one read pass; 4 bytes over the bus. Waits for the queue.
+  /// Errors   non_finite.
+  Status check_finite() const {
+    const auto key = largest_key(*queue_, values(), dimension_, "sum");
+    return key ? Status() : std::unexpected(key.error());
+  }
+
+  /// Returns how many values of [begin, end) are not 0.
+  ///
+  /// Cost     one read pass over the range; 8 bytes over the bus. Waits for the queue.
+  Result<uint64_t> count_nonzero(uint64_t begin, uint64_t end) const {
+    MILLRACE_CHECK(begin < end && end <= dimension_, begin, end, dimension_);
+    auto memory = queue_->template allocate<uint64_t>(1);
+    queue_->clear(memory.data(), sizeof(uint64_t));
+    queue_->launch(CountNonZero{values() + begin, end - begin, memory.data()}, filling_blocks());
+    uint64_t found = 0;
+    queue_->download(std::span(&found, 1), static_cast<const uint64_t*>(memory.data()));
+    if (auto done = queue_->finish(); !done) return std::unexpected(done.error());
+    return found;
+  }
+
+  /// Takes out the values of [begin, end), indices local to begin, in the host's memory; sparse, without zeros, where
+  /// that form is the smaller one.
+  ///
+  /// Cost     8 bytes an entry over the bus, or 4 an index of the range. Waits for the queue. Where there is no memory
+  ///          to select the entries, the range is copied: that needs none.
+  Result<Stream> take_part(uint64_t begin, uint64_t end) {
+    auto taken = read_entries(begin, end);
+    if (!taken || taken->dense) taken = read(begin, end);
+    if (taken) forget(begin, end);
+    return taken;
+  }
+
+  /// Takes out the values that a code of [begin, end) decodes to. Returns the sums of the lost values: where errors
+  /// stay, what f32 does not hold of them.
+  ///
+  /// code     code(values, n, decoded) codes n values on the queue, writes the decoded ones [n], and waits for it.
+  ///          Memory that it lacks is an error of it.
+  /// Cost     that of the code, three reads and two writes of the range; 32 bytes over the bus for each 2^18 values.
+  /// Errors   those of the code; limit_exceeded: no memory. The sum is unchanged then.
+  template <class Code>
+  Result<TailSums> take_coded(uint64_t begin, uint64_t end, CodeErrors errors, const Code& code) {
+    MILLRACE_CHECK(begin < end && end <= dimension_, begin, end, dimension_);
+    const uint64_t n = end - begin;
+    float* const sums = sum_.data() + begin;
+    auto decoded = queue_->template allocate<float>(n);
+    const TailRoom<Queue> room(*queue_, n);
+    if (Status coded = code(static_cast<const float*>(sums), n, decoded.data()); !coded) {
+      return std::unexpected(coded.error());
+    }
+    // No memory is taken from here on.
+    queue_->launch(KeepError{sums, decoded.data(), n}, filling_blocks());
+    auto lost = tail_sums(*queue_, decoded.data(), n, kInfinityKey, room);
+    if (!lost || errors == CodeErrors::kStay) return lost;
+    const auto dropped = tail_sums(*queue_, static_cast<const float*>(sums), n, kInfinityKey, room);
+    if (!dropped) return dropped;
+    add_chunk(*lost, *dropped);
+    forget(begin, end);
+    return lost;
+  }
+
   /// Takes all values out: a dense stream in the host's memory.
   ///
   /// Cost     4 bytes an index over the bus. Waits for the queue.
@@ -150,7 +220,7 @@ class Accumulator {
   }
 
   /// Enqueues that all values are taken out. -0 is the sum of nothing: -0 + x is x for every x, and 0 + -0 would be 0.
-  void forget() { queue_->launch(FillValue{sum_.data(), dimension_, -0.0F}, filling_blocks()); }
+  void forget() { forget(0, dimension_); }
 
   /// Takes out the entries in [begin, end) that are not 0, indices local to begin; sparse, in the host's memory.
   ///
@@ -212,9 +282,36 @@ class Accumulator {
   }
 
  private:
+  void forget(uint64_t begin, uint64_t end) {
+    queue_->launch(FillValue{sum_.data() + begin, end - begin, -0.0F}, filling_blocks());
+  }
+
+  /// Copies the entries of [begin, end) that are not 0, indices local to begin. Returns an empty dense stream where the
+  /// dense form is not larger.
+  Result<Stream> read_entries(uint64_t begin, uint64_t end) const {
+    const uint64_t n = end - begin;
+    const auto found = count_nonzero(begin, end);
+    if (!found) return std::unexpected(found.error());
+    if (*found >= dense_from_count(n)) return Stream{n, true, {}, {}};
+    Stream entries = Stream::empty(n);
+    if (*found == 0) return entries;
+    constexpr float kLeast = std::numeric_limits<float>::denorm_min();
+    const auto selected = threshold(*queue_, values() + begin, n, kLeast, n, *found);
+    if (!selected) return std::unexpected(selected.error());
+    entries.indices.resize(selected->count);
+    entries.values.resize(selected->count);
+    auto values = queue_->template allocate<float>(selected->count);
+    gather(*queue_, sum_.data() + begin, selected->positions.data(), selected->count, values.data());
+    queue_->download(std::span<uint32_t>(entries.indices), static_cast<const uint32_t*>(selected->positions.data()));
+    queue_->download(std::span<float>(entries.values), static_cast<const float*>(values.data()));
+    if (auto done = queue_->finish(); !done) return std::unexpected(done.error());
+    return entries;
+  }
+
   /// Returns the blocks of a kernel that loops over the sum.
   uint64_t filling_blocks() const {
     static_assert(FillValue::kThreads == EnterByVelocity::kThreads);
+    static_assert(FillValue::kThreads == CountNonZero::kThreads && FillValue::kThreads == KeepError::kThreads);
     const uint64_t blocks = (dimension_ + FillValue::kThreads - 1) / FillValue::kThreads;
     return std::min<uint64_t>(blocks, queue_->filling_blocks(FillValue::kThreads));
   }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "kernels/base/result.h"
@@ -12,21 +13,40 @@ namespace millrace::cuda {
 
 static_assert(SumTails::kChunk == kValueChunk, "a chunk of the host's sums");
 
+/// Memory of a queue for the sums of an array's chunks. Without memory there the queue has its shortage.
+template <class Queue>
+class TailRoom {
+ public:
+  /// count  values of the longest array.
+  TailRoom(Queue& queue, uint64_t count)
+      : chunks_(queue.template allocate<ChunkSums>((count + kValueChunk - 1) / kValueChunk)) {}
+  ChunkSums* chunks() const { return chunks_.data(); }
+
+ private:
+  decltype(std::declval<Queue&>().template allocate<ChunkSums>(1)) chunks_;
+};
+
+/// Does as the next function, without a need for memory. room: of this queue, for n values.
+template <class Queue>
+Result<TailSums> tail_sums(Queue& queue, const float* values, uint64_t n, MagnitudeKey cut,
+                           const TailRoom<Queue>& room) {
+  const uint64_t chunks = (n + kValueChunk - 1) / kValueChunk;
+  queue.launch(SumTails{values, n, cut, room.chunks()}, chunks);
+  std::vector<ChunkSums> parts(chunks);
+  queue.download(std::span(parts), static_cast<const ChunkSums*>(room.chunks()));
+  if (auto done = queue.finish(); !done) return std::unexpected(done.error());
+  TailSums sums;
+  for (const ChunkSums& part : parts) add_chunk(sums, part);
+  return sums;
+}
+
 /// Sums values of magnitude below a threshold, as tail_sums() of kernels/magnitude: the same bits.
 ///
 /// Cost    one read pass, and 32 bytes a chunk over the bus; at least the time in which a thread adds 2^14 values three
 ///         times. Waits for the queue.
 template <class Queue>
 Result<TailSums> tail_sums(Queue& queue, const float* values, uint64_t n, MagnitudeKey cut) {
-  const uint64_t chunks = (n + kValueChunk - 1) / kValueChunk;
-  auto memory = queue.template allocate<ChunkSums>(chunks);
-  queue.launch(SumTails{values, n, cut, memory.data()}, chunks);
-  std::vector<ChunkSums> parts(chunks);
-  queue.download(std::span(parts), static_cast<const ChunkSums*>(memory.data()));
-  if (auto done = queue.finish(); !done) return std::unexpected(done.error());
-  TailSums sums;
-  for (const ChunkSums& part : parts) add_chunk(sums, part);
-  return sums;
+  return tail_sums(queue, values, n, cut, TailRoom<Queue>(queue, n));
 }
 
 }  // namespace millrace::cuda

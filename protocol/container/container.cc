@@ -43,6 +43,14 @@ ByteBuffer header_bytes(const ContainerHeader& header) {
   return bytes;
 }
 
+/// Writes the header and the checksum before the sections, which are in place.
+void put_header(const ContainerHeader& header, ByteBuffer& bytes) {
+  const ByteBuffer head = header_bytes(header);
+  std::memcpy(bytes.data(), head.data(), head.size());
+  const uint64_t checksum = checksum_of(bytes);
+  std::memcpy(bytes.data() + kContainerChecksumAt, &checksum, sizeof(checksum));
+}
+
 std::unexpected<Error> malformed_container(const char* what) {
   return fail(ErrorCode::kMalformed, std::string("codec container: ") + what);
 }
@@ -134,15 +142,25 @@ Result<EncodedContainer> encode_container(const StreamView& selected, const Stre
   if (auto valid = check_fields(header); !valid) {  // e.g. a dimension of 0: a fault of the caller, not of the wire
     return fail(ErrorCode::kInvalidArgument, valid.error().message);
   }
-  const ByteBuffer head = header_bytes(header);
-  std::memcpy(encoded.bytes.data(), head.data(), head.size());
-  const uint64_t checksum = checksum_of(encoded.bytes);
-  std::memcpy(encoded.bytes.data() + kContainerChecksumAt, &checksum, sizeof(checksum));
+  put_header(header, encoded.bytes);
   encoded.count = coding->count;
   encoded.exact = coding->exact;
   encoded.decoded = std::move(coding->decoded);
   encoded.false_positives = coding->false_positives;
   return encoded;
+}
+
+void seal_dense_container(uint64_t dimension, ValueCodecId codec, ByteBuffer& bytes) {
+  MILLRACE_CHECK(bytes.size() >= kContainerHeaderBytes, bytes.size());
+  ContainerHeader header;
+  header.dense = true;
+  header.value_codec = codec;
+  header.dimension = dimension;
+  header.count = dimension;
+  header.value_bytes = bytes.size() - kContainerHeaderBytes;
+  const Status valid = check_fields(header);
+  MILLRACE_CHECK(valid.has_value(), dimension);
+  put_header(header, bytes);
 }
 
 Result<uint64_t> container_identity(ByteSpan container) {

@@ -56,6 +56,11 @@ struct EncodedContainer {
 Result<EncodedContainer> encode_container(const StreamView& selected, const StreamView& original,
                                           const EncodeOptions& options);
 
+/// Completes the container of a dense stream: `bytes` is kContainerHeaderBytes of room, and the value code.
+///
+/// dimension  1 to kDimensionMax.
+void seal_dense_container(uint64_t dimension, ValueCodecId codec, ByteBuffer& bytes);
+
 /// A container of raw indices and raw values, and its entries as they lie in it.
 struct PlainContainer {
   SharedBytes bytes;

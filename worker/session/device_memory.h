@@ -45,7 +45,7 @@ class DevicePools {
   DevicePools(const DevicePools&) = delete;
   DevicePools& operator=(const DevicePools&) = delete;
 
-  /// Makes the sum of nothing on a device. REQUIRES: device_selects(spec, dimension).
+  /// Makes the sum of nothing on a device. REQUIRES: as MakeDeviceResidual.
   ///
   /// Errors   as device_of_memory(). limit_exceeded: no memory there.
   Result<std::unique_ptr<DeviceResidual>> make_residual(int device, const SelectionSpec& spec, uint64_t dimension);

@@ -17,7 +17,7 @@ namespace {
 /// values below that may grow.
 class Bf16ValueCodec final : public ValueCodec {
  public:
-  ValueCodecId id() const override { return ValueCodecId{4}; }
+  ValueCodecId id() const override { return ValueCodecId::kBf16; }
   std::string_view name() const override { return "bf16"; }
   std::string_view paper() const override { return "bfloat16, rounded at random; [SparCML19, 6]"; }
   bool lossless(const CodecSpec&) const override { return false; }

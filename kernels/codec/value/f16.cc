@@ -34,7 +34,7 @@ std::optional<int> f16_exponent_of(float largest) {
 /// denormals may grow.)
 class F16ValueCodec final : public ValueCodec {
  public:
-  ValueCodecId id() const override { return ValueCodecId{3}; }
+  ValueCodecId id() const override { return ValueCodecId::kF16; }
   std::string_view name() const override { return "f16"; }
   std::string_view paper() const override { return "[IEEE754] binary16, rounded at random; [SparCML19, 6]"; }
   bool lossless(const CodecSpec&) const override { return false; }

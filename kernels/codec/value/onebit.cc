@@ -83,7 +83,7 @@ void encode_onebit_bucket(std::span<const float> values, uint8_t* bytes, float* 
 /// (codec_error retain).
 class OneBitValueCodec final : public ValueCodec {
  public:
-  ValueCodecId id() const override { return ValueCodecId{7}; }
+  ValueCodecId id() const override { return ValueCodecId::kOneBit; }
   std::string_view name() const override { return "onebit"; }
   std::string_view paper() const override { return "[OneBit14]: 1-bit SGD"; }
   bool lossless(const CodecSpec&) const override { return false; }

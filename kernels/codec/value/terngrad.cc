@@ -112,7 +112,7 @@ void decode_bucket(const uint8_t* bytes, std::span<float> values) {
 /// No contraction: a value may move by nearly the maximum, fed back errors settle at about eight gradients.
 class TernGradValueCodec final : public ValueCodec {
  public:
-  ValueCodecId id() const override { return ValueCodecId{6}; }
+  ValueCodecId id() const override { return ValueCodecId::kTernGrad; }
   std::string_view name() const override { return "terngrad"; }
   std::string_view paper() const override { return "[TernGrad17]: TernGrad"; }
   bool lossless(const CodecSpec&) const override { return false; }

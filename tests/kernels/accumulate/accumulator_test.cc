@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -51,13 +53,14 @@ class Pair {
         accumulator_(dimension_) {}
 
   void change() {
-    switch (random_.next_below(7)) {
+    switch (random_.next_below(8)) {
       case 0: return add(next_stream());
       case 1: return cancel();
       case 2: return add_to_dense();
       case 3: return merge();
       case 4: return take_at();
       case 5: return take_range();
+      case 6: return take_selected();
       default: return take_zeros_or_all();
     }
   }
@@ -94,6 +97,10 @@ class Pair {
     const Stream stream = next_stream();
     by_index_.add(stream.view(), 0, -0.3f);
     accumulator_.add_to_dense(stream.view(), -0.3f);
+    const uint64_t begin = random_.next_below(dimension_);
+    const Stream later = random_stream(random_, dimension_ - begin, 0.5);
+    by_index_.add(later.view(), begin, 0.7f);
+    accumulator_.add_to_dense(later.view(), 0.7f, begin);
   }
   void merge() {
     if (accumulator_.is_dense()) return;
@@ -124,6 +131,17 @@ class Pair {
     EXPECT_FALSE(taken.dense);
     EXPECT_EQ(taken.count(), positions.size()) << "a selected zero is taken as well";
     EXPECT_EQ(nonzero(taken.view()), by_index_.take(indices));
+  }
+  void take_selected() {
+    const auto selector = make_selector(selection_from_text("threshold:0.5").value(), dimension_).value();
+    std::vector<uint32_t> indices;
+    for (const auto& [index, value] : by_index_.sum) {
+      if (std::abs(value) >= 0.5f) indices.push_back(index);
+    }
+    const auto taken = accumulator_.take_selected(*selector, {});
+    ASSERT_TRUE(taken.has_value()) << taken.error().message;
+    EXPECT_FALSE(taken->dense);
+    EXPECT_EQ(nonzero(taken->view()), by_index_.take(indices));
   }
   void take_range() {
     const uint64_t begin = random_.next_below(dimension_);
@@ -205,6 +223,34 @@ TEST(Accumulator, EveryChangeAfterACollectionEndsIt) {
   }
 }
 
+TEST(Accumulator, ASelectionThatFailsTakesNothing) {
+  const auto selector = make_selector(selection_from_text("topk:0.5").value(), 4).value();
+  Accumulator sum(4);
+  EXPECT_EQ(sum.take_selected(*selector, {}).value().count(), 0u) << "nothing is stored";
+  const Stream stream{4, true, {}, {1, std::numeric_limits<float>::infinity(), 2, 3}};
+  sum.add(Stream(stream));
+  EXPECT_EQ(sum.take_selected(*selector, {}).error().code, ErrorCode::kNonFinite);
+  EXPECT_EQ(testing::entries_of(sum.view()), testing::entries_of(stream.view()));
+}
+
+TEST(Accumulator, TheCollectedEntriesAreSelectedAsAScanWould) {
+  const uint64_t n = kCollectFrom;
+  const auto selector = make_selector(selection_from_text("topk:100").value(), n).value();
+  std::vector<float> values(n);
+  for (size_t i = 0; i < n; ++i) values[i] = static_cast<float>((i * 7919) % n);
+  std::vector<Stream> taken;
+  for (const uint64_t wanted : {uint64_t{0}, uint64_t{100}}) {
+    Accumulator sum(n);
+    sum.add(Stream{n, true, {}, Buffer<float>(n, 1.0f)});
+    sum.add_and_collect(values, 1, wanted);
+    EXPECT_EQ(sum.largest() != nullptr, wanted != 0);
+    taken.push_back(sum.take_selected(*selector, {}).value());
+    EXPECT_EQ(sum.largest(), nullptr);
+  }
+  EXPECT_EQ(taken[0].count(), 100u);
+  EXPECT_EQ(testing::entries_of(taken[0].view()), testing::entries_of(taken[1].view()));
+}
+
 TEST(Accumulator, KeepsTheLastIndexOfTheLargestDimension) {
   Accumulator accumulator(kDimensionMax);
   accumulator.add(Stream{kDimensionMax, false, {0, 0xffff'ffffu}, {1, 2}});
@@ -221,6 +267,7 @@ TEST(Accumulator, AStreamOfAnotherDimensionIsRefused) {
   Accumulator accumulator(10);
   EXPECT_DEATH(accumulator.add(Stream::empty(11)), "stream.dimension");
   EXPECT_DEATH(accumulator.take_range(4, 11), "end <= ");
+  EXPECT_DEATH(accumulator.add_to_dense(Stream::empty(9).view(), 1, 2), "begin [+] stream.dimension");
 }
 
 }  // namespace

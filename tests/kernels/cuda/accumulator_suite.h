@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -123,6 +124,59 @@ class AccumulatorPair {
     compare();
   }
 
+  /// Takes a range in its smaller form: dense where it has values that are not finite.
+  void take_part(uint64_t begin, uint64_t end) {
+    host_.make_dense();
+    const std::span<float> held = host_.values().subspan(begin, end - begin);
+    const auto nonzero = static_cast<uint64_t>(std::ranges::count_if(held, [](float value) { return value != 0; }));
+    ASSERT_EQ(under_test_.count_nonzero(begin, end).value(), nonzero);
+    const Stream dense = slice_of(host_.view(), begin, end);
+    const bool is_sparse = nonzero < dense_from_count(end - begin) && all_finite(held);
+    crossed_ = crossed();
+    const auto taken = under_test_.take_part(begin, end);
+    ASSERT_TRUE(taken.has_value()) << taken.error().message;
+    if (is_sparse) expect_crossed(nonzero * kPairBytes + 4 * sizeof(SelectState));
+    expect_equal(*taken, is_sparse ? to_sparse(dense.view()) : dense);
+    std::ranges::fill(held, 0.0F);
+    compare();
+  }
+
+  /// Takes the code of a range out.
+  void take_coded(uint64_t begin, uint64_t end, CodeErrors errors) {
+    host_.make_dense();
+    const std::span<float> held = host_.values().subspan(begin, end - begin);
+    const QsgdOptions options{.bits = 4, .bucket_size = 100, .random = RandomKey::from(5), .counter_base = begin};
+    ByteBuffer wanted;
+    std::vector<float> decoded(held.size());
+    const Status host = qsgd_encode(held, options, wanted, decoded);
+    const size_t bytes = qsgd_encoded_bytes(held.size(), options.bits, options.bucket_size);
+    auto code = queue_.template allocate<uint8_t>(bytes);
+    const auto lost = under_test_.take_coded(begin, end, errors, [&](const float* values, uint64_t n, float* meant) {
+      return qsgd(queue_, values, n, options, code.data(), meant);
+    });
+    ASSERT_EQ(lost.has_value(), host.has_value());
+    if (!host) {
+      ASSERT_EQ(lost.error().code, host.error().code);
+      return compare();
+    }
+    ASSERT_EQ(downloaded(queue_, code.data(), bytes), std::vector<uint8_t>(wanted.begin(), wanted.end()));
+    std::vector<float> beyond;
+    for (size_t i = 0; i < held.size(); ++i) {
+      const float stays = held[i] - decoded[i];
+      const double exact = static_cast<double>(held[i]) - static_cast<double>(decoded[i]);
+      beyond.push_back(static_cast<float>(exact - static_cast<double>(stays)));
+      held[i] = stays;
+    }
+    TailSums sums = millrace::tail_sums(beyond, kInfinityKey);
+    if (errors == CodeErrors::kDropped) {
+      add_chunk(sums, millrace::tail_sums(held, kInfinityKey));
+      std::ranges::fill(held, 0.0F);
+    }
+    ASSERT_EQ(lost->sum, sums.sum);
+    ASSERT_EQ(lost->magnitude, sums.magnitude);
+    compare();
+  }
+
   void take_all() {
     host_.make_dense();
     const auto taken = under_test_.take_all();
@@ -194,7 +248,7 @@ class CudaAccumulator : public ::testing::Test {
     const float weight = random.next_below(2) == 0 ? 1.0F : -0.3F;
     const uint64_t begin = random.next_below(dimension);
     const uint64_t end = begin + 1 + random.next_below(dimension - begin);
-    switch (random.next_below(9)) {
+    switch (random.next_below(12)) {
       case 0: return pair.add_dense(values, weight, NonFiniteValues::kRefused, random.next_below(4));
       case 1: return pair.add_dense(values, weight, NonFiniteValues::kLeftOut, random.next_below(4));
       case 2: return pair.add_stream(testing::random_stream(random, end - begin, 0.1), begin, 1);
@@ -203,6 +257,9 @@ class CudaAccumulator : public ::testing::Test {
       case 5: return pair.take_selected({.selection = SelectionId::kTopK, .k = 1 + random.next_below(dimension)});
       case 6: return pair.take_selected({.selection = SelectionId::kThreshold, .threshold = 0.1 + random.next_unit()});
       case 7: return pair.take_range(begin, end);
+      case 8: return pair.take_part(begin, end);
+      case 9: return pair.take_coded(begin, end, CodeErrors::kStay);
+      case 10: return pair.take_coded(begin, end, CodeErrors::kDropped);
       default: return random.next_below(3) == 0 ? pair.take_all() : pair.rewrite(begin, end, values);
     }
   }
@@ -313,6 +370,27 @@ TYPED_TEST(CudaAccumulator, TheSumOfOneGradientHasItsBits) {
   }
 }
 
+/// A range of few entries, one of many, and the sum of nothing after both.
+TYPED_TEST(CudaAccumulator, PartsAreTakenInTheSmallerForm) {
+  constexpr uint64_t kDimension = 8193;
+  for (const auto& queue : TypeParam::queues()) {
+    AccumulatorPair pair(*queue, kDimension);
+    for (const testing::Pattern pattern : {testing::Pattern::kMostlyZero, testing::Pattern::kAllZero}) {
+      pair.add_dense(testing::values_of(pattern, kDimension, 1), 1, NonFiniteValues::kRefused, 0);
+      pair.take_part(5, 4000);
+      pair.take_coded(4000, 8001, CodeErrors::kStay);
+      pair.add_dense(testing::values_of(testing::Pattern::kGaussian, kDimension, 2), 1, NonFiniteValues::kRefused, 0);
+      pair.take_part(3, 8000);
+      pair.take_part(0, kDimension);
+      if (::testing::Test::HasFatalFailure()) return;
+    }
+    Accumulator sum(*queue, kDimension);
+    ASSERT_TRUE(sum.check_finite().has_value());
+    ASSERT_TRUE(sum.take_part(0, 9).has_value());
+    EXPECT_EQ(bits_of_values(sum.read(0, 9).value().values), bits_of_values(std::vector<float>(9, -0.0F)));
+  }
+}
+
 /// Sums that overflow are found by the selection, as on the host.
 TYPED_TEST(CudaAccumulator, SumsThatOverflowAreNotSelectedFrom) {
   const std::vector<float> values(100, std::numeric_limits<float>::max());
@@ -324,6 +402,7 @@ TYPED_TEST(CudaAccumulator, SumsThatOverflowAreNotSelectedFrom) {
     EXPECT_EQ(sum.select_top_k(3).error().code, ErrorCode::kNonFinite);
     EXPECT_EQ(sum.select_at_least(1).error().code, ErrorCode::kNonFinite);
     EXPECT_EQ(sum.norm().error().code, ErrorCode::kNonFinite);
+    EXPECT_EQ(sum.check_finite().error().code, ErrorCode::kNonFinite);
   }
 }
 

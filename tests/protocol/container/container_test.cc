@@ -429,5 +429,17 @@ TEST(PlainContainer, EqualsTheRawEncodingOfTheSameEntries) {
   }
 }
 
+TEST(DenseContainer, EqualsTheEncodingOfTheSameStream) {
+  for (const uint64_t dimension : {1, 77, 5'000}) {
+    const Stream dense = to_dense(some_stream(dimension, 0.7).view());
+    const EncodeOptions options{codec_from_text("raw+qsgd4").value(), random_key(3), 64};
+    ByteBuffer bytes(kContainerHeaderBytes);
+    std::vector<float> decoded(dimension);
+    ASSERT_TRUE(find_value_codec(options.spec.value)->encode({}, dense.values, options, bytes, decoded));
+    seal_dense_container(dimension, options.spec.value, bytes);
+    EXPECT_EQ(bytes, encode_container(dense.view(), {}, options).value().bytes) << dimension;
+  }
+}
+
 }  // namespace
 }  // namespace millrace

@@ -158,6 +158,15 @@ def dense_gradients_have_the_bits_of_the_host(rank):
     compare(rank, select="none")
 
 
+def dense_codes_have_the_bits_of_the_host(rank):
+    """The codes cross the bus: no gradient is copied."""
+    for codec, bits in (("raw+qsgd4", 4), ("raw+f16", 16), ("raw+onebit", 1), ("raw+terngrad", 1.6)):
+        there, _ = compare(rank, select="none", codec=codec, fuse_below=0)
+        code = there.bytes_dense * bits / 32
+        # Beside the code: scales or means of buckets of 512 values, and a few counters of each kernel.
+        assert code <= there.bytes_from_devices <= code + there.bytes_dense / 100 + STEPS * 10 * 500, codec
+
+
 def peers_have_the_bits_of_the_host(rank):
     found, _ = rank.train(hook, path="peers", job="there", select="topk:0.05")
     expected, _ = rank.train(hook_of_the_host, path="peers", job="here", select="topk:0.05")
@@ -200,7 +209,8 @@ def tensors_of_torch_are_pushed_on_the_current_stream(rank):
 
 
 CASES = (top_k_has_the_bits_of_the_host, thresholds_have_the_bits_of_the_host, selection_that_a_card_lacks_is_copied,
-         dense_gradients_have_the_bits_of_the_host, peers_have_the_bits_of_the_host, scaled_steps_are_skipped_alike,
+         dense_gradients_have_the_bits_of_the_host, dense_codes_have_the_bits_of_the_host,
+         peers_have_the_bits_of_the_host, scaled_steps_are_skipped_alike,
          tensors_of_torch_are_pushed_on_the_current_stream)
 
 

@@ -67,8 +67,18 @@ class OnDevice(unittest.TestCase):
         # The first step asks for each parameter, later ones do not.
         self.assertEqual(job.states[0].session.pushed_there, 3 + 3)
         lines = "\n".join(logs.output)
-        self.assertRegex(lines, "1 parameters with 1200 entries are selected there")
+        self.assertRegex(lines, "1 parameters with 1200 entries are selected or coded there")
         self.assertRegex(lines, f"3 parameters with {small} entries are copied to the host and their updates back: .*selection none")
+
+    def test_DenseJobs_AreCodedThere(self):
+        """A quantizer codes the whole gradient on the device. Raw values are copied to the host."""
+        entries = sum(math.prod(size) for size in SIZES.values())
+        for codec, copied in (("raw+f16", 0), ("gap", entries)):
+            with self.assertLogs("millrace.torch", logging.INFO) as logs:
+                job, (stats, _) = self.compare([gradients(seed) for seed in range(3)], select="none", codec=codec, fuse_below=0)
+            self.assertEqual(stats.bytes_from_devices, 3 * 4 * copied, codec)
+            self.assertEqual(job.states[0].session.pushed_there, len(SIZES) * (1 if copied else 3), codec)
+            self.assertRegex("\n".join(logs.output), f"{entries - copied} entries are selected or coded there")
 
     def test_DeviceWithoutMemory_StepIsCopiedToTheHost(self):
         with Job(select="topk:0.05", dense_below=0) as job, Job(select="topk:0.05", dense_below=0) as whole:

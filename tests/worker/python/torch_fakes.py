@@ -104,6 +104,11 @@ def selected(values, select):
     return sent
 
 
+def coded(values, codec):
+    """Returns the decoded values of a code: f16 rounds, and any other codec keeps them."""
+    return values.half().float() if codec is not None and codec.endswith("f16") else values
+
+
 def as_tensor(values):
     """Returns a tensor, or one that views memory with the buffer protocol."""
     if isinstance(values, torch.Tensor):
@@ -128,11 +133,14 @@ class Session:
         if self.state != "running":
             raise JobError(f"the session is {self.state}", "unavailable")
 
+    def _codec(self, tensor):
+        return self.tensors[tensor].options[1] or self.job.codec_up or "gap"
+
     def push(self, tensor, gradient, weight=1.0, timeout=600.0):
         self._check()
         if isinstance(gradient, FakeView):
             self.pushed_there += 1
-            if (self.tensors[tensor].select or self.job.select) == "none":
+            if (self.tensors[tensor].select or self.job.select) == "none" and not self._codec(tensor).endswith("f16"):
                 raise JobError("a gradient in a device's memory cannot be pushed here: selection none", "unsupported")
             gradient = gradient.values
         gradient = as_tensor(gradient)
@@ -140,7 +148,7 @@ class Session:
         if not bool(torch.isfinite(gradient).all()):
             raise JobError("a gradient has NaN or infinity", "non_finite")
         accumulated = self._residuals[tensor] + gradient.float()
-        sent = selected(accumulated, self.tensors[tensor].select or self.job.select)
+        sent = coded(selected(accumulated, self.tensors[tensor].select or self.job.select), self._codec(tensor))
         self._residuals[tensor] = accumulated - sent
         self._sent[tensor] = int(sent.count_nonzero())
         step = self._steps[tensor]

@@ -59,9 +59,9 @@ class JoinedSession {
 
 /// Runs a job; returns the values of all its updates and the saved state. fill: of the step's slot.
 template <typename Fill>
-std::vector<std::map<uint64_t, float>> updates_of(const Fill& fill, Stream& residual) {
+std::vector<std::map<uint64_t, float>> updates_of(const SessionOptions& job, const Fill& fill, Stream& residual) {
   const std::vector<TensorOptions> tensors = {{.name = "w", .dimension = kSessionDeviceDimension}};
-  JoinedSession joined(device_job_of(), tensors);
+  JoinedSession joined(job, tensors);
   worker::SessionShell& session = joined.session();
   std::vector<std::map<uint64_t, float>> updates;
   for (uint64_t step = 0; step < 4; ++step) {
@@ -77,11 +77,14 @@ std::vector<std::map<uint64_t, float>> updates_of(const Fill& fill, Stream& resi
   return updates;
 }
 
-TEST(SessionOnDevice, UpdatesHaveTheBitsOfPushesFromTheHost) {
+/// Compares the updates and the residuals of pushes from a device's memory with those of pushes from the host's.
+void expect_updates_of_the_host(const SessionOptions& job) {
   Stream of_host, of_device;
   const auto wanted = updates_of(
-      [](worker::PushSlot& slot, const std::vector<float>& gradient) { return slot.add_dense(gradient, 1); }, of_host);
+      job, [](worker::PushSlot& slot, const std::vector<float>& gradient) { return slot.add_dense(gradient, 1); },
+      of_host);
   const auto found = updates_of(
+      job,
       [](worker::PushSlot& slot, const std::vector<float>& gradient) {
         return slot.add_device({gradient.data(), gradient.size(), 0}, 1, kSessionOnHostQueue);
       },
@@ -92,6 +95,18 @@ TEST(SessionOnDevice, UpdatesHaveTheBitsOfPushesFromTheHost) {
   EXPECT_EQ(listed(of_device.indices), listed(of_host.indices));
   EXPECT_EQ(std::vector<float>(of_device.values.begin(), of_device.values.end()),
             std::vector<float>(of_host.values.begin(), of_host.values.end()));
+}
+
+TEST(SessionOnDevice, UpdatesHaveTheBitsOfPushesFromTheHost) { expect_updates_of_the_host(device_job_of()); }
+
+TEST(SessionOnDevice, DenseCodesHaveTheBitsOfPushesFromTheHost) {
+  SessionOptions job = device_job_of();
+  job.select = Selection::all();
+  job.layout.fuse_below = 0;
+  for (const ValueCode& code : {value::qsgd(4), value::f16, value::onebit()}) {
+    job.codec_up = Codec(index::gap, code);
+    expect_updates_of_the_host(job);
+  }
 }
 
 constexpr int kOfHost = -1;

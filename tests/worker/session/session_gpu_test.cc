@@ -61,27 +61,38 @@ class SessionOnCard : public ::testing::Test {
     session->finish(kSessionSoon);
     return updates;
   }
+
+  /// Compares updates and residuals of pushes from the card's memory with those of pushes from the host's.
+  static void expect_updates_of_the_host(const SessionOptions& job) {
+    SparseEntries of_host, of_card;
+    const auto wanted = updates_of(
+        job, [](Session& session, const std::vector<float>& gradient) { return session.push(0, gradient); }, of_host);
+    const auto found = updates_of(
+        job,
+        [](Session& session, const std::vector<float>& gradient) {
+          const CardArray array(gradient);
+          return session.push(0, array.span(DeviceSpan::kOfPointer));
+        },
+        of_card);
+    EXPECT_EQ(found, wanted);
+    EXPECT_EQ(of_card.indices, of_host.indices);
+    EXPECT_EQ(of_card.values, of_host.values);
+  }
 };
 
 TEST_F(SessionOnCard, UpdatesHaveTheBitsOfPushesFromTheHost) {
   for (const auto& selection :
        {Selection::top_k(0.01), Selection::threshold(1.5), Selection::top_k(0.02).dense_first(2)}) {
     for (const Codec& codec : {Codec(index::gap, value::qsgd(4)), Codec(index::raw)}) {
-      const SessionOptions job = job_of(selection, codec);
-      SparseEntries of_host, of_card;
-      const auto wanted = updates_of(
-          job, [](Session& session, const std::vector<float>& gradient) { return session.push(0, gradient); }, of_host);
-      const auto found = updates_of(
-          job,
-          [](Session& session, const std::vector<float>& gradient) {
-            const CardArray array(gradient);
-            return session.push(0, array.span(DeviceSpan::kOfPointer));
-          },
-          of_card);
-      EXPECT_EQ(found, wanted);
-      EXPECT_EQ(of_card.indices, of_host.indices);
-      EXPECT_EQ(of_card.values, of_host.values);
+      expect_updates_of_the_host(job_of(selection, codec));
     }
+  }
+}
+
+TEST_F(SessionOnCard, DenseCodesHaveTheBitsOfPushesFromTheHost) {
+  for (const ValueCode& code : {value::qsgd(4), value::qsgd(3, QsgdScale::kL2Norm, 100), value::f16, value::bf16,
+                                value::onebit(), value::terngrad()}) {
+    expect_updates_of_the_host(job_of(Selection::all(), Codec(index::gap, code)));
   }
 }
 

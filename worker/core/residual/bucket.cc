@@ -51,8 +51,8 @@ Bucket::Bucket(const protocol::JobSpec& spec, const protocol::BucketLayout& layo
 Bucket::~Bucket() = default;
 
 void Bucket::add_to_residual(Stream&& stream) {
-  if (spec_.audit && !residual_.on_host().is_empty()) {
-    if (stream.dense && residual_.on_host().is_dense()) return add_audited(stream.view());
+  if (spec_.audit && residual_.form() != ResidualSum::Form::kEmpty) {
+    if (stream.dense && residual_.form() == ResidualSum::Form::kDense) return add_audited(stream.view());
     book_rounding(stream.view());
   }
   residual_.add(std::move(stream));
@@ -88,7 +88,7 @@ bool Bucket::staged_alone() const {
     return !piece.is_deferred() && std::get<Stream>(piece.what).count() == 0;
   };
   return enters_in_slot() && slots_[0]->staged_.dimension != 0 && slots_[0]->weight_ == 1 &&
-         residual_.on_host().is_empty() && std::ranges::all_of(returned_, nothing);
+         residual_.form() == ResidualSum::Form::kEmpty && std::ranges::all_of(returned_, nothing);
 }
 
 Status Bucket::select(uint64_t step_of_job, float clip, uint64_t draws) {
@@ -123,6 +123,13 @@ Status Bucket::take_selection(uint64_t step, uint64_t draws, ResidualSum::Values
   const SelectContext context{step, random_key(spec_.seed, bucket, step, draws ^ kDrawsOfSelection)};
   const bool takes_all = residual_.selector() == nullptr || uncompressed_;
   if (spec_.unbiased && !takes_all) return draw(context);
+  selected_there_ = false;
+  if (residual_.selector() == nullptr && !residual_.is_on_host()) {
+    const Status finite = residual_.check_finite_there();
+    selected_there_ = finite.has_value();
+    // Without memory for the check the values are copied.
+    if (finite || finite.error().code != ErrorCode::kLimitExceeded || !residual_.status()) return finite;
+  }
   auto taken = takes_all ? residual_.take_finite(values) : residual_.take_selected(context, spare_);
   if (!taken) return std::unexpected(taken.error());
   selected_ = std::move(*taken);

@@ -285,7 +285,8 @@ class Bucket {
   Stream remainder_in_flight(size_t at) const;
   Status draw(const SelectContext& context);
   bool draws() const { return spec_.unbiased && residual_.selector() != nullptr; }
-  Stream take_part(size_t at);
+  Result<Stream> take_part(size_t at);
+  Result<std::optional<CodedPart>> code_there(size_t at, const EncodeOptions& options);
   EncodeOptions options_of_step(EncodeOptions options) const;
   bool goes_plain(const CodecSpec& codec) const;
   Result<CodedPart> code_dense(size_t at, Stream&& local, const Stream& dense, const EncodeOptions& options);
@@ -299,7 +300,8 @@ class Bucket {
   static void book(const ReturnedPiece& piece, const Resolved& found, BucketCounters& counters, Ledger& ledger);
   /// Returns the ledger, and counts, as if all postponed work was done. Reports the additional bookings to `observer`.
   Ledger with_postponed(BucketCounters& counters, LedgerObserver* observer) const;
-  void drop_error(size_t at, const StreamView& selected, const StreamView& sent);
+  /// Books selected - sent as lost, and where errors stay what f32 does not hold of it.
+  void lose_difference(size_t at, const StreamView& selected, const StreamView& sent);
 
   const protocol::JobSpec& spec_;
   uint64_t dimension_ = 0;
@@ -325,6 +327,7 @@ class Bucket {
   size_t resolved_to_ = 0;               ///< those before this one are computed
   bool had_returned_ = false;            ///< the last select() added some
   Stream selected_;                      ///< taken out by select(), indices of the bucket
+  bool selected_there_ = false;          ///< in place of selected_: the parts of the sum on a device, until coded
   std::vector<uint8_t> coded_;           ///< by part: its share of selected_ is taken out
   size_t parts_left_ = 0;
   uint64_t entries_in_step_ = 0;

@@ -67,14 +67,16 @@ PartAccounts Bucket::audit(size_t at) {
 
 uint64_t Bucket::residual_entries(size_t at) const {
   const protocol::PartLayout& part = parts_[at];
-  return count_within(residual_.on_host().view(), part.begin, part.end) +
+  Stream copied;
+  return count_within(residual_.view(copied), part.begin, part.end) +
          count_within(selected_.view(), part.begin, part.end);
 }
 
 Account Bucket::residual_account(size_t at) const {
   const protocol::PartLayout& part = parts_[at];
   Account held;
-  held.add(mass_within(residual_.on_host().view(), part.begin, part.end));
+  Stream copied;
+  held.add(mass_within(residual_.view(copied), part.begin, part.end));
   if (parts_left_ > 0 && coded_[at] == 0) held.add(mass_within(selected_.view(), part.begin, part.end));
   for (const auto& slot : slots_) {
     if (slot->staged_.dimension == 0 || enters_in_select()) continue;
@@ -111,8 +113,9 @@ void Bucket::book_rounding(const StreamView& stream) {
 }
 
 void Bucket::book_rounding(size_t at, const StreamView& piece) {
-  if (residual_.on_host().is_empty()) return;
-  const AuditPiece here(residual_.on_host().view(), parts_[at].begin, parts_[at].end);
+  if (residual_.form() == ResidualSum::Form::kEmpty) return;
+  Stream copied;
+  const AuditPiece here(residual_.view(copied), parts_[at].begin, parts_[at].end);
   ledger_.round_off(at, rounded_off(here.view(), piece));
 }
 

@@ -1,11 +1,13 @@
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <utility>
 
 #include "kernels/cuda/selector.h"
+#include "protocol/container/container.h"
 #include "worker/core/residual/bucket.h"
 
-/// Decides which jobs take gradients in a device's memory, and pushes them.
+/// Decides which jobs take gradients in a device's memory, pushes them, and codes dense steps there.
 namespace millrace::worker {
 namespace {
 
@@ -32,17 +34,36 @@ bool device_selects(const SelectionSpec& spec, uint64_t dimension) {
   }
 }
 
+bool device_codes(const CodecSpec& spec) {
+  if (spec.automatic) return false;
+  switch (spec.value) {
+    case ValueCodecId::kQsgd:
+    case ValueCodecId::kF16:
+    case ValueCodecId::kBf16:
+    case ValueCodecId::kTernGrad:
+    case ValueCodecId::kOneBit: return true;
+    default: return false;
+  }
+}
+
 Status Bucket::may_be_on_device() const {
   const auto refuse = [](const std::string& why) {
-    return fail(ErrorCode::kUnsupported,
-                "a gradient in a device's memory cannot be pushed here: " + why +
-                    ". Tensors of their own (fuse_below) can be pushed so that select by topk, trimmed, radix, "
-                    "threshold, threshold_reuse, binary_search, sampled, gaussian or bucket_topk (buckets of up to "
-                    "4,096 entries, 256 of them selected), without alternating signs, unbiased, audit and Bloom "
-                    "filters");
+    return fail(
+        ErrorCode::kUnsupported,
+        "a gradient in a device's memory cannot be pushed here: " + why +
+            ". Tensors of their own (fuse_below) can be pushed so that select by topk, trimmed, radix, "
+            "threshold, threshold_reuse, binary_search, sampled, gaussian or bucket_topk (buckets of up to "
+            "4,096 entries, 256 of them selected), or select none with codec qsgd, f16, bf16, terngrad or onebit; "
+            "without alternating signs, unbiased, audit and Bloom filters");
   };
   if (slots_.size() != 1) return refuse("the tensor is fused with others");
-  if (!device_selects(residual_.spec(), dimension_)) return refuse("selection " + why_not_selected(residual_.spec()));
+  if (residual_.spec().selection == SelectionId::kNone) {
+    if (!device_codes(codec_)) return refuse("selection none with codec " + codec_text(codec_));
+    if (spec_.path != protocol::Path::kServer) return refuse("selection none, not over servers");
+    if (spec_.reproducible) return refuse("selection none in a reproducible job");
+  } else if (!device_selects(residual_.spec(), dimension_)) {
+    return refuse("selection " + why_not_selected(residual_.spec()));
+  }
   if (spec_.unbiased) return refuse("the job is unbiased");
   if (spec_.audit) return refuse("the job audits");
   if (!find_index_codec(codec_.index)->lossless()) return refuse("the index code adds entries of the residual");
@@ -83,6 +104,42 @@ Status PushSlot::add_device(const DeviceGradient& gradient, float weight, const 
   filled_ = true;
   non_finite_dropped_ += *left_out;
   return {};
+}
+
+/// Codes a part on the device: the code's error stays in the sum. Empty: nothing has changed, and the host codes it.
+///
+/// On the host the error joins the sum behind the entries that returned before. So a part with such entries is the
+/// host's: f32 sums depend on the order.
+Result<std::optional<CodedPart>> Bucket::code_there(size_t at, const EncodeOptions& options) {
+  if (std::ranges::any_of(returned_, [at](const ReturnedPiece& piece) { return piece.at == at; })) return std::nullopt;
+  const IndexRange range{parts_[at].begin, parts_[at].end};
+  const uint64_t count = range.end - range.begin;
+  Stream had;  // for the observer of a test: no program has one
+  if (ledger_.is_observed()) {
+    Stream copied;
+    had = slice_of(residual_.view(copied), range.begin, range.end);
+  }
+  const ValueCodec& codec = *find_value_codec(options.spec.value);
+  ByteBuffer bytes;
+  bytes.reserve(kContainerHeaderBytes + codec.bytes_max(count, options.spec));
+  bytes.resize(kContainerHeaderBytes);
+  const auto lost = residual_.take_coded(range, options, spec_.codec_error, bytes);
+  // Without memory there the host codes the part. It also has the sentence about a value that the codec cannot hold.
+  if (!lost && lost.error().code == ErrorCode::kLimitExceeded && residual_.status()) return std::nullopt;
+  if (!lost) return std::unexpected(lost.error());
+  if (!*lost) return std::nullopt;
+  Stream sent{count, true, {}, {}};
+  sent.values.resize(count);
+  const ByteSpan code = ByteSpan(bytes).subspan(kContainerHeaderBytes);
+  if (auto decoded = codec.decode(code, {}, sent.values); !decoded) return std::unexpected(decoded.error());
+  if (ledger_.is_observed()) {
+    lose_difference(at, had.view(), std::as_const(sent).view());
+  } else {
+    ledger_.lose_sums(at, **lost);
+  }
+  seal_dense_container(count, options.spec.value, bytes);
+  part_is_coded(at, count);
+  return CodedPart{SharedBytes::from(std::move(bytes)), SharedStream::from(std::move(sent))};
 }
 
 }  // namespace millrace::worker

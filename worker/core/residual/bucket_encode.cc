@@ -42,8 +42,9 @@ uint64_t count_nonzero(std::span<const float> values) {
 
 }  // namespace
 
-Stream Bucket::take_part(size_t at) {
+Result<Stream> Bucket::take_part(size_t at) {
   const protocol::PartLayout& part = parts_[at];
+  if (selected_there_) return residual_.take_part({part.begin, part.end});
   Stream local = slice_of(selected_.view(), part.begin, part.end);
   // A dense push of a mostly zero gradient: the smaller form goes out.
   if (local.dense && count_nonzero(local.values) < dense_from_count(local.dimension)) {
@@ -63,20 +64,30 @@ const CodecChoice* Bucket::choose_codecs(ChoiceInput input) {
 Result<CodedPart> Bucket::code(size_t at, const EncodeOptions& options) {
   MILLRACE_CHECK(parts_left_ > 0 && coded_[at] == 0, parts_left_, at);
   const EncodeOptions chosen = options_of_step(options);
+  if (selected_there_) {
+    auto coded = code_there(at, chosen);
+    if (!coded) return std::unexpected(coded.error());
+    if (*coded) return std::move(**coded);
+  }
   if (goes_plain(chosen.spec)) return code_plain(at);
   const protocol::PartLayout& part = parts_[at];
-  Stream local = take_part(at);
+  auto taken = take_part(at);
+  if (!taken) return std::unexpected(taken.error());
+  Stream local = std::move(*taken);
   const bool may_form = !uncompressed_;
   if (auto formed = may_form ? chooser_.formed(local.view(), CodedForm::kEither) : std::nullopt) {
     if (formed->dense) return code_dense(at, std::move(local), *formed, chosen);
     local = std::move(*formed);
   }
   // The entries that were not selected: a codec that sends additional entries takes their values from here.
-  Stream rest;
+  Stream rest, copied;
   const bool exact_indices = find_index_codec(chosen.spec.index)->lossless();
-  if (!exact_indices && !local.dense) rest = slice_of(residual_.on_host().view(), part.begin, part.end);
+  if (!exact_indices && !local.dense) rest = slice_of(residual_.view(copied), part.begin, part.end);
   auto container = encode_container(local.view(), rest.view(), chosen);
-  if (!container) return std::unexpected(container.error());
+  if (!container) {
+    if (selected_there_) returned_.push_back({at, std::move(local)});  // the sum lacks them
+    return std::unexpected(container.error());
+  }
   if (container->exact) {
     part_is_coded(at, local.count());
     return CodedPart{SharedBytes::from(std::move(container->bytes)), SharedStream::from(std::move(local))};
@@ -91,7 +102,7 @@ Result<CodedPart> Bucket::code(size_t at, const EncodeOptions& options) {
   } else if (spec_.codec_error == protocol::CodecError::kRetain) {
     put_off({at, Recoded{std::move(local), sent}});
   } else {
-    drop_error(at, local.view(), sent.view);
+    lose_difference(at, local.view(), sent.view);
   }
   part_is_coded(at, sent.view.count());
   return CodedPart{SharedBytes::from(std::move(container->bytes)), std::move(sent)};
@@ -147,7 +158,8 @@ Stream Bucket::offer() {
 
 void Bucket::skip_part(size_t at) {
   MILLRACE_CHECK(parts_left_ > 0 && coded_[at] == 0, parts_left_, at);
-  give_back(at, take_part(at));
+  // Without values after an error of the device, which ends the session.
+  if (auto taken = take_part(at)) give_back(at, std::move(*taken));
   part_is_coded(at, 0);
 }
 

@@ -210,12 +210,12 @@ void Bucket::report_postponed(LedgerObserver& observer) const {
   with_postponed(all, &observer);
 }
 
-void Bucket::drop_error(size_t at, const StreamView& selected, const StreamView& sent) {
+void Bucket::lose_difference(size_t at, const StreamView& selected, const StreamView& sent) {
   Buffer<float> error;
   Buffer<float> beyond;
   subtract_exactly(selected.values, sent.values, error, beyond);
   ledger_.lose(at, with_values(selected, beyond));
-  ledger_.lose(at, with_values(selected, error));
+  if (spec_.codec_error == protocol::CodecError::kDrop) ledger_.lose(at, with_values(selected, error));
 }
 
 }  // namespace millrace::worker

@@ -3,12 +3,15 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "kernels/base/buffer.h"
 #include "kernels/base/result.h"
 #include "kernels/base/retained.h"
+#include "kernels/codec/codec.h"
 #include "kernels/cuda/momentum_shares.h"
+#include "kernels/reduce/audit_sums.h"
 #include "kernels/select/select.h"
 #include "kernels/stream/stream.h"
 #include "protocol/job/job_spec.h"
@@ -21,6 +24,12 @@ struct DeviceGradient {
   const float* values = nullptr;
   uint64_t count = 0;
   int device = 0;
+};
+
+/// Names a range of a bucket's indices.
+struct IndexRange {
+  uint64_t begin = 0;
+  uint64_t end = 0;
 };
 
 /// Holds the sum that waits to be sent, of a tensor whose gradients are in a device's memory. Numbers only: Bucket has
@@ -45,6 +54,22 @@ class DeviceResidual {
   ///
   /// Errors   non_finite: the sums overflowed; nothing is taken.
   virtual Result<Stream> take_selected(uint64_t step, Stream&& arrays) = 0;
+
+  // --- steps that send everything as a dense code. Ranges are not empty.
+
+  /// Errors   non_finite: the sums overflowed.
+  virtual Status check_finite() const = 0;
+  /// Takes the range's code out, and appends it to `out` as ValueCodec::encode() of the host does. Returns the lost
+  /// values: of dropped errors all, else what f32 does not hold of the errors. Empty: the sparse form of
+  /// the values is smaller, and nothing is taken or appended.
+  ///
+  /// REQUIRES  device_codes(options.spec).
+  /// Errors    as the codec's. Nothing is taken then, and `out` is unspecified.
+  virtual Result<std::optional<Mass>> take_coded(const IndexRange& range, const EncodeOptions& options,
+                                                 protocol::CodecError errors, ByteBuffer& out) = 0;
+  /// Takes all values of the range out, in the smaller form; indices local to its begin. Needs no memory of the device.
+  virtual Result<Stream> take_part(const IndexRange& range) = 0;
+
   /// Copies all values to the host; dense. Needs no memory of the device.
   virtual Result<Stream> copy() const = 0;
   /// Copies the values at the indices to the host.
@@ -89,7 +114,10 @@ class DeviceResidual {
 /// Says whether a device can select by this specification from a tensor of `dimension`.
 bool device_selects(const SelectionSpec& spec, uint64_t dimension);
 
-/// Makes the sum of nothing on a device. REQUIRES: device_selects(spec, dimension).
+/// Says whether a device codes dense values by the specification.
+bool device_codes(const CodecSpec& spec);
+
+/// Makes the sum of nothing on a device. REQUIRES: device_selects(spec, dimension), or selection none.
 using MakeDeviceResidual =
     std::function<Result<std::unique_ptr<DeviceResidual>>(const SelectionSpec& spec, uint64_t dimension)>;
 

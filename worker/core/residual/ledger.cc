@@ -3,6 +3,8 @@
 #include <cmath>
 #include <utility>
 
+#include "kernels/base/check.h"
+
 namespace millrace::worker {
 
 Ledger::Ledger(const protocol::JobSpec& spec, std::span<const protocol::PartLayout> parts, LedgerObserver* observer)
@@ -38,6 +40,11 @@ void Ledger::lose(size_t at, uint64_t index, double amount) {
   if (amount == 0) return;
   count_dropped(at, {amount, std::abs(amount)});
   if (observer_ != nullptr) observer_->lost(bucket_, parts_[at].begin + index, amount);
+}
+
+void Ledger::lose_sums(size_t at, const Mass& mass) {
+  MILLRACE_CHECK(!is_observed(), at);
+  count_dropped(at, mass);
 }
 
 void Ledger::lose_of_bucket(const StreamView& values) {

@@ -44,6 +44,8 @@ class Ledger {
   /// Books values as dropped, and returns their sums.
   Mass lose(size_t at, const StreamView& values);
   void lose(size_t at, uint64_t index, double amount);
+  /// Does the same for values of which the sums alone are known. REQUIRES: !is_observed().
+  void lose_sums(size_t at, const Mass& mass);
   /// Does the same for values of several parts; indices of the bucket.
   void lose_of_bucket(const StreamView& values);
   void discard(size_t at, const StreamView& values);

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "kernels/accumulate/add_and_collect.h"
-#include "kernels/reduce/reduce.h"
 #include "kernels/stream/rows.h"
 #include "kernels/stream/stream_scan.h"
 #include "worker/core/residual/bucket.h"
@@ -84,11 +83,10 @@ Status PushSlot::add_dense(std::span<const float> gradient, float weight) {
 
 void PushSlot::add_whole(std::span<const float> gradient, float weight) {
   const bool lone = bucket_.enters_in_slot();
-  Accumulator& residual = bucket_.residual_.on_host();
-  if (lone && !residual.is_empty()) {
-    residual.make_dense();
-    if (!books_.empty()) return add_to_dense(residual.values(), {dimension_, true, {}, gradient}, weight);
-    return residual.add_and_collect(gradient, weight, bucket_.largest_wanted());
+  ResidualSum& residual = bucket_.residual_;
+  if (lone && residual.form() != ResidualSum::Form::kEmpty) {
+    const StreamView whole{dimension_, true, {}, gradient};
+    return books_.empty() ? residual.add_to_dense(whole, weight, bucket_.largest_wanted()) : add_audited(whole, weight);
   }
   // Nothing to add to: the array of the step before, if there is one, is written over.
   Buffer<float> values = lone ? std::exchange(bucket_.spare_, {}).values : Buffer<float>{};
@@ -100,8 +98,9 @@ void PushSlot::add_whole(std::span<const float> gradient, float weight) {
   staged_ = std::move(entering);
 }
 
-void PushSlot::add_to_dense(std::span<float> residual, const StreamView& stream, float weight) {
-  if (books_.empty()) return add_scaled(residual, stream, weight);
+void PushSlot::add_audited(const StreamView& stream, float weight) {
+  bucket_.residual_.on_host().make_dense();
+  const std::span<float> residual = bucket_.residual_.on_host().values();
   // All of it before the first part is added: the residual must not keep some parts of a gradient when memory runs out.
   std::vector<Stream> cuts;
   if (!stream.dense) {
@@ -183,8 +182,10 @@ void PushSlot::enter(Stream&& stream, float weight) {
   const bool lone = bucket_.slots_.size() == 1;
   std::unique_lock<std::mutex> fill(bucket_.fill_, std::defer_lock);
   if (lone) fill.lock();
-  const bool joins_residual = bucket_.enters_in_slot() && bucket_.residual_.on_host().is_dense();
-  if (joins_residual) add_to_dense(bucket_.residual_.on_host().values(), stream.view(), 1);
+  const bool joins_residual = bucket_.enters_in_slot() && bucket_.residual_.form() == ResidualSum::Form::kDense;
+  if (joins_residual) {
+    books_.empty() ? bucket_.residual_.add_to_dense(stream.view(), 1, 0) : add_audited(stream.view(), 1);
+  }
   // Allocates nothing from here on, as in add_dense().
   if (!bucket_.enters_in_select()) {
     bucket_.ledger_.enter(offset_, stream.view(), 1);

@@ -74,8 +74,8 @@ class PushSlot {
   /// Takes checked entries.
   void enter(Stream&& stream, float weight);
   void add_whole(std::span<const float> gradient, float weight);
-  /// Adds into the residual itself, of a lone tensor.
-  void add_to_dense(std::span<float> residual, const StreamView& stream, float weight);
+  /// Adds into a dense form of the residual itself, of a lone tensor, and accounts it.
+  void add_audited(const StreamView& stream, float weight);
   /// Accounts the values that enter with this push, weighted, for the audit; a stream of the slot.
   void book_entered(const StreamView& entering);
   void uncount_entered(const StreamView& taken);

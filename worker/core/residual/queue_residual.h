@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -8,6 +9,7 @@
 #include "kernels/cuda/accumulator.h"
 #include "kernels/cuda/selector.h"
 #include "kernels/cuda/tail_sums.h"
+#include "worker/core/residual/device_code.h"
 #include "worker/core/residual/device_residual.h"
 
 namespace millrace::worker {
@@ -38,6 +40,32 @@ class QueueResidual final : public DeviceResidual {
     // Without memory nothing is taken, and the host selects for this step again.
     if (!taken) (void)selector_.restore_retained(before);
     return taken;
+  }
+
+  Status check_finite() const override {
+    [[maybe_unused]] const auto here = queue_->on_its_device();
+    return sum_.check_finite();
+  }
+
+  Result<std::optional<Mass>> take_coded(const IndexRange& range, const EncodeOptions& options,
+                                         protocol::CodecError errors, ByteBuffer& out) override {
+    [[maybe_unused]] const auto here = queue_->on_its_device();
+    const auto found = sum_.count_nonzero(range.begin, range.end);
+    if (!found) return std::unexpected(found.error());
+    if (*found < dense_from_count(range.end - range.begin)) return std::nullopt;
+    const bool stay = errors == protocol::CodecError::kRetain;
+    const auto lost =
+        sum_.take_coded(range.begin, range.end, stay ? cuda::CodeErrors::kStay : cuda::CodeErrors::kDropped,
+                        [&](const float* values, uint64_t count, float* decoded) {
+                          return append_code(*queue_, {values, count, decoded}, options, out);
+                        });
+    if (!lost) return std::unexpected(lost.error());
+    return Mass{lost->sum, lost->magnitude};
+  }
+
+  Result<Stream> take_part(const IndexRange& range) override {
+    [[maybe_unused]] const auto here = queue_->on_its_device();
+    return sum_.take_part(range.begin, range.end);
   }
 
   Result<Stream> copy() const override { return copy_of(sum_); }

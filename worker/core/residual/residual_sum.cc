@@ -36,6 +36,11 @@ ResidualSum::ResidualSum(const SelectionSpec& spec, uint64_t dimension, Velocity
   selector_ = std::move(*selector);
 }
 
+ResidualSum::Form ResidualSum::form() const {
+  if (device_ || on_host_.is_dense()) return Form::kDense;
+  return on_host_.is_empty() ? Form::kEmpty : Form::kSparse;
+}
+
 void ResidualSum::add(Stream&& stream) {
   if (device_) return add_at({0, stream.view()});
   on_host_.add(std::move(stream));
@@ -55,23 +60,23 @@ void ResidualSum::add(const std::vector<PlacedStream>& pieces) {
 void ResidualSum::add_at(const PlacedStream& piece) {
   // No memory there: the host has some. After an error of the device the values are lost with the others there.
   if (device_ && (device_->add(piece.stream, piece.begin) || !leave_device())) return;
-  on_host_.make_dense();
-  add_scaled(on_host_.values().subspan(piece.begin, piece.stream.dimension), piece.stream, 1);
+  on_host_.add_to_dense(piece.stream, 1, piece.begin);
 }
 
-Result<Stream> ResidualSum::take_selected(SelectContext context, Stream& spare) {
+void ResidualSum::add_to_dense(const StreamView& stream, float weight, uint64_t wanted) {
+  if (!stream.dense) return on_host_.add_to_dense(stream, weight);
+  on_host_.make_dense();
+  on_host_.add_and_collect(stream.values, weight, wanted);
+}
+
+Result<Stream> ResidualSum::take_selected(const SelectContext& context, Stream& spare) {
   if (device_) {
     auto taken = device_->take_selected(context.step, std::exchange(spare, {}));
     if (taken || taken.error().code != ErrorCode::kLimitExceeded || !device_->status()) return taken;
     // No memory to select there: the sum is the host's until the next gradient of a device.
     if (auto left = leave_device(); !left) return std::unexpected(left.error());
   }
-  IndexBuffer positions;
-  if (!on_host_.is_empty()) {
-    context.largest = on_host_.largest();
-    if (auto done = selector_->select(on_host_.view(), context, positions); !done) return std::unexpected(done.error());
-  }
-  return on_host_.take_at(positions);
+  return on_host_.take_selected(*selector_, context);
 }
 
 Result<Stream> ResidualSum::take_finite(Values values) {
@@ -86,6 +91,16 @@ Result<Stream> ResidualSum::take_finite(Values values) {
   if (!all_finite(all->values)) return fail(ErrorCode::kNonFinite, kOverflow);
   device_->forget();
   return all;
+}
+
+Status ResidualSum::check_finite_there() const {
+  const Status finite = device_->check_finite();
+  return finite || finite.error().code != ErrorCode::kNonFinite ? finite : fail(ErrorCode::kNonFinite, kOverflow);
+}
+
+Result<std::optional<Mass>> ResidualSum::take_coded(const IndexRange& range, const EncodeOptions& options,
+                                                    protocol::CodecError errors, ByteBuffer& out) {
+  return device_->take_coded(range, options, errors, out);
 }
 
 Stream ResidualSum::take_all() {
@@ -152,7 +167,7 @@ Status ResidualSum::move_to_device(const MakeDeviceResidual& make) {
   auto made = make(spec_, on_host_.dimension());
   if (!made) return std::unexpected(made.error());
   if (auto there = (*made)->status(); !there) return there;
-  if (auto restored = (*made)->restore_retained(selector_->retained()); !restored) return restored;
+  if (auto restored = (*made)->restore_retained(retained()); !restored) return restored;
   if (!on_host_.is_empty()) {
     if (auto moved = (*made)->add(on_host_.view(), 0); !moved) return moved;
   }
@@ -218,9 +233,9 @@ Status ResidualSum::leave_device() {
     if (auto left = velocity_->leave_device(); !left) return left;
   }
   on_host_.add(std::move(*all));
-  const Status restored = selector_->restore_retained(device_->retained());
+  const Retained kept = device_->retained();
   device_.reset();
-  return restored;
+  return restore_retained(kept);
 }
 
 }  // namespace millrace::worker

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -31,16 +32,22 @@ class ResidualSum {
   ResidualSum(const SelectionSpec& spec, uint64_t dimension, Velocity* velocity = nullptr);
 
   const SelectionSpec& spec() const { return spec_; }
-  /// Returns the sum in the host's memory: empty while the values are on a device.
+  /// Returns the stored entries of the sum, for rules that change them in place: audit, unbiased jobs, Bloom filters.
+  /// These jobs take no gradient of a device. REQUIRES: is_on_host().
   Accumulator& on_host() { return on_host_; }
-  const Accumulator& on_host() const { return on_host_; }
   bool is_on_host() const { return device_ == nullptr; }
+  /// Says how the sum is stored; on a device dense.
+  enum class Form : uint8_t { kEmpty, kSparse, kDense };
+  Form form() const;
   /// Returns the selection from the host's sum; null for SelectionId::kNone.
-  Selector* selector() { return selector_.get(); }
-  const Selector* selector() const { return selector_.get(); }
+  Selector* selector() const { return selector_.get(); }
 
   /// Adds a stream of the sum's dimension.
   void add(Stream&& stream);
+  /// Adds weight * stream to a dense form of the sum, the product rounded first. REQUIRES: is_on_host().
+  ///
+  /// wanted  entries of the sum that a dense stream's addition collects for the selection, the largest ones.
+  void add_to_dense(const StreamView& stream, float weight, uint64_t wanted);
   /// Adds streams of disjoint ranges, ascending.
   ///
   /// Cost  a sparse sum: one pass over it. Else the entries of the streams.
@@ -52,7 +59,7 @@ class ResidualSum {
   /// spare     its memory may become the result's.
   /// REQUIRES  there is a selector.
   /// Errors    non_finite: nothing is taken. Those of the device.
-  Result<Stream> take_selected(SelectContext context, Stream& spare);
+  Result<Stream> take_selected(const SelectContext& context, Stream& spare);
   /// Takes all values out, in their present form. Errors: as take_selected().
   Result<Stream> take_finite(Values values);
   /// Takes all entries out, finite or not; sparse where they were on a device.
@@ -72,9 +79,17 @@ class ResidualSum {
   Retained retained() const;
   Status restore_retained(std::span<const uint64_t> retained);
 
+  // --- steps that send everything as a dense code, of a sum on a device: as DeviceResidual. REQUIRES: !is_on_host().
+
+  /// Errors  non_finite: the sums overflowed. Those of the device.
+  Status check_finite_there() const;
+  Result<std::optional<Mass>> take_coded(const IndexRange& range, const EncodeOptions& options,
+                                         protocol::CodecError errors, ByteBuffer& out);
+  Result<Stream> take_part(const IndexRange& range) { return device_->take_part(range); }
+
   // --- gradients in a device's memory
 
-  /// Moves the sum to a device, if it is on the host. REQUIRES: device_selects().
+  /// Moves the sum to a device, if it is on the host. REQUIRES: as MakeDeviceResidual.
   Status move_to_device(const MakeDeviceResidual& make);
   /// Add a gradient and copy it to the host, as DeviceResidual does. REQUIRES: !is_on_host().
   Result<uint64_t> add(const DeviceGradient& gradient, float weight, protocol::NonFinite rule);

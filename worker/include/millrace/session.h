@@ -129,25 +129,24 @@ class MILLRACE_API Session {
                                                  std::chrono::milliseconds timeout = {});
 
   /// Does the same for a gradient in a CUDA device's memory. From the first such push on, the residual is there, and
-  /// only the selected entries cross the bus. A step that sends everything, save() and take_residual() copy the whole
-  /// residual; save() and take_velocity() the velocity. stats() copies it where the device has no memory for the norm.
-  /// Pushes from the host's memory remain possible.
+  /// only the selected entries cross the bus, or with selection none the codes. An uncompressed step, save() and
+  /// take_residual() copy the whole residual; save() and take_velocity() the velocity. stats() copies it where the
+  /// device has no memory for the norm. Pushes from the host's memory remain possible.
   ///
   /// gradient  of the device of the first push. push first waits for the work of its stream so far; `timeout` does not
   ///           limit that. The session sends heartbeats meanwhile.
   /// Memory    of the device: 4 bytes an index for the residual, 8 more with momentum, or 4 more with clipping alone.
-  ///           Scratch for the selection, about
-  ///           20 bytes a selected entry. Pools keep 8 bytes an index, 16 with momentum, and 64 MiB at most. A step
-  ///           without memory for its scratch is the host's. Residual and velocity cross the bus then, and the next
-  ///           push moves them back.
+  ///           Scratch for the selection, about 20 bytes a selected entry; for codes 4 bytes an index of a part.
+  ///           Pools keep 8 bytes an index, 16 with momentum, and 64 MiB at most. A step without memory for its scratch
+  ///           is the host's. Residual and velocity cross the bus then, and the next push moves them back.
   /// Cost      three reads and a write of the device's memory. With momentum one more write, and in the step three
   ///           reads and two writes. With clipping one more read.
   /// Errors    also unsupported: this build has no CUDA. The tensor is fused with others. The selection is none of
-  ///           topk, trimmed, radix, threshold, threshold_reuse, binary_search, sampled, gaussian, bucket_topk
-  ///           (limits: worker/DEVICES.md). Alternating signs, unbiased, audit, Bloom filters.
-  ///           unavailable: no driver, no such device, or none that this build can use. limit_exceeded: no memory
-  ///           there. invalid_argument: not of that device. After another error of the device the session ends with
-  ///           it, and the residual is lost.
+  ///           topk, trimmed, radix, threshold, threshold_reuse, binary_search, sampled, gaussian, bucket_topk,
+  ///           nor none with a dense code (limits: worker/DEVICES.md). Alternating signs, unbiased, audit, Bloom
+  ///           filters. unavailable: no driver, no such device, or none that this build can use. limit_exceeded: no
+  ///           memory there. invalid_argument: not of that device. After another error of the device the session ends
+  ///           with it, and the residual is lost.
   uint64_t push(size_t tensor, const DeviceSpan& gradient, double weight = 1,
                 std::chrono::milliseconds timeout = kDefaultTimeout);
   [[nodiscard]] std::optional<uint64_t> try_push(size_t tensor, const DeviceSpan& gradient, double weight = 1,

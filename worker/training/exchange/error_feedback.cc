@@ -49,13 +49,9 @@ SelectContext ErrorFeedback::context_of(uint64_t step) const {
 }
 
 Result<SharedStream> ErrorFeedback::take_selected(uint64_t step) {
-  IndexBuffer positions;
-  SelectContext context = context_of(step);
-  context.largest = residual_.largest();
-  if (Status status = selector_->select(residual_.view(), context, positions); !status) {
-    return std::unexpected(status.error());
-  }
-  return SharedStream::from(residual_.take_at(positions));
+  auto taken = residual_.take_selected(*selector_, context_of(step));
+  if (!taken) return std::unexpected(taken.error());
+  return SharedStream::from(std::move(*taken));
 }
 
 Result<SharedStream> ErrorFeedback::draw(const StreamView& gradient, uint64_t step) {

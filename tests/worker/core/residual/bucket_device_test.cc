@@ -128,8 +128,8 @@ TEST(BucketOnDevice, ValuesThatAreNotFiniteAreRefusedOrDroppedAsOnTheHost) {
 }
 
 TEST(BucketOnDevice, SumsThatOverflowAreAnErrorOfTheStep) {
-  for (const std::string select : {"topk:0.03", "topk:50:dense=9", "bucket_topk:0.02:64"}) {
-    DeviceJob job(job_of(select, "gap"));
+  for (const std::string select : {"topk:0.03", "topk:50:dense=9", "bucket_topk:0.02:64", "none"}) {
+    DeviceJob job(job_of(select, select == "none" ? "raw+qsgd4" : "gap"));
     const std::vector<float> gradient(kDeviceDimension, std::numeric_limits<float>::max());
     const DeviceGradient there{gradient.data(), gradient.size(), 0};
     ASSERT_TRUE(job.bucket->slot(0).add_device(there, 2, kOnHostQueue).has_value());
@@ -215,7 +215,10 @@ TEST(BucketOnDevice, RulesThatNeedTheHostsMemoryAreNamed) {
     return done.error().message;
   };
   EXPECT_EQ(why_not(job_of("topk:0.01", "gap")), "");
-  EXPECT_NE(why_not(job_of("none", "gap")).find("selection none"), std::string::npos);
+  EXPECT_EQ(why_not(job_of("none", "gap+bf16")), "");
+  for (const std::string codec : {"gap", "auto", "gap+sign_mean", "gap+qsgd_elias4", "gap+deflate"}) {
+    EXPECT_NE(why_not(job_of("none", codec)).find("selection none with codec " + codec), std::string::npos) << codec;
+  }
   for (const std::string buckets : {":4097", ":512:warm_up=3"}) {
     EXPECT_NE(why_not(job_of("bucket_topk:0.01" + buckets, "gap")).find("selection bucket_topk"), std::string::npos);
   }
@@ -230,6 +233,13 @@ TEST(BucketOnDevice, RulesThatNeedTheHostsMemoryAreNamed) {
   spec.clip = 1;
   spec.momentum = {.momentum = protocol::Momentum::kCorrection, .factor = 0.9};
   EXPECT_EQ(why_not(spec), "");
+  spec = job_of("none", "gap+qsgd4");
+  spec.reproducible = true;
+  spec.workers = 2;
+  EXPECT_NE(why_not(spec).find("reproducible"), std::string::npos);
+  spec = job_of("none", "gap+qsgd4");
+  spec.path = protocol::Path::kSwitch;
+  EXPECT_NE(why_not(spec).find("not over servers"), std::string::npos);
 }
 
 TEST(BucketOnDevice, GradientsOfAnotherSizeOrDeviceAreRefused) {

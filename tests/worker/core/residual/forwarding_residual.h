@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 
@@ -20,6 +21,12 @@ class ForwardingResidual : public worker::DeviceResidual {
   Result<Stream> take_selected(uint64_t step, Stream&& arrays) override {
     return works_->take_selected(step, std::move(arrays));
   }
+  Status check_finite() const override { return works_->check_finite(); }
+  Result<std::optional<Mass>> take_coded(const worker::IndexRange& range, const EncodeOptions& options,
+                                         protocol::CodecError errors, ByteBuffer& out) override {
+    return works_->take_coded(range, options, errors, out);
+  }
+  Result<Stream> take_part(const worker::IndexRange& range) override { return works_->take_part(range); }
   Result<Stream> copy() const override { return works_->copy(); }
   Result<Buffer<float>> read_at(IndexSpan indices) const override { return works_->read_at(indices); }
   Result<double> norm() const override { return works_->norm(); }

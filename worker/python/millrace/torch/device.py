@@ -88,8 +88,8 @@ class Streams:
 class Transfers:
     """Hands the gradients of a device to a session, and writes updates there.
 
-    The session reads a gradient on the device where it can select from it there. Else the gradient is copied to the host
-    and its update back, which the log says once.
+    The session reads a gradient on the device where it can select from it there, or code all of it. Else the gradient is
+    copied to the host and its update back, which the log says once.
 
     entries  {name: entries of the parameter}.
     Threads  push() and tell() belong to one thread, write() and copy() to one, which may be another.
@@ -126,7 +126,7 @@ class Transfers:
         out.copy_(self.streams.to_device(host))
 
     def tell(self):
-        """Logs, once, which parameters are selected where."""
+        """Logs, once, which parameters are selected or coded where."""
         if self._told:
             return
         self._told = True
@@ -134,7 +134,7 @@ class Transfers:
         for name, why in self._on_host.items():
             copied.setdefault(why, []).append(self._entries[name])
         there = [self._entries[name] for name in self._pushed - self._on_host.keys()]
-        _log.info("%s: gradients of %d parameters with %d entries are selected there", self._there, len(there), sum(there))
+        _log.info("%s: gradients of %d parameters with %d entries are selected or coded there", self._there, len(there), sum(there))
         for why, sizes in copied.items():
             _log.info("%s: gradients of %d parameters with %d entries are copied to the host and their updates back: %s",
                       self._there, len(sizes), sum(sizes), why)
