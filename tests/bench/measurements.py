@@ -419,6 +419,11 @@ def cuda():
         Figure("the addition that refuses NaN, over two reads and a write", ("accumulator_add_refusing_ms",), over=("two_reads_one_write_ms",)),
         Figure("the addition that leaves NaN out, over two reads and a write", ("accumulator_add_ms",), over=("two_reads_one_write_ms",)),
         Figure("the norm, in read passes", ("accumulator_norm_read_passes",))), by_hand="it needs the card")
+    yield Measurement("cuda_device_topk", "Kernels on a card", "`cub::DeviceTopK` of 1 % of 2^28 keys with their indices, in any order, over our top-k.",
+                      "tests/bench/cuda/card.sh figures", (
+        Figure("`cub::DeviceTopK` over top-k of 1 %", ("cub_top_k_1_percent_ms",), Goal(AT_LEAST, 1.5), over=("top_k_1_percent_ms",)),
+        Figure("the keys are those of a sort: 1", ("cub_top_k_1_percent_equals_sort",), Goal(AT_LEAST, 1))),
+        by_hand="it needs a card, and a toolkit whose CCCL has DeviceTopK (13.0's does not)")
 
 
 MEASUREMENTS = {one.name: one for subject in (selections, codecs, rounds, recoveries, peers, switch, convergence, cuda) for one in subject()}
