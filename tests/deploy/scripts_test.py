@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """Scripts of deploy/ in a copy of the tree, with stand-ins for the programs that build: paths are those of the caller.
+tests/bench/cuda/card.sh with stand-ins for a card and its tools.
 
     scripts_test.py SOURCE_TREE [unittest arguments]
 """
@@ -127,6 +128,73 @@ class Scripts(unittest.TestCase):
         self.write_program(self.tree / "deploy/setup.sh", ":")
         self.write_program(self.tree / "build/release/bin/millrace", 'echo "$(pwd -P) $*"')
         self.assertEqual(self.output_of("demo.sh", "--folder", "here")[0], f"{self.caller} demo --folder here\n")
+
+
+class CardScript(unittest.TestCase):
+    STEPS = ["cuda_device_test", "session_device_test", "torch_cuda_test", "cuda_bench", "compile_cub_bench", "cub_bench", "torch_bench",
+             "memcheck", "racecheck", "initcheck", "ncu", "nsys", "nsys_stats"]
+
+    def setUp(self):
+        self.tree = Path(self.enterContext(tempfile.TemporaryDirectory())).resolve()
+        self.programs, self.carried, self.out = (self.tree / name for name in ("programs", ".card/bin", "out"))
+        script = self.tree / "tests/bench/cuda/card.sh"
+        script.parent.mkdir(parents=True)
+        shutil.copy(SOURCE / "tests/bench/cuda/card.sh", script)
+        self.write_program("nvidia-smi", "echo 'Made-up card, 9.0, 580.1'")
+        self.write_program("nvcc", "exit 1")
+        self.write_program("cmake", "exit 1")
+        self.write_program("python3", "echo no torch here >&2; exit 77")
+
+    def write_program(self, name, line, folder=None):
+        path = (folder or self.programs) / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"#!/bin/sh\n{line}\n", encoding="utf-8")
+        path.chmod(0o755)
+
+    def verdicts(self, *arguments, code=0):
+        """Runs the script. Returns {step: verdict} in the order of its output."""
+        environment = {"PATH": f"{self.programs}:/usr/bin:/bin", "OUT": str(self.out)}
+        ended = subprocess.run([self.tree / "tests/bench/cuda/card.sh", *arguments], env=environment, capture_output=True, text=True,
+                               timeout=TIMEOUT_S, check=False)
+        self.assertEqual(ended.returncode, code, ended.stdout + ended.stderr)
+        return dict(line.split(None, 1) for line in ended.stdout.splitlines())
+
+    def test_DryRunPrintsTheStepsAndStartsNone(self):
+        self.write_program("nvidia-smi", "exit 9")
+        steps = self.verdicts("--dry-run")
+        self.assertEqual(list(steps), ["configure", "build", *self.STEPS])
+        for step, text in steps.items():
+            self.assertRegex(text, r"^at most \d+ s, [a-z]+\.(txt|json|csv): \S", step)
+        self.assertEqual(list(self.verdicts("--dry-run", "sanitizers"))[2:], ["memcheck", "racecheck", "initcheck"])
+        self.assertFalse(self.out.exists())
+
+    def test_EachStepHasAVerdict(self):
+        self.write_program("cuda_device_test", "echo '[  PASSED  ] 50 tests.'; echo '[  SKIPPED ] 3 tests, listed below:'", self.carried)
+        self.write_program("worker_session_device_test", "echo '[  PASSED  ] 0 tests.'; echo '[  SKIPPED ] 6 tests, listed below:'", self.carried)
+        self.write_program("millrace_cuda_bench", "echo '{}'; echo top_k 1 >&2", self.carried)
+        self.write_program("millrace-server", "", self.carried)
+        self.write_program("compute-sanitizer", 'test "$2" != racecheck || exit 9')
+        verdicts = self.verdicts("tests", "figures", "sanitizers", code=1)
+        self.assertEqual(verdicts, {
+            "card": "Made-up card, 9.0, 580.1", "configure": "failed with exit code 1", "cuda_device_test": "passed, 50 tests, 3 skipped",
+            "session_device_test": "skipped, 6 skipped", "torch_cuda_test": "skipped: no torch here", "cuda_bench": "passed",
+            "compile_cub_bench": "failed with exit code 1", "cub_bench": "skipped: no millrace_cub_bench here",
+            "torch_bench": "skipped: no torch here", "memcheck": "passed", "racecheck": "failed with exit code 9", "initcheck": "passed"})
+        self.assertEqual(len((self.out / "verdicts.txt").read_text(encoding="utf-8").splitlines()), len(verdicts))
+        self.assertEqual((self.out / "kernels.json").read_text(encoding="utf-8"), "{}\n")
+        self.assertIn("top_k 1", (self.out / "log.txt").read_text(encoding="utf-8"))
+
+    def test_StepsEndWithTheTimeOfTheScript(self):
+        for name in ("cuda_device_test", "worker_session_device_test", "millrace_cuda_bench", "millrace_cub_bench"):
+            self.write_program(name, "sleep 50", self.carried)
+        verdicts = self.verdicts("--seconds", "2", "tests", code=1)
+        self.assertRegex(verdicts["cuda_device_test"], "^stopped after [12] s$")
+        self.assertEqual(verdicts["session_device_test"], "skipped: no time is left")
+
+    def test_AMachineWithoutACardIsAnError(self):
+        self.write_program("nvidia-smi", "exit 9")
+        self.verdicts(code=3)
+        self.verdicts("some", code=2)
 
 
 if __name__ == "__main__":

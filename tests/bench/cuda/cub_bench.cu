@@ -1,5 +1,6 @@
-// Measures CUB's radix sort of the keys beside a read pass, to compare top_k with. Prints JSON. Not part of the build:
-// nvcc -std=c++17 -O3 -arch=sm_90 -I. tests/bench/cuda/cub_bench.cu -o cub_bench
+// Measures CUB beside a read pass, to compare top_k of 1 % with: the radix sort of the keys, and DeviceTopK where the
+// toolkit's CCCL has it (that of toolkit 13.0 does not). Prints JSON. Target millrace_cub_bench; by hand:
+// nvcc -std=c++17 -O3 -arch=sm_90 -I. tests/bench/cuda/cub_bench.cu -o millrace_cub_bench
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -7,6 +8,11 @@
 #include <vector>
 
 #include <cub/device/device_radix_sort.cuh>
+#if __has_include(<cub/device/device_topk.cuh>)
+#include <cub/device/device_topk.cuh>
+#include <thrust/iterator/counting_iterator.h>
+#define MILLRACE_HAS_DEVICE_TOPK
+#endif
 
 #include "kernels/cuda/device_block.cuh"
 #include "tests/bench/cuda/bench_kernels.h"
@@ -63,6 +69,38 @@ double sort_ms(const uint32_t* keys, uint32_t* keys_out, uint64_t n) {
   return ms;
 }
 
+#ifdef MILLRACE_HAS_DEVICE_TOPK
+std::vector<uint32_t> to_host(const uint32_t* there, uint64_t count) {
+  std::vector<uint32_t> here(count);
+  require(cudaMemcpy(here.data(), there, count * sizeof(uint32_t), cudaMemcpyDeviceToHost), "copy");
+  return here;
+}
+
+/// Prints the time of the k largest keys with their indices, in any order, and whether they are the first k of `sorted`.
+void print_top_k(const uint32_t* keys, const uint32_t* sorted, uint32_t n, uint32_t k) {
+  auto* keys_out = device_array<uint32_t>(k);
+  auto* indices = device_array<uint32_t>(k);
+  uint8_t* scratch = nullptr;
+  size_t bytes = 0;
+  const auto select = [&] {
+    const auto any = cuda::execution::require(cuda::execution::determinism::not_guaranteed,
+                                              cuda::execution::output_ordering::unsorted);
+    const thrust::counting_iterator<uint32_t> positions(0);
+    require(cub::DeviceTopK::MaxPairs(scratch, bytes, keys, keys_out, positions, indices, n, k, any), "top-k");
+  };
+  select();
+  scratch = device_array<uint8_t>(bytes);
+  const double ms = median_ms(select);
+  // A call that wrote nothing would leave the result of an earlier one.
+  require(cudaMemset(keys_out, 0, k * sizeof(uint32_t)), "clear");
+  select();
+  std::vector<uint32_t> selected = to_host(keys_out, k);
+  std::sort(selected.rbegin(), selected.rend());
+  std::printf("\"cub_top_k_1_percent_ms\": %.4f, \"cub_top_k_1_percent_equals_sort\": %d, ", ms,
+              selected == to_host(sorted, k) ? 1 : 0);
+}
+#endif
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -76,7 +114,10 @@ int main(int argc, char** argv) {
   const double read =
       median_ms([&] { run_kernel<ReadPass><<<n / ReadPass::kBlockEntries, ReadPass::kThreads>>>(ReadPass{values, keys_out}); });
   const double sort = sort_ms(keys, keys_out, n);
-  std::printf("{\"read_pass_ms\": %.4f, \"cub_radix_sort_keys_ms\": %.4f, \"cub_version\": %d}\n",
-              read, sort, CUB_VERSION);
+  std::printf("{");
+#ifdef MILLRACE_HAS_DEVICE_TOPK
+  print_top_k(keys, keys_out, static_cast<uint32_t>(n), static_cast<uint32_t>(n / 100));
+#endif
+  std::printf("\"read_pass_ms\": %.4f, \"cub_radix_sort_keys_ms\": %.4f, \"cub_version\": %d}\n", read, sort, CUB_VERSION);
   return 0;
 }
