@@ -13,7 +13,7 @@ RATE, BITS_A_MS = "100mbit", 1e5
 STEPS, SEEDS = 200, 3
 DENSE = {"Dense": {"kind": "flat"}, "DenseOvlp": {"kind": "ddp"}, "Dense 16 bits": {"kind": "ddp16"}}
 SPARSE = {"TopkA": "topk_a", "TopkDSA": "dsar_split_allgather", "gTopk": "gtopk", "Gaussiank": "gaussian_k", "Ok-Topk": "oktopk"}
-AFTER = "Ok-Topk, clipped after the sum"  # of the LSTM: whether local clipping makes the difference
+AFTER = "Ok-Topk, clip after sum"  # of the LSTM: whether local clipping makes the difference
 ALONE, ALONE_STEPS = {"kind": "alone"}, 20  # training without an exchange: the computation in a step
 NEAR = 0.98  # of the quality that the dense run ends with: the quality that times are compared at
 

@@ -28,7 +28,7 @@ DENSE = {"SGD": {"kind": "ddp"}, DENSE_16: {"kind": "ddp16"}}
 SCHEMES = (*DENSE, "RGC", "quantized RGC")
 DENSITY = 0.001
 # Of one network alone, that of the case: whether the density, or local clipping, makes the difference.
-DENSER, AFTER = "RGC, 1 %", "RGC, clipped after the sum"
+DENSER, AFTER = "RGC, 1 %", "RGC, clip after sum"
 CONTROLS = {("cnn", 64): [DENSER], ("lstm", 16): [AFTER]}
 NAMES = {"cnn": "CNN", "resnet8": "ResNet-8", "lstm": "LSTM"}
 
