@@ -16,6 +16,8 @@ say() { printf 'demo: %s\n' "$*" >&2; }
 torch=no packages=() targets=(millrace_command millrace-server) options=()
 if [ "${1:-}" = --torch ]; then
   shift
+  # The help needs no build.
+  case " $* " in *" --help "* | *" -h "*) exec /usr/bin/python3 "$ROOT/worker/python/demo/torch_demo.py" --help ;; esac
   torch=yes packages=(--torch) targets=(millrace-server millrace_python)
   options=(-DMILLRACE_PYTHON=ON -DPython3_EXECUTABLE=/usr/bin/python3)
 fi

@@ -235,7 +235,7 @@ void visit_job(Visitor& v, Spec& spec) {
          spec.momentum, [](auto& to, auto& part) { visit_momentum(to, part); });
   v.option({.name = "clip",
             .group = kCompression,
-            .help = "L2 norm that a step's gradients are scaled down to, over the root of the workers; 0: off",
+            .help = "L2 norm that limits a step's combined gradient: each worker clips its own for that; 0: off",
             .most = 1e30},
            spec.clip);
   visit_liveness(v, spec);

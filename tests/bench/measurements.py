@@ -196,7 +196,8 @@ def rounds():
          Figure("a bucket from C++ threads, ms", ("session_whole_ms",))))
     yield Measurement(
         "ddp_step", "Rounds through shards",
-        "Time in communication of a step of PyTorch's DDP, over DDP's by gloo: 25 M parameters, 4 ranks and 2 shards behind 1 Gbit/s each.",
+        "Time in communication of a step of PyTorch's DDP, over DDP's by gloo: 25 M parameters, 4 ranks and 2 shards behind 1 Gbit/s each. "
+        "16 bits are fp16 with torch 1.13, whose gloo lacks bf16 and adds fp16 in software: its time is of processors.",
         "/usr/bin/python3 tests/bench/ddp_step.py --programs $MILLRACE_PROGRAMS --package $MILLRACE_PROGRAMS/../python --json",
         (Figure("1 % without loss, over gloo's f32", ddp_row("millrace", "over_f32"), Goal(AT_MOST, 0.06)),
          Figure("1 % without loss, over gloo's 16 bits", ddp_row("millrace", "over_16_bits"), Goal(AT_MOST, 0.12)),

@@ -129,6 +129,14 @@ class Scripts(unittest.TestCase):
         self.write_program(self.tree / "build/release/bin/millrace", 'echo "$(pwd -P) $*"')
         self.assertEqual(self.output_of("demo.sh", "--folder", "here")[0], f"{self.caller} demo --folder here\n")
 
+    def test_TheHelpOfTheDemoOfPyTorchBuildsNothing(self):
+        self.write_program(self.tree / "deploy/setup.sh", "exit 3")
+        shutil.copytree(SOURCE / "worker/python/demo", self.tree / "worker/python/demo")
+        text, calls = self.output_of("demo.sh", "--torch", "--help")
+        self.assertIn("--link-rate", text)
+        self.assertIn("torchrun's environment", text)
+        self.assertEqual(calls, "")
+
 
 class CardScript(unittest.TestCase):
     STEPS = ["cuda_device_test", "session_device_test", "torch_cuda_test", "cuda_bench", "compile_cub_bench", "cub_bench", "torch_bench",

@@ -141,7 +141,7 @@ def main():
     table(rows, [("network", "", "s"), ("rate", "link", "s"), ("scheme", "scheme", "s"), ("step", "ms a step", ".0f"), ("computation", "computation", ".0f"),
                  ("coding", "coding", ".0f"), ("communication", "communication", ".0f"), ("kb", "kB a rank and step", ".0f"), ("speed_up", "speed-up", ".2f")])
     compare(here, rows, learning)
-    here.finish(plot(rows, learning), {"ranks": RANKS, "shards": SHARDS, "steps": STEPS, "commits": sorted(jobs.commits), "rows": rows,
+    here.finish(plot(rows, learning), {"ranks": RANKS, "shards": SHARDS, "steps": STEPS, "commits": sorted(jobs.commits), "rows": rows, **jobs.add_notes(learning["dense 16 bits"][0]["note"]),
                                        "curves": {name: [result["rows"] for result in results] for name, results in learning.items()}})
 
 

@@ -148,19 +148,23 @@ class Workers:
 class Experiment:
     """One figure: its flags, its table, its plot, and the paper's results beside it."""
 
-    def __init__(self, name, title, source, program="millrace_replay"):
+    def __init__(self, name, title, source, program="millrace_replay", partial=False):
+        """partial: the script has --only (jobs.py)."""
         parser = argparse.ArgumentParser(description=title)
         parser.add_argument("--quick", action="store_true", help="the smallest sizes: a trial run, not for its figures")
         parser.add_argument("--out", default="out/papers", help="folder of the PNG and the JSON")
         parser.add_argument("--programs", help="folder of the programs (build/release/bin, else build/dev/bin)")
         parser.add_argument("--seed", type=int, default=1)
+        if partial:
+            parser.add_argument("--only", metavar="REGEX", help="train these alone, as 'LSTM.*RGC'; the others are of the JSON in OUT")
         arguments = parser.parse_args()
+        self.only = getattr(arguments, "only", None)
         self.name, self.title, self.source = name, title, source
         self.quick, self.seed = arguments.quick, arguments.seed
         self.out = Path(arguments.out)
         self.folder = programs_folder(arguments.programs, program) if program else None
         self.commit, self.machine = commit(), machine()
-        self.skipped, self.findings, self.begin = [], [], time.monotonic()
+        self.skipped, self.findings, self.notes, self.begin = [], [], [], time.monotonic()
         print(f"{title}\n({source})\n", flush=True)
 
     def skip(self, what, why):
@@ -183,6 +187,10 @@ class Experiment:
         """Adds one claim of the paper, the result here, and where it differs, the reason."""
         self.findings.append({"paper": paper, "here": here, "why": why})
 
+    def note(self, text):
+        """Adds a sentence about the whole run to its page."""
+        self.notes.append(text)
+
     def finish(self, figure, result):
         self.out.mkdir(parents=True, exist_ok=True)
         image = self.out / f"{self.name}.png"
@@ -195,6 +203,7 @@ class Experiment:
                 print(f"  why:   {finding['why']}")
         report = {"figure": self.title, "source": self.source, "quick": self.quick, "seed": self.seed, "took_s": round(took_s, 1),
                   "commit": self.commit, "machine": self.machine, "result": result, "findings": self.findings, "left_out": self.skipped}
+        report |= {"note": " ".join(self.notes)} if self.notes else {}
         text = json.dumps(rounded(json.loads(json.dumps(report, default=float))), indent=1)
         (self.out / f"{self.name}.json").write_text(text + "\n", encoding="utf-8")
         print(f"\n{image} and its .json, {took_s:.0f} s")

@@ -4,11 +4,13 @@
     jobs.py RUN-FILE        runs one training within a lab (deploy/netlab.sh run); the scripts of figures call it
 
 A run is the object that job_rank.py takes, with "ranks", "shards" and "rate". Runs are kept in a folder, so that an
-interrupted script continues. With --out results/ they are committed: a script of hours is run in pieces.
+interrupted script continues. With --out results/ they are committed: a script of hours is run in pieces. A script with
+--only makes the trainings whose names have the expression, and takes the others from its own JSON in OUT.
 """
 
 import hashlib
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -23,6 +25,10 @@ from processes import Failed as ProcessFailed  # pylint: disable=wrong-import-po
 from processes import Processes  # pylint: disable=wrong-import-position
 
 RANK = Path(__file__).with_name("job_rank.py")
+FP16 = ("16 bits are fp16, as torch 1.13's gloo has no bf16. gloo adds fp16 in software: at 1 Gbit/s and more its time is of "
+        "processors, not of the link.")
+STALE = ("with clip were measured before its correction, and not repeated. Each rank clipped to the norm over the root of the ranks, "
+         "and the update was a mean.")
 AXES = {"step": "step", "seconds": "seconds of training", "bytes": "bytes on all links"}  # of a curve: keys of its rows
 
 
@@ -31,15 +37,15 @@ def mean(values):
     return sum(values) / len(values)
 
 
-def seconds_to(rows, quality):
-    """Returns the time at which a training first has at least this quality, on straight lines between its rows, or None."""
+def first_with(rows, quality, key="seconds"):
+    """Returns the time, or another key, at which a training first has at least this quality, on straight lines between its rows, or None."""
     before = None
     for row in rows:
         if row["quality"] >= quality:
             if before is None:
-                return row["seconds"]
+                return row[key]
             share = (quality - before["quality"]) / (row["quality"] - before["quality"])
-            return before["seconds"] + share * (row["seconds"] - before["seconds"])
+            return before[key] + share * (row[key] - before[key])
         before = row
     return None
 
@@ -80,11 +86,15 @@ def need_namespaces():
 class Jobs:
     """Runs trainings with the programs of an Experiment, and keeps their results in OUT/jobs/NAME-HASH.json.
 
-    The package of Python is in the programs' ../python. commits: of the programs of all results so far.
+    The package of Python is in the programs' ../python. commits: of the programs of all results so far. before: the
+    result in OUT that --only completes, or None. stale: names of the trainings taken from it that other rules made.
     """
 
     def __init__(self, here):
-        self.here, self.commits = here, set()
+        self.here, self.commits, self.before, self.stale = here, set(), None, set()
+        if here.only and not here.quick:
+            self.before = json.loads((here.out / f"{here.name}.json").read_text(encoding="utf-8"))["result"]
+            self.commits |= set(self.before["commits"])
         self._trial = tempfile.TemporaryDirectory(prefix="millrace-jobs-") if here.quick else None  # a trial run reuses none
         self.folder = Path(self._trial.name) if self._trial else here.out / "jobs"
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -102,6 +112,27 @@ class Jobs:
         result = json.loads(kept.read_text(encoding="utf-8"))
         self.commits.add(result["commit"])
         return result
+
+    def taken_over(self, name):
+        """Returns the trainings of this name, one for each seed, from the JSON in OUT; None: they are to be made."""
+        if self.before is None or name not in self.before["curves"] or re.search(self.here.only, name):
+            return None
+        self.stale |= {name} & set(self.before.get("stale", ()))
+        return [{"rows": rows} for rows in self.before["curves"][name]]
+
+    def add_notes(self, half):
+        """Adds to the page where its parts are from, and what `half`, the 16-bit type of a dense training, means for its time.
+
+        Returns  {"half", "stale"}, for the JSON.
+        """
+        half = half or (self.before or {}).get("half")
+        if half == "fp16":
+            self.here.note(FP16)
+        if self.before:
+            self.here.note(f"Run with --only '{self.here.only}'. The rest is of commit {' and '.join(self.before['commits'])}.")
+        if self.stale:
+            self.here.note(f"{len(self.stale)} schemes {STALE}")
+        return {"half": half, "stale": sorted(self.stale)}
 
     def _make(self, name, run, kept):
         with tempfile.NamedTemporaryFile("w", suffix=".json", encoding="utf-8") as file:

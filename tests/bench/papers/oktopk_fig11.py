@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """[OkTopk22, figure 11]: quality against the time of training, for an LSTM. oktopk_quality.py has the setting.
 
-    tests/bench/papers/oktopk_fig11.py [--quick] [--out FOLDER] [--programs FOLDER] [--seed N]
+    tests/bench/papers/oktopk_fig11.py [--quick] [--out FOLDER] [--programs FOLDER] [--seed N] [--only REGEX]
 """
 
 from experiment import Experiment
@@ -13,7 +13,7 @@ CLAIM = "Ok-Topk has the best time to solution: the others take 1.34 to 7.71 x i
 
 
 def main():
-    here = Experiment("oktopk_fig11", "Ok-Topk: accuracy of an LSTM against time", "[OkTopk22, 5.4, figure 11]", PROGRAM)
+    here = Experiment("oktopk_fig11", "Ok-Topk: accuracy of an LSTM against time", "[OkTopk22, 5.4, figure 11]", PROGRAM, partial=True)
     run_figure(here, "lstm", DENSITY, CLAIM)
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """[OkTopk22, figure 13]: quality against the time of training, for a transformer. oktopk_quality.py has the setting.
 
-    tests/bench/papers/oktopk_fig13.py [--quick] [--out FOLDER] [--programs FOLDER] [--seed N]
+    tests/bench/papers/oktopk_fig13.py [--quick] [--out FOLDER] [--programs FOLDER] [--seed N] [--only REGEX]
 """
 
 from experiment import Experiment
@@ -13,7 +13,7 @@ CLAIM = "Ok-Topk has the best time to solution: DenseOvlp takes 3 x and Gaussian
 
 
 def main():
-    here = Experiment("oktopk_fig13", "Ok-Topk: accuracy of a transformer against time", "[OkTopk22, 5.4, figure 13]", PROGRAM)
+    here = Experiment("oktopk_fig13", "Ok-Topk: accuracy of a transformer against time", "[OkTopk22, 5.4, figure 13]", PROGRAM, partial=True)
     run_figure(here, "transformer", DENSITY, CLAIM)
 
 

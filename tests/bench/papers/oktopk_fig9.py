@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """[OkTopk22, figure 9]: quality against the time of training, for a CNN. oktopk_quality.py has the setting.
 
-    tests/bench/papers/oktopk_fig9.py [--quick] [--out FOLDER] [--programs FOLDER] [--seed N]
+    tests/bench/papers/oktopk_fig9.py [--quick] [--out FOLDER] [--programs FOLDER] [--seed N] [--only REGEX]
 """
 
 from experiment import Experiment
@@ -13,7 +13,7 @@ CLAIM = "Ok-Topk has the best time to solution: the others take 1.51 to 8.83 x i
 
 
 def main():
-    here = Experiment("oktopk_fig9", "Ok-Topk: accuracy of a CNN against time", "[OkTopk22, 5.4, figure 9]", PROGRAM)
+    here = Experiment("oktopk_fig9", "Ok-Topk: accuracy of a CNN against time", "[OkTopk22, 5.4, figure 9]", PROGRAM, partial=True)
     run_figure(here, "cnn", DENSITY, CLAIM)
 
 

@@ -11,7 +11,7 @@ runs are not kept. Finished runs are kept in OUT/jobs.
 """
 
 from experiment import Experiment, panels, table
-from jobs import AXES, Jobs, a_step, curve, draw_curves, mean, need_namespaces, seconds_to
+from jobs import AXES, Jobs, a_step, curve, draw_curves, first_with, mean, need_namespaces
 from peers import PROGRAM
 
 RANKS, SHARDS, RATE = 4, 4, "100mbit"
@@ -49,7 +49,7 @@ def train(here, jobs, name, scheme, seed):
 
 def seconds_to_loss(rows, loss):
     """Returns the time at which a training first has at most this loss, or None."""
-    return seconds_to([{**row, "quality": -row["loss"]} for row in rows], -loss)
+    return first_with([{**row, "quality": -row["loss"]} for row in rows], -loss)
 
 
 def targets(dense):
@@ -108,7 +108,7 @@ def main():
     table(rows, [("scheme", "scheme", "s"), ("step_ms", "ms a step", ".0f"), ("step_kb", "kB a rank and step", ".0f"), ("loss", "loss at its end", ".3f"),
                  ("seconds", "s to the loss", ".1f"), ("faster", "faster", ".2f"), ("least", "least", ".2f")])
     compare(here, rows, 1e3 * a_step(alone, "seconds"))
-    here.finish(plot(all_results), {"ranks": RANKS, "shards": SHARDS, "rate": RATE, "parameters": alone["parameters"], "dense": all_results[DENSE][0]["note"],
+    here.finish(plot(all_results), {"ranks": RANKS, "shards": SHARDS, "rate": RATE, "parameters": alone["parameters"], **jobs.add_notes(all_results[DENSE][0]["note"]),
                                     "commits": sorted(jobs.commits), "rows": rows,
                                     "curves": {name: [result["rows"] for result in results] for name, results in all_results.items()}})
 

@@ -133,17 +133,39 @@ class Sums(Refusals):
                 np.testing.assert_array_equal(entered, applied[0] + residuals)
 
     def test_GradientSum_ClipsAndDropsNonFinite(self):
-        """Each rank's gradient, without its NaN, is scaled down to the norm over the root of the ranks."""
+        """Each rank's gradient, without its NaN, is scaled down to the norm times the root of the ranks: the result is a mean."""
         def body(group):
-            total = peers.GradientSum(group, 4, non_finite="drop", clip=2.0)
+            total = peers.GradientSum(group, 4, non_finite="drop", clip=1.0)
             out, gradient = np.empty(4, np.float32), np.array([3, np.nan, 0, 4 * (group.rank - 0.5)], np.float32)
             total.wait_into(total.push(gradient), out)
-            scale = 2 / np.sqrt(2) / np.sqrt(9 + 4)
+            scale = np.sqrt(2) / np.sqrt(9 + 4)
             np.testing.assert_allclose(out, [3 * scale, 0, 0, 0], rtol=1e-6)
             self.assertEqual(total.counts().non_finite_dropped, 1)
             total.close()
 
         on_groups(peers.Group.in_process(2), body)
+
+    def test_GradientSum_ClipsNoiseAsADenseJob(self):
+        """Independent gradients: the sum or mean over the ranks has about the norm that clip_grad_norm_() would leave."""
+        ranks, size, clip = 5, 40_000, 3.0
+        gradients = [np.random.default_rng(rank).standard_normal(size).astype(np.float32) for rank in range(ranks)]
+
+        def body(group):
+            for combine, dense in (("sum", np.sum), ("mean", np.mean), ("weighted_mean", np.mean)):
+                total = peers.GradientSum(group, size, combine=combine, clip=clip)
+                out = np.empty(size, np.float32)
+                total.wait_into(total.push(gradients[group.rank]), out)
+                expected = dense(gradients, axis=0)
+                expected *= clip / np.linalg.norm(expected)
+                self.assertLess(np.linalg.norm(out - expected), 0.02 * clip, combine)
+                total.close()
+
+        on_groups(peers.Group.in_process(ranks), body)
+
+    def test_LocalClipNorm_FollowsCombineAndWorkers(self):
+        for combine, norm in (("sum", 1.5), ("mean", 6.0), ("weighted_mean", 6.0)):
+            self.assertEqual(peers.local_clip_norm(millrace.JobConfig(combine=combine, clip=3.0, workers=4)), norm, combine)
+        self.assertEqual(peers.local_clip_norm(millrace.JobConfig(combine="mean", workers=4)), 0.0)
 
     def test_Push_CopiesNoGradient(self):
         """A push reads the array before it returns, and copies it only where the sum is of all entries."""

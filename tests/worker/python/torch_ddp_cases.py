@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from torch_ddp_training import (Branches, CpuScaler, Deep, Half, Tied, assert_near, assert_ranks_agree, batch, frozen, loss_of, plain_step,
+from torch_ddp_training import (Branches, CpuScaler, Deep, Half, Noise, Tied, assert_near, assert_ranks_agree, batch, frozen, loss_of, plain_step,
                                 scaled_step, train, wrapped)
 
 try:
@@ -368,7 +368,7 @@ def nothing_is_lost(ranks, clip=0.0, steps=3, make=Deep, parts=1, ddp_options=()
                 with ddp.no_sync() if part + 1 < parts else contextlib.nullcontext():
                     sum(loss_of(one, ranks, parts * at + part) for one in (ddp, model)).backward()
             own = [parameter.grad.clone() for _, parameter in trained]
-            own = clipped(own, clip / ranks.world_size**0.5) if clip else own
+            own = clipped(own, clip * ranks.world_size**0.5) if clip else own  # the update is a mean
             found = [parameter.grad.clone() for parameter in ddp.parameters() if parameter.requires_grad]
             entered = own if entered is None else [one + other for one, other in zip(entered, own)]
             updates = found if updates is None else [one + other for one, other in zip(updates, found)]
@@ -405,6 +405,21 @@ def clipping(ranks):
     """Each rank's gradients are scaled down by their norm over all parameters, in whole and sparse sums."""
     nothing_is_lost(ranks, clip=0.5)
     nothing_is_lost(ranks, clip=0.5, select="topk:0.05")
+
+
+def noise_is_clipped_as_without_millrace(ranks):
+    """Independent gradients: clip leaves about the update that clip_grad_norm_() leaves of the dense sum or mean."""
+    draw, clip = torch.Generator().manual_seed(ranks.rank), 3.0
+    own = torch.randn(40_000, generator=draw)
+    for combine in ("mean", "sum"):
+        dense = torch.nn.Parameter(torch.zeros_like(own))
+        dense.grad = sum(ranks.gather(own)) / (ranks.world_size if combine == "mean" else 1)
+        assert torch.nn.utils.clip_grad_norm_([dense], clip) > 10 * clip
+        with ranks.state(dense_below=0, clip=clip, combine=combine) as state:
+            ddp = wrapped(Noise, state)
+            ddp(own).backward()
+            found = torch.cat([parameter.grad for parameter in ddp.parameters()])
+        assert (found - dense.grad).norm() < 0.05 * clip, (combine, found.norm())
 
 
 def error_in_the_hook(ranks):
@@ -550,13 +565,13 @@ def momentum_for_another_number_of_ranks(ranks):
 ALL = (lossless, bucket_views, static_graph, unused_parameters, tied_weights, double_precision, accumulation,
        frozen_parameters, groups_and_clipping, infinite_gradients, infinite_gradients_under_topk, topk_trains, names_by_hand,
        saved_and_resumed, error_in_the_hook, buckets_are_pushed_during_the_backward_pass)
-REAL = (clipping, half_precision, nothing_is_lost_in_any_mode, saved_and_resumed_over_shards, saved_and_resumed_with_clip, saved_and_resumed_with_momentum,
+REAL = (clipping, noise_is_clipped_as_without_millrace, half_precision, nothing_is_lost_in_any_mode, saved_and_resumed_over_shards, saved_and_resumed_with_clip, saved_and_resumed_with_momentum,
         saved_by_distributed_checkpoint, saved_as_stateful, timeout_is_a_job_error, other_number_of_workers,
         verdict_of_the_planner, copies_and_metrics, copies_are_counted, other_number_of_shards, forked_loaders, skipped_steps_of_a_reproducible_job, skipped_steps_with_momentum)
 OVER_PEERS = (lossless, bucket_views, static_graph, unused_parameters, tied_weights, frozen_parameters, groups_and_clipping, names_by_hand,
               accumulation, double_precision, infinite_gradients, infinite_gradients_under_topk, copies_are_counted, verdict_of_the_planner,
               infinite_gradients_without_dense_parameters, topk_trains, saved_and_resumed,
-              saved_and_resumed_with_momentum, error_in_the_hook, timeout_is_a_job_error, other_number_of_workers, forked_loaders, clipping,
+              saved_and_resumed_with_momentum, error_in_the_hook, timeout_is_a_job_error, other_number_of_workers, forked_loaders, clipping, noise_is_clipped_as_without_millrace,
               saved_and_resumed_with_clip, saved_by_distributed_checkpoint, saved_as_stateful, momentum_for_another_number_of_ranks,
               skipped_steps_of_a_reproducible_job,
               skipped_steps_with_momentum, saved_and_resumed_with_thresholds, half_precision, nothing_is_lost_in_any_mode,

@@ -96,6 +96,17 @@ class Half(torch.nn.Module):
         return inputs @ self.weight.float().t()
 
 
+class Noise(torch.nn.Module):
+    """Two parameters, whose gradients are the two halves of the inputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.halves = torch.nn.ParameterList([torch.nn.Parameter(torch.zeros(20_000)) for _ in range(2)])
+
+    def forward(self, inputs):
+        return torch.cat(list(self.halves)) @ inputs
+
+
 def frozen():
     """Returns a model whose middle layer does not train."""
     model = Deep()

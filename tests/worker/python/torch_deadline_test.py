@@ -190,7 +190,7 @@ class Steps(unittest.TestCase):
             return torch.distributed.HashStore()
 
         library = PeerLibrary.__new__(PeerLibrary)
-        library._library, library._peers = SimpleNamespace(JobError=JobError), SimpleNamespace(Group=meet)
+        library._library, library._peers = SimpleNamespace(JobError=JobError), SimpleNamespace(Group=meet, local_clip_norm=lambda job: 0.0)
         library._addresses, library._listen, library._name, library._insecure = None, "127.0.0.1:0", "g", False
         library._silence, library._timeout = 1.0, LIMIT_S
         job = SimpleNamespace(workers=1, clip=0.0, changed=dict)

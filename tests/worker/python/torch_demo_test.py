@@ -99,8 +99,8 @@ class Options(unittest.TestCase):
 
     def test_Defaults_AreFourRanksBehindHundredMegabits(self):
         args = torch_demo.options([])
-        self.assertEqual((args.ranks, args.shards, args.link_rate, args.runs), (4, 2, "100mbit", ["f32", "bf16", "millrace"]))
-        self.assertEqual(torch_demo.options(["--steps", "7"]).millrace_steps, 28)
+        self.assertEqual((args.ranks, args.shards, args.link_rate, args.runs), (4, 4, "100mbit", ["f32", "bf16", "millrace"]))
+        self.assertEqual(torch_demo.options(["--steps", "7"]).millrace_steps, 11)
 
     def test_UnusableOptions_AreRefused(self):
         self.refused("--runs takes some of f32,bf16,millrace", "--runs", "f32,f64")
@@ -144,7 +144,7 @@ class Runs(unittest.TestCase):
     def test_Run_PrintsTheTableAndWritesTheNumbers(self):
         done = subprocess.run([*self.words, "--runs", "millrace", "--millrace-steps", "4"], capture_output=True, text=True, check=False)
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertIn("Millrace topk:0.01", done.stdout)
+        self.assertIn("Millrace topk:0.03", done.stdout)
         self.assertIn("step 4 of 4, loss", done.stderr)
         report = json.loads((Path(self.folder.name) / "demo.json").read_text(encoding="utf-8"))
         self.assertIsNone(report["link"])

@@ -21,10 +21,16 @@ void scale(Stream& stream, float factor) {
   for (float& value : stream.values) value *= factor;
 }
 
+double local_clip_norm(double clip, protocol::Combine combine, uint32_t contributors) {
+  MILLRACE_CHECK(contributors > 0, contributors);
+  const double root = std::sqrt(static_cast<double>(contributors));
+  return combine == protocol::Combine::kSum ? clip / root : clip * root;
+}
+
 LocalClip::LocalClip(const protocol::JobSpec& spec) : tensors_(spec.tensors.size()) {
   const bool alone = spec.mode == protocol::Mode::kAsynchronous;  // a step is one worker's
   const uint32_t expected = alone ? 1 : spec.participants != 0 ? spec.participants : spec.workers;
-  norm_max_ = spec.clip / std::sqrt(static_cast<double>(expected));
+  norm_max_ = local_clip_norm(spec.clip, spec.combine, expected);
 }
 
 const LocalClip::Push* LocalClip::find(uint64_t push) const {

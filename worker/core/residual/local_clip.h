@@ -18,10 +18,18 @@ double squared_norm_of(std::span<const float> values);
 /// Multiplies the values.
 void scale(Stream& stream, float factor);
 
-/// Clips locally: scales the gradients of one push of all tensors together to an L2 norm of clip / sqrt(N) at most. N
-/// is the number of workers that a step expects. So a push enters only when every tensor has been pushed.
+/// Returns the L2 norm that one worker's gradient may have: `clip` limits the norm of all contributions combined.
 ///
-/// Source   [RedSync19, appendix B], after [DGC18]: the threshold of a dense job, times N^-1/2.
+/// The sum of N independent gradients of norm r has a norm of about r * sqrt(N), and their mean of r / sqrt(N). So the
+/// limit is clip / sqrt(N) for sums and clip * sqrt(N) for means. Weighted means: exact where all weights are equal.
+///
+/// contributors  N, the number of contributions to a step; positive.
+/// Source        [RedSync19, appendix B], after [DGC18], which adds up gradients: "N^-1/2 of original".
+double local_clip_norm(double clip, protocol::Combine combine, uint32_t contributors);
+
+/// Clips locally: scales the gradients of one push of all tensors together to local_clip_norm() at most. N is the
+/// number of workers that a step expects, also while fewer are there. So a push enters only when every tensor has been
+/// pushed. Shards do not know the factor.
 class LocalClip {
  public:
   explicit LocalClip(const protocol::JobSpec& spec);

@@ -242,8 +242,10 @@ struct Store {
 
 /// Holds the options of contributions.
 struct Contributions {
-  /// L2 norm, divided by the square root of the workers, that a step's gradients over all tensors are scaled down to.
-  /// 0: off. The caller pushes all tensors of a step before it awaits one of them, and all tensors equally often.
+  /// L2 norm over all tensors of a step's combined gradient, as clip_grad_norm_() of torch limits it in a dense job.
+  /// Each of N workers clips its own gradient: to clip * sqrt(N) if combine is a mean, to clip / sqrt(N) if it is kSum.
+  /// So independent gradients reach clip, and equal ones clip * sqrt(N). 0: off. The caller pushes all tensors of a
+  /// step before it awaits one of them, and all tensors equally often.
   double clip = 0;
   NonFinite non_finite = NonFinite::kRefuse;
   CodecError codec_error = CodecError::kRetain;

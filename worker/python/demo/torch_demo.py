@@ -1,9 +1,13 @@
 #!/usr/bin/env python3
 """Trains a transformer with PyTorch behind slow links: dense DDP over gloo, then through Millrace.
 
-Four ranks and two shards, each on a host of its own. A host is a network namespace (root); where there are
+Four ranks and four shards, each on a host of its own. A host is a network namespace (root); where there are
 none, all run on this machine's loopback, whose link has no limit. Each run trains the same network on the same batches.
-The report has held-out loss, time and bytes; bytes are counted at the hosts' interfaces, alike for all runs.
+The report has held-out loss, time and bytes; bytes are counted at the hosts' interfaces, alike for all runs. With the
+defaults the runs take about 12 minutes.
+
+Ranks are plain processes with torchrun's environment. torchrun itself starts one agent a host, and that of Debian 13
+asks for a store with libuv, which Debian's torch lacks.
 
 deploy/demo.sh --torch builds everything and starts this program.
 """
@@ -27,6 +31,9 @@ from processes import Failed, Processes
 INTERRUPTED = 130
 LICENCES = Path("/usr/share/common-licenses")
 RUNS = ("f32", "bf16", "millrace")
+# As time_to_loss (tests/bench/papers): dense training is best at half of the learning rate; most of an exchange is beside
+# the backward pass.
+DENSE_LR, BUCKET_MB = 0.5, 5
 
 
 def say(text):
@@ -60,16 +67,18 @@ def options(arguments):
     parser.add_argument("--link-rate", default="100mbit", metavar="RATE",
                         help="of each host's link; none: no namespaces (%(default)s)")
     parser.add_argument("--ranks", type=int, default=4, help="(%(default)s)")
-    parser.add_argument("--shards", type=int, default=2, help="(%(default)s)")
-    parser.add_argument("--steps", type=int, default=60, help="of the dense runs (%(default)s)")
-    parser.add_argument("--millrace-steps", type=int, default=None, metavar="STEPS", help="4 times --steps unless given")
+    parser.add_argument("--shards", type=int, default=4, help="(%(default)s)")
+    parser.add_argument("--steps", type=int, default=80, help="of the dense runs (%(default)s)")
+    parser.add_argument("--millrace-steps", type=int, default=None, metavar="STEPS", help="1.5 times --steps unless given")
     parser.add_argument("--report-every", type=int, default=10, metavar="STEPS", help="(%(default)s)")
     parser.add_argument("--runs", default=",".join(RUNS), help="some of %(default)s; bf16 is fp16 where gloo lacks it")
-    parser.add_argument("--select", default="topk:0.01", help="entries that a rank sends (%(default)s)")
-    parser.add_argument("--codec", default="gap+qsgd8", help="of the entries (%(default)s)")
-    parser.add_argument("--width", type=int, default=256, help="of the transformer (%(default)s)")
-    parser.add_argument("--layers", type=int, default=4, help="(%(default)s)")
-    parser.add_argument("--batch", type=int, default=4, help="windows of 64 characters a rank and step (%(default)s)")
+    parser.add_argument("--select", default="topk:0.03", help="entries that a rank sends (%(default)s)")
+    parser.add_argument("--codec", default="gap+qsgd4", help="of the entries, and of their sums (%(default)s)")
+    parser.add_argument("--lr", type=float, default=0.03, metavar="RATE",
+                        help="of SGD with Nesterov's momentum of 0.9 (%(default)s); dense runs have half of it")
+    parser.add_argument("--width", type=int, default=320, help="of the transformer (%(default)s)")
+    parser.add_argument("--layers", type=int, default=8, help="(%(default)s)")
+    parser.add_argument("--batch", type=int, default=1, help="windows of 64 characters a rank and step (%(default)s)")
     parser.add_argument("--data", type=Path, metavar="FILE", help="gzipped text; else Tiny Shakespeare of ../shared/data, or the "
                         "licences that every Debian has")
     parser.add_argument("--folder", type=Path, default=lab.ROOT / "build/torch_demo", help="of the results (build/torch_demo)")
@@ -81,7 +90,7 @@ def options(arguments):
     if unknown or len(set(args.runs)) < len(args.runs):
         parser.error(f"--runs takes some of {','.join(RUNS)}, each once")
     if args.millrace_steps is None:
-        args.millrace_steps = 4 * args.steps
+        args.millrace_steps = (3 * args.steps + 1) // 2
     for name in ("ranks", "shards", "steps", "millrace_steps", "report_every", "width", "layers", "batch"):
         if getattr(args, name) < 1:
             parser.error(f"--{name.replace('_', '-')} is at least 1")
@@ -117,12 +126,13 @@ def train(args, hosts, name, text):
     logs.mkdir(parents=True)
     with Processes(hosts, logs, args.build / "bin", args.build / "python") as processes:
         arguments = ["--data", text, "--steps", steps, "--report-every", args.report_every, "--report-windows", 16,
-                     "--width", args.width, "--layers", args.layers, "--batch", args.batch]
+                     "--width", args.width, "--layers", args.layers, "--batch", args.batch, "--bucket-mb", BUCKET_MB]
         if name == "millrace":
             servers = processes.start_shards(range(args.ranks + 1, args.ranks + args.shards + 1))
-            arguments += ["--servers", ",".join(servers), "--select", args.select, "--codec", args.codec]
+            arguments += ["--servers", ",".join(servers), "--select", args.select, "--codec", args.codec,
+                          "--codec-down", args.codec, "--sgd", args.lr]
         else:
-            arguments += ["--dense", name]
+            arguments += ["--dense", name, "--sgd", DENSE_LR * args.lr]
         progress, sent_before = Progress(run["label"], steps), 0
         for line in processes.lines_of(processes.start_ranks(args.ranks, arguments)):
             if (dense_type := curves.dense_type_of(line)) and dense_type != name:
@@ -150,7 +160,7 @@ def report_of(args, limited, runs, description):
     return {"format": curves.FORMAT, "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
             "title": f"Transformer, width {args.width}, {args.layers} layers; {args.ranks} ranks {behind}",
             "link": link, "ranks": args.ranks, "shards": args.shards, "text": description, "width": args.width,
-            "layers": args.layers, "batch": args.batch, "select": args.select, "codec": args.codec,
+            "layers": args.layers, "batch": args.batch, "select": args.select, "codec": args.codec, "lr": args.lr,
             "cores": os.cpu_count(), "machine": platform.machine(), "target": target, "runs": runs}
 
 

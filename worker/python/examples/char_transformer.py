@@ -6,6 +6,8 @@
 FOLDER has tinyshakespeare.txt.gz; any other gzipped text of at least some 100 kB is given as a file. The last tenth of
 the text is for the loss that counts.
 --dense trains with DDP over gloo alone, to compare: f32, or bf16 by DDP's own hook. Times leave out the reports.
+Adam takes gradients that are clipped after the sum. With --sgd the momentum is in the State: each worker adds it to its
+residual, so that entries that are sent late have theirs.
 """
 
 import argparse
@@ -22,6 +24,8 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 import millrace
+
+MOMENTUM = 0.9  # of --sgd
 
 
 class CharTransformer(nn.Module):
@@ -98,6 +102,9 @@ def options():
     parser.add_argument("--job", default="char_transformer")
     parser.add_argument("--select", default="topk:0.01", help="entries that a rank sends (%(default)s)")
     parser.add_argument("--codec", default=None, help="of the entries, as gap+qsgd4")
+    parser.add_argument("--codec-down", default=None, help="of their sums")
+    parser.add_argument("--sgd", type=float, default=None, metavar="RATE", help="SGD with Nesterov's momentum of 0.9, not Adam")
+    parser.add_argument("--bucket-mb", type=float, default=25, help="of DDP's buckets (%(default)s)")
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--batch", type=int, default=16, help="windows a rank and step (%(default)s)")
     parser.add_argument("--context", type=int, default=64)
@@ -120,10 +127,18 @@ def exchange_by(args, ddp):
     if args.dense:
         return None
     # The embedding is the output layer as well: RedSync does not quantize it.
-    mill = millrace.State(args.servers, job=args.job, select=args.select, codec=args.codec,
+    momentum = None if args.sgd is None else f"nesterov:{MOMENTUM}"
+    mill = millrace.State(args.servers, job=args.job, select=args.select, codec=args.codec, codec_down=args.codec_down, momentum=momentum,
                           rules={"embedding.weight": {"output_layer": True}})
     ddp.register_comm_hook(mill, millrace.hook)
     return mill
+
+
+def optimizer_of(args, parameters):
+    """Returns Adam, or with --sgd SGD, which has the momentum where no State has it."""
+    if args.sgd is None:
+        return torch.optim.Adam(parameters, lr=1e-3)
+    return torch.optim.SGD(parameters, args.sgd, **({"momentum": MOMENTUM, "nesterov": True} if args.dense else {}))
 
 
 def main():
@@ -135,9 +150,9 @@ def main():
     train, held_out = text[:len(text) * 9 // 10], text[len(text) * 9 // 10:]
 
     torch.manual_seed(1)
-    ddp = DistributedDataParallel(CharTransformer(symbols, args.context, args.width, args.layers))
+    ddp = DistributedDataParallel(CharTransformer(symbols, args.context, args.width, args.layers), bucket_cap_mb=args.bucket_mb)
     mill = exchange_by(args, ddp)
-    optimizer = torch.optim.Adam(ddp.parameters(), lr=1e-3)
+    optimizer = optimizer_of(args, ddp.parameters())
 
     seconds = 0.0
     draw = torch.Generator().manual_seed(rank)
@@ -147,7 +162,8 @@ def main():
         began = time.monotonic()
         optimizer.zero_grad()
         loss_of(ddp, *windows(train, args.batch, args.context, draw)).backward()
-        nn.utils.clip_grad_norm_(ddp.parameters(), 1.0)
+        if args.sgd is None:
+            nn.utils.clip_grad_norm_(ddp.parameters(), 1.0)
         optimizer.step()
         seconds += time.monotonic() - began
     report(ddp, held_out, args, args.steps, seconds)

@@ -268,6 +268,14 @@ class Allreduce:
         return self._allreduce.chosen()
 
 
+def local_clip_norm(job: JobConfig) -> float:
+    """Returns the L2 norm that one rank's gradients are clipped to, so that those of all workers reach clip; 0: they are not.
+
+    job  clip, combine and workers count. The norm is over all tensors of a step: see GradientSum.squared_norm().
+    """
+    return _millrace.local_clip_norm(job._set)
+
+
 class GradientSum:
     """Sums one tensor's gradients over the ranks, and keeps the residual: the peers' trainer in C++ does the same.
 

@@ -359,7 +359,7 @@ PythonGradientSum::PythonGradientSum(const PythonGroup& group, uint64_t dimensio
         const auto valid = training::check_peer_exchange(options);
         if (!valid) raise(valid.error());
         auto state = std::make_shared<State>(peers::GroupAccess::inner_of(*group.held()));
-        state->mean = options.job.updates.combine == Combine::kMean;
+        state->mean = options.job.updates.combine != Combine::kSum;  // ranks have equal weights
         state->drops_non_finite = options.job.contributions.non_finite == NonFinite::kDropAndCount;
         state->timeline = group.timeline();
         state->setup.dimension = dimension;
@@ -523,6 +523,10 @@ py::tuple PythonGradientSum::counts() const {
 void bind_peers(py::module_& module) {
   using py::arg;
   module.def("algorithms", &algorithm_records, "Returns (name, source, takes a k, selects) of every allreduce.");
+  module.def("local_clip_norm", [](const JobOptions& options) {
+    const JobConfig job = options.config();
+    return worker::local_clip_norm(job.contributions.clip, job.updates.combine, job.workers);
+  });
   py::class_<PythonGroup>(module, "PeerGroup", "This rank's part in a group; millrace.peers.Group documents it.")
       .def_static(
           "over_tcp",

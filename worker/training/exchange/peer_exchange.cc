@@ -53,11 +53,12 @@ AllreduceSettings exact_settings_of(const OptimizerOptions& options, uint64_t di
   return settings_of(exact, dimension);
 }
 
-/// What LocalClip looks at in a job: one tensor, as many workers as ranks.
+/// What LocalClip looks at in a job: one tensor, as many workers as ranks, and how their contributions are combined.
 protocol::JobSpec clipping_of(const OptimizerOptions& options, uint32_t ranks) {
   protocol::JobSpec spec;
   spec.workers = ranks;
   spec.clip = options.job.contributions.clip;
+  spec.combine = options.job.updates.combine;
   spec.tensors.resize(1);
   return spec;
 }

@@ -1,8 +1,8 @@
 #include "worker/training/optimizers/gradient_descent.h"
 
 /// Residual gradient compression: U = m U + G, residual V += U (nesterov: G + m U; nesterov_printed: G + U). G is
-/// clipped to the threshold over the square root of the ranks. The selected entries of V are summed, and set to 0 in V
-/// and in U; w -= rate times the mean.
+/// clipped to the threshold times the square root of the ranks, since the update is a mean (local_clip.h). The selected
+/// entries of V are summed, and set to 0 in V and in U; w -= rate times the mean.
 ///
 /// With --select ...:dense=STEPS the first steps are the paper's warm-up: momentum SGD, uncompressed, whose U is not
 /// masked. by_size treats all steps of a model of up to 4,096 weights so. With --select by_size:D:signs --codec-up

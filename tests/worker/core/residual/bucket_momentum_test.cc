@@ -1,7 +1,13 @@
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
+#include <limits>
 #include <map>
 #include <memory>
+#include <numeric>
+#include <random>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,6 +22,7 @@
 namespace millrace::worker {
 namespace {
 
+using protocol::Combine;
 using protocol::Contribution;
 using protocol::Momentum;
 using testing::Algorithm4;
@@ -231,7 +238,7 @@ protocol::JobSpec clipped_spec() {
   return spec;
 }
 
-TEST(LocalClip, ScalesByTheNormOverAllTensorsAndTheRootOfTheWorkers) {
+TEST(LocalClip, ScalesASumByTheNormOverAllTensorsAndTheRootOfTheWorkers) {
   LocalClip clip(clipped_spec());
   EXPECT_FALSE(clip.complete(0));
   clip.pushed(0, 0, 9);
@@ -251,6 +258,61 @@ TEST(LocalClip, ScalesByTheNormOverAllTensorsAndTheRootOfTheWorkers) {
   of_one.pushed(0, 0, 100);
   EXPECT_EQ(of_one.factor(0), 0.5f) << "one worker a step: the whole threshold";
   EXPECT_TRUE(LocalClip(testing::toy_spec(2, {5})).complete(7)) << "jobs that do not clip wait for nothing";
+}
+
+/// Returns the update of a dense job of these gradients: combined, then scaled down to a norm of `clip`.
+std::vector<double> combined_and_clipped(const std::vector<std::vector<float>>& gradients, Combine combine,
+                                         double clip) {
+  std::vector<double> all(gradients.front().size());
+  const double divisor = combine == Combine::kSum ? 1 : static_cast<double>(gradients.size());
+  for (const std::vector<float>& gradient : gradients)
+    for (size_t i = 0; i < all.size(); ++i) all[i] += gradient[i] / divisor;
+  const double norm = std::sqrt(std::inner_product(all.begin(), all.end(), all.begin(), 0.0));
+  for (double& value : all) value *= std::min(1.0, clip / norm);
+  return all;
+}
+
+TEST(LocalClip, NoiseOfAllWorkersCombinedIsClippedAsInADenseJob) {
+  constexpr size_t kNoise = 40'000;
+  for (const Combine combine : {Combine::kSum, Combine::kMean, Combine::kWeightedMean}) {
+    for (const uint32_t workers : {1u, 2u, 5u, 16u}) {
+      SCOPED_TRACE(fmt::format("{} workers, combine {}", workers, static_cast<int>(combine)));
+      std::mt19937 random(workers);
+      std::normal_distribution<float> normal(0, 1);
+      protocol::JobSpec spec = testing::toy_spec(workers, {kNoise});
+      spec.combine = combine;
+      spec.clip = 3;
+      std::vector<std::vector<float>> gradients(workers, std::vector<float>(kNoise)), clipped;
+      for (std::vector<float>& gradient : gradients) {
+        std::ranges::generate(gradient, [&] { return normal(random); });
+        LocalClip clip(spec);
+        clip.pushed(0, 0, squared_norm_of(gradient));
+        clipped.push_back(gradient);
+        for (float& value : clipped.back()) value *= clip.factor(0);
+      }
+      const std::vector<double> expected = combined_and_clipped(gradients, combine, spec.clip);
+      const std::vector<double> found = combined_and_clipped(clipped, combine, std::numeric_limits<double>::infinity());
+      double squares = 0, apart = 0;
+      for (size_t i = 0; i < kNoise; ++i) {
+        squares += found[i] * found[i];
+        apart += (found[i] - expected[i]) * (found[i] - expected[i]);
+      }
+      EXPECT_NEAR(std::sqrt(squares), 3, 0.06);
+      EXPECT_LE(std::sqrt(apart), 0.06);
+    }
+  }
+}
+
+TEST(LocalClip, AStepOfAsynchronousJobsIsOneWorkers) {
+  for (const Combine combine : {Combine::kSum, Combine::kMean}) {
+    protocol::JobSpec spec = testing::toy_spec(4, {5});
+    spec.mode = protocol::Mode::kAsynchronous;
+    spec.combine = combine;
+    spec.clip = 5;
+    LocalClip clip(spec);
+    clip.pushed(0, 0, 100);
+    EXPECT_EQ(clip.factor(0), 0.5f);
+  }
 }
 
 struct ClippedCore : testing::ScriptedCore {

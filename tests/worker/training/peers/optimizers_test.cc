@@ -222,7 +222,7 @@ SlowStep rgc_of(uint32_t ranks, const Rgc& rgc) {
     for (uint32_t rank = 0; rank < ranks; ++rank) {
       Values& gradient = gradients[rank];
       const double norm = std::sqrt(std::inner_product(gradient.begin(), gradient.end(), gradient.begin(), 0.0));
-      const double most = rgc.clip / std::sqrt(static_cast<double>(ranks));
+      const double most = rgc.clip * std::sqrt(static_cast<double>(ranks));  // the update is a mean
       auto& [u, v] = all[rank];
       for (size_t i = 0; i < kSize; ++i) {
         const double g = rgc.clip > 0 && norm > most ? gradient[i] * most / norm : gradient[i];

@@ -201,7 +201,7 @@ class PeerLibrary:
                 one.close()
             group.close()
             raise
-        return PeerSession(self._library, group, sums, tensors, clip_of(job), port)
+        return PeerSession(self._library, group, sums, tensors, self._peers.local_clip_norm(job), port)
 
     def _compare(self, group, job, tensors, algorithms, limit):
         options = {name: text for name, text in job.changed().items() if name != "name"}
@@ -242,15 +242,10 @@ class PeerLibrary:
         return self._allreduce, options
 
 
-def clip_of(job):
-    """Returns the norm that a rank's gradients are clipped to, over all tensors; 0: they are not."""
-    return job.clip / math.sqrt(job.workers)
-
-
 class PeerSession:
     """Is a rank's part in the sums of all parameters, with the calls of millrace.Session that a State makes.
 
-    clip     a step's gradients are scaled down to this L2 norm, over all tensors. Then no sum of a step starts before
+    clip     this rank's gradients of a step are scaled down to this L2 norm, over all tensors. Then no sum of a step starts before
              all tensors are pushed. 0: each starts with its push.
     port     millrace.peers.Port, or None.
     Threads  any.
