@@ -62,7 +62,7 @@ JobRounds::JobRounds(Setup setup)
   choosers_.resize(parts_.size());
 }
 
-void JobRounds::make_threshold(Bucket& bucket) const {
+void JobRounds::make_threshold(Bucket& bucket) {
   const protocol::BucketLayout& layout = *bucket.layout;
   if (layout.reselect.reselect != protocol::Reselect::kTopK) return;
   if (setup_.spec.reproducible) {
@@ -72,6 +72,7 @@ void JobRounds::make_threshold(Bucket& bucket) const {
         .shards = shards_of(setup_.layout, layout),
         .local_parts = bucket.count,
         .repeat_ns = setup_.spec.exchange_timeout.count() * kNsPerMs,
+        .account = &account_,
     });
     return;
   }
@@ -83,6 +84,7 @@ void JobRounds::make_threshold(Bucket& bucket) const {
       .shards = shards_of(setup_.layout, layout),
       .local_parts = bucket.count,
       .timeout_ns = setup_.spec.exchange_timeout.count() * kNsPerMs,
+      .account = &account_,
   });
 }
 

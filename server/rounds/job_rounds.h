@@ -180,7 +180,7 @@ class JobRounds {
   const PartRound* oldest_open() const;
   void wait_of_attempt(const PartRound& part, Waiting& waiting) const;
   void wait_of_collecting(const PartRound& part, Waiting& waiting) const;
-  void make_threshold(Bucket& bucket) const;
+  void make_threshold(Bucket& bucket);
   Bucket& bucket_of(const PartRound& part) { return buckets_.at(bucket_at_.at(part.layout().bucket)); }
   const Bucket& bucket_of(const PartRound& part) const { return buckets_.at(bucket_at_.at(part.layout().bucket)); }
   size_t index_in(const Bucket& bucket, const PartRound& part) const;
