@@ -137,7 +137,6 @@ class ShardCore {
     uint64_t job = 0;
     uint32_t worker = 0;
     uint64_t incarnation = 0;
-    TimeNs next_epoch_look = 0;  ///< until then its messages of unknown epochs do not make this shard read the table
     bool is_of(const Session& other) const {
       return job == other.job && worker == other.worker && incarnation == other.incarnation;
     }
