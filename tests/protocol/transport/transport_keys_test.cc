@@ -23,6 +23,7 @@ namespace {
 
 using millrace::testing::BareZmtp;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr TimeNs kKeysWait = 60 * kNsPerS;
 
@@ -55,7 +56,8 @@ class KeyedListener : public ::testing::Test {
       poller_.wait(5);
       gate_->answer([this](const KeyGate::Caller& caller) {
         asked_.push_back(caller);
-        return allowed_.is_none() || caller.key == allowed_;
+        const bool is_allowed = allowed_.is_none() || caller.key == allowed_;
+        return is_allowed ? KeyGate::Answer::kYes : refusal_;
       });
       if (auto received = listener_->receive()) return received;
       theirs.wait(5);
@@ -68,6 +70,7 @@ class KeyedListener : public ::testing::Test {
   const KeyPair own_ = draw_key_pair();
   const KeyPair worker_ = draw_key_pair();
   PublicKey allowed_;  ///< none: every key
+  KeyGate::Answer refusal_ = KeyGate::Answer::kNo;
   TransportContext context_;
   std::unique_ptr<KeyGate> gate_;
   std::unique_ptr<Listener> listener_;
@@ -106,6 +109,21 @@ TEST_F(KeyedListener, AProcessLearnsThatItsKeyIsNotAllowed) {
   EXPECT_FALSE(serve(*connection));
   EXPECT_THAT(connection->key_trouble(), HasSubstr("does not accept this process's key"));
   EXPECT_THAT(connection->key_trouble(), HasSubstr(key_digits(worker_.public_key)));
+}
+
+TEST_F(KeyedListener, AKeyThatMayConnectLaterIsNotCalledWrong) {
+  allowed_ = draw_key_pair().public_key;
+  refusal_ = KeyGate::Answer::kNotNow;
+  TransportContext theirs(options_with(worker_, own_.public_key));
+  const auto connection = Connection::connect(theirs, listener_->address()).value();
+  connection->send(beat(1));
+  EXPECT_FALSE(serve(*connection));
+  EXPECT_THAT(connection->key_trouble(), HasSubstr("over its rate"));
+  EXPECT_THAT(connection->key_trouble(), Not(HasSubstr("does not accept")));
+  allowed_ = {};
+  EXPECT_TRUE(connection->reconnect());
+  connection->send(beat(2));
+  EXPECT_TRUE(serve(*connection));
 }
 
 TEST_F(KeyedListener, AProcessWithoutAKeyIsRefusedBeforeItsFirstMessage) {
@@ -152,7 +170,7 @@ TEST_F(KeyedListener, ARecordedConnectionThatIsSentAgainGetsNothing) {
     poller_.wait(5);
     gate_->answer([this](const KeyGate::Caller& caller) {
       asked_.push_back(caller);
-      return true;
+      return KeyGate::Answer::kYes;
     });
     EXPECT_FALSE(listener_->receive());
     if (!again.readable(0)) continue;
@@ -201,7 +219,7 @@ TEST_F(KeyedListener, ARoutingIdentityTakenOverByAnotherKeyIsAnotherPeer) {
     std::optional<PeerId> peer;
     for (const TimeNs until = monotonic_now_ns() + kNsPerS; !peer && monotonic_now_ns() < until;) {
       poller_.wait(5);
-      gate_->answer([](const KeyGate::Caller&) { return true; });
+      gate_->answer([](const KeyGate::Caller&) { return KeyGate::Answer::kYes; });
       if (const auto received = listener_->receive()) peer = received->peer;
     }
     zmq_close(socket);
@@ -257,7 +275,7 @@ TEST_F(KeyedListener, MalformedQuestionsAreAnsweredWithNo) {
     std::string status;
     zmq_pollitem_t item{socket, 0, ZMQ_POLLIN, 0};
     for (const TimeNs until = monotonic_now_ns() + kKeysWait; monotonic_now_ns() < until && zmq_poll(&item, 1, 5) == 0;)
-      gate_->answer([](const KeyGate::Caller&) { return true; });
+      gate_->answer([](const KeyGate::Caller&) { return KeyGate::Answer::kYes; });
     for (int frame = 0, more = 1; more != 0; ++frame) {
       char bytes[64] = {};
       const int got = zmq_recv(socket, bytes, sizeof(bytes), ZMQ_DONTWAIT);
