@@ -27,11 +27,13 @@ Status ShardCore::judge_store(const protocol::JobSpec& spec, const protocol::Job
                                                        config_.shard, can.error().message));
     }
   }
-  const uint64_t bytes = store_bytes(spec, layout, config_.shard) + history_bytes(spec, layout, config_.shard);
+  const uint64_t bytes = store_bytes(spec, layout, config_.shard) + history_bytes(spec, layout, config_.shard) +
+                         record_bytes(spec, layout, config_.shard);
   if (bytes > job_bytes_max / kStoreShare) {
     return fail(ErrorCode::kLimitExceeded,
-                fmt::format("{} bytes of weights, optimizer state and history, over 1/{} of this shard's limit of {} "
-                            "(--job-memory-bytes-max, or the quota of the key that created the job)",
+                fmt::format("{} bytes of weights, optimizer state, history and records of parts and workers, over "
+                            "1/{} of this shard's limit of {} (--job-memory-bytes-max, or the quota of the key that "
+                            "created the job)",
                             bytes, kStoreShare, job_bytes_max));
   }
   const uint64_t bytes_max = config_.limits.shard_memory_bytes_max;
@@ -39,8 +41,8 @@ Status ShardCore::judge_store(const protocol::JobSpec& spec, const protocol::Job
     const uint64_t ending = bytes_of_ending_stores();
     const bool is_short = memory_.used_bytes() - ending + bytes <= bytes_max;
     return fail(is_short ? ErrorCode::kUnavailable : ErrorCode::kLimitExceeded,
-                fmt::format("{} bytes of weights, optimizer state and history where jobs use {} of this shard's {} "
-                            "(--shard-memory-bytes-max){}",
+                fmt::format("{} bytes of weights, optimizer state, history and records of parts and workers where jobs "
+                            "use {} of this shard's {} (--shard-memory-bytes-max){}",
                             bytes, memory_.used_bytes(), bytes_max,
                             ending == 0 ? "" : fmt::format("; the last saves of ended jobs will free {}", ending)));
   }

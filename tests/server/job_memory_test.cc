@@ -67,5 +67,54 @@ TEST(JobMemory, HistogramsKeepTheJobsContributionsFromTheShard) {
   EXPECT_TRUE(refusals[0].retry);
 }
 
+/// A job of many small parts.
+protocol::JobSpec job_of_parts(uint32_t parts) {
+  protocol::JobSpec spec = ScriptedCluster::small_job(2, 4);
+  for (uint32_t part = 1; part < parts; ++part)
+    spec.tensors.push_back({.name = "w" + std::to_string(part), .dimension = 4});
+  spec.fuse_below = 1;
+  return spec;
+}
+
+TEST(JobMemory, RecordsOfPartsAreChargedWhileTheJobIsOpen) {
+  ScriptedCluster cluster(job_of_parts(1'000));
+  const uint64_t records = record_bytes(cluster.spec(), cluster.layout(), 0);
+  EXPECT_GT(records, 1'000 * sizeof(PartRound));
+  cluster.join_all();
+  EXPECT_EQ(used(cluster), records);
+  for (const uint32_t worker : {0u, 1u})
+    cluster.send(ScriptedCluster::peer(worker), 0, {cluster.header(worker), protocol::Goodbye{}, {}});
+  EXPECT_EQ(used(cluster), 0u);
+  const protocol::JobSpec small = ScriptedCluster::small_job(2);
+  EXPECT_EQ(record_bytes(small, protocol::plan_layout(small, 1), 0), 0u);
+}
+
+TEST(JobMemory, AJobWhoseRecordsDoNotFitLeavesNoRow) {
+  for (const bool by_quota : {true, false}) {
+    const protocol::JobSpec spec = job_of_parts(1'000);
+    const uint64_t records = record_bytes(spec, protocol::plan_layout(spec, 1), 0);
+    Limits limits;
+    if (!by_quota) limits.shard_memory_bytes_max = records - 1;
+    ScriptedCluster cluster(spec, 1, limits);
+    if (by_quota) cluster.job_quota = 2 * records - 1;
+    const auto refusal = expect_body<Refuse>(cluster.join(0));
+    EXPECT_EQ(refusal.code, ErrorCode::kLimitExceeded);
+    EXPECT_THAT(refusal.sentence, HasSubstr("records of parts and workers"));
+    EXPECT_FALSE(cluster.table().read_job("job")->has_value());
+  }
+}
+
+TEST(JobMemory, EpochsInWhichStepsWereDecidedAreCharged) {
+  protocol::JobSpec spec = ScriptedCluster::small_job(2);
+  ScriptedCluster cluster(spec);
+  cluster.join_all();
+  const uint64_t before = used(cluster);
+  cluster.push(0, 0, std::vector<float>(64, 1));
+  cluster.push(1, 0, std::vector<float>(64, 1));
+  for (const uint32_t worker : {0u, 1u}) cluster.ack(worker, 1);
+  cluster.send(ScriptedCluster::peer(1), 0, {cluster.header(1), protocol::Goodbye{}, {}});
+  EXPECT_EQ(used(cluster) - before, 2 * sizeof(uint64_t));
+}
+
 }  // namespace
 }  // namespace millrace::server
