@@ -36,8 +36,8 @@ class MemoryGate {
   virtual std::optional<Error> refuses(const MemoryAccount& job, uint64_t bytes) const = 0;
 };
 
-/// Returns about the memory of a job's records on a shard once all its workers have joined: one for each part, and one
-/// for each worker at each part. A small job has 0.
+/// Returns about the memory of a job's records on a shard once all its workers have joined. Each part has one, and each
+/// worker at each part. A small job has 0.
 uint64_t record_bytes(const protocol::JobSpec& spec, const protocol::JobLayout& layout, uint32_t shard);
 
 /// Holds the rounds of one job on one shard: its parts, the thresholds of its buckets, and the tasks between them.
