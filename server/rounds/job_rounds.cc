@@ -34,7 +34,7 @@ std::vector<uint32_t> shards_of(const protocol::JobLayout& layout, const protoco
 constexpr uint64_t kPartBytes = 1 << 10;
 /// Of a worker at a part: its entry in the summary and its acknowledgement.
 constexpr uint64_t kWorkerAtPartBytes = sizeof(protocol::SummaryEntry) + 64;
-constexpr uint64_t kRecordBytesMin = 64 << 10;
+constexpr uint64_t kRecordBytesMin = 1 << 20;  // jobs of fewer records take less than a message
 
 }  // namespace
 
