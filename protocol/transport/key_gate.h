@@ -24,8 +24,8 @@ class KeyGate {
     PublicKey key;
     std::string address;  ///< without its port
   };
-  /// kNotNow: ZeroMQ gives no reason, and closes the connection when the time for handshakes is over. The process tries
-  /// again.
+  /// kNotNow: ZeroMQ gives no reason. It closes the connection when the time for handshakes is over, at the latest. The
+  /// process tries again.
   enum class Answer : uint8_t { kYes = 1, kNo = 2, kNotNow = 3 };
   /// Returns whether the key may connect.
   using Judge = std::function<Answer(const Caller&)>;
