@@ -85,8 +85,8 @@ uint32_t SumHistogram::bin_of(float sum) {
 
 void SumHistogram::add(const MagnitudeHistogram& sums) {
   constexpr uint32_t kFiner = 7 - kFractionBits;  // bits of fraction that its bins have more
-  for (uint32_t bin = std::max(sums.first_bin(), 1U); bin < sums.end_bin(); ++bin) {
-    counts_[1 + (1U << kFractionBits) + (bin >> kFiner)] += sums.count(bin);
+  for (const MagnitudeHistogram::Bin& one : sums.bins()) {
+    counts_[1 + (1U << kFractionBits) + (one.bin >> kFiner)] += one.count;
   }
   total_ += sums.total();
 }

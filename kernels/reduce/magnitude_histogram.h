@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -26,16 +27,21 @@ class MagnitudeHistogram {
   /// Returns the bin of a finite value. Monotone in |x|; zero is bin 0.
   static uint32_t bin_of(float value);
 
+  /// An occupied bin.
+  struct Bin {
+    uint32_t bin = 0;
+    uint64_t count = 0;
+    bool operator==(const Bin&) const = default;
+  };
+
   void add(std::span<const float> values);
   void add(const MagnitudeHistogram& other);
+  /// Adds all of them; many at once take less time than one after another.
+  void add(std::span<const std::shared_ptr<const MagnitudeHistogram>> others);
 
-  uint64_t count(uint32_t bin) const {
-    const uint32_t at = bin - first_bin_;  // wraps where bin is lower
-    return at < counts_.size() ? counts_[at] : 0;
-  }
-  /// Returns the first occupied bin; all are in [first_bin(), end_bin()): walks need not look elsewhere.
-  uint32_t first_bin() const { return first_bin_; }
-  uint32_t end_bin() const { return first_bin_ + static_cast<uint32_t>(counts_.size()); }
+  uint64_t count(uint32_t bin) const;
+  /// Returns the occupied bins, ascending.
+  std::span<const Bin> bins() const { return bins_; }
   uint64_t total() const { return total_; }  ///< entries with a non-zero bin
   bool empty() const { return total_ == 0; }
 
@@ -44,15 +50,16 @@ class MagnitudeHistogram {
   void encode(ByteBuffer& out) const;
   static Result<MagnitudeHistogram> decode(ByteSpan bytes);
 
-  uint64_t memory_bytes() const { return counts_.capacity() * sizeof(uint64_t); }
+  /// Returns at most 16 bytes for each entry, and 512 KiB.
+  uint64_t memory_bytes() const { return bins_.capacity() * sizeof(Bin); }
 
-  bool operator==(const MagnitudeHistogram& other) const;
+  bool operator==(const MagnitudeHistogram& other) const = default;
 
  private:
-  void cover(uint32_t low, uint32_t high);
+  class DenseCounts;
 
-  std::vector<uint64_t> counts_;  ///< of the bins from first_bin_: gradients occupy a few thousand of the 32,768
-  uint32_t first_bin_ = 0;
+  /// Not a dense array: two entries of far magnitudes would cover all bins, and a shard holds a histogram of each part.
+  std::vector<Bin> bins_;
   uint64_t total_ = 0;
 };
 

@@ -12,9 +12,12 @@
 #include <atomic>
 #include <bit>
 #include <cerrno>
+#include <iterator>
 #include <map>
 #include <mutex>
+#include <new>
 #include <optional>
+#include <stdexcept>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -38,6 +41,24 @@ constexpr size_t kAnswerThreads = 2;
 constexpr TimeNs kAcceptPause = 100 * kNsPerMs;
 /// The time for answers under way when the port stops.
 constexpr TimeNs kStopTimeout = kNsPerS;
+
+/// The pause after work that has broken off for lack of memory.
+constexpr int kMemoryPauseMs = 10;
+/// Answers that wait for their connections: those that may wait to be made, twice, since connections end meanwhile.
+constexpr size_t kMadeMax = 2 * (HttpPort::kConnectionsMax + kAnswerThreads);
+
+/// Runs `work`. False: it has broken off for lack of memory.
+template <typename Work>
+bool has_memory(const Work& work) {
+  try {
+    work();
+    return true;
+  } catch (const std::bad_alloc&) {
+    return false;
+  } catch (const std::length_error&) {
+    return false;
+  }
+}
 
 constexpr std::string_view kJobsPath = "/jobs/";
 
@@ -190,7 +211,11 @@ class HttpPort::Impl {
         protection_(std::move(protection)),
         checks_host_(!asks_for_token() && protocol::is_loopback_host(host)),
         listeners_(std::move(listeners)),
-        wake_(std::move(wake)) {}
+        wake_(std::move(wake)) {
+    // With room for all answers under way a thread needs no memory to hand one over.
+    made_.reserve(kMadeMax);
+    taken_.reserve(kMadeMax);
+  }
   ~Impl() {
     stop();
     threads_.shutdown();
@@ -227,6 +252,8 @@ class HttpPort::Impl {
     [[maybe_unused]] const ssize_t written = ::write(wake_.number(), &one, sizeof one);
   }
   void run();
+  void run_pass();
+  void end_youngest();
   bool is_done(TimeNs now);
   int wait_ms(TimeNs now) const;
   void poll_all(TimeNs now);
@@ -237,6 +264,7 @@ class HttpPort::Impl {
   }
   bool spend_spare();
   void read(uint64_t number, Connection& connection, TimeNs now);
+  void read_some(uint64_t number, Connection& connection, TimeNs now);
   void write(Connection& connection, TimeNs now);
   void begin_answer(uint64_t number, Connection& connection, HttpRequest request, TimeNs now);
   void take_made(TimeNs now);
@@ -271,24 +299,35 @@ class HttpPort::Impl {
   std::atomic<bool> stopping_ = false;
   std::mutex made_mutex_;
   std::vector<std::pair<uint64_t, std::string>> made_;
+  std::vector<std::pair<uint64_t, std::string>> taken_;  ///< of made_, in its turn
   RequestThreads threads_{kAnswerThreads, HttpPort::kConnectionsMax};
   std::thread thread_;
 };
 
 void HttpPort::Impl::run() {
-  for (TimeNs now = monotonic_now_ns(); !is_done(now); now = monotonic_now_ns()) {
-    poll_all(now);
-    now = monotonic_now_ns();
-    take_made(now);
-    for (auto& [number, connection] : connections_) {
-      end_late(connection, now);
-      write(connection, now);
-    }
-    std::erase_if(connections_,
-                  [](const auto& entry) { return entry.second.exchange.state() == HttpExchange::State::kOver; });
-    keep_spare();
+  while (!is_done(monotonic_now_ns())) {
+    if (!has_memory([this] { run_pass(); })) end_youngest();
   }
   connections_.clear();
+}
+
+void HttpPort::Impl::run_pass() {
+  poll_all(monotonic_now_ns());
+  const TimeNs now = monotonic_now_ns();
+  take_made(now);
+  for (auto& [number, connection] : connections_) {
+    end_late(connection, now);
+    write(connection, now);
+  }
+  std::erase_if(connections_,
+                [](const auto& entry) { return entry.second.exchange.state() == HttpExchange::State::kOver; });
+  keep_spare();
+}
+
+/// Frees memory after a pass that has broken off for lack of it.
+void HttpPort::Impl::end_youngest() {
+  if (!connections_.empty()) connections_.erase(std::prev(connections_.end()));
+  ::poll(nullptr, 0, kMemoryPauseMs);
 }
 
 /// From stop() on: nothing is accepted, and only answers that are under way are carried to their end.
@@ -390,7 +429,12 @@ bool HttpPort::Impl::spend_spare() {
   return true;
 }
 
+/// Reads, and begins an answer. A request for which there is no memory loses its connection.
 void HttpPort::Impl::read(uint64_t number, Connection& connection, TimeNs now) {
+  if (!has_memory([&] { read_some(number, connection, now); })) break_off(connection);
+}
+
+void HttpPort::Impl::read_some(uint64_t number, Connection& connection, TimeNs now) {
   constexpr int kReadsPerPass = 4;
   std::array<char, 16 << 10> bytes;  // a whole record of TLS: none of it waits where poll() does not see it
   for (int reads = 0; reads < kReadsPerPass; ++reads) {
@@ -436,7 +480,8 @@ void HttpPort::Impl::begin_answer(uint64_t number, Connection& connection, HttpR
   if (asks_reader) request.address = address_of(connection.socket);
   request.reader = std::move(*reader);
   const bool queued = threads_.enqueue([this, number, request, make = asks_reader ? reader_answer : slow_answer] {
-    std::string bytes = answered(handlers_, request, make);
+    std::string bytes;
+    has_memory([&] { bytes = answered(handlers_, request, make); });
     {
       const std::lock_guard lock(made_mutex_);
       made_.emplace_back(number, std::move(bytes));
@@ -449,15 +494,21 @@ void HttpPort::Impl::begin_answer(uint64_t number, Connection& connection, HttpR
 }
 
 void HttpPort::Impl::take_made(TimeNs now) {
-  std::vector<std::pair<uint64_t, std::string>> made;
   {
     const std::lock_guard lock(made_mutex_);
-    made.swap(made_);
+    taken_.swap(made_);
   }
-  for (auto& [number, bytes] : made) {
+  for (auto& [number, bytes] : taken_) {
     const auto connection = connections_.find(number);
-    if (connection != connections_.end()) connection->second.exchange.answer(std::move(bytes), now);
+    if (connection == connections_.end()) continue;
+    // Empty where there was no memory for it.
+    if (bytes.empty()) {
+      break_off(connection->second);
+    } else {
+      connection->second.exchange.answer(std::move(bytes), now);
+    }
   }
+  taken_.clear();
 }
 
 void HttpPort::Impl::write(Connection& connection, TimeNs now) {

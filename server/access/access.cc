@@ -143,21 +143,39 @@ void Access::refuse(const protocol::PeerId& by, const protocol::Message* message
   record(event, now);
 }
 
-bool Access::admits(const protocol::KeyGate::Caller& caller, TimeNs now) {
-  if (rules_.may_connect(caller.key)) return true;
+protocol::KeyGate::Answer Access::admits(const protocol::KeyGate::Caller& caller, TimeNs now) {
+  using Answer = protocol::KeyGate::Answer;
+  if (rules_.may_connect(caller.key)) {
+    if (!rates_.is_flooding(caller.key, now)) return Answer::kYes;
+    record({.what = AuditEvent::What::kRefuse,
+            .by = {.bytes = {}, .key = caller.key, .address = caller.address},
+            .code = "over_rate",
+            .sentence = "its key may connect again once it is out of debt"},
+           now);
+    return Answer::kNotNow;
+  }
   refuse({.bytes = {}, .key = caller.key, .address = caller.address}, nullptr,
          {ErrorCode::kUnauthenticated,
           fmt::format("key {} is not among the allowed keys", protocol::key_digits(caller.key))},
          now);
-  return false;
+  return Answer::kNo;
+}
+
+bool Access::has_rate(const protocol::PublicKey& key, TimeNs now) {
+  if (!own_ || key == own_->public_key) return false;
+  if (!rates_.knows(key)) set_rate(key, now);
+  return true;
+}
+
+void Access::charge_unfinished(const protocol::PeerId& peer, uint64_t bytes, TimeNs now) {
+  if (has_rate(peer.key, now)) rates_.charge(peer.key, bytes, now);
 }
 
 /// Counts a message against its key's rate. A key has the least rate of all rules that name it, whichever job it joins:
 /// it cannot choose another one by a Hello.
 RateLimit::Verdict Access::count(const protocol::Received& received, TimeNs now) {
   const protocol::PublicKey& key = received.peer.key;
-  if (!own_ || key == own_->public_key) return RateLimit::Verdict::kPasses;
-  if (!rates_.knows(key)) set_rate(key, now);
+  if (!has_rate(key, now)) return RateLimit::Verdict::kPasses;
   const bool waits = received.message && std::holds_alternative<protocol::Contribution>(received.message->body);
   return waits ? rates_.take(key, received.bytes, now) : rates_.charge(key, received.bytes, now);
 }
@@ -190,11 +208,13 @@ Access::Intake Access::take(const protocol::Received& received, TimeNs now) {
   refusal.code = ErrorCode::kUnavailable;
   refusal.retry = true;
   const auto* contribution = std::get_if<protocol::Contribution>(&received.message->body);
-  if (contribution == nullptr || counted == RateLimit::Verdict::kPasses) return intake;
+  if (counted == RateLimit::Verdict::kPasses) return intake;
   refusal.sentence = fmt::format("key '{}' is over its rate", rules_.name_of(received.peer.key));
-  refusal.about_contribution = true;
-  refusal.part = contribution->part;
-  refusal.step = contribution->step;
+  if (contribution != nullptr) {
+    refusal.about_contribution = true;
+    refusal.part = contribution->part;
+    refusal.step = contribution->step;
+  }
   refuse_by("over_rate");
   return intake;
 }

@@ -63,8 +63,9 @@ std::vector<uint64_t> split_take(uint64_t take, std::span<const uint64_t> in_bin
 
 uint64_t count_above(const MagnitudeHistogram& histogram, uint32_t bin) {
   uint64_t above = 0;
-  for (uint32_t at = std::max(bin + 1, histogram.first_bin()); at < histogram.end_bin(); ++at)
-    above += histogram.count(at);
+  const std::span<const MagnitudeHistogram::Bin> bins = histogram.bins();
+  const auto first = std::ranges::upper_bound(bins, bin, {}, &MagnitudeHistogram::Bin::bin);
+  for (auto at = first; at != bins.end(); ++at) above += at->count;
   return above;
 }
 
@@ -98,9 +99,7 @@ SharedHistogram BucketThreshold::on_local(size_t local_part, uint64_t step, Shar
   if (config_.local_parts == 1) {
     board.own = board.local[0];
   } else {
-    auto sum = std::make_shared<MagnitudeHistogram>();
-    for (const SharedHistogram& one : board.local) sum->add(*one);
-    board.own = std::move(sum);
+    board.own = sum_of(board.local);
   }
   if (!board.waiting_since) board.waiting_since = now;
   SharedHistogram own = board.own;
@@ -122,11 +121,19 @@ BucketThreshold::Remote BucketThreshold::on_remote(uint32_t shard, uint64_t step
   return late ? Remote::kLate : Remote::kTaken;
 }
 
+SharedHistogram BucketThreshold::sum_of(std::span<const SharedHistogram> histograms) const {
+  auto sum = std::make_shared<MagnitudeHistogram>();
+  sum->add(histograms);
+  return config_.account ? charged(std::move(sum), *config_.account) : std::move(sum);
+}
+
 void BucketThreshold::agree(uint64_t step, const Board& board) {
   if (agreed_ && agreed_->whole && agreed_->step > step) return;
-  MagnitudeHistogram sum = *board.own;
+  MagnitudeHistogram sum;
+  std::vector<SharedHistogram> of_shards{board.own};
+  for (const auto& [shard, histogram] : board.remote) of_shards.push_back(histogram);
+  sum.add(of_shards);
   std::vector<uint64_t> in_bin;
-  for (const auto& [shard, histogram] : board.remote) sum.add(*histogram);
   Agreed agreed;
   agreed.step = step;
   agreed.whole = complete(board);
@@ -256,9 +263,7 @@ void BucketThreshold::counted_again(size_t local_part, uint64_t step, SharedHist
   Running& now = running(step);
   now.counted[local_part] = std::move(histogram);
   if (std::ranges::any_of(now.counted, [](const SharedHistogram& one) { return !one; })) return;
-  auto sum = std::make_shared<MagnitudeHistogram>();
-  for (const SharedHistogram& one : now.counted) sum->add(*one);
-  set_level(std::move(sum));
+  set_level(sum_of(now.counted));
 }
 
 BucketThreshold::Band BucketThreshold::band(size_t local_part, const Running& running) const {

@@ -9,6 +9,7 @@
 
 #include "kernels/base/clock.h"
 #include "kernels/reduce/magnitude_histogram.h"
+#include "server/aggregation/shared_histogram.h"
 
 /// Agrees on one threshold for a bucket over all its parts and shards (Ok-Topk's global top-k without moving the
 /// entries). Shards exchange histograms of their sums. Every shard computes the same cut from the same histograms, and
@@ -29,8 +30,6 @@ struct PartThreshold {
   uint64_t take = 0;
   bool operator==(const PartThreshold&) const = default;
 };
-
-using SharedHistogram = std::shared_ptr<const MagnitudeHistogram>;
 
 /// Says how a part is summed and cut in one pass. Only sums of magnitude `edge` and more are processed further. Those
 /// of `threshold` and more are the update if their number is at least `least` and at most `most`.
@@ -58,7 +57,8 @@ float magnitude_reached_by(const MagnitudeHistogram& histogram, double count);
 ///               count of the last one, so that the shard meets its share without all magnitudes.
 /// Silent shard  an exact step that has waited for `timeout` falls back to a reuse step. With nothing agreed yet, it
 ///               uses the threshold of the histograms that have arrived.
-/// Memory        histograms of at most staleness + 3 steps; see on_remote.
+/// Memory        histograms of at most staleness + 3 steps; see on_remote. The caller charges those that it gives; sums
+///               of them are charged here.
 class BucketThreshold {
  public:
   struct Config {
@@ -69,6 +69,7 @@ class BucketThreshold {
     std::vector<uint32_t> shards;  ///< that hold parts of the bucket, ascending, `shard` among them
     size_t local_parts = 0;        ///< of this shard
     TimeNs timeout_ns = 0;
+    MemoryAccount* account = nullptr;  ///< outlives this; nullptr: sums of histograms are not charged
   };
 
   enum class Remote : uint8_t { kTaken, kLate, kAhead, kUnknownShard };
@@ -191,6 +192,7 @@ class BucketThreshold {
     std::vector<double> expected;  ///< entries, by local part
   };
 
+  SharedHistogram sum_of(std::span<const SharedHistogram> histograms) const;
   void agree(uint64_t step, const Board& board);
   Band band(size_t local_part, const Running& running) const;
   double wanted(const MagnitudeHistogram& histogram) const;

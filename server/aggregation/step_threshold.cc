@@ -33,8 +33,8 @@ SharedHistogram StepThreshold::on_decided(size_t local_part, uint64_t step, Shar
   board.local[local_part] = std::move(histogram);
   if (std::ranges::any_of(board.local, [](const SharedHistogram& one) { return !one; })) return nullptr;
   auto sum = std::make_shared<MagnitudeHistogram>();
-  for (const SharedHistogram& one : board.local) sum->add(*one);
-  board.own = std::move(sum);
+  sum->add(board.local);
+  board.own = config_.account ? charged(std::move(sum), *config_.account) : std::move(sum);
   next_ = step + 1;
   for (const uint32_t shard : config_.shards) board.reported_at[shard] = now;
   if (complete(board)) agree(step, board);

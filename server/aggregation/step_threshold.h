@@ -19,7 +19,7 @@ namespace millrace::server {
 ///
 /// Lost     a shard that lacks others' histograms sends its own again. A shard that receives a histogram for the second
 ///          time answers with its own. So a lost message is repeated, in either direction.
-/// Memory   histograms of three steps.
+/// Memory   histograms of three steps. The caller charges those that it gives; sums of them are charged here.
 class StepThreshold {
  public:
   struct Config {
@@ -29,6 +29,7 @@ class StepThreshold {
     size_t local_parts = 0;        ///< of this shard
     /// Least time between two repetitions of a histogram to a shard.
     TimeNs repeat_ns = 0;
+    MemoryAccount* account = nullptr;  ///< outlives this; nullptr: sums of histograms are not charged
   };
 
   /// kRepeated: known; answer_to() decides whether it is answered.

@@ -41,7 +41,8 @@ std::vector<ConnectionJudge::Verdict> ConnectionJudge::look(std::span<const Conn
       continue;
     }
     const uint64_t certain = same ? before->second.unread_bytes : 0;
-    if (certain > limits_.unread_each_max) {
+    const bool is_member = one.has_session || one.was_admitted;
+    if (certain > (is_member ? limits_.unread_each_max : limits_.unread_first_max)) {
       verdicts.push_back({one.descriptor, one.accepted_at, "unfinished_message"});
       continue;
     }

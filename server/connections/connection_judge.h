@@ -17,6 +17,7 @@ struct ConnectionSample {
   TimeNs accepted_at = 0;
   uint64_t unread_bytes = 0;  ///< since the last whole message that the owner has taken
   uint32_t messages = 0;      ///< taken by the owner
+  bool was_admitted = false;  ///< it has a session, or had one
   bool has_session = false;   ///< an admitted worker or shard speaks over it
   TimeNs hello_at = 0;        ///< of its last Hello; 0: none
   std::string address = {};   ///< of the other end; needed without a session
@@ -34,6 +35,7 @@ class ConnectionJudge {
   enum class Inbox : uint8_t { kDrained = 1, kNotDrained = 2 };
   struct Limits {
     uint64_t unread_each_max = 0;   ///< bytes of one unfinished message, as received
+    uint64_t unread_first_max = 0;  ///< the same of a connection that never had a session: it sends Hellos alone
     uint64_t unread_total_max = 0;  ///< of all connections without a session; beyond it the largest are ended
     TimeNs silent_max = 0;
     /// Connections without a session that one address may keep for longer than kNewFor.

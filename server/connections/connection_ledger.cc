@@ -203,7 +203,8 @@ std::vector<ConnectionSample> connection_samples() {
         {.descriptor = descriptor,
          .accepted_at = accepted_at,
          .unread_bytes = std::max(one.unread.load(std::memory_order_relaxed), one.held.load(std::memory_order_relaxed)),
-         .messages = one.messages.load(std::memory_order_relaxed)});
+         .messages = one.messages.load(std::memory_order_relaxed),
+         .was_admitted = is_admitted(one)});
   }
   return samples;
 }

@@ -16,9 +16,11 @@ constexpr TimeNs kForgottenAfter = 10 * kNsPerS;
 
 }  // namespace
 
-ConnectionWatch::ConnectionWatch(uint16_t port, uint64_t message_bytes_max, uint64_t total_bytes_max)
+ConnectionWatch::ConnectionWatch(uint16_t port, uint64_t message_bytes_max, uint64_t first_bytes_max,
+                                 uint64_t total_bytes_max)
     : port_(port),
       judge_({.unread_each_max = message_bytes_max + kWireSlackBytes,
+              .unread_first_max = first_bytes_max + kWireSlackBytes,
               .unread_total_max = total_bytes_max,
               .silent_max = kSilentMax,
               .without_session_max = kOfAddressMin}) {}
@@ -30,10 +32,16 @@ void ConnectionWatch::set_room(uint64_t connections) {
 
 void ConnectionWatch::on_message(const protocol::PeerId& peer, int descriptor, Spoken spoken, TimeNs now) {
   const TimeNs accepted = accepted_at(descriptor);
-  if (accepted == 0) return;
+  if (accepted == 0) {
+    // It waited when its connection was closed: its bytes are none of an unfinished message.
+    if (const auto closed = peers_.find(peer); closed != peers_.end()) closed->second.unread = 0;
+    return;
+  }
   Peer& known = peers_[peer];
-  if (known.descriptor != descriptor)
-    known = {.descriptor = descriptor, .accepted_at = accepted};  // new, or came again
+  if (known.descriptor != descriptor) {  // new, or came again
+    if (known.unread != 0) unfinished_.push_back({peer, known.unread});
+    known = {.descriptor = descriptor, .accepted_at = accepted};
+  }
   // The message is of a connection that is closed, and its number another one's: those bytes are not in this message.
   if (known.accepted_at != accepted) return;
   known.spoke = true;
@@ -76,7 +84,7 @@ void ConnectionWatch::end_later(const std::function<bool(const protocol::PeerId&
 }
 
 /// Returns the open connections. Forgets those that are closed where that matters to the judge, and their peers.
-std::vector<ConnectionSample> ConnectionWatch::samples(const HasSession& has_session, TimeNs now) {
+std::vector<ConnectionSample> ConnectionWatch::samples(Inbox inbox, const HasSession& has_session, TimeNs now) {
   std::unordered_map<int, ConnectionSample> spoken;  // from the messages of peers
   for (auto at = peers_.begin(); at != peers_.end();) {
     const auto one = at++;
@@ -87,7 +95,11 @@ std::vector<ConnectionSample> ConnectionWatch::samples(const HasSession& has_ses
     if (is_quiet && has_ended(peer.descriptor, peer.accepted_at, port_)) ++peer.closed_looks;
     if (accepted_at(peer.descriptor) != peer.accepted_at) {
       if (peer.gone_at == 0) peer.gone_at = now;
-      if (!is_session && now - peer.gone_at >= kForgottenAfter) peers_.erase(one);
+      const bool is_past = now - peer.gone_at >= kForgottenAfter;
+      // While the inbox is not drained, whole messages among these bytes may wait in it.
+      if (peer.unread != 0 && (inbox == Inbox::kDrained || is_past))
+        unfinished_.push_back({one->first, std::exchange(peer.unread, 0)});
+      if (!is_session && is_past) peers_.erase(one);
       continue;
     }
     ConnectionSample& sample = spoken[peer.descriptor];
@@ -147,7 +159,7 @@ std::vector<ConnectionWatch::Ended> ConnectionWatch::look(Inbox inbox, const Has
     if (known.end_at == 0 || now < known.end_at || accepted_at(known.descriptor) != known.accepted_at) continue;
     if (end_connection(known.descriptor, known.accepted_at, port_)) ended.push_back({peer, known.why_end});
   }
-  const std::vector<ConnectionJudge::Verdict> verdicts = judge_.look(samples(has_session, now), inbox, now);
+  const std::vector<ConnectionJudge::Verdict> verdicts = judge_.look(samples(inbox, has_session, now), inbox, now);
   if (verdicts.empty()) return ended;
   const auto spoken = speakers();  // once: thousands may be ended in one look
   for (const ConnectionJudge::Verdict& verdict : verdicts) {

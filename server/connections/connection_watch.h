@@ -4,6 +4,7 @@
 #include <functional>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "kernels/base/clock.h"
@@ -38,8 +39,9 @@ class ConnectionWatch {
 
   /// port               of the listener.
   /// message_bytes_max  of one message, with its envelope.
+  /// first_bytes_max    of a message before the connection's first session.
   /// total_bytes_max    that all connections without a session hold, when a look has ended the largest.
-  ConnectionWatch(uint16_t port, uint64_t message_bytes_max, uint64_t total_bytes_max);
+  ConnectionWatch(uint16_t port, uint64_t message_bytes_max, uint64_t first_bytes_max, uint64_t total_bytes_max);
 
   /// Says how many connections the process may have.
   void set_room(uint64_t connections);
@@ -68,6 +70,14 @@ class ConnectionWatch {
     std::string_view why;      ///< static storage
     uint64_t connections = 1;  ///< more: of several peers, which are not known
   };
+  /// Bytes of a message that a connection has not ended before its close.
+  struct Unfinished {
+    protocol::PeerId by;
+    uint64_t bytes = 0;
+  };
+  /// Returns what connections have left since the last call, of those that have spoken. A number that is used again
+  /// within kLookEvery hides the last bytes.
+  std::vector<Unfinished> take_unfinished() { return std::exchange(unfinished_, {}); }
   /// Ends connections, if it is time. Returns those that were ended, by recv() as well.
   ///
   /// inbox  of the listener, just now.
@@ -85,13 +95,14 @@ class ConnectionWatch {
     TimeNs end_at = 0;          ///< 0: never
     std::string_view why_end = {};
   };
-  std::vector<ConnectionSample> samples(const HasSession& has_session, TimeNs now);
+  std::vector<ConnectionSample> samples(Inbox inbox, const HasSession& has_session, TimeNs now);
   std::unordered_map<int, const protocol::PeerId*> speakers() const;
   void add_cut(std::vector<Ended>& ended) const;
 
   uint16_t port_;
   ConnectionJudge judge_;
   std::unordered_map<protocol::PeerId, Peer> peers_;
+  std::vector<Unfinished> unfinished_;
   TimeNs looked_at_ = 0;
 };
 

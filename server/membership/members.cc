@@ -77,7 +77,7 @@ std::optional<protocol::PeerId> Members::connect(uint32_t worker, protocol::Peer
   Link& link = links_.try_emplace(worker, Link{.incarnation = member ? member->incarnation : 0}).first->second;
   std::optional<protocol::PeerId> old;
   if (link.peer && *link.peer != peer) old = link.peer;
-  link.key = peer.key;
+  link.last_peer = peer;
   link.peer = std::move(peer);
   link.weights = process.weights;
   link.returns = link.returns || process.returns;
@@ -94,6 +94,11 @@ void Members::disconnect(uint32_t worker) {
 void Members::heard(uint32_t worker, TimeNs now) {
   const auto link = links_.find(worker);
   if (link != links_.end()) link->second.heard = link->second.message_at = now;
+}
+
+void Members::epoch_unknown(uint32_t worker, TimeNs next) {
+  const auto link = links_.find(worker);
+  if (link != links_.end()) link->second.next_epoch_look = next;
 }
 
 void Members::heard_bytes(uint32_t worker, uint64_t bytes, TimeNs at_most, TimeNs now) {
@@ -160,7 +165,7 @@ protocol::Header Members::header(uint32_t worker, uint64_t incarnation) const {
 
 bool Members::is_key_of(uint32_t worker, const protocol::PublicKey& key) const {
   const Link* at = link(worker);
-  return at == nullptr || !at->key || *at->key == key;
+  return at == nullptr || !at->last_peer || at->last_peer->key == key;
 }
 
 void Members::send(const protocol::Member& member, protocol::Body body, SharedBytes payload, Actions& actions) const {

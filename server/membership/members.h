@@ -35,11 +35,14 @@ class Members {
   };
 
   struct Link {
-    std::optional<protocol::PeerId> peer = std::nullopt;  ///< empty: has not sent Hello to this shard
-    /// Key of the connection that sent this incarnation's first Hello to this shard; empty: none has.
-    std::optional<protocol::PublicKey> key = std::nullopt;
+    std::optional<protocol::PeerId> peer = std::nullopt;  ///< empty: none to send to until its next Hello
+    /// The connection of this incarnation's latest Hello to this shard, also after its end.
+    std::optional<protocol::PeerId> last_peer = std::nullopt;
     TimeNs heard = 0;
     TimeNs message_at = 0;  ///< when its last whole message came, or it connected
+    /// Until then the member's messages of unknown epochs do not make the shard read the table. Not of its session: a
+    /// repeated Hello begins another one.
+    TimeNs next_epoch_look = 0;
     uint64_t incarnation = 0;
     bool finishing = false;  ///< reported that it pushes nothing more
     Weights weights = Weights::kNone;
@@ -75,6 +78,9 @@ class Members {
   /// Stops sending to this member until its next Hello.
   void disconnect(uint32_t worker);
   void heard(uint32_t worker, TimeNs now);
+  /// Records that the table does not have the epoch of the member's message, and is not read for another one before
+  /// `next`.
+  void epoch_unknown(uint32_t worker, TimeNs next);
   /// Records that bytes of an unfinished message came since the last look. They count as a sign of life where they are
   /// more than those of heartbeats, and for at most this time after a whole message.
   void heard_bytes(uint32_t worker, uint64_t bytes, TimeNs at_most, TimeNs now);

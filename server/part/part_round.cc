@@ -265,6 +265,7 @@ bool PartRound::is_in_log(uint64_t n, uint64_t decided_in) const {
 
 bool PartRound::acknowledge(uint32_t worker, uint64_t n, std::span<const protocol::Member> members) {
   if (n > decided_) return false;
+  if (n == 0) return true;  // a heartbeat before the first step: no record for each part
   uint64_t& known = acknowledged_[worker];
   if (n <= known) return true;
   const bool was_last = known <= stable_;  // below it: one that joined when the steps before were forgotten

@@ -67,6 +67,7 @@ PortGuard::PortGuard(const Options& options, uint16_t port, ProcessLog& log, Met
       metrics_(metrics),
       access_(access),
       connections_(port, options.limits.received_bytes_max() + protocol::FrameLimits().envelope_bytes_max,
+                   kStrangerBytesMax,
                    std::max(options.limits.shard_memory_bytes_max / kStrangersKeptPart, kStrangerBytesMax)) {
   limit_strangers(
       {.port = port,
@@ -91,9 +92,10 @@ Status PortGuard::share_descriptors(uint32_t shards) {
 
 void PortGuard::answer(protocol::KeyGate& gate) {
   gate.answer([this](const protocol::KeyGate::Caller& caller) {
-    const bool admitted = access_.admits(caller, monotonic_now_ns());
-    if (!admitted) metrics_.record({Metric::kKeysRefused, {}, {}, 1});
-    return admitted;
+    const protocol::KeyGate::Answer answer = access_.admits(caller, monotonic_now_ns());
+    if (answer == protocol::KeyGate::Answer::kNo) metrics_.record({Metric::kKeysRefused, {}, {}, 1});
+    if (answer == protocol::KeyGate::Answer::kNotNow) metrics_.record({Metric::kRefused, {}, "over_rate", 1});
+    return answer;
   });
 }
 
@@ -112,6 +114,8 @@ void PortGuard::look(ConnectionWatch::Inbox inbox, const ConnectionWatch::HasSes
     metrics_.record({Metric::kDropped, {}, ended.why, static_cast<double>(ended.connections)});
     access_.record({.what = AuditEvent::What::kClose, .by = ended.by, .code = std::string(ended.why)}, now);
   }
+  for (const ConnectionWatch::Unfinished& left : connections_.take_unfinished())
+    access_.charge_unfinished(left.by, left.bytes, now);
   for (const auto& [why, count] : closed) {
     const std::string what = count == 1 ? "a connection" : fmt::format("{} connections", count);
     log_.write(Severity::kWarning, fmt::format("closed {}: {}", what, why), now);

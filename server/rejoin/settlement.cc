@@ -87,19 +87,18 @@ void Settlement::on_state(const protocol::Member& from, const protocol::State& s
   // Once all parts are given, one that still lacks a part is.
   const bool is_served = !joiner.wanting.empty() || setup_.members.queued_bytes(from.worker) > kQueuedMax;
   const TimeNs lately = is_served ? INT64_MIN : now - heartbeat() / 2;
-  if (const auto handover = handover_part(); handover && !is_notified(joiner, *handover, lately))
-    joiner.wanting.push_back(*handover);
+  // One pass over the queue: a search in it for each part would cost the square of the parts.
+  std::vector<bool> is_wanted(setup_.layout.parts.size() + 1);
+  for (const uint32_t part : joiner.wanting) is_wanted.at(part) = true;
+  const auto is_notified = [&](uint32_t part) {
+    const auto told = joiner.told.find(part);
+    return is_wanted.at(part) || (told != joiner.told.end() && told->second > lately);
+  };
+  if (const auto handover = handover_part(); handover && !is_notified(*handover)) joiner.wanting.push_back(*handover);
   for (const PartRound& part : setup_.rounds.parts()) {
-    if (!is_notified(joiner, part.layout().part, lately)) judge(from, joiner, part, now, actions);
+    if (!is_notified(part.layout().part)) judge(from, joiner, part, now, actions);
   }
   ask_givers(now, actions);
-}
-
-/// Returns whether the joiner's part is being settled, or was after that moment.
-bool Settlement::is_notified(const Joiner& joiner, uint32_t part, TimeNs since) {
-  if (std::ranges::find(joiner.wanting, part) != joiner.wanting.end()) return true;
-  const auto told = joiner.told.find(part);
-  return told != joiner.told.end() && told->second > since;
 }
 
 void Settlement::judge(const protocol::Member& who, Joiner& joiner, const PartRound& part, TimeNs now,

@@ -103,7 +103,6 @@ class Settlement {
   bool by_switch() const { return setup_.spec.path == protocol::Path::kSwitch; }
   /// Returns the part number under which a handover travels, where this shard passes handovers on.
   std::optional<uint32_t> handover_part() const;
-  static bool is_notified(const Joiner& joiner, uint32_t part, TimeNs since);
   bool is_on_log(const Joiner& joiner, const PartRound& part) const;
   /// Returns whether the joiner may keep its own weights (R9d). They must be on the log. They must not be initial
   /// weights in a job that begins with those of another worker.

@@ -30,7 +30,20 @@ std::vector<uint32_t> shards_of(const protocol::JobLayout& layout, const protoco
   return shards;
 }
 
+/// Of a part beside its object: its layout, its place in settlements, and the heads of its maps and deques.
+constexpr uint64_t kPartBytes = 1 << 10;
+/// Of a worker at a part: its entry in the summary and its acknowledgement.
+constexpr uint64_t kWorkerAtPartBytes = sizeof(protocol::SummaryEntry) + 64;
+constexpr uint64_t kRecordBytesMin = 1 << 20;  // jobs of fewer records take less than a message
+
 }  // namespace
+
+uint64_t record_bytes(const protocol::JobSpec& spec, const protocol::JobLayout& layout, uint32_t shard) {
+  const auto parts = static_cast<uint64_t>(std::ranges::count(layout.parts, shard, &protocol::PartLayout::shard));
+  const uint64_t bytes = parts * (sizeof(PartRound) + sizeof(CodecChooser) + sizeof(Delivery) + kPartBytes +
+                                  spec.workers * kWorkerAtPartBytes);
+  return bytes < kRecordBytesMin ? 0 : bytes;
+}
 
 JobRounds::JobRounds(Setup setup)
     : setup_(setup), account_(&setup.shard_memory, setup.limits.job_memory_bytes_max), retained_account_(&account_) {
@@ -38,7 +51,8 @@ JobRounds::JobRounds(Setup setup)
     store_ = std::make_unique<JobStore>(
         JobStore::Setup{setup_.spec, setup_.layout, setup_.shard, setup_.shard_count, account_});
   }
-  history_charge_ = MemoryCharge(account_, history_bytes(setup_.spec, setup_.layout, setup_.shard));
+  fixed_charge_ = MemoryCharge(account_, history_bytes(setup_.spec, setup_.layout, setup_.shard) +
+                                             record_bytes(setup_.spec, setup_.layout, setup_.shard));
   if (setup_.spec.audit) audit_.emplace(setup_.spec.name);
   local_at_.assign(setup_.layout.parts.size(), kNowhere);
   bucket_at_.assign(setup_.layout.buckets.size(), kNowhere);
@@ -62,7 +76,7 @@ JobRounds::JobRounds(Setup setup)
   choosers_.resize(parts_.size());
 }
 
-void JobRounds::make_threshold(Bucket& bucket) const {
+void JobRounds::make_threshold(Bucket& bucket) {
   const protocol::BucketLayout& layout = *bucket.layout;
   if (layout.reselect.reselect != protocol::Reselect::kTopK) return;
   if (setup_.spec.reproducible) {
@@ -72,6 +86,7 @@ void JobRounds::make_threshold(Bucket& bucket) const {
         .shards = shards_of(setup_.layout, layout),
         .local_parts = bucket.count,
         .repeat_ns = setup_.spec.exchange_timeout.count() * kNsPerMs,
+        .account = &account_,
     });
     return;
   }
@@ -83,6 +98,7 @@ void JobRounds::make_threshold(Bucket& bucket) const {
       .shards = shards_of(setup_.layout, layout),
       .local_parts = bucket.count,
       .timeout_ns = setup_.spec.exchange_timeout.count() * kNsPerMs,
+      .account = &account_,
   });
 }
 
@@ -360,11 +376,14 @@ void JobRounds::on_membership(const std::vector<protocol::Member>& before, TimeN
   retain_for_store();
   uint64_t dropped = 0;
   uint64_t restarted = 0;
+  uint64_t epochs = 0;
   for (PartRound& part : parts_) {
     const PartRound::Adopted adopted = part.adopt(before, setup_.members);
+    epochs += part.summary().epochs.size();
     dropped += adopted.dropped;
     restarted += adopted.restarted ? 1 : 0;
   }
+  epochs_charge_ = MemoryCharge(account_, epochs * sizeof(protocol::Summary::epochs[0]));
   digest_watch_.keep(setup_.members.all());
   if (starved_) {
     // The contribution that found no room is not sent again: the steps continue without it.
@@ -432,7 +451,7 @@ uint64_t JobRounds::steps_decided_max() const {
 }
 
 uint64_t JobRounds::memory_for_rounds() const {
-  const uint64_t kept = (store_ ? store_->bytes() : 0) + history_charge_.bytes();
+  const uint64_t kept = (store_ ? store_->bytes() : 0) + fixed_charge_.bytes();
   return setup_.limits.job_memory_bytes_max - std::min(kept, setup_.limits.job_memory_bytes_max);
 }
 

@@ -36,6 +36,10 @@ class MemoryGate {
   virtual std::optional<Error> refuses(const MemoryAccount& job, uint64_t bytes) const = 0;
 };
 
+/// Returns about the memory of a job's records on a shard once all its workers have joined. Each part has one, and each
+/// worker at each part. A small job has 0.
+uint64_t record_bytes(const protocol::JobSpec& spec, const protocol::JobLayout& layout, uint32_t shard);
+
 /// Holds the rounds of one job on one shard: its parts, the thresholds of its buckets, and the tasks between them.
 /// Pure: it takes messages and finished tasks, and gives messages and tasks.
 class JobRounds {
@@ -180,7 +184,7 @@ class JobRounds {
   const PartRound* oldest_open() const;
   void wait_of_attempt(const PartRound& part, Waiting& waiting) const;
   void wait_of_collecting(const PartRound& part, Waiting& waiting) const;
-  void make_threshold(Bucket& bucket) const;
+  void make_threshold(Bucket& bucket);
   Bucket& bucket_of(const PartRound& part) { return buckets_.at(bucket_at_.at(part.layout().bucket)); }
   const Bucket& bucket_of(const PartRound& part) const { return buckets_.at(bucket_at_.at(part.layout().bucket)); }
   size_t index_in(const Bucket& bucket, const PartRound& part) const;
@@ -309,7 +313,8 @@ class JobRounds {
   Setup setup_;
   MemoryAccount account_;
   MemoryAccount retained_account_;
-  MemoryCharge history_charge_;
+  MemoryCharge fixed_charge_;  ///< histories and records
+  MemoryCharge epochs_charge_;
   std::unique_ptr<JobStore> store_;
   std::vector<PartRound> parts_;           ///< this shard's, ascending by number
   std::vector<CodecChooser> choosers_;     ///< by part, of automatic codecs

@@ -148,12 +148,13 @@ void JobRounds::on_reduced(ReduceTask& task, TimeNs now, Actions& actions) {
   for (const SharedStream& one : task.input().contributions) largest = std::max(largest, one.view.count());
   count(Metric::kSumEntries, "", entries, actions);
   if (largest != 0) count(Metric::kFillIn, "", entries / static_cast<double>(largest), actions);
+  SharedHistogram histogram = charged(output.histogram, account_);
   if (output.update) {
     const uint64_t step = part->decided();
     finish(*part, *output.update, now, actions);
-    return count_step(*part, step, output.histogram, now, actions);
+    return count_step(*part, step, std::move(histogram), now, actions);
   }
-  part->summed(output.sum, output.histogram, MemoryCharge(account_, output.sum.memory_bytes));
+  part->summed(output.sum, std::move(histogram), MemoryCharge(account_, output.sum.memory_bytes));
   after_sum(*part, now, actions);
 }
 
@@ -226,7 +227,7 @@ void JobRounds::on_histogram(uint32_t shard, const protocol::ThresholdHistogram&
   if (!histogram || histogram->total() > bucket.layout->dimension) {
     return count(Metric::kDropped, "malformed_histogram", 1, actions);
   }
-  auto counted = std::make_shared<MagnitudeHistogram>(std::move(*histogram));
+  SharedHistogram counted = charged(std::make_shared<MagnitudeHistogram>(std::move(*histogram)), account_);
   if (bucket.steps) return on_step_histogram(bucket, shard, body.step, std::move(counted), now, actions);
   switch (bucket.threshold->on_remote(shard, body.step, std::move(counted))) {
     case BucketThreshold::Remote::kTaken: return agree_on_threshold(bucket, body.step, actions);

@@ -206,13 +206,13 @@ void ShardCore::on_worker_message(const protocol::PeerId& from, protocol::Messag
   if (header.epoch > job->membership().epoch) {
     // Another shard notified the worker of a change first: read the table, then judge. The epoch is the sender's: one
     // that the table lacks costs no more reads than the poll.
-    if (now < sessions_.at(from).next_epoch_look) return count(Metric::kDropped, "unknown_epoch", actions);
+    const Members::Link* link = job->members().link(header.worker);
+    if (link && now < link->next_epoch_look) return count(Metric::kDropped, "unknown_epoch", actions);
     refresh(now, actions);
     job = find_job(header.job);
-    const auto session = sessions_.find(from);
-    if (!job || session == sessions_.end()) return;
+    if (!job || !sessions_.contains(from)) return;
     if (header.epoch > job->membership().epoch) {
-      session->second.next_epoch_look = now + static_cast<TimeNs>(config_.limits.table_poll_ms) * kNsPerMs;
+      job->members().epoch_unknown(header.worker, now + static_cast<TimeNs>(config_.limits.table_poll_ms) * kNsPerMs);
       return count(Metric::kDropped, "unknown_epoch", actions);
     }
   }
@@ -305,7 +305,7 @@ void ShardCore::on_goodbye(Job& job, const protocol::Member& member, const proto
       actions);
   const Members::Link* link = job.members().link(member.worker);
   actions.audit.push_back({.what = AuditEvent::What::kLeave,
-                           .by = link && link->peer ? *link->peer : protocol::PeerId(),
+                           .by = link && link->last_peer ? *link->last_peer : protocol::PeerId(),
                            .job = job.spec().name,
                            .worker = member.worker,
                            .incarnation = member.incarnation,

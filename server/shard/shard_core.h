@@ -137,7 +137,6 @@ class ShardCore {
     uint64_t job = 0;
     uint32_t worker = 0;
     uint64_t incarnation = 0;
-    TimeNs next_epoch_look = 0;  ///< until then its messages of unknown epochs do not make this shard read the table
     bool is_of(const Session& other) const {
       return job == other.job && worker == other.worker && incarnation == other.incarnation;
     }
@@ -233,10 +232,12 @@ class ShardCore {
   /// job_bytes_max  the memory that the job may use
   Status judge_store(const protocol::JobSpec& spec, const protocol::JobLayout& layout, uint64_t job_bytes_max) const;
   uint64_t job_bytes_max_of(const std::string& key_name, const std::string& job) const;
+  Status judge_disk(const protocol::JobSpec& spec, const protocol::JobLayout& layout) const;
   void end_store(Job& job, Actions& actions);
   JobStore* ending_store(uint64_t job);
   void on_last_task_done(const StoreTask& task, Actions& actions);
   void forget_ended_store(uint64_t job, Actions& actions);
+  void forget_creators();
   void give_up_save(uint64_t job, const JobStore& store, Actions& actions) const;
   void retry_last_saves(TimeNs now, Actions& actions);
   void give_up_last_saves(Actions& actions);
@@ -277,13 +278,14 @@ class ShardCore {
                                        std::optional<Error>& refused);
   uint64_t replaceable_incarnation(uint64_t job, const protocol::Header& header, const protocol::Hello& hello,
                                    TimeNs now);
-  std::optional<Error> of_dead_run(const protocol::Header& header, const protocol::Hello& hello, TimeNs now,
-                                   Actions& actions);
+  std::optional<Error> of_dead_run(const protocol::PeerId& from, const protocol::Header& header,
+                                   const protocol::Hello& hello, TimeNs now, Actions& actions);
   /// Returns for how long a job whose workers are all silent keeps its name: longer where their processes return.
   uint32_t silent_ms_max_of(const protocol::JobRecord& record, uint32_t dead_after_ms) const;
   std::string time_in_the_way(uint64_t number, uint32_t worker, TimeNs now);
-  std::optional<Error> left_behind(const protocol::JobRecord& record, const protocol::JobSpec& theirs,
-                                   const protocol::Header& header, const protocol::Hello& hello, TimeNs now);
+  std::optional<Error> left_behind(const protocol::PeerId& from, const protocol::JobRecord& record,
+                                   const protocol::JobSpec& theirs, const protocol::Header& header,
+                                   const protocol::Hello& hello, TimeNs now);
   Job* named(std::string_view name);
   void on_shard_hello(const protocol::PeerId& from, const protocol::Header& header, const protocol::ShardHello& hello,
                       TimeNs now, Actions& actions);
@@ -344,7 +346,7 @@ class ShardCore {
     std::string by;
     Limits limits;
   };
-  std::map<uint64_t, Opened> opened_;              ///< of jobs_; the jobs refer to it
+  std::map<uint64_t, Opened> opened_;              ///< of jobs_, which refer to it, and of ending_stores_
   std::map<uint64_t, std::unique_ptr<Job>> jobs_;  ///< open at this shard, by number
   std::map<uint64_t, LostJob> lost_;
   RefusalLog refusals_;

@@ -62,6 +62,11 @@ Error not_free_yet(const std::string& earlier, bool returns, uint32_t worker, Ti
                       earlier, worker, seconds_of(wait))};
 }
 
+/// Returns the refusal for a process whose key may not begin a job in place of an earlier run. That run is not ended.
+Error no_successor(const std::string& earlier, const Error& why) {
+  return {ErrorCode::kUnavailable, fmt::format("{}; {}", earlier, why.message)};
+}
+
 /// Returns whether the worker has the weights that a job needs which begins with those of worker 0.
 Status judge_initial_weights(const protocol::Header& header, const protocol::Hello& hello) {
   if (hello.spec.initial_weights != protocol::InitialWeights::kFirst || hello.has_weights) return {};
@@ -183,6 +188,10 @@ Result<protocol::JobRecord> ShardCore::open_record(const protocol::PeerId& from,
     return fail(ErrorCode::kNotAMember, fmt::format("job {} ('{}') has ended", header.job, hello.spec.name));
   }
   const std::string name = name_of_key(from);
+  const auto was_here = [this](const std::optional<protocol::JobRecord>& row) {
+    return row && config_.shard < row->membership.shards.size() &&
+           row->membership.shards[config_.shard].incarnation != 0;
+  };
   // The row of a process that ended between its two writes is as good as none: the next Hello opens the job.
   const bool is_new = !*known || (!name.empty() && (*known)->opened_by.empty());
   if (const Status may = is_new ? judge_rights(from, header, hello, JobKnown::kNo) : Status(); !may) {
@@ -194,6 +203,8 @@ Result<protocol::JobRecord> ShardCore::open_record(const protocol::PeerId& from,
     if (const Status may = judge_opening(is_new ? name : (*known)->opened_by, hello.spec.name); !may)
       return std::unexpected(may.error());
   }
+  if (const Status disk = layout.parts.empty() || was_here(*known) ? Status() : judge_disk(hello.spec, layout); !disk)
+    return std::unexpected(disk.error());
   if (const Status past = *known ? judge_past(**known, header) : Status(); !past) return std::unexpected(past.error());
   if (*known) return std::move(**known);
   // A refusal of the joiner comes before the row, which would stay.
@@ -223,8 +234,8 @@ uint64_t ShardCore::replaceable_incarnation(uint64_t job, const protocol::Header
 /// R11b: Returns why the Hello has to wait for a run whose members are all silent, and ends that run once they are
 /// dead. Only processes that return may continue such a run. A new process must not continue it alone, and must not
 /// take the name while a member may live. It waits, and begins a new job of that name.
-std::optional<Error> ShardCore::of_dead_run(const protocol::Header& header, const protocol::Hello& hello, TimeNs now,
-                                            Actions& actions) {
+std::optional<Error> ShardCore::of_dead_run(const protocol::PeerId& from, const protocol::Header& header,
+                                            const protocol::Hello& hello, TimeNs now, Actions& actions) {
   Job* job = named(hello.spec.name);
   if (!job || hello.returns || header.job != 0 || !job->membership().started || job->membership().members.empty())
     return {};
@@ -234,7 +245,11 @@ std::optional<Error> ShardCore::of_dead_run(const protocol::Header& header, cons
   if (!record) return record.error();
   if (!*record) return {};
   const TimeNs free_after = TimeNs{silent_ms_max_of(**record, protocol::wire_ms(job->spec().dead_after))} * kNsPerMs;
+  const std::string earlier = fmt::format("job '{}' is an earlier run's, none of whose workers has been heard for {}",
+                                          hello.spec.name, seconds_of(silence));
   if (silence >= free_after) {
+    if (const Status may = judge_rights(from, header, hello, JobKnown::kNo); !may)
+      return no_successor(earlier, may.error());
     end_in_table(*job,
                  {ErrorCode::kStale, fmt::format("job '{}': none of its workers has been heard for {}, and a new "
                                                  "process, which does not return, begins a job of that name",
@@ -242,8 +257,6 @@ std::optional<Error> ShardCore::of_dead_run(const protocol::Header& header, cons
                  "abandoned", actions);
     return {};
   }
-  const std::string earlier = fmt::format("job '{}' is an earlier run's, none of whose workers has been heard for {}",
-                                          hello.spec.name, seconds_of(silence));
   return not_free_yet(earlier, (*record)->workers_rejoin, header.worker, free_after - silence);
 }
 
@@ -294,8 +307,9 @@ Result<protocol::JobRecord> ShardCore::join_job(const protocol::PeerId& from, co
 
 /// Returns why a row that this process does not serve blocks the Hello: its processes died before they could end it.
 /// Without this check, a crash would reserve the job's name forever.
-std::optional<Error> ShardCore::left_behind(const protocol::JobRecord& record, const protocol::JobSpec& theirs,
-                                            const protocol::Header& header, const protocol::Hello& hello, TimeNs now) {
+std::optional<Error> ShardCore::left_behind(const protocol::PeerId& from, const protocol::JobRecord& record,
+                                            const protocol::JobSpec& theirs, const protocol::Header& header,
+                                            const protocol::Hello& hello, TimeNs now) {
   const protocol::Membership& membership = record.membership;
   if (find_job(membership.job)) return std::nullopt;
   const auto lost = lost_.find(membership.job);
@@ -311,6 +325,12 @@ std::optional<Error> ShardCore::left_behind(const protocol::JobRecord& record, c
   const protocol::Member* member = find_member(membership, header.worker);
   const bool in_the_way = theirs != hello.spec || (member && member->nonce != hello.nonce && !hello.returns);
   if (!in_the_way) return std::nullopt;
+  const std::string earlier_run = fmt::format(
+      "job '{}' is an earlier run's, which was not ended and none of whose workers has been heard since this shard "
+      "started",
+      record.name);
+  if (const Status may = judge_rights(from, header, hello, JobKnown::kNo); !may)
+    return no_successor(earlier_run, may.error());
   const uint32_t silent_ms_max = silent_ms_max_of(record, protocol::wire_ms(theirs.dead_after));
   Error why{ErrorCode::kTimeout, "none of its workers was heard after a shard had started again"};
   const LostJob& waits =
@@ -318,11 +338,7 @@ std::optional<Error> ShardCore::left_behind(const protocol::JobRecord& record, c
           .try_emplace(membership.job, LostJob{record.name, now, silent_ms_max, LostJob::LostJobAction::kUnlessReopened,
                                                std::move(why)})
           .first->second;
-  return not_free_yet(
-      fmt::format("job '{}' is an earlier run's, which was not ended and none of whose workers has been "
-                  "heard since this shard started",
-                  record.name),
-      record.workers_rejoin && !hello.returns, header.worker, waits.due_at() - now);
+  return not_free_yet(earlier_run, record.workers_rejoin && !hello.returns, header.worker, waits.due_at() - now);
 }
 
 Result<ShardCore::Admitted> ShardCore::admit(const protocol::PeerId& from, const protocol::Header& header,
@@ -368,7 +384,7 @@ Result<Job*> ShardCore::admit_newcomer(const protocol::PeerId& from, const proto
     return std::unexpected(room.error());
   refresh(now, actions);
   if (stopped_ || failure_) return fail(ErrorCode::kUnavailable, failure_ ? failure_->message : kNotRun);
-  if (std::optional<Error> wait = of_dead_run(header, hello, now, actions)) return std::unexpected(*wait);
+  if (std::optional<Error> wait = of_dead_run(from, header, hello, now, actions)) return std::unexpected(*wait);
   return admit_by_table(from, header, hello, now, actions);
 }
 
@@ -404,7 +420,8 @@ Result<Job*> ShardCore::admit_by_table(const protocol::PeerId& from, const proto
     const Status store = judge_store(hello.spec, layout, job_bytes_max_of(creator, hello.spec.name));
     if (!store) return std::unexpected(store.error());
   }
-  if (std::optional<Error> wait = left_behind(*record, *theirs, header, hello, now)) return std::unexpected(*wait);
+  if (std::optional<Error> wait = left_behind(from, *record, *theirs, header, hello, now))
+    return std::unexpected(*wait);
   if (*theirs != hello.spec) {
     return fail(ErrorCode::kJobMismatch, fmt::format("job '{}' is open with another specification: {}", hello.spec.name,
                                                      protocol::first_difference(*theirs, hello.spec)));

@@ -27,11 +27,13 @@ Status ShardCore::judge_store(const protocol::JobSpec& spec, const protocol::Job
                                                        config_.shard, can.error().message));
     }
   }
-  const uint64_t bytes = store_bytes(spec, layout, config_.shard) + history_bytes(spec, layout, config_.shard);
+  const uint64_t bytes = store_bytes(spec, layout, config_.shard) + history_bytes(spec, layout, config_.shard) +
+                         record_bytes(spec, layout, config_.shard);
   if (bytes > job_bytes_max / kStoreShare) {
     return fail(ErrorCode::kLimitExceeded,
-                fmt::format("{} bytes of weights, optimizer state and history, over 1/{} of this shard's limit of {} "
-                            "(--job-memory-bytes-max, or the quota of the key that created the job)",
+                fmt::format("{} bytes of weights, optimizer state, history and records of parts and workers, over "
+                            "1/{} of this shard's limit of {} (--job-memory-bytes-max, or the quota of the key that "
+                            "created the job)",
                             bytes, kStoreShare, job_bytes_max));
   }
   const uint64_t bytes_max = config_.limits.shard_memory_bytes_max;
@@ -39,12 +41,35 @@ Status ShardCore::judge_store(const protocol::JobSpec& spec, const protocol::Job
     const uint64_t ending = bytes_of_ending_stores();
     const bool is_short = memory_.used_bytes() - ending + bytes <= bytes_max;
     return fail(is_short ? ErrorCode::kUnavailable : ErrorCode::kLimitExceeded,
-                fmt::format("{} bytes of weights, optimizer state and history where jobs use {} of this shard's {} "
-                            "(--shard-memory-bytes-max){}",
+                fmt::format("{} bytes of weights, optimizer state, history and records of parts and workers where jobs "
+                            "use {} of this shard's {} (--shard-memory-bytes-max){}",
                             bytes, memory_.used_bytes(), bytes_max,
                             ending == 0 ? "" : fmt::format("; the last saves of ended jobs will free {}", ending)));
   }
   return {};
+}
+
+/// Judges whether the disk has room for the first save of a job that begins here. The next saves of the other stores
+/// come first: nothing else keeps the saves of ended jobs from filling the disk.
+Status ShardCore::judge_disk(const protocol::JobSpec& spec, const protocol::JobLayout& layout) const {
+  if (!spec.has_store() || !config_.saves.possible || !config_.saves.free_bytes) return {};
+  const std::optional<uint64_t> free = config_.saves.free_bytes();
+  if (!free) return {};
+  const uint64_t first = store_bytes(spec, layout, config_.shard);
+  uint64_t next = bytes_of_ending_stores();
+  for (const auto& [number, job] : jobs_) {
+    const JobStore* store = std::as_const(job->rounds()).store();
+    if (!store) continue;
+    // A save replaces the one before once it is whole: after the first one at intervals comes a second file.
+    const bool adds_two = config_.saves.every != 0 && store->status().saves_written == 0;
+    next += store->bytes() * (adds_two ? 2 : 1);
+  }
+  if (first + next <= *free) return {};
+  return fail(
+      ErrorCode::kLimitExceeded,
+      fmt::format("the first save of the job takes {} bytes and the next ones of other jobs {}, and the disk of "
+                  "--store-dir has {}: remove saves that no job needs",
+                  first, next, *free));
 }
 
 void ShardCore::on_pull(Job& job, const protocol::Member& member, protocol::Message message, Actions& actions) {
@@ -90,6 +115,14 @@ void ShardCore::forget_ended_store(uint64_t job, Actions& actions) {
   if (at == ending_stores_.end() || (at->second && !at->second->over())) return;
   if (at->second) give_up_save(job, *at->second, actions);
   ending_stores_.erase(at);
+  forget_creators();
+}
+
+/// The store of an ended job counts for its creator until the disk has it.
+void ShardCore::forget_creators() {
+  std::erase_if(opened_, [this](const auto& entry) {
+    return !jobs_.contains(entry.first) && !ending_stores_.contains(entry.first);
+  });
 }
 
 /// Removes the file of a save that no later request will end.

@@ -304,7 +304,7 @@ void ShardCore::remove(Job& job, std::span<const Leaver> leavers, TimeNs now, Ac
         actions);
     const Members::Link* link = job.members().link(worker);
     actions.audit.push_back({.what = AuditEvent::What::kEvict,
-                             .by = link && link->peer ? *link->peer : protocol::PeerId(),
+                             .by = link && link->last_peer ? *link->last_peer : protocol::PeerId(),
                              .job = job.spec().name,
                              .worker = worker,
                              .incarnation = link ? link->incarnation : 0,

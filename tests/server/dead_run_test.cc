@@ -49,6 +49,22 @@ TEST(DeadRun, TheSameCommandAfterACrashRestartsTheJobWithAllWorkers) {
   EXPECT_EQ(run.cluster.counted(Metric::kJobsEnded, "abandoned"), 1);
 }
 
+TEST(DeadRun, AKeyThatMayNotBeginJobsDoesNotEndIt) {
+  DeadRun run;
+  run.cluster.may_create = fail(ErrorCode::kUnauthenticated, "key 'guest' lacks the right to create job 'job'");
+  run.cluster.pass(kDeadAfterMs + 100);
+  for (int tries = 0; tries < 2; ++tries) {
+    const auto refusal = expect_body<Refuse>(run.cluster.say_hello(0, fresh_hello(run.cluster, 0)));
+    EXPECT_EQ(refusal.code, ErrorCode::kUnavailable);
+    EXPECT_TRUE(refusal.retry);
+    EXPECT_THAT(refusal.sentence, HasSubstr("has been heard for 2.1 s; key 'guest' lacks the right"));
+    EXPECT_EQ(job_number(run.cluster), run.first);
+  }
+  EXPECT_EQ(run.cluster.counted(Metric::kJobsEnded, "abandoned"), 0);
+  run.cluster.may_create = {};
+  EXPECT_GT(expect_body<Welcome>(run.cluster.say_hello(0, fresh_hello(run.cluster, 0))).membership.job, run.first);
+}
+
 TEST(DeadRun, WhileWorkersMayLiveARefusalReportsTheRemainingWait) {
   DeadRun run;
   run.cluster.pass(1'500);
@@ -165,6 +181,19 @@ TEST(DeadRun, ShardRestartedAfterWorkersDied_KeepsTheRunOfRejoiningOnes) {
   EXPECT_THAT(wait.sentence, HasSubstr("its name is free in 2.0 s"));
   free.cluster.pass(kDeadAfterMs + 100);
   EXPECT_GT(free.welcomed_to(fresh_hello(free.cluster, 0)), free.first);
+}
+
+TEST(DeadRun, AKeyThatMayNotBeginJobsDoesNotEndOneThatIsLeftBehind) {
+  RestartedShard run(false);
+  run.cluster.may_create = fail(ErrorCode::kUnauthenticated, "key 'guest' lacks the right to create job 'job'");
+  const auto refusal = expect_body<Refuse>(run.cluster.say_hello(0, fresh_hello(run.cluster, 0)));
+  EXPECT_TRUE(refusal.retry);
+  EXPECT_THAT(refusal.sentence, HasSubstr("since this shard started; key 'guest' lacks the right"));
+  run.cluster.pass(kDeadAfterMs + 100);
+  const auto record = run.cluster.table().read_job("job");
+  ASSERT_TRUE(record && *record);
+  EXPECT_FALSE((*record)->membership.finished);
+  EXPECT_EQ((*record)->membership.job, run.first);
 }
 
 TEST(DeadRun, APauseOfTheShardIsNoSilenceOfTheWorkers) {

@@ -41,6 +41,13 @@ void ScriptedCluster::start_shard(uint32_t shard, uint32_t shard_count, const st
   config.is_closed = [this](const protocol::PeerId& peer) { return std::ranges::find(closed, peer) != closed.end(); };
   config.queued_bytes = [this](const protocol::PeerId&) { return queued_bytes; };
   config.rights.job_memory_bytes_max = [this](const std::string&, const std::string&) { return job_quota; };
+  config.rights.judge_opening = [this](const std::string&, const std::string&, uint32_t open) -> Status {
+    if (open < jobs_quota) return {};
+    return fail(ErrorCode::kLimitExceeded, "its quota is " + std::to_string(jobs_quota));
+  };
+  config.rights.judge = [this](const protocol::PeerId&, const JoinRequest& request) {
+    return request.creates ? may_create : Status();
+  };
   if (!datagrams.empty()) config.datagrams.judge = [this](const auto&, const auto&) { return judged; };
   shards_[shard] = std::make_unique<ShardCore>(std::move(config), *tables_[shard], now);
   lives_[shard] = *incarnation;

@@ -118,12 +118,14 @@ class ScriptedCluster {
 
   /// Of the tables of all shards.
   std::shared_ptr<millrace::testing::MemoryTableState> table_state = millrace::testing::make_memory_table_state();
-  std::vector<protocol::PeerId> closed;                       ///< connections that their other end has closed
-  uint64_t queued_bytes = 0;                                  ///< that wait to be sent to each worker
-  Status room;                                                ///< the shards' answer about room for another worker
-  uint64_t job_quota = std::numeric_limits<uint64_t>::max();  ///< of the memory of jobs that open from now on
-  std::string datagrams_of_shard_0;                           ///< of its next start
-  Status judged;                                              ///< whether shard 0 can take over from the job's switch
+  std::vector<protocol::PeerId> closed;                        ///< connections that their other end has closed
+  uint64_t queued_bytes = 0;                                   ///< that wait to be sent to each worker
+  Status room;                                                 ///< the shards' answer about room for another worker
+  uint64_t job_quota = std::numeric_limits<uint64_t>::max();   ///< of the memory of jobs that open from now on
+  uint32_t jobs_quota = std::numeric_limits<uint32_t>::max();  ///< of each key
+  Status may_create;                                           ///< whether keys may begin jobs
+  std::string datagrams_of_shard_0;                            ///< of its next start
+  Status judged;                                               ///< whether shard 0 can take over from the job's switch
   std::vector<DatagramChange> datagram_changes;
   /// As this worker was last told by that shard.
   const protocol::Membership& view_of(uint32_t worker, uint32_t shard = 0) { return views_[{worker, shard}]; }

@@ -100,6 +100,37 @@ TEST(HistogramTest, AddingHistogramsIsAddingTheirEntries) {
   EXPECT_TRUE(of_zeros == MagnitudeHistogram{});
 }
 
+TEST(HistogramTest, OfAFewEntriesOfFarMagnitudesTakesLittleMemory) {
+  const std::vector<float> far = {2e-38F, 3e38F};
+  MagnitudeHistogram histogram;
+  histogram.add(std::span<const float>(far));
+  EXPECT_EQ(histogram.total(), 2u);
+  EXPECT_EQ(histogram.count(MagnitudeHistogram::bin_of(far[1])), 1u);
+  EXPECT_EQ(histogram_threshold(histogram, 1).bin, MagnitudeHistogram::bin_of(far[1]));
+  EXPECT_LT(histogram.memory_bytes(), 1024u);
+  ByteBuffer bytes;
+  histogram.encode(bytes);
+  EXPECT_LT(MagnitudeHistogram::decode(bytes)->memory_bytes(), 1024u);
+}
+
+TEST(HistogramTest, CountsAreTheSameOneByOneAndAtOnce) {
+  const std::vector<float> values = random_values(8, 2'000);
+  const std::span<const float> all(values);
+  MagnitudeHistogram whole, one_by_one, joined;
+  whole.add(all);
+  for (size_t at = 0; at < all.size(); ++at) one_by_one.add(all.subspan(at, 1));
+  EXPECT_TRUE(one_by_one == whole);
+  std::vector<std::shared_ptr<const MagnitudeHistogram>> parts;
+  for (size_t at = 0; at < all.size(); at += 100) {
+    auto part = std::make_shared<MagnitudeHistogram>();
+    part->add(all.subspan(at, 100));
+    parts.push_back(std::move(part));
+  }
+  joined.add(parts);
+  EXPECT_TRUE(joined == whole);
+  EXPECT_LE(whole.memory_bytes(), 16 * values.size());
+}
+
 TEST(HistogramTest, DecodeUndoesEncode) {
   for (const size_t count : {0, 1, 300, 20'000}) {
     const std::vector<float> values = random_values(4, count);

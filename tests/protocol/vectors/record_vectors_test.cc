@@ -139,9 +139,7 @@ VectorJson summary_vector(const std::string& name, const protocol::Summary& summ
 
 VectorJson histogram_bins(const MagnitudeHistogram& histogram) {
   VectorJson bins = VectorJson::array();
-  for (uint32_t bin = histogram.first_bin(); bin < histogram.end_bin(); ++bin) {
-    if (histogram.count(bin) != 0) bins.push_back({bin, histogram.count(bin)});
-  }
+  for (const MagnitudeHistogram::Bin& one : histogram.bins()) bins.push_back({one.bin, one.count});
   return bins;
 }
 

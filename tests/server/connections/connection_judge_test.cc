@@ -14,8 +14,11 @@ using ::testing::IsEmpty;
 
 using enum ConnectionJudge::Inbox;
 
-constexpr ConnectionJudge::Limits kJudgeLimits{
-    .unread_each_max = 1'000, .unread_total_max = 2'500, .silent_max = 10 * kNsPerS, .without_session_max = 4};
+constexpr ConnectionJudge::Limits kJudgeLimits{.unread_each_max = 1'000,
+                                               .unread_first_max = 1'000,
+                                               .unread_total_max = 2'500,
+                                               .silent_max = 10 * kNsPerS,
+                                               .without_session_max = 4};
 
 /// A connection without a session.
 ConnectionSample sample(int descriptor, TimeNs accepted_at, uint64_t unread, uint32_t messages) {
@@ -82,6 +85,18 @@ TEST(ConnectionJudge, LargeMessagesOfMembersAreNoAttack) {
   std::vector<ConnectionSample> samples;
   for (int at = 0; at < 10; ++at) samples.push_back(with_session(sample(10 + at, 1, 900, 1)));
   for (int look = 0; look < 3; ++look) EXPECT_THAT(verdicts(judge, samples, kNsPerS), IsEmpty());
+}
+
+TEST(ConnectionJudge, BeforeItsFirstSessionAConnectionSendsHellosAlone) {
+  ConnectionJudge::Limits limits = kJudgeLimits;
+  limits.unread_first_max = 100;
+  ConnectionJudge judge(limits);
+  ConnectionSample evicted = sample(8, 1, 101, 1);
+  evicted.was_admitted = true;
+  const std::vector<ConnectionSample> samples = {sample(7, 1, 101, 1), evicted, with_session(sample(9, 1, 101, 1)),
+                                                 sample(10, 1, 100, 1)};
+  EXPECT_THAT(verdicts(judge, samples, kNsPerS), IsEmpty());
+  EXPECT_THAT(verdicts(judge, samples, kNsPerS), ElementsAre("7 unfinished_message"));
 }
 
 TEST(ConnectionJudge, OneLookOverTheLimitIsNoProof) {

@@ -44,7 +44,7 @@ class Watch : public ::testing::Test {
     EXPECT_EQ(::listen(listener_, 16), 0);
     EXPECT_EQ(::getsockname(listener_, std::bit_cast<sockaddr*>(&at), &length), 0);
     at_ = at;
-    watch_.emplace(ntohs(at.sin_port), kMessageMost, 2 * kMessageMost);
+    watch_.emplace(ntohs(at.sin_port), kMessageMost, kMessageMost, 2 * kMessageMost);
   }
   ~Watch() override {
     limit_strangers({});
@@ -135,6 +135,28 @@ TEST_F(Watch, BytesOfAnUnfinishedMessageAreReportedOnce) {
   accept_instead_of(one, kStart + 1);
   count_received(one, 9'000);
   EXPECT_THAT(arriving(), IsEmpty()) << "another connection's";
+}
+
+TEST_F(Watch, BytesThatAClosedConnectionLeavesAreItsPeersOnce) {
+  const auto none = [](const protocol::PeerId&, uint64_t) {};
+  const auto left = [this] {
+    std::vector<std::pair<std::string, uint64_t>> found;
+    for (const auto& one : watch_->take_unfinished()) found.emplace_back(one.by.bytes, one.bytes);
+    return found;
+  };
+  const int first = accept(kStart);
+  watch_->on_message({"member"}, first, ConnectionWatch::Spoken::kHello, kStart);
+  count_received(first, 5'000);
+  watch_->report_arriving(none);
+  look(kStart + kNsPerS);
+  EXPECT_THAT(left(), IsEmpty()) << "it may end its message";
+  accept_instead_of(first, kStart + 2 * kNsPerS);
+  watch_->look(ConnectionWatch::Inbox::kNotDrained, [](const auto&) { return false; }, kStart + 3 * kNsPerS);
+  EXPECT_THAT(left(), IsEmpty()) << "whole messages may be among them";
+  look(kStart + 4 * kNsPerS);
+  EXPECT_THAT(left(), ElementsAre(std::pair("member", 5'000)));
+  look(kStart + 5 * kNsPerS);
+  EXPECT_THAT(left(), IsEmpty());
 }
 
 TEST_F(Watch, MessagesOfAClosedConnectionAreNotItsSuccessors) {

@@ -310,7 +310,7 @@ std::vector<double> serve_shares(const ServeJob& job, const Stream& sum) {
   std::vector<double> shares;
   for (const MagnitudeHistogram& one : by_part) {
     uint64_t above = 0;
-    for (uint32_t bin = std::max(cut.bin + 1, one.first_bin()); bin < one.end_bin(); ++bin) above += one.count(bin);
+    for (const MagnitudeHistogram::Bin& at : one.bins()) above += at.bin > cut.bin ? at.count : 0;
     shares.push_back(static_cast<double>(above) + taken * static_cast<double>(one.count(cut.bin)));
   }
   return shares;
