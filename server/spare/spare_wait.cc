@@ -21,8 +21,8 @@ constexpr TimeNs kSaySpareEvery = 10 * kNsPerS;
 /// Interval between two checks whether this process can serve a number.
 constexpr TimeNs kMayTakeAgain = kNsPerS;
 
-/// Returns whether the table may work again by itself, or after an operator's help: a disk or a quota that is full, a
-/// role that was taken away, an etcd without a leader.
+/// Returns whether the table may work again while the spare waits. The disk or the quota may be full, the role may be
+/// missing for a moment, or etcd may be without a leader.
 bool may_pass(ErrorCode code) {
   return code == ErrorCode::kTimeout || code == ErrorCode::kIo || code == ErrorCode::kMalformed;
 }
