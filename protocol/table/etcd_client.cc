@@ -5,7 +5,10 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <array>
 #include <mutex>
+#include <optional>
+#include <string_view>
 #include <utility>
 
 #include "kernels/base/check.h"
@@ -30,6 +33,11 @@ constexpr int64_t kGrpcDeadlineExceeded = 4;
 constexpr int64_t kGrpcResourceExhausted = 8;
 constexpr int64_t kGrpcUnavailable = 14;
 constexpr int64_t kGrpcUnauthenticated = 16;
+
+/// The beginning of an answer of a method with a stream. Its HTTP status may be 200.
+constexpr std::string_view kStreamError = R"({"error":)";
+/// Statuses of a server that may answer a moment later: too many requests, and those of a proxy before etcd.
+constexpr auto kPassingStatuses = std::to_array<long>({429, 500, 502, 503, 504});
 
 size_t take_answer(const char* data, size_t size, size_t count, void* to) {
   auto& answer = *static_cast<std::string*>(to);
@@ -68,6 +76,13 @@ struct EtcdClient::Attempt {
   bool connected = false;
 };
 
+/// The meaning of a refusal by etcd.
+struct EtcdClient::Refused {
+  Attempt::Kind kind;
+  ErrorCode code;
+  const char* remedy = "";
+};
+
 /// Owns the connection.
 struct EtcdClient::Curl {
   CURL* easy = nullptr;
@@ -87,7 +102,7 @@ struct EtcdClient::Curl {
   }
 };
 
-EtcdClient::EtcdClient(EtcdOptions options, std::shared_ptr<EtcdHealth> health)
+EtcdClient::EtcdClient(EtcdOptions options, std::shared_ptr<EtcdHealth> health, NameLookups lookups)
     : options_(std::move(options)), health_(std::move(health)), curl_(std::make_unique<Curl>()) {
   MILLRACE_CHECK(!options_.endpoints.empty());
   begin_curl();
@@ -98,10 +113,15 @@ EtcdClient::EtcdClient(EtcdOptions options, std::shared_ptr<EtcdHealth> health)
   curl_easy_setopt(easy, CURLOPT_HTTP_VERSION, CURL_HTTP_VERSION_1_1);
   curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
   curl_easy_setopt(easy, CURLOPT_DNS_CACHE_TIMEOUT, 60L);
+  // Otherwise a call that has timed out waits until the system's lookup is over, and that takes up to a minute.
+  if (lookups == NameLookups::kLeftBehind) curl_easy_setopt(easy, CURLOPT_QUICK_EXIT, 1L);
   curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
   curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, curl_->reason);
   curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, take_answer);
   if (!options_.ca_file.empty()) curl_easy_setopt(easy, CURLOPT_CAINFO, options_.ca_file.c_str());
+  // The default is the folder of the system's authorities. Without a folder libcurl would keep the file's for a day.
+  curl_easy_setopt(easy, CURLOPT_CAPATH, nullptr);
+  curl_easy_setopt(easy, CURLOPT_CA_CACHE_TIMEOUT, 0L);
   if (!options_.cert_file.empty()) curl_easy_setopt(easy, CURLOPT_SSLCERT, options_.cert_file.c_str());
   if (!options_.key_file.empty()) curl_easy_setopt(easy, CURLOPT_SSLKEY, options_.key_file.c_str());
   curl_->set_headers({});
@@ -147,31 +167,43 @@ EtcdClient::Attempt EtcdClient::post(const std::string& endpoint, const char* pa
   long connections = 0;
   curl_easy_getinfo(easy, CURLINFO_NUM_CONNECTS, &connections);
   attempt.connected = connections > 0;
+  const std::optional<GatewayError> refusal =
+      status != 200 || attempt.answer.starts_with(kStreamError) ? gateway_error_in(attempt.answer) : std::nullopt;
+  if (refusal) {
+    const Refused refused = judge_refusal(*refusal);
+    return failed(refused.kind, refused.code, refusal->sentence + refused.remedy);
+  }
   if (status == 200) {
     attempt.kind = Kind::kAnswered;
     return attempt;
   }
-  const std::string said = text_in_json(attempt.answer, "error");
-  if (said.empty()) {
-    return failed(Kind::kRefused, ErrorCode::kMalformed,
-                  fmt::format("HTTP status {} without an error of etcd's JSON gateway ({}); give client ports of etcd "
-                              "3.4 or later, --table-ca if they use TLS, and a certificate without a common name",
-                              status, std::string_view(attempt.answer).substr(0, kSaidBytesMax)));
-  }
-  const int64_t grpc = number_in_json(attempt.answer, "code");
-  if (is_login_over(grpc, said)) return failed(Kind::kStranger, ErrorCode::kIo, said);
-  if (said.find("request is too large") != std::string::npos || said.find("larger than max") != std::string::npos)
-    return failed(Kind::kRefused, ErrorCode::kLimitExceeded, said + "; raise etcd's --max-request-bytes");
-  if (said.find("database space exceeded") != std::string::npos)
-    return failed(Kind::kRefused, ErrorCode::kIo, said + "; compact and defragment etcd, then disarm its alarm");
+  // The words of a proxy. The member that it could not reach in time may have the request.
+  const bool passing = std::ranges::find(kPassingStatuses, status) != kPassingStatuses.end();
+  return failed(passing ? Kind::kNoAnswer : Kind::kRefused, passing ? ErrorCode::kTimeout : ErrorCode::kMalformed,
+                fmt::format("HTTP status {} without an error of etcd's JSON gateway ({}){}", status,
+                            std::string_view(attempt.answer).substr(0, kSaidBytesMax),
+                            passing ? ""
+                                    : "; give client ports of etcd 3.4 or later, --table-ca if they use TLS, and a "
+                                      "certificate without a common name"));
+}
+
+EtcdClient::Refused EtcdClient::judge_refusal(const GatewayError& refusal) {
+  using Kind = Attempt::Kind;
+  const std::string& said = refusal.sentence;
+  if (is_login_over(refusal.code, said)) return {Kind::kStranger, ErrorCode::kIo};
+  if (said.contains("request is too large") || said.contains("larger than max"))
+    return {Kind::kRefused, ErrorCode::kLimitExceeded, "; raise etcd's --max-request-bytes"};
+  if (said.contains("database space exceeded"))
+    return {Kind::kRefused, ErrorCode::kIo, "; compact and defragment etcd, then disarm its alarm"};
   // No leader, leader changed, request timed out, too many requests: etcd may have passed the request on.
-  if (grpc == kGrpcUnavailable || grpc == kGrpcDeadlineExceeded || grpc == kGrpcResourceExhausted)
-    return failed(Kind::kNoAnswer, ErrorCode::kTimeout, said);
-  if (said.find("permission denied") != std::string::npos || said.find("authentication failed") != std::string::npos ||
-      said.find("user name is empty") != std::string::npos)
-    return failed(Kind::kRefused, ErrorCode::kIo, said + "; check --table-user and the rights of its roles");
-  if (grpc == kGrpcInvalidArgument) return failed(Kind::kRefused, ErrorCode::kIo, said);
-  return failed(Kind::kNoAnswer, ErrorCode::kTimeout, said);
+  if (refusal.code == kGrpcUnavailable || refusal.code == kGrpcDeadlineExceeded ||
+      refusal.code == kGrpcResourceExhausted)
+    return {Kind::kNoAnswer, ErrorCode::kTimeout};
+  if (said.contains("permission denied") || said.contains("authentication failed") ||
+      said.contains("user name is empty"))
+    return {Kind::kRefused, ErrorCode::kIo, "; check --table-user and the rights of its roles"};
+  if (refusal.code == kGrpcInvalidArgument) return {Kind::kRefused, ErrorCode::kIo};
+  return {Kind::kNoAnswer, ErrorCode::kTimeout};
 }
 
 EtcdClient::Attempt EtcdClient::authenticate(const std::string& endpoint, TimeNs limit) {

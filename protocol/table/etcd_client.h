@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -20,8 +21,24 @@ struct EtcdHealth {
   std::atomic<TimeNs> failed_at = -1;  ///< when a call last ended without an answer
   std::atomic<TimeNs> asked_at = 0;    ///< when the last call that got an answer began
 
-  /// Returns whether etcd has answered a call that began after the last failure.
-  bool answers() const { return asked_at.load() > failed_at.load(); }
+  std::atomic<TimeNs> poll_began = kNoPoll;  ///< beginning of the poller's call in progress
+
+  static constexpr TimeNs kNoPoll = INT64_MAX;
+  /// Longest time of a call that may still be answered. A longer one hangs in the lookup of a name.
+  static constexpr TimeNs kPollMax = kNsPerS;
+
+  /// Returns whether etcd has answered a call that began after the last failure, and no poll hangs.
+  bool answers() const {
+    const TimeNs began = poll_began.load();
+    const bool hangs = began != kNoPoll && monotonic_now_ns() - began > kPollMax;
+    return !hangs && asked_at.load() > failed_at.load();
+  }
+};
+
+/// The end of a call whose time is over while the system looks a name up. No program can cancel a lookup.
+enum class NameLookups : uint8_t {
+  kLeftBehind,  ///< the call ends in time, and the lookup continues in a thread of its own
+  kAwaited,     ///< the call ends late. So a caller that calls again and again has one lookup under way
 };
 
 /// Sends transactions to etcd's JSON gateway: HTTP/1.1 on one connection that stays open. A member that does not answer
@@ -30,7 +47,7 @@ struct EtcdHealth {
 /// Threads  one at a time.
 class EtcdClient {
  public:
-  EtcdClient(EtcdOptions options, std::shared_ptr<EtcdHealth> health);
+  EtcdClient(EtcdOptions options, std::shared_ptr<EtcdHealth> health, NameLookups lookups = NameLookups::kLeftBehind);
   ~EtcdClient();
   EtcdClient(const EtcdClient&) = delete;
   EtcdClient& operator=(const EtcdClient&) = delete;
@@ -55,6 +72,8 @@ class EtcdClient {
  private:
   struct Attempt;
   struct Curl;
+  struct Refused;
+  static Refused judge_refusal(const GatewayError& refusal);
   Result<std::string> post_until(const char* path, const std::string& body, TimeNs deadline, bool& repeated);
   Attempt post(const std::string& endpoint, const char* path, const std::string& body, TimeNs limit);
   Attempt post_authentic(const std::string& endpoint, const char* path, const std::string& body, TimeNs limit);

@@ -10,7 +10,10 @@
 namespace millrace::protocol {
 
 EtcdPoller::EtcdPoller(const EtcdOptions& options, std::shared_ptr<EtcdHealth> health, EtcdWatched watched)
-    : client_(options, std::move(health)), watched_(std::move(watched)), thread_([this] { run(); }) {}
+    : health_(std::move(health)),
+      client_(options, health_, NameLookups::kAwaited),
+      watched_(std::move(watched)),
+      thread_([this] { run(); }) {}
 
 EtcdPoller::~EtcdPoller() {
   {
@@ -19,7 +22,7 @@ EtcdPoller::~EtcdPoller() {
   }
   stops_.notify_all();
   thread_.join();
-  if (lease_id_ != 0) revoke();
+  if (lease_id_ != 0 && health_->answers()) revoke();
 }
 
 void EtcdPoller::hold(const EtcdLeaseKey& lease) {
@@ -43,8 +46,11 @@ void EtcdPoller::run() {
   std::unique_lock lock(mutex_);
   while (!stopped_) {
     lock.unlock();
+    health_->poll_began.store(monotonic_now_ns());
     read();
+    health_->poll_began.store(monotonic_now_ns());
     if (found() == Found::kSame) keep_lease();  // of another table it has no number
+    health_->poll_began.store(EtcdHealth::kNoPoll);
     lock.lock();
     stops_.wait_for(lock, std::chrono::nanoseconds(kReadEvery), [this] { return stopped_; });
   }

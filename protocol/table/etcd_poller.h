@@ -34,7 +34,8 @@ struct EtcdWatched {
 class EtcdPoller {
  public:
   EtcdPoller(const EtcdOptions& options, std::shared_ptr<EtcdHealth> health, EtcdWatched watched);
-  /// Gives the lease back. Waits for the call in progress and for that, kReadLimit at most each.
+  /// Gives the lease back. Waits for the call in progress and for that: kReadLimit at most each, and longer while the
+  /// system looks a name up.
   ~EtcdPoller();
   EtcdPoller(const EtcdPoller&) = delete;
   EtcdPoller& operator=(const EtcdPoller&) = delete;
@@ -69,6 +70,7 @@ class EtcdPoller {
   void take_lease(const EtcdLeaseKey& lease);
   void revoke();
 
+  std::shared_ptr<EtcdHealth> health_;
   EtcdClient client_;
   EtcdWatched watched_;
   std::atomic<uint64_t> mod_revision_ = 0;

@@ -285,7 +285,7 @@ Result<std::optional<JobRecord>> EtcdTable::read_job_until(uint64_t job, TimeNs 
   if (open->version != record->membership.epoch) {
     return error({ErrorCode::kMalformed,
                   fmt::format("job {} has epoch {} and version {}: keys were copied without their versions; restore "
-                              "etcd by 'etcdctl snapshot restore', or name another prefix",
+                              "etcd by 'etcdutl snapshot restore' (3.4: 'etcdctl'), or name another prefix",
                               job, record->membership.epoch, open->version)});
   }
   record->spec = spec->value;

@@ -185,6 +185,28 @@ std::string text_in_json(std::string_view json, const char* name) {
   return found && found->is_string() ? found->get<std::string>() : std::string();
 }
 
+std::optional<GatewayError> gateway_error_in(std::string_view json) {
+  const Json parsed = Json::parse(json, nullptr, /*allow_exceptions=*/false);
+  const auto text = [](const Json* found) {
+    return found && found->is_string() ? found->get<std::string>() : std::string();
+  };
+  const auto number = [](const Json* found) -> std::optional<int64_t> {
+    return found && found->is_number_integer() ? std::optional(found->get<int64_t>()) : std::nullopt;
+  };
+  const Json* error = find(parsed, "error");
+  if (error && error->is_object()) {
+    std::optional<int64_t> code = number(find(*error, "grpc_code"));
+    if (!code) code = number(find(*error, "code"));
+    std::string said = text(find(*error, "message"));
+    return said.empty() ? std::nullopt : std::optional(GatewayError{code.value_or(0), std::move(said)});
+  }
+  const std::optional<int64_t> code = number(find(parsed, "code"));
+  if (std::string said = text(error); !said.empty()) return GatewayError{code.value_or(0), std::move(said)};
+  std::string said = text(find(parsed, "message"));
+  if (said.empty() || !code) return std::nullopt;  // any program's JSON may have a message
+  return GatewayError{*code, std::move(said)};
+}
+
 int64_t number_in_json(std::string_view json, const char* name) {
   const Json parsed = Json::parse(json, nullptr, /*allow_exceptions=*/false);
   const Json* result = find(parsed, "result");

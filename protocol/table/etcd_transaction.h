@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -83,6 +84,14 @@ std::string json_of_number(std::string_view name, int64_t value);
 
 /// Returns a text of a JSON object; empty: it has none of that name.
 std::string text_in_json(std::string_view json, const char* name);
+/// Holds the refusal in an answer of etcd's gateway.
+struct GatewayError {
+  int64_t code = 0;  ///< of gRPC
+  std::string sentence;
+};
+/// Returns the refusal in a JSON object. Gateways of etcd 3.4 and 3.5 write {"error": TEXT, "code"}, and those of 3.6
+/// {"message", "code"}. A stream's answer has {"error": {"message", "grpc_code" or "code"}}. Empty: it is none of them.
+std::optional<GatewayError> gateway_error_in(std::string_view json);
 /// Returns a number of a JSON object, or of the object `result` in it (a stream's); 0: it has none of that name.
 int64_t number_in_json(std::string_view json, const char* name);
 

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -32,7 +33,18 @@ std::unexpected<Error> LeaseFile::io_error(const char* what) const {
 }
 
 Status LeaseFile::open() {
-  if (fd_ < 0) fd_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  const auto open_existing = [this] { return ::open(path_.c_str(), O_RDWR | O_CLOEXEC); };
+  if (fd_ < 0) fd_ = open_existing();
+  if (fd_ < 0 && errno == ENOENT) {
+    // O_EXCL: root gives away no file that another user has put there.
+    fd_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+    if (fd_ < 0 && errno == EEXIST) {  // another process was faster
+      fd_ = open_existing();
+    } else if (struct stat table{}; fd_ >= 0 && ::geteuid() == 0 && ::stat(table_.c_str(), &table) == 0) {
+      // The service that owns the table must be able to open its leases. Without the right to do so the file stays.
+      [[maybe_unused]] const int given = ::fchown(fd_, table.st_uid, table.st_gid);
+    }
+  }
   if (fd_ < 0) return io_error("open");
   return {};
 }
@@ -61,7 +73,9 @@ Status LeaseFile::release() {
 
 Result<bool> LeaseFile::is_held(uint32_t byte) {
   if (held_ == byte) return true;
-  if (Status opened = open(); !opened) return std::unexpected(opened.error());
+  if (fd_ < 0) fd_ = ::open(path_.c_str(), O_RDWR | O_CLOEXEC);
+  if (fd_ < 0 && errno == ENOENT) return false;
+  if (fd_ < 0) return io_error("open");
   struct flock lock = byte_lock(byte);
   if (::fcntl(fd_, F_OFD_GETLK, &lock) != 0) return io_error("read");
   return lock.l_type != F_UNLCK;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -55,6 +56,14 @@ struct ClusterView {
     bool held = false;               ///< some process holds its lease
     ProcessNote process;             ///< of that process; empty: it said nothing, or in another version's words
     std::optional<DrainNote> drain;  ///< of its last start
+
+    enum class State : uint8_t { kNeverStarted, kGone, kDraining, kServes };
+    /// A process that grants a drain gives its lease back, and serves until a spare has its number.
+    State state() const {
+      if (entry.incarnation == 0) return State::kNeverStarted;
+      if (drain && drain->refusal.empty()) return State::kDraining;
+      return held ? State::kServes : State::kGone;
+    }
   };
   std::vector<Shard> shards;
   std::vector<ProcessNote> spares;  ///< that wait

@@ -105,7 +105,7 @@ Status create_schema(SqliteDatabase& database) {
 class SqliteTable : public MembershipTable {
  public:
   SqliteTable(std::string path, uint32_t wait_ms, std::function<TimeNs()> now)
-      : leases_(path + "-leases"), database_(std::move(path), LockWaitPolicy(wait_ms), std::move(now)) {}
+      : leases_(path), database_(std::move(path), LockWaitPolicy(wait_ms), std::move(now)) {}
 
   Status open() {
     if (Status s = database_.open(); !s) return s;
@@ -120,6 +120,8 @@ class SqliteTable : public MembershipTable {
   Result<uint64_t> start_shard(uint32_t shard, uint32_t shard_count, std::string_view address,
                                std::string_view datagrams) override {
     if (Status s = check_start_shard(shard, shard_count, address, datagrams); !s) return std::unexpected(s.error());
+    // A start that cannot hold its lease must not end the process that has the number.
+    if (Status s = leases_.open(); !s) return std::unexpected(s.error());
     database_.wait_for_locks(kOpenWaitMs);
     SqliteTransaction transaction(database_);
     if (Status s = transaction.begin(); !s) return std::unexpected(s.error());

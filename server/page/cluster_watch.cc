@@ -24,10 +24,20 @@ using Json = nlohmann::ordered_json;
 constexpr size_t kAskingThreads = 8;
 constexpr size_t kTextBytesMax = 512;
 
-const char* state_of(const protocol::ClusterView::Shard& shard) {
-  if (shard.entry.incarnation == 0) return "never_started";
-  if (!shard.held) return "gone";
-  return shard.drain && shard.drain->refusal.empty() ? "draining" : "serving";
+using State = protocol::ClusterView::Shard::State;
+
+const char* state_text(State state) {
+  switch (state) {
+    case State::kNeverStarted: return "never_started";
+    case State::kDraining: return "draining";
+    case State::kServes: return "serving";
+    case State::kGone: break;
+  }
+  return "gone";
+}
+
+bool has_process(const protocol::ClusterView::Shard& shard) {
+  return shard.state() == State::kDraining || shard.state() == State::kServes;
 }
 
 /// Writes a shard's own answer into its row, in the fields that this build knows.
@@ -92,16 +102,18 @@ void ClusterWatch::ask_all(std::vector<Question>& questions) {
       Question& one = questions[at];
       const auto silent = silent_.find(one.http);
       try {
-        if (one.http.empty()) {
+        if (one.is_self) {
+          one.answer = sources_.own_status();
+        } else if (one.http.empty()) {
           one.answer = fail(ErrorCode::kUnavailable, "no HTTP port: give it --http");
         } else if (silent != silent_.end() && monotonic_now_ns() < silent->second.ask_at) {
           one.answer = std::unexpected(silent->second.error);
           one.http.clear();  // not asked
         } else {
-          one.answer = one.is_self ? Result<std::string>(sources_.own_status()) : sources_.fetch(one.http);
-          if (one.answer && one.answer->size() > kStatusBytesMax)
-            one.answer = fail(ErrorCode::kLimitExceeded, "left out: its status exceeds 2 MiB");
+          one.answer = sources_.fetch(one.http);
         }
+        if (one.answer && one.answer->size() > kStatusBytesMax)
+          one.answer = fail(ErrorCode::kLimitExceeded, "left out: its status exceeds 2 MiB");
       } catch (const std::exception&) {  // no memory: the shard continues without this answer
         one.answer = std::unexpected(Error{ErrorCode::kLimitExceeded, "no memory"});
       }
@@ -178,15 +190,28 @@ Result<protocol::ClusterView> ClusterWatch::read_table() {
   return view;
 }
 
+/// A process that drains has given its note back with its lease.
+void ClusterWatch::recall_notes(std::vector<protocol::ClusterView::Shard>& shards) {
+  notes_.resize(shards.size());
+  for (size_t number = 0; number < shards.size(); ++number) {
+    protocol::ClusterView::Shard& shard = shards[number];
+    Noted& noted = notes_[number];
+    if (shard.held) noted = {shard.entry.incarnation, shard.process};
+    if (!shard.held && has_process(shard) && noted.incarnation == shard.entry.incarnation)
+      shard.process = noted.process;
+  }
+}
+
 std::string ClusterWatch::collect() {
   Json all = {{"shards", Json::array()}, {"spares", Json::array()}, {"workers", Json::array()}};
-  const Result<protocol::ClusterView> read = read_table();
+  Result<protocol::ClusterView> read = read_table();
   if (!read) all["table_problem"] = plain_text_of(read.error().message, kTextBytesMax);
+  if (read) recall_notes(read->shards);
   const protocol::ClusterView view = read.value_or(protocol::ClusterView{});
   std::vector<Question> questions;
   for (const protocol::ClusterView::Shard& shard : view.shards)
-    questions.push_back({shard.held ? reachable_http(shard.process) : std::string(),
-                         shard.held && shard.entry.address == sources_.own_address});
+    questions.push_back({has_process(shard) ? reachable_http(shard.process) : std::string(),
+                         has_process(shard) && shard.entry.address == sources_.own_address});
   for (const std::string& http : sources_.workers) questions.push_back({http});
   ask_all(questions);
   size_t bytes = 0;
@@ -204,11 +229,11 @@ std::string ClusterWatch::collect() {
   for (uint32_t number = 0; number < view.shards.size(); ++number) {
     const protocol::ClusterView::Shard& shard = view.shards[number];
     Json row = {{"shard", number},
-                {"state", state_of(shard)},
+                {"state", state_text(shard.state())},
                 {"http", reachable_http(shard.process)},
                 {"address", shard.entry.address},
                 {"software", shard.process.software}};
-    if (shard.held) add_shard_status(row, shard, number, row["http"], questions[number].answer);
+    if (has_process(shard)) add_shard_status(row, shard, number, row["http"], questions[number].answer);
     add("shards", std::move(row));
   }
   for (const protocol::ProcessNote& spare : view.spares)

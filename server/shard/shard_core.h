@@ -371,6 +371,7 @@ class ShardCore {
   std::optional<protocol::DrainNote> drain_;  ///< of this start, as last read
   bool drain_wait_logged_ = false;            ///< once a request
   bool lease_released_ = false;               ///< so that a spare takes this number
+  std::optional<TimeNs> superseded_at_;       ///< when this process found that another one has its number
   bool stopped_ = false;
   std::optional<Error> failure_;
 };

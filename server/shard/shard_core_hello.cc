@@ -378,12 +378,14 @@ Result<ShardCore::Admitted> ShardCore::admit(const protocol::PeerId& from, const
 
 Result<Job*> ShardCore::admit_newcomer(const protocol::PeerId& from, const protocol::Header& header,
                                        const protocol::Hello& hello, TimeNs now, Actions& actions) {
-  if (draining_until_) return fail(ErrorCode::kUnavailable, fmt::format("shard {} is shutting down", config_.shard));
+  if (draining_until_ || superseded_at_)
+    return fail(ErrorCode::kUnavailable, fmt::format("shard {} is shutting down", config_.shard));
   // A member stays a member, regardless of its connection.
   if (const Status room = config_.room_for_worker ? config_.room_for_worker(now) : Status(); !room)
     return std::unexpected(room.error());
   refresh(now, actions);
-  if (stopped_ || failure_) return fail(ErrorCode::kUnavailable, failure_ ? failure_->message : kNotRun);
+  if (stopped_ || failure_ || superseded_at_)
+    return fail(ErrorCode::kUnavailable, failure_ ? failure_->message : kNotRun);
   if (std::optional<Error> wait = of_dead_run(from, header, hello, now, actions)) return std::unexpected(*wait);
   return admit_by_table(from, header, hello, now, actions);
 }

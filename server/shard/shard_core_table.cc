@@ -17,6 +17,9 @@ constexpr TimeNs kPause = kNsPerS;
 /// Interval between log lines about a table that fails: it is tried at every poll and by every Hello.
 constexpr TimeNs kTableReportInterval = 10 * kNsPerS;
 
+/// Time for which a process that left its number tries to write the spare's address to the records of its jobs.
+constexpr TimeNs kHandOverMax = kNsPerS;
+
 std::string_view shard_table_name_of(Leaving leaving) {
   switch (leaving) {
     case Leaving::kFinished: return "";
@@ -61,6 +64,11 @@ bool is_another_job(const protocol::JobRecord& record, const Job& job) {
   return !spec || *spec != job.spec();
 }
 
+/// Returns whether members that read the record find the shard's process.
+bool names_process(protocol::JobRecord record, uint32_t shard, const protocol::ShardEntry& process) {
+  return redirect(record, shard, process) == Change::kNone;
+}
+
 /// Returns whether the table is not the one that this process began with, but another one or an older copy.
 bool is_loss(const Error& error) { return error.code == ErrorCode::kConflict || error.code == ErrorCode::kStale; }
 
@@ -93,7 +101,8 @@ void ShardCore::table_failed(const Error& error, Actions& actions) {
 
 void ShardCore::poll_table(TimeNs now, Actions& actions) {
   refresh_from(table_.polled_change_counter(), now, actions);
-  if (stopped_ || failure_) return;
+  if (superseded_at_ && !stopped_ && now - *superseded_at_ >= kHandOverMax) superseded(actions);
+  if (stopped_ || failure_ || superseded_at_) return;
   hold_or_release_lease(actions);
   say_owed_hellos(now, actions);
   remove_leavers(now, actions);  // before they count as silent: a finished worker has not failed
@@ -114,7 +123,7 @@ void ShardCore::refresh_from(const Result<uint64_t>& counter, TimeNs now, Action
   if (table_counter_ == *counter) return;
   table_counter_ = *counter;
   refresh_neighbours(now, actions);
-  if (stopped_ || failure_) return;
+  if (stopped_ || failure_ || superseded_at_) return;
   for (auto at = jobs_.begin(); at != jobs_.end();) {
     Job& job = *at++->second;  // closing erases it
     Result<std::optional<protocol::JobRecord>> record = table_.read_job(job.membership().job);
@@ -187,23 +196,39 @@ void ShardCore::refresh_neighbours(TimeNs now, Actions& actions) {
 
 void ShardCore::superseded(Actions& actions) {
   const protocol::ShardEntry& entry = neighbours_[config_.shard].entry;
-  if (entry.incarnation > config_.incarnation && is_leaving_number()) {
+  const bool leaves = entry.incarnation > config_.incarnation && is_leaving_number();
+  if (!superseded_at_ && leaves) {
     log(Severity::kInfo,
         fmt::format("a spare ({}) has taken shard {}; this process ends", entry.address, config_.shard), actions);
-  } else {
+  } else if (!leaves) {
     failure_ = Error{ErrorCode::kConflict, fmt::format("another process ({}) has started as shard {}; this one stops",
                                                        entry.address, config_.shard)};
+    log(Severity::kError, failure_->message, actions);
   }
-  if (failure_) log(Severity::kError, failure_->message, actions);
+  if (!superseded_at_) superseded_at_ = last_call_;
+  const bool may_wait = leaves && last_call_ - *superseded_at_ < kHandOverMax;
+  bool all_told = true;
   for (auto at = jobs_.begin(); at != jobs_.end();) {
     Job& job = *at++->second;  // closing erases it
     Result<std::optional<protocol::JobRecord>> record = table_.read_job(job.membership().job);
-    if (record && *record && close_if_over(job, **record, StoreEnd::kDrop, actions)) continue;
-    if (record && *record) redirect_shards(**record, actions);
+    if (!record) table_failed(record.error(), actions);
+    const bool is_there = record && *record;
+    if (is_there && close_if_over(job, **record, StoreEnd::kDrop, actions)) continue;
+    if (is_there) redirect_shards(**record, actions);
+    // Where this is the only shard, no other process tells the workers the spare's address.
+    const bool has_address = record && (!*record || names_process(**record, config_.shard, entry));
+    if (!has_address && may_wait) {
+      all_told = false;
+      continue;
+    }
     // The workers continue with the other process: it asks them for their state.
-    hand_over(job, record && *record ? (*record)->membership : job.membership(), actions);
+    hand_over(job, is_there ? (*record)->membership : job.membership(), actions);
   }
-  stopped_ = true;
+  if (all_told) {
+    stopped_ = true;
+  } else {
+    table_counter_.reset();  // the next poll tries again
+  }
 }
 
 /// R11c: Ends all jobs with the reason and stops, once the stores are saved. The table is another one or an older copy:

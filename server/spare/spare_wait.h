@@ -30,11 +30,12 @@ struct SpareCallbacks {
   std::function<Result<bool>(uint32_t shards)> may_take = [](uint32_t) { return true; };
 };
 
-/// Blocks until a shard is without a process, and takes its number. A table that does not answer is asked again.
+/// Blocks until a shard is without a process, and takes its number. A table that fails is asked again.
 ///
 /// address, datagrams  of this process.
 /// Returns             empty: the wait was ended.
-/// Errors              of the table, but for time-outs.
+/// Errors              of may_take. Of the table: those after which asking again is in vain, so not timeout, io and
+///                     malformed.
 Result<std::optional<TakenNumber>> wait_for_number(protocol::MembershipTable& table, const std::string& address,
                                                    const std::string& datagrams, const SpareCallbacks& callbacks);
 

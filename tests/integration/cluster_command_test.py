@@ -11,7 +11,7 @@ import unittest
 
 import etcd_members
 from commands import TIMEOUT_S, run, start
-from shards_by_hand import SHARDS, ShardsByHand
+from shards_by_hand import SHARDS, WORKERS, ShardsByHand
 
 
 class ClusterCommand(ShardsByHand):
@@ -76,6 +76,46 @@ class ClusterCommand(ShardsByHand):
         for worker in workers:
             _, errors = worker.communicate(timeout=TIMEOUT_S)
             self.assertEqual(worker.returncode, 0, errors)
+
+    def test_WorkersThatStartWithTheOldListFindAMovedShard(self):
+        """A worker of a running job that is started again, and a new job."""
+        for moved in range(SHARDS):
+            with self.subTest(moved=moved):
+                cluster = self.cluster(self.folder / f"moved-{moved}.db")
+                old = cluster.servers()
+
+                def worker(job, number, workers, *flags, old=old):
+                    started = start("train", "--servers", old, "--job", job, "--worker", number, "--workers", workers, "--train", self.folder / "rows.svm",
+                                    "--batch", 2, *flags)
+                    self.addCleanup(started.wait)
+                    self.addCleanup(started.kill)
+                    return started
+
+                def again(number, worker=worker, moved=moved):
+                    return worker("long", number, WORKERS, "--epochs", 60, "--compute-time", "10ms", "--state", self.folder / f"state-{moved}-{number}")
+
+                workers = [again(number) for number in range(WORKERS)]
+                cluster.wait_for(lambda folder=self.folder, moved=moved: (folder / f"state-{moved}-1").exists(), "no state is saved")
+                spare = cluster.start_spare()
+                drained = cluster.processes[moved]
+                self.command("drain", cluster, moved)
+                drained.communicate(timeout=TIMEOUT_S)
+                cluster.becomes(spare, moved)
+                late = worker("late", 0, 1, "--epochs", 1)
+                _, err = late.communicate(timeout=TIMEOUT_S)
+                self.assertEqual(late.returncode, 0, err)
+                workers[1].kill()
+                workers[1].wait()
+                back = again(1)
+
+                def is_back(cluster=cluster, back=back):
+                    self.assertIsNone(back.poll(), "the worker that was started again has ended")
+                    jobs = [cluster.status(shard)["jobs"] for shard in range(SHARDS)]
+                    return all(any(one["incarnation"] > 1 and one["connected"] for one in job["members"]) for of in jobs for job in of if job["name"] == "long")
+
+                cluster.wait_for(is_back, "the worker does not find both shards")
+                for process in (workers[0], back):
+                    process.kill()
 
     @unittest.skipUnless(etcd_members.is_here(), "etcd is not installed (deploy/setup.sh --tests)")
     def test_AllShardsOnEtcdAreDrainedInTurnUnderLoad(self):

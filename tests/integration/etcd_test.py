@@ -6,6 +6,7 @@ bit, that of an undisturbed run.
 """
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -18,9 +19,10 @@ from pathlib import Path
 
 import etcd_members
 from certificates import OPENSSL, end_of, exported_ends, openssl
-from commands import PROGRAMS, TIMEOUT_S, run
+from commands import PROGRAMS, TIMEOUT_S, millrace, run
 from shards_by_hand import SHARDS, ShardsByHand
 
+SYSTEM_AUTHORITIES = Path("/etc/ssl/certs")  # libcurl's default on Debian
 # Calls of etcd's gateway: they make the user millrace with the right to write below /millrace/, then demand users.
 MAKE_USERS = (
     ("/v3/auth/user/add", {"name": "root", "password": "r"}),
@@ -249,6 +251,18 @@ class SecureEtcd(unittest.TestCase):
                 self.assertEqual(ended.returncode, code, ended.stderr)
                 self.assertIn(sentence, ended.stderr)
                 self.assertNotIn("secret", ended.stderr)
+
+    @unittest.skipUnless(os.geteuid() == 0 and shutil.which("unshare") and SYSTEM_AUTHORITIES.is_dir(), "needs root, unshare and a folder of authorities")
+    def test_AuthoritiesOfTheSystemAreNotTrusted(self):
+        """The system trusts the authority of etcd's certificate, and --table-ca does not have it."""
+        system = self.folder / "system"
+        system.mkdir()
+        shutil.copy(self.folder / "ca.pem", system)
+        self.openssl("rehash", "system")
+        ended = subprocess.run(["unshare", "--mount", "sh", "-c", 'mount --bind system "$0" && exec "$@"', SYSTEM_AUTHORITIES,
+                                *millrace("cluster", "status", *self.flags(**{"table-ca": "other.pem"}))], cwd=self.folder, capture_output=True,
+                               text=True, timeout=TIMEOUT_S, check=False)
+        self.assertIn("check --table-ca", ended.stderr)
 
 
 if __name__ == "__main__":

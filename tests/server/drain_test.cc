@@ -43,6 +43,48 @@ TEST(Drain, TheShardServesUntilASpareHasItsNumberAndThenSaysWhereItIs) {
   EXPECT_FALSE(told.back().membership.finished);
 }
 
+/// A cluster of one shard whose number a spare has taken. Its table takes no writes in that moment.
+class TableFailsAtHandOver : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    cluster_.join_all();
+    ASSERT_EQ(cluster_.table().set_drain(0, 1, DrainNote{1, ""}), true);
+    cluster_.pass(kPollsMs);
+    ASSERT_FALSE(is_held(cluster_));
+    cluster_.take(0);
+    ASSERT_EQ(cluster_.table().take_over_shard(0, 1, "tcp://spare:9", ""), 2u);
+    cluster_.fail_table_writes(true);
+    cluster_.pass(kPollsMs);
+  }
+
+  ScriptedCluster cluster_{ScriptedCluster::small_job(1)};
+};
+
+TEST_F(TableFailsAtHandOver, TheShardStaysUntilItsWorkersHaveTheAddress) {
+  EXPECT_FALSE(cluster_.core().stopped());
+  EXPECT_TRUE(cluster_.take_of<MembershipChange>(0).empty());
+  cluster_.fail_table_writes(false);
+  cluster_.pass(kPollsMs);
+  EXPECT_TRUE(cluster_.core().stopped());
+  EXPECT_FALSE(cluster_.core().failure());
+  const auto told = cluster_.take_of<MembershipChange>(0);
+  ASSERT_FALSE(told.empty());
+  EXPECT_EQ(told.back().membership.shards[0].address, "tcp://spare:9");
+}
+
+TEST_F(TableFailsAtHandOver, TheShardEndsAfterASecondAllTheSame) {
+  cluster_.pass(1'500);
+  EXPECT_TRUE(cluster_.core().stopped());
+  EXPECT_FALSE(cluster_.core().failure()) << "the process ends in order";
+}
+
+TEST_F(TableFailsAtHandOver, ATableThatIsAwayDoesNotHoldItEither) {
+  cluster_.table().mode = testing::FailingTable::Mode::kUnavailable;
+  cluster_.pass(1'500);
+  EXPECT_TRUE(cluster_.core().stopped());
+  EXPECT_FALSE(cluster_.core().failure());
+}
+
 TEST(Drain, ARequestThatIsWithdrawnLeavesTheShardItsNumber) {
   ScriptedCluster cluster(ScriptedCluster::small_job(1));
   ASSERT_EQ(cluster.table().set_drain(0, 1, DrainNote{1, ""}), true);

@@ -33,7 +33,10 @@ class FailingTable : public protocol::MembershipTable {
   }
   Result<uint64_t> take_over_shard(uint32_t shard, uint64_t expected, std::string_view address,
                                    std::string_view datagrams) override {
-    return table_->take_over_shard(shard, expected, address, datagrams);
+    if (!take_over_error) return table_->take_over_shard(shard, expected, address, datagrams);
+    if (take_over_error->code == ErrorCode::kTimeout)
+      (void)table_->take_over_shard(shard, expected, address, datagrams);
+    return std::unexpected(*std::exchange(take_over_error, std::nullopt));
   }
   Status hold_lease(uint32_t shard, uint64_t incarnation) override { return table_->hold_lease(shard, incarnation); }
   Status hold_spare_lease() override { return table_->hold_spare_lease(); }
@@ -90,6 +93,7 @@ class FailingTable : public protocol::MembershipTable {
 
   Mode mode = Mode::kWorks;
   bool shard_map_fails = false;
+  std::optional<Error> take_over_error;  ///< of the next take-over. One that reports timeout takes effect
   std::function<Effect()> draw_effect;
   std::function<void(std::function<void()>)> later;  ///< runs a write that takes effect after its call is over
   std::function<void()> before_read_by_number;       ///< another process's change, before the next read of a job

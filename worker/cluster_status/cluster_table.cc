@@ -161,9 +161,13 @@ Result<ClusterTable> read_cluster_table(MembershipTable& table) {
 }
 
 std::string_view shard_state(const ClusterView::Shard& shard) {
-  if (shard.entry.incarnation == 0) return "never started";
-  if (shard.drain && shard.drain->refusal.empty()) return "draining";
-  return shard.held ? "ready" : "gone";
+  switch (shard.state()) {
+    case ClusterView::Shard::State::kNeverStarted: return "never started";
+    case ClusterView::Shard::State::kDraining: return "draining";
+    case ClusterView::Shard::State::kServes: return "ready";
+    case ClusterView::Shard::State::kGone: break;
+  }
+  return "gone";
 }
 
 std::string cluster_text(const ClusterTable& table) {

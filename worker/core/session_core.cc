@@ -77,7 +77,7 @@ SessionCore::Impl::Impl(CoreConfig config_)
   }
   for (const std::string& address : config.shard_addresses) {
     Link link;
-    link.address = address;
+    link.address = link.configured = address;
     links.push_back(std::move(link));
   }
   if (config.spec.path == protocol::Path::kSwitch) {

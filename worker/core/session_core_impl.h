@@ -176,8 +176,7 @@ struct BucketRun {
   uint32_t audit_next = 0;    ///< the part that is audited next
 };
 
-/// Holds a step of path switch whose update is delivered and whose offers are not resolved. The worker resolves the
-/// offers when it is idle, or when another action depends on them.
+/// Holds a delivered step of path switch, until the worker is idle or needs the outcome of the step's offers.
 struct UnresolvedStep {
   SwitchStepDone done;
   std::vector<Outstanding> sent;  ///< by part
@@ -206,7 +205,9 @@ enum class LinkState : uint8_t {
 };
 
 struct Link {
-  std::string address;
+  std::string address;     ///< of the attempt, or of the connection
+  std::string configured;  ///< the address in the list of shards
+  std::string named;       ///< the membership's; empty: none is known
   LinkState state = LinkState::kDown;
   bool ever_welcomed = false;
   bool recovers = false;  ///< the shard has begun no log branch since its restart, or since a cut (R8e)
@@ -233,6 +234,9 @@ struct Link {
   std::vector<protocol::Ack::Entry> acks;
   std::vector<protocol::Message> deferred_messages;  ///< updates of an epoch that this worker has not seen yet
   std::vector<uint32_t> waited_for;
+  /// Returns the address for the next attempt at a shard that has not welcomed this worker. It may have moved, and a
+  /// relay may serve the configured address. Empty: there is no other one.
+  std::string other_address() const;
   TimeNs moved_at() const { return sending_at < receiving_at ? receiving_at : sending_at; }
 };
 
@@ -332,8 +336,7 @@ struct SessionCore::Impl {
   // session_core_membership.cc
   /// Returns the incarnation of this process in that membership. 0: it is not a member.
   uint64_t incarnation_in(const protocol::Membership& of) const;
-  /// Says whether this worker can rejoin, with the weights of another member or with those of the shards' store. Not in
-  /// a reproducible job over shards: a snapshot does not include the exponents of the weights.
+  /// Says whether this worker can rejoin. A snapshot lacks the exponents that a reproducible job over shards needs.
   bool may_rejoin() const {
     return (by_switch() || !config.spec.reproducible) && (config.has_weights || config.spec.has_store());
   }
@@ -397,17 +400,15 @@ struct SessionCore::Impl {
   bool has_work(TimeNs now) const { return sends_now() && next_ready(now).has_value(); }
   /// Returns the bucket of the highest priority that may continue with a selection or a coding.
   std::optional<uint32_t> next_ready(TimeNs now) const;
-  /// Returns the step of the bucket's next push. Empty: the step is too far ahead, or clipping needs other tensors'
-  /// pushes.
+  /// Returns the step of the bucket's next push. Empty: it is too far ahead, or clipping waits for other tensors.
   std::optional<uint64_t> step_for_push(const BucketRun& run, TimeNs now) const;
   void select_for(BucketRun& run, uint64_t step, TimeNs now, Actions& actions);
   void choose_codecs(uint32_t bucket, Actions& actions);
   void code_next(uint32_t bucket, TimeNs now, Actions& actions);
   void part_is_coded(uint32_t bucket);
-  /// Gives the entries that were selected and not yet coded back to the residual.
+  /// Returns the selected entries that are not coded yet to the residual.
   void skip_uncoded(BucketRun& run);
-  /// Says whether the shard may take the contribution now. The shard takes no step that is further ahead. After a
-  /// rejoin the log of one part may be shorter than the others'.
+  /// Says whether the shard may take the contribution now. After a rejoin one part may have fewer steps than others.
   bool may_be_taken(const PartRun& part, const Outstanding& out) const {
     return asynchronous() || out.step <= part.n + config.spec.staleness + 1;
   }
@@ -487,8 +488,7 @@ struct SessionCore::Impl {
   bool resolve_switch_part();
   /// Resolves the unresolved step. Needed before any read or change of the residual or the accounts.
   void resolve_switch_step();
-  /// Holds the entries of an offer that return to the residual. The account has the applied entries. Entries that are
-  /// neither applied nor returned are counted as lost.
+  /// Holds the entries of an offer that return to the residual. Entries that are not applied either count as lost.
   struct OfferOutcome {
     Stream back;
     uint64_t whole = 0;  ///< number of entries of `back` of which no part was applied
@@ -520,8 +520,7 @@ struct SessionCore::Impl {
   void recall_pushes(BucketRun& run);
   void answer_returned(PartRun& part, Actions& actions);
   void answer_without_update(PartRun& part, uint64_t push, uint64_t step, Actions& actions);
-  /// Adds an empty contribution for every step of [n, below) without a contribution of this worker (R9e). So no step is
-  /// blocked on a contribution that never arrives.
+  /// Adds empty contributions for the steps of [n, below) that lack one of this worker (R9e): no step waits for it.
   void send_empty_contributions(BucketRun& run, uint64_t below);
   /// Says whether this worker must send empty contributions for the steps before the bucket's next push. It must where
   /// every step needs every worker, and before a bucket's first push: with a quorum of all they need this worker too.
@@ -596,5 +595,6 @@ struct SessionCore::Impl {
 
 inline constexpr uint32_t kAllShards = ~0u;
 inline constexpr TimeNs kNever = INT64_MAX;
+inline constexpr TimeNs kAttemptOfTwoMax = 2 * kNsPerS;  ///< of an attempt at one of two addresses: a host may be down
 
 }  // namespace millrace::worker

@@ -46,6 +46,11 @@ std::string numbers_text(const std::vector<uint32_t>& numbers) {
 
 }  // namespace
 
+std::string Link::other_address() const {
+  if (ever_welcomed || named.empty() || named == configured) return {};
+  return address == named ? configured : named;
+}
+
 std::string SessionCore::Impl::shard_text(uint32_t shard) const {
   return "shard " + std::to_string(shard) + " (" + links[shard].address + ")";
 }
@@ -59,7 +64,7 @@ void SessionCore::Impl::open(uint32_t shard, TimeNs now, Actions& actions) {
   Link& link = links[shard];
   link.state = LinkState::kConnecting;
   link.accepted = false;
-  link.next_attempt = now + kAttemptMax;
+  link.next_attempt = now + (link.other_address().empty() ? kAttemptMax : kAttemptOfTwoMax);
   ++link.attempts;
   actions.connects.push_back(shard);
 }
@@ -103,9 +108,10 @@ void SessionCore::Impl::on_disconnected(uint32_t shard, const Error& trouble, Ti
   Link& link = links[shard];
   if (over() || link.state == LinkState::kDown) return;
   const bool keys_failed = trouble.code == ErrorCode::kUnauthenticated;
+  const bool is_said = keys_failed || trouble.code == ErrorCode::kShardMapMismatch;
   if (link.state == LinkState::kWelcomed) {
     log(actions, Severity::kWarning, "the connection to " + shard_text(shard) + " is lost: " + trouble.message);
-  } else if (keys_failed && link.last_trouble.message != trouble.message) {
+  } else if (is_said && link.last_trouble.message != trouble.message) {
     log(actions, Severity::kWarning, shard_text(shard) + ": " + trouble.message);
   }
   const bool foreign = !keys_failed && link.state == LinkState::kConnecting && link.accepted;
@@ -143,8 +149,10 @@ void SessionCore::Impl::send_heartbeat(uint32_t shard, TimeNs now, Actions& acti
 
 Error SessionCore::Impl::not_reached(uint32_t shard, TimeNs now) const {
   const Link& link = links[shard];
+  const std::string other = link.other_address();
   const std::string tried = "tried for " + seconds_text(now - started_at) + ", " + std::to_string(link.attempts) +
-                            (link.attempts == 1 ? " attempt" : " attempts");
+                            (link.attempts == 1 ? " attempt" : " attempts") +
+                            (other.empty() ? "" : ", also at " + other);
   if (const auto& [code, sentence] = link.last_trouble; !sentence.empty())
     return {code, shard_text(shard) + " could not be joined (" + tried + "): " + sentence};
   if (link.state == LinkState::kConnecting && link.accepted)
@@ -169,7 +177,9 @@ void SessionCore::Impl::tick_link(uint32_t shard, TimeNs now, Actions& actions) 
   }
   switch (link.state) {
     case LinkState::kDown:
-      if (now >= link.next_attempt) open(shard, now, actions);
+      if (now < link.next_attempt) return;
+      if (std::string other = link.other_address(); !other.empty()) link.address = std::move(other);
+      open(shard, now, actions);
       return;
     case LinkState::kConnecting:
       if (now >= link.next_attempt)

@@ -94,6 +94,12 @@ bool SessionCore::Impl::adopt_membership(uint32_t shard, const protocol::Members
 }
 
 void SessionCore::Impl::follow_shards(const protocol::Membership& before, TimeNs now, Actions& actions) {
+  for (uint32_t shard = 0; shard < links.size(); ++shard) {
+    Link& link = links[shard];
+    link.named = membership.shards[shard].address;
+    if (link.state == LinkState::kConnecting && !link.other_address().empty())
+      link.next_attempt = std::min(link.next_attempt, now + kAttemptOfTwoMax);
+  }
   for (uint32_t shard = 0; shard < before.shards.size(); ++shard) {
     if (!by_switch()) links[shard].recovers = recovers_in(membership, before, shard, links[shard].recovers);
     const protocol::ShardEntry& was = before.shards[shard];

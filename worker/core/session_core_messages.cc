@@ -17,6 +17,15 @@ constexpr uint32_t kBackoffDoublings = 6;
 /// the shard has the contribution, or has dropped it: only its update may still arrive.
 constexpr TimeNs kDelayMax = 60 * kNsPerS;
 
+/// Returns whether the shard may have another address than that of a process which is not this shard. After moves a
+/// spare, or another shard, may have the configured address.
+bool may_have_moved(const std::vector<Link>& links, const Link& link, const protocol::Membership& membership) {
+  if (membership.job != 0) return !link.other_address().empty();
+  // A shard that has not refused may send a membership.
+  return !std::ranges::all_of(
+      links, [&](const Link& one) { return &one == &link || one.last_trouble.code == ErrorCode::kShardMapMismatch; });
+}
+
 template <typename T>
 const T* as(const protocol::Message& message) {
   return std::get_if<T>(&message.body);
@@ -120,10 +129,11 @@ void SessionCore::Impl::on_welcome(uint32_t shard, const protocol::Header& heade
                        now, actions);
   }
   if (header.shard != shard) {
-    return end_session(
-        {ErrorCode::kShardMapMismatch, "the server at " + link.address + " is shard " + std::to_string(header.shard) +
-                                           ", but stands at place " + std::to_string(shard) + " of the list of shards"},
-        now, actions);
+    const Error why = {ErrorCode::kShardMapMismatch, "the server at " + link.address + " is shard " +
+                                                         std::to_string(header.shard) + ", but stands at place " +
+                                                         std::to_string(shard) + " of the list of shards"};
+    if (may_have_moved(links, link, membership)) return on_disconnected(shard, why, now, actions);
+    return end_session(why, now, actions);
   }
   link.shard_incarnation = header.shard_incarnation;
   link.message_bytes_max = welcome.message_bytes_max;
@@ -171,6 +181,8 @@ void SessionCore::Impl::on_refuse(uint32_t shard, const protocol::Refuse& refuse
   if (refuse.about_contribution) return on_refused_contribution(shard, refuse, now, actions);
   Link& link = links[shard];
   if (!refuse.retry) {
+    if (refuse.code == ErrorCode::kShardMapMismatch && may_have_moved(links, link, membership))
+      return on_disconnected(shard, {refuse.code, refuse.sentence}, now, actions);
     return end_session({refuse.code, shard_text(shard) + " refuses: " + refuse.sentence}, now, actions);
   }
   if (link.last_trouble.message != refuse.sentence) {
@@ -179,7 +191,9 @@ void SessionCore::Impl::on_refuse(uint32_t shard, const protocol::Refuse& refuse
   link.refused_for_now = true;
   if (refuse.code == ErrorCode::kIdentityInUse && !link.in_use_since) link.in_use_since = now;
   link.last_trouble = {refuse.code, refuse.sentence};
-  if (link.state != LinkState::kDown) link.state = LinkState::kGreeting;
+  // A spare that waits at the shard's earlier address refuses so for ever.
+  const bool elsewhere = refuse.code == ErrorCode::kUnavailable && !link.other_address().empty();
+  if (link.state != LinkState::kDown) link.state = elsewhere ? LinkState::kDown : LinkState::kGreeting;
   schedule_retry(link, now);
 }
 

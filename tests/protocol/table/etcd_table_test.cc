@@ -3,18 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
-#include <sys/socket.h>
 
-#include <array>
-#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <string>
 #include <thread>
 #include <utility>
 
-#include "kernels/base/descriptor.h"
-#include "protocol/address/stream_sockets.h"
 #include "protocol/base/text.h"
 #include "protocol/table/etcd_client.h"
 #include "protocol/table/job_record.h"
@@ -108,86 +103,6 @@ TEST(EtcdTable, WithoutEtcdEveryEndpointIsTriedAndNamed) {
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ErrorCode::kTimeout);
   EXPECT_THAT(refused.error().message, HasSubstr("127.0.0.1:"));
-}
-
-/// Answers as etcd's gateway with users. It refuses requests that carry the token of the first login.
-class GatewayWithUsers {
- public:
-  explicit GatewayWithUsers(std::string refusal)
-      : refusal_(std::move(refusal)), listeners_(listen_on_host({.host = "127.0.0.1", .port = 0}).value()) {
-    thread_ = std::thread([this] { run(); });
-  }
-  ~GatewayWithUsers() {
-    stopped_ = true;
-    ::shutdown(listener(), SHUT_RDWR);
-    thread_.join();
-  }
-  GatewayWithUsers(const GatewayWithUsers&) = delete;
-  GatewayWithUsers& operator=(const GatewayWithUsers&) = delete;
-
-  std::string endpoint() const { return "127.0.0.1:" + std::to_string(listeners_.port); }
-  int logins() const { return logins_.load(); }
-
- private:
-  int listener() const { return listeners_.sockets.front().number(); }
-
-  void run() {
-    pollfd ready{listener(), POLLIN, 0};
-    while (!stopped_) {
-      ::poll(&ready, 1, -1);
-      const Descriptor client(::accept4(listener(), nullptr, nullptr, SOCK_CLOEXEC));
-      if (client) answer(client.number());
-    }
-  }
-
-  void answer(int client) {
-    std::string request;
-    std::array<char, 4'096> bytes{};
-    while (!is_whole(request)) {
-      const ssize_t got = ::recv(client, bytes.data(), bytes.size(), 0);
-      if (got <= 0) return;
-      request.append(bytes.data(), static_cast<size_t>(got));
-    }
-    if (request.starts_with("POST /v3/auth/authenticate "))
-      return reply(client, "200 OK", R"({"token":"login-)" + std::to_string(++logins_) + R"("})");
-    if (request.contains("login-1")) return reply(client, "400 Bad Request", refusal_);
-    reply(client, "200 OK", R"({"header":{},"succeeded":true})");
-  }
-
-  static bool is_whole(const std::string& request) {
-    static const std::string kLength = "Content-Length: ";
-    const size_t head = request.find("\r\n\r\n");
-    const size_t length = request.find(kLength);
-    return head != std::string::npos && length < head &&
-           request.size() >= head + 4 + std::stoul(request.substr(length + kLength.size()));
-  }
-
-  static void reply(int client, const std::string& status, const std::string& body) {
-    const std::string text = "HTTP/1.1 " + status + "\r\nContent-Length: " + std::to_string(body.size()) +
-                             "\r\nConnection: close\r\n\r\n" + body;
-    EXPECT_EQ(::send(client, text.data(), text.size(), MSG_NOSIGNAL), static_cast<ssize_t>(text.size()));
-  }
-
-  std::string refusal_;
-  StreamListeners listeners_;
-  std::atomic<bool> stopped_ = false;
-  std::atomic<int> logins_ = 0;
-  std::thread thread_;
-};
-
-TEST(EtcdUsers, AnOldTokenCostsALoginAndNoCall) {
-  for (const char* refusal : {R"({"error":"auth: revision in header is old","code":2})",
-                              R"({"error":"etcdserver: revision of auth store is old","code":3})"}) {
-    const GatewayWithUsers gateway(refusal);
-    EtcdOptions options;
-    options.endpoints = {gateway.endpoint()};
-    options.user = "millrace";
-    options.password = "secret";
-    EtcdClient client(options, std::make_shared<EtcdHealth>());
-    const auto answer = client.transact({}, monotonic_now_ns() + kPatienceMs * kNsPerMs);
-    ASSERT_TRUE(answer) << refusal << ": " << answer.error().message;
-    EXPECT_EQ(gateway.logins(), 2);
-  }
 }
 
 /// A real etcd, and tables in it.

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <map>
 #include <new>
 #include <nlohmann/json.hpp>
@@ -41,8 +42,8 @@ class ClusterWatchTest : public ::testing::Test {
   }
   static std::string address(uint32_t shard) { return "tcp://host" + std::to_string(shard) + ":7600"; }
   static std::string http(uint32_t shard) { return "host" + std::to_string(shard) + ":7700"; }
-  nlohmann::json watched(std::vector<std::string> workers = {}) {
-    ClusterWatch watch({
+  ClusterWatch::Sources sources(std::vector<std::string> workers) {
+    return {
         .open_table = [this]() -> Result<std::unique_ptr<protocol::MembershipTable>> {
           if (!table_opens_) return fail(ErrorCode::kIo, "no such table");
           return testing::open_memory_table(state_);
@@ -50,13 +51,16 @@ class ClusterWatchTest : public ::testing::Test {
         .fetch = [this](const std::string& at) -> Result<std::string> {
           if (throws_) throw std::bad_alloc();
           const auto found = answers_.find(at);
-          if (found == answers_.end()) return fail(ErrorCode::kUnavailable, at + " does not answer");
+          if (found == answers_.end() || !on_fetch_(at)) return fail(ErrorCode::kUnavailable, at + " does not answer");
           return found->second;
         },
         .own_address = address(0),
         .own_status = [] { return status_of(0, address(0)); },
         .workers = std::move(workers),
-    });
+    };
+  }
+  nlohmann::json watched(std::vector<std::string> workers = {}) {
+    ClusterWatch watch(sources(std::move(workers)));
     watch.await_collection();
     return nlohmann::json::parse(watch.json());
   }
@@ -64,6 +68,7 @@ class ClusterWatchTest : public ::testing::Test {
   std::shared_ptr<testing::MemoryTableState> state_ = testing::make_memory_table_state();
   std::vector<std::unique_ptr<protocol::MembershipTable>> tables_;
   std::map<std::string, std::string> answers_;
+  std::function<bool(const std::string& at)> on_fetch_ = [](const std::string&) { return true; };
   bool table_opens_ = true;
   bool throws_ = false;
 };
@@ -90,6 +95,31 @@ TEST_F(ClusterWatchTest, NamesAShardThatDoesNotAnswerOrIsAnotherOne) {
   EXPECT_THAT(said["shards"][2]["problem"].get<std::string>(), HasSubstr("host2:7700 does not answer"));
   EXPECT_FALSE(said["shards"][1].contains("status"));
   EXPECT_FALSE(said["shards"][2].contains("status"));
+}
+
+TEST_F(ClusterWatchTest, AShardThatDrainsServesWithoutALease) {
+  for (const uint32_t shard : {0u, 1u})
+    ASSERT_EQ(tables_[shard]->set_drain(shard, 1, protocol::DrainNote{.incarnation = 1, .refusal = {}}), true);
+  ASSERT_TRUE(tables_[0]->release_lease());
+  // Once the first collection has read the table. At the second one the process does not answer.
+  on_fetch_ = [this, asked = 0](const std::string& at) mutable {
+    if (at != http(1)) return true;
+    if (asked == 0) (void)tables_[1]->release_lease();
+    return asked++ == 0;
+  };
+  ClusterWatch watch(sources({}));
+  watch.await_collection();
+  const auto first = nlohmann::json::parse(watch.json())["shards"];
+  EXPECT_EQ(first[0]["state"], "draining");
+  EXPECT_EQ(first[0]["status"]["shard"], 0) << "its own status needs no port";
+  EXPECT_EQ(first[1]["state"], "draining");
+  EXPECT_EQ(first[1]["status"]["shard"], 1);
+  nlohmann::json next = first;
+  for (const TimeNs until = monotonic_now_ns() + 10 * kNsPerS; next == first && monotonic_now_ns() < until;)
+    next = nlohmann::json::parse(watch.json())["shards"];
+  EXPECT_EQ(next[1]["state"], "draining");
+  EXPECT_EQ(next[1]["http"], http(1)) << "of the lease that it has given back";
+  EXPECT_EQ(next[1]["problem"], http(1) + " does not answer") << "it is asked there";
 }
 
 TEST_F(ClusterWatchTest, SurvivesAnswersThatAreNoStatus) {

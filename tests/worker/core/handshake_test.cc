@@ -393,17 +393,6 @@ TEST_F(Handshake, AShardRestartBeforeTheJobStartsLosesNothing) {
   EXPECT_EQ(core().phase(), Phase::kRunning);
 }
 
-TEST_F(Handshake, AShardAtTheWrongPlaceOfTheListIsNamed) {
-  make();
-  core().on_connected(0, now_, actions_);
-  protocol::Welcome welcome;
-  welcome.membership = membership_;
-  protocol::Message message = from_shard(0, welcome);
-  message.header.shard = 1;
-  core().on_message(0, std::move(message), now_, actions_);
-  expect_ended(ErrorCode::kShardMapMismatch, "the server at tcp://a:1 is shard 1, but stands at place 0");
-}
-
 TEST_F(Handshake, AnOlderViewChangesNothing) {
   make_running();
   protocol::Membership older = membership_;

@@ -1,10 +1,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <string>
 
 #include "tests/worker/core/scripted_core.h"
 
-/// A shard that is started again while the job runs: the worker follows the start that the membership table names.
+/// A shard that is started again, or has moved: the worker follows the start that the membership table names.
 namespace millrace::testing {
 namespace {
 
@@ -92,6 +93,136 @@ TEST_F(RestartedShard, AProcessThatIsNoLongerTheShardIsNotWelcomed) {
   EXPECT_NE(core().waiting_for().find("not the one that the membership table names"), std::string::npos);
   hear(0, protocol::Abort{ErrorCode::kShardLost, "a later process serves this shard"});
   EXPECT_EQ(core().phase(), Phase::kRunning) << "its successor is looked for";
+}
+
+/// Shard 1 was at tcp://b:2 when this worker's list of shards was written. Now it is at tcp://elsewhere:9.
+class MovedShard : public ScriptedCore {
+ protected:
+  MovedShard() { membership_.shards[1] = {"tcp://elsewhere:9", 2}; }
+
+  /// Shard 0 welcomes the worker.
+  void make_welcomed() {
+    make();
+    core().on_connected(0, now_, actions_);
+    welcome(0);
+    actions_.clear();
+  }
+  void no_answer() { core().on_disconnected(1, {ErrorCode::kUnavailable, "no answer there"}, now_, actions_); }
+  /// Lets time pass until the next attempt at shard 1. Returns its address.
+  std::string next_attempt() {
+    actions_.clear();
+    while (actions_.connects.empty() && core().phase() == Phase::kJoining) {
+      now_ = std::max(now_ + 1, core().next_deadline());
+      core().on_tick(now_, actions_);
+      if (actions_.connects.empty()) hear(0, protocol::Heartbeat{});
+    }
+    actions_.clear();
+    return core().shard_address(1);
+  }
+  void join_shard_1() {
+    core().on_connected(1, now_, actions_);
+    welcome(1);
+    EXPECT_EQ(core().phase(), Phase::kRunning);
+  }
+  void hear_refusal(ErrorCode code, bool retry) {
+    core().on_connected(1, now_, actions_);
+    hear(1, protocol::Refuse{code, "not this shard", retry});
+    EXPECT_EQ(core().phase(), Phase::kJoining);
+  }
+};
+
+TEST_F(MovedShard, MovedBeforeTheStart_SoughtWhereTheMembershipSays) {
+  make_welcomed();
+  EXPECT_EQ(core().shard_address(1), "tcp://b:2") << "a relay may serve it: that attempt continues";
+  no_answer();
+  EXPECT_EQ(next_attempt(), "tcp://elsewhere:9");
+  join_shard_1();
+  core().on_disconnected(1, {ErrorCode::kUnavailable, "closed"}, now_, actions_);
+  pass(kNsPerS);
+  EXPECT_EQ(core().shard_address(1), "tcp://elsewhere:9") << "the address that worked stays";
+}
+
+TEST_F(MovedShard, BothAddressesFail_TriedInTurnAndNamed) {
+  make_welcomed();
+  for (const char* address : {"tcp://elsewhere:9", "tcp://b:2", "tcp://elsewhere:9", "tcp://b:2"}) {
+    no_answer();
+    EXPECT_EQ(next_attempt(), address);
+  }
+  while (core().phase() == Phase::kJoining) {
+    no_answer();
+    next_attempt();
+  }
+  expect_ended(ErrorCode::kUnavailable, ", also at tcp://");
+}
+
+TEST_F(MovedShard, AnAddressWithoutAnyAnswerLeavesTimeForTheOther) {
+  config_.connect_timeout = 5 * kNsPerS;
+  make_welcomed();
+  EXPECT_EQ(next_attempt(), "tcp://elsewhere:9") << "the host of the configured address is down";
+  join_shard_1();
+}
+
+TEST_F(MovedShard, AShardThatMovesBetweenTwoAttemptsIsFound) {
+  make_welcomed();
+  no_answer();
+  EXPECT_EQ(next_attempt(), "tcp://elsewhere:9");
+  ++membership_.epoch;
+  membership_.shards[1] = {"tcp://third:3", 3};
+  hear(0, protocol::MembershipChange{membership_});
+  EXPECT_EQ(core().shard_address(1), "tcp://third:3");
+  join_shard_1();
+}
+
+TEST_F(MovedShard, ASpareAtTheConfiguredAddressIsNotWaitedFor) {
+  make_welcomed();
+  hear_refusal(ErrorCode::kUnavailable, true);
+  EXPECT_EQ(next_attempt(), "tcp://elsewhere:9");
+  join_shard_1();
+}
+
+TEST_F(MovedShard, AnotherShardAtTheConfiguredAddressEndsNothing) {
+  make_welcomed();
+  hear_refusal(ErrorCode::kShardMapMismatch, false);
+  EXPECT_EQ(next_attempt(), "tcp://elsewhere:9");
+  join_shard_1();
+}
+
+TEST_F(MovedShard, ItsRefusalComesBeforeTheMembership_WaitsForThat) {
+  make();
+  hear_refusal(ErrorCode::kShardMapMismatch, false);
+  core().on_connected(0, now_, actions_);
+  welcome(0);
+  EXPECT_EQ(next_attempt(), "tcp://elsewhere:9");
+  join_shard_1();
+}
+
+TEST_F(MovedShard, EveryShardSaysThatTheListIsWrong_TheSessionEndsAtOnce) {
+  make();
+  hear_refusal(ErrorCode::kShardMapMismatch, false);
+  core().on_connected(0, now_, actions_);
+  hear(0, protocol::Refuse{ErrorCode::kShardMapMismatch, "the worker expects shard 0 of 2 here", false});
+  expect_ended(ErrorCode::kShardMapMismatch, "the worker expects shard 0 of 2 here");
+}
+
+TEST_F(MovedShard, TheMembershipHasTheConfiguredAddressToo_TheSessionEnds) {
+  membership_.shards[1].address = "tcp://b:2";
+  make_welcomed();
+  core().on_connected(1, now_, actions_);
+  hear(1, protocol::Refuse{ErrorCode::kShardMapMismatch, "the worker expects shard 1 of 2 here", false});
+  expect_ended(ErrorCode::kShardMapMismatch, "shard 1 (tcp://b:2) refuses: the worker expects shard 1 of 2 here");
+}
+
+TEST_F(MovedShard, AShardAtTheWrongPlaceOfTheListIsNamed) {
+  make();
+  core().on_connected(0, now_, actions_);
+  protocol::Welcome welcome;
+  welcome.membership = membership_;
+  protocol::Message message = from_shard(0, welcome);
+  message.header.shard = 1;
+  core().on_connected(1, now_, actions_);
+  hear(1, protocol::Refuse{ErrorCode::kShardMapMismatch, "this is shard 0", false});
+  core().on_message(0, std::move(message), now_, actions_);
+  expect_ended(ErrorCode::kShardMapMismatch, "the server at tcp://a:1 is shard 1, but stands at place 0");
 }
 
 }  // namespace
