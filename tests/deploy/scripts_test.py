@@ -199,6 +199,21 @@ class CardScript(unittest.TestCase):
         self.assertRegex(verdicts["cuda_device_test"], "^stopped after [12] s$")
         self.assertEqual(verdicts["session_device_test"], "skipped: no time is left")
 
+    def test_AProfileThatIsNotTakenFailsNothing(self):
+        self.write_program("cmake", "exit 0")
+        self.write_program("nsys", "exit 1")
+        verdicts = self.verdicts("--seconds", "08", "profiles")
+        self.assertEqual(verdicts["nsys"], "skipped: no millrace_cuda_bench here")
+        self.assertEqual(verdicts["nsys_stats"], "skipped: no profile here")
+
+    def test_FiguresOfTorchAreSkippedWithoutItsCard(self):
+        for torch in ("raise ImportError", "class cuda:\n    is_available = staticmethod(lambda: False)"):
+            (self.tree / "torch.py").write_text(torch + "\n", encoding="utf-8")
+            ended = subprocess.run([sys.executable, SOURCE / "tests/bench/cuda/torch_bench.py"], capture_output=True, text=True,
+                                   env=os.environ | {"PYTHONPATH": str(self.tree), "PYTHONDONTWRITEBYTECODE": "1"},
+                                   timeout=TIMEOUT_S, check=False)
+            self.assertEqual((ended.returncode, ended.stderr), (77, "no torch with CUDA here\n"))
+
     def test_AMachineWithoutACardIsAnError(self):
         self.write_program("nvidia-smi", "exit 9")
         self.verdicts(code=3)

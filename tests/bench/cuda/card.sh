@@ -157,6 +157,7 @@ profiles() {
     --clock-control none --kernel-name-base demangled --kernel-name "$KERNELS" --launch-count 80 --metrics "$COUNTERS" {} 28 1
   has_tool nsys nsys || return 0
   of_program millrace_cuda_bench nsys 90 log.txt nsys profile --trace cuda --force-overwrite true --output "$scratch/run" {} 28 3
+  [ -n "$dry" ] || [ -e "$scratch/run.nsys-rep" ] || { verdict nsys_stats "skipped: no profile here"; return; }
   step nsys_stats 30 timeline.csv nsys stats --format csv --report cuda_gpu_kern_sum,cuda_gpu_mem_size_sum "$scratch/run.nsys-rep"
 }
 
@@ -180,6 +181,7 @@ while [ "$#" -gt 0 ]; do
   shift
 done
 [[ $seconds =~ ^[0-9]+$ ]] || { say "--seconds is a whole number, not '$seconds'"; exit 2; }
+seconds=$((10#$seconds))
 [ "${#groups[@]}" -gt 0 ] || groups=(tests figures sanitizers profiles)
 
 architecture=90
