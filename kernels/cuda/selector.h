@@ -19,12 +19,16 @@
 
 namespace millrace::cuda {
 
-/// Says whether bucket_top_k() has the buckets of selection bucket_topk. An exponential warm-up has a larger k. A
-/// launch has a block for each bucket.
-inline bool selects_buckets(const SelectionSpec& spec, uint64_t dimension) {
+/// Says whether a launch can have a block for each bucket of `count` values.
+inline bool launches_buckets(uint64_t count, uint64_t bucket_size) {
   constexpr uint64_t kBlocksMax = std::numeric_limits<int32_t>::max();
+  return count / bucket_size < kBlocksMax;
+}
+
+/// Says whether bucket_top_k() has the buckets of selection bucket_topk. An exponential warm-up has a larger k.
+inline bool selects_buckets(const SelectionSpec& spec, uint64_t dimension) {
   return spec.warm_up != WarmUp::kExponential && spec.bucket_size <= BucketTopK::kBucketMax &&
-         bucket_k_of(spec, dimension) <= BucketTopK::kListed && dimension / spec.bucket_size < kBlocksMax;
+         bucket_k_of(spec, dimension) <= BucketTopK::kListed && launches_buckets(dimension, spec.bucket_size);
 }
 
 /// Selects by a specification from a sum in a queue's memory, and keeps the selection's state from step to step. The

@@ -11,6 +11,11 @@
 namespace millrace::worker {
 namespace {
 
+std::string why_not_coded(const CodecSpec& spec) {
+  const std::string codec = "selection none with codec " + codec_text(spec);
+  return device_codes(spec, 1) ? codec + ", which has too many buckets" : codec;
+}
+
 std::string why_not_selected(const SelectionSpec& spec) {
   const std::string name(selection_name(spec.selection));
   if (spec.alternate_signs) return name + " with alternating signs";
@@ -34,14 +39,14 @@ bool device_selects(const SelectionSpec& spec, uint64_t dimension) {
   }
 }
 
-bool device_codes(const CodecSpec& spec) {
+bool device_codes(const CodecSpec& spec, uint64_t dimension) {
   if (spec.automatic) return false;
   switch (spec.value) {
-    case ValueCodecId::kQsgd:
     case ValueCodecId::kF16:
-    case ValueCodecId::kBf16:
+    case ValueCodecId::kBf16: return true;
+    case ValueCodecId::kQsgd:
     case ValueCodecId::kTernGrad:
-    case ValueCodecId::kOneBit: return true;
+    case ValueCodecId::kOneBit: return cuda::launches_buckets(dimension, spec.bucket_size);
     default: return false;
   }
 }
@@ -58,7 +63,7 @@ Status Bucket::may_be_on_device() const {
   };
   if (slots_.size() != 1) return refuse("the tensor is fused with others");
   if (residual_.spec().selection == SelectionId::kNone) {
-    if (!device_codes(codec_)) return refuse("selection none with codec " + codec_text(codec_));
+    if (!device_codes(codec_, dimension_)) return refuse(why_not_coded(codec_));
     if (spec_.path != protocol::Path::kServer) return refuse("selection none, not over servers");
     if (spec_.reproducible) return refuse("selection none in a reproducible job");
   } else if (!device_selects(residual_.spec(), dimension_)) {

@@ -54,7 +54,7 @@ Status code_values(Queue& queue, const ValuesToCode& array, const EncodeOptions&
 /// Appends to `out` the bytes that the host's value codec appends for the same values, which are where a queue's
 /// kernels run.
 ///
-/// REQUIRES  device_codes(options.spec); count is at least 1.
+/// REQUIRES  device_codes(options.spec, count); count is at least 1.
 /// Cost      the coded bytes cross the bus. Waits for the queue.
 /// Errors    as the codec's; limit_exceeded: also no memory there. `out` is unspecified then.
 template <class Queue>

@@ -63,7 +63,7 @@ class DeviceResidual {
   /// values: of dropped errors all, else what f32 does not hold of the errors. Empty: the sparse form of
   /// the values is smaller, and nothing is taken or appended.
   ///
-  /// REQUIRES  device_codes(options.spec).
+  /// REQUIRES  device_codes() of options.spec and the tensor's dimension.
   /// Errors    as the codec's. Nothing is taken then, and `out` is unspecified.
   virtual Result<std::optional<Mass>> take_coded(const IndexRange& range, const EncodeOptions& options,
                                                  protocol::CodecError errors, ByteBuffer& out) = 0;
@@ -114,8 +114,8 @@ class DeviceResidual {
 /// Says whether a device can select by this specification from a tensor of `dimension`.
 bool device_selects(const SelectionSpec& spec, uint64_t dimension);
 
-/// Says whether a device codes dense values by the specification.
-bool device_codes(const CodecSpec& spec);
+/// Says whether a device codes dense values of a tensor of `dimension` by the specification.
+bool device_codes(const CodecSpec& spec, uint64_t dimension);
 
 /// Makes the sum of nothing on a device. REQUIRES: device_selects(spec, dimension), or selection none.
 using MakeDeviceResidual =

@@ -219,6 +219,7 @@ TEST(BucketOnDevice, RulesThatNeedTheHostsMemoryAreNamed) {
   for (const std::string codec : {"gap", "auto", "gap+sign_mean", "gap+qsgd_elias4", "gap+deflate"}) {
     EXPECT_NE(why_not(job_of("none", codec)).find("selection none with codec " + codec), std::string::npos) << codec;
   }
+  EXPECT_NE(why_not(job_of("none", "gap+onebit:1", kDimensionMax)).find("too many buckets"), std::string::npos);
   for (const std::string buckets : {":4097", ":512:warm_up=3"}) {
     EXPECT_NE(why_not(job_of("bucket_topk:0.01" + buckets, "gap")).find("selection bucket_topk"), std::string::npos);
   }
