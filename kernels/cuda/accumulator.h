@@ -174,10 +174,15 @@ class Accumulator {
   /// that form is the smaller one.
   ///
   /// Cost     8 bytes an entry over the bus, or 4 an index of the range. Waits for the queue. Where there is no memory
-  ///          to select the entries, the range is copied: that needs none.
+  ///          to select the entries, the range is copied, which needs none, and the host selects them.
   Result<Stream> take_part(uint64_t begin, uint64_t end) {
     auto taken = read_entries(begin, end);
-    if (!taken || taken->dense) taken = read(begin, end);
+    if (!taken) {
+      taken = read(begin, end);
+      if (taken && is_smaller_sparse(taken->values)) taken = to_sparse(taken->view());
+    } else if (taken->dense) {
+      taken = read(begin, end);
+    }
     if (taken) forget(begin, end);
     return taken;
   }
@@ -284,6 +289,11 @@ class Accumulator {
  private:
   void forget(uint64_t begin, uint64_t end) {
     queue_->launch(FillValue{sum_.data() + begin, end - begin, -0.0F}, filling_blocks());
+  }
+
+  static bool is_smaller_sparse(std::span<const float> values) {
+    const auto nonzero = std::ranges::count_if(values, [](float value) { return value != 0; });
+    return static_cast<uint64_t>(nonzero) < dense_from_count(values.size());
   }
 
   /// Copies the entries of [begin, end) that are not 0, indices local to begin. Returns an empty dense stream where the

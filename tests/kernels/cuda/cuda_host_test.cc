@@ -34,5 +34,25 @@ TEST(CudaPolynomialShortage, AFitWithoutMemoryIsRefused) {
   }
 }
 
+TEST(CudaAccumulatorShortage, APartHasItsSmallerForm) {
+  std::vector<float> few(1000, 0.0F);
+  few[3] = 2;
+  few[998] = -1;
+  const std::vector<float> many(1000, 1.0F);
+  for (uint64_t left = 0; left < 8; ++left) {
+    for (const std::vector<float>& values : {few, many}) {
+      HostQueue queue;
+      Accumulator<HostQueue> sum(queue, values.size());
+      ASSERT_TRUE(sum.write(0, values).has_value());
+      queue.let_allocations_fail_after(left);
+      const auto taken = sum.take_part(0, values.size());
+      ASSERT_TRUE(taken.has_value()) << taken.error().message;
+      EXPECT_EQ(taken->dense, values == many) << left;
+      const Stream found = to_dense(taken->view());
+      EXPECT_TRUE(std::ranges::equal(found.values, values)) << left;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace millrace::cuda

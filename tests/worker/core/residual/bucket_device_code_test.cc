@@ -16,7 +16,7 @@ const std::vector<std::string> kDenseCodecs = {"gap+qsgd4",    "gap+qsgd2:max:10
                                                "gap+f16",      "raw+bf16",          "gap+onebit",   "gap+onebit:33",
                                                "raw+terngrad", "gap+terngrad:1000"};
 
-/// Pushes patterns of values for some steps. The mostly zero ones travel as entries.
+/// Pushes patterns of values for some steps. Where errors are dropped, the mostly zero ones travel as entries.
 void train_there(BucketPair& pair, uint64_t steps, uint64_t allocations = ScarceQueue::kPlenty) {
   const std::vector<testing::Pattern> patterns = {testing::Pattern::kGaussian,  testing::Pattern::kFewDistinct,
                                                   testing::Pattern::kGaussian,  testing::Pattern::kMostlyZero,
@@ -24,7 +24,7 @@ void train_there(BucketPair& pair, uint64_t steps, uint64_t allocations = Scarce
                                                   testing::Pattern::kDenormal,  testing::Pattern::kGaussian};
   for (uint64_t step = 0; step < steps; ++step) {
     pair.push(testing::values_of(patterns[step % patterns.size()], pair.dimension(), step), step == 2 ? 0.3F : 1.0F);
-    pair.step(step, step % 2 == 0 ? allocations : ScarceQueue::kPlenty);
+    pair.step(step, allocations);
     if (::testing::Test::HasFatalFailure()) return;
   }
   pair.settle();
@@ -102,10 +102,15 @@ TEST(DenseCodeOnDevice, MomentumAndClippingHaveTheBitsOfTheHost) {
 TEST(DenseCodeOnDevice, WithoutMemoryThereTheHostCodesThePart) {
   for (const std::string codec : {"gap+qsgd4", "gap+f16", "gap+onebit"}) {
     for (uint64_t allocations = 0; allocations < 40; allocations += allocations < 8 ? 1 : 4) {
-      SCOPED_TRACE(codec + " " + std::to_string(allocations));
-      BucketPair pair(job_of("none", codec), 5 + allocations);
-      train_there(pair, 5, allocations);
-      if (::testing::Test::HasFatalFailure()) return;
+      for (const auto errors : {protocol::CodecError::kRetain, protocol::CodecError::kDrop}) {
+        SCOPED_TRACE(codec + " " + std::to_string(allocations) +
+                     (errors == protocol::CodecError::kDrop ? " drop" : ""));
+        protocol::JobSpec spec = job_of("none", codec);
+        spec.codec_error = errors;
+        BucketPair pair(spec, 5 + allocations);
+        train_there(pair, 5, allocations);
+        if (::testing::Test::HasFatalFailure()) return;
+      }
     }
   }
 }
