@@ -199,8 +199,8 @@ class Accumulator {
     MILLRACE_CHECK(begin < end && end <= dimension_, begin, end, dimension_);
     const uint64_t n = end - begin;
     float* const sums = sum_.data() + begin;
+    TailRoom<Queue> room(*queue_, n);
     auto decoded = queue_->template allocate<float>(n);
-    const TailRoom<Queue> room(*queue_, n);
     if (Status coded = code(static_cast<const float*>(sums), n, decoded.data()); !coded) {
       return std::unexpected(coded.error());
     }

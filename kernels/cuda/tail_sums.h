@@ -13,27 +13,30 @@ namespace millrace::cuda {
 
 static_assert(SumTails::kChunk == kValueChunk, "a chunk of the host's sums");
 
-/// Memory of a queue for the sums of an array's chunks. Without memory there the queue has its shortage.
+/// Memory of a queue and of the host for the sums of an array's chunks. Without memory there the queue has its
+/// shortage.
 template <class Queue>
 class TailRoom {
  public:
   /// count  values of the longest array.
   TailRoom(Queue& queue, uint64_t count)
-      : chunks_(queue.template allocate<ChunkSums>((count + kValueChunk - 1) / kValueChunk)) {}
+      : on_host_((count + kValueChunk - 1) / kValueChunk),
+        chunks_(queue.template allocate<ChunkSums>(on_host_.size())) {}
   ChunkSums* chunks() const { return chunks_.data(); }
+  std::span<ChunkSums> on_host() { return on_host_; }
 
  private:
+  std::vector<ChunkSums> on_host_;
   decltype(std::declval<Queue&>().template allocate<ChunkSums>(1)) chunks_;
 };
 
 /// Does as the next function, without a need for memory. room: of this queue, for n values.
 template <class Queue>
-Result<TailSums> tail_sums(Queue& queue, const float* values, uint64_t n, MagnitudeKey cut,
-                           const TailRoom<Queue>& room) {
+Result<TailSums> tail_sums(Queue& queue, const float* values, uint64_t n, MagnitudeKey cut, TailRoom<Queue>& room) {
   const uint64_t chunks = (n + kValueChunk - 1) / kValueChunk;
   queue.launch(SumTails{values, n, cut, room.chunks()}, chunks);
-  std::vector<ChunkSums> parts(chunks);
-  queue.download(std::span(parts), static_cast<const ChunkSums*>(room.chunks()));
+  const std::span<ChunkSums> parts = room.on_host().first(chunks);
+  queue.download(parts, static_cast<const ChunkSums*>(room.chunks()));
   if (auto done = queue.finish(); !done) return std::unexpected(done.error());
   TailSums sums;
   for (const ChunkSums& part : parts) add_chunk(sums, part);
@@ -46,7 +49,8 @@ Result<TailSums> tail_sums(Queue& queue, const float* values, uint64_t n, Magnit
 ///         times. Waits for the queue.
 template <class Queue>
 Result<TailSums> tail_sums(Queue& queue, const float* values, uint64_t n, MagnitudeKey cut) {
-  return tail_sums(queue, values, n, cut, TailRoom<Queue>(queue, n));
+  TailRoom<Queue> room(queue, n);
+  return tail_sums(queue, values, n, cut, room);
 }
 
 }  // namespace millrace::cuda

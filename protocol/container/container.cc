@@ -22,30 +22,34 @@ uint64_t checksum_of(ByteSpan container) {
   return hash64(container.subspan(kContainerHeaderBytes), hash64(container.first(kContainerChecksumAt)));
 }
 
-ByteBuffer header_bytes(const ContainerHeader& header) {
-  ByteBuffer bytes;
-  bytes.reserve(kContainerHeaderBytes);
-  ByteWriter writer(bytes);
-  writer.put_bytes(kMagic);
-  writer.put(kContainerVersion);
-  writer.put(static_cast<uint8_t>(header.value_type));
-  writer.put(static_cast<uint8_t>(header.dense ? kFlagDense : 0));
-  writer.put(static_cast<uint8_t>(header.index_codec));
-  writer.put(static_cast<uint8_t>(header.value_codec));
-  writer.put_bytes(std::array<uint8_t, 7>{});
-  writer.put(header.dimension);
-  writer.put(header.count);
-  writer.put(header.index_bytes);
-  writer.put(header.value_bytes);
-  writer.put(header.coupling_bytes);
-  writer.put(uint64_t{0});
-  MILLRACE_CHECK(bytes.size() == kContainerHeaderBytes, bytes.size());
+/// Allocates nothing: a caller may have no other copy of the coded values.
+std::array<uint8_t, kContainerHeaderBytes> header_bytes(const ContainerHeader& header) {
+  std::array<uint8_t, kContainerHeaderBytes> bytes{};
+  size_t at = 0;
+  const auto put = [&](const auto& field) {
+    MILLRACE_CHECK(at + sizeof(field) <= bytes.size(), at, sizeof(field));
+    std::memcpy(bytes.data() + at, &field, sizeof(field));
+    at += sizeof(field);
+  };
+  put(kMagic);
+  put(kContainerVersion);
+  put(static_cast<uint8_t>(header.value_type));
+  put(static_cast<uint8_t>(header.dense ? kFlagDense : 0));
+  put(static_cast<uint8_t>(header.index_codec));
+  put(static_cast<uint8_t>(header.value_codec));
+  put(std::array<uint8_t, 7>{});
+  put(header.dimension);
+  put(header.count);
+  put(header.index_bytes);
+  put(header.value_bytes);
+  put(header.coupling_bytes);
+  MILLRACE_CHECK(at == kContainerChecksumAt, at);
   return bytes;
 }
 
 /// Writes the header and the checksum before the sections, which are in place.
 void put_header(const ContainerHeader& header, ByteBuffer& bytes) {
-  const ByteBuffer head = header_bytes(header);
+  const auto head = header_bytes(header);
   std::memcpy(bytes.data(), head.data(), head.size());
   const uint64_t checksum = checksum_of(bytes);
   std::memcpy(bytes.data() + kContainerChecksumAt, &checksum, sizeof(checksum));
@@ -106,15 +110,14 @@ PlainContainer plain_container(const StreamView& entries, uint64_t base, uint64_
   header.count = count;
   header.index_bytes = count * sizeof(uint32_t);
   header.value_bytes = count * sizeof(float);
-  ByteBuffer bytes = header_bytes(header);
+  ByteBuffer bytes;
   bytes.resize(kContainerHeaderBytes + header.index_bytes + header.value_bytes);
   // The allocator's alignment and a header of 64 bytes leave both arrays aligned.
   auto* const indices = reinterpret_cast<uint32_t*>(bytes.data() + kContainerHeaderBytes);
   auto* const values = reinterpret_cast<float*>(bytes.data() + kContainerHeaderBytes + header.index_bytes);
   moved_down(entries.indices.data(), count, static_cast<uint32_t>(base), indices);
   if (count > 0) std::memcpy(values, entries.values.data(), entries.values.size_bytes());
-  const uint64_t checksum = checksum_of(bytes);
-  std::memcpy(bytes.data() + kContainerChecksumAt, &checksum, sizeof(checksum));
+  put_header(header, bytes);
   return {SharedBytes::from(std::move(bytes)), {dimension, false, {indices, count}, {values, count}}};
 }
 

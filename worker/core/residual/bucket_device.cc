@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -125,26 +126,27 @@ Result<std::optional<CodedPart>> Bucket::code_there(size_t at, const EncodeOptio
     had = slice_of(residual_.view(copied), range.begin, range.end);
   }
   const ValueCodec& codec = *find_value_codec(options.spec.value);
-  ByteBuffer bytes;
-  bytes.reserve(kContainerHeaderBytes + codec.bytes_max(count, options.spec));
-  bytes.resize(kContainerHeaderBytes);
-  const auto lost = residual_.take_coded(range, options, spec_.codec_error, bytes);
+  // All memory is taken before the sum changes: it has no other copy of the values.
+  const auto bytes = std::make_shared<ByteBuffer>();
+  bytes->reserve(kContainerHeaderBytes + codec.bytes_max(count, options.spec));
+  bytes->resize(kContainerHeaderBytes);
+  const auto sent = std::make_shared<Stream>(Stream{count, true, {}, {}});
+  sent->values.resize(count);
+  const auto lost = residual_.take_coded(range, options, spec_.codec_error, *bytes);
   // Without memory there the host codes the part. It also has the sentence about a value that the codec cannot hold.
   if (!lost && lost.error().code == ErrorCode::kLimitExceeded && residual_.status()) return std::nullopt;
   if (!lost) return std::unexpected(lost.error());
   if (!*lost) return std::nullopt;
-  Stream sent{count, true, {}, {}};
-  sent.values.resize(count);
-  const ByteSpan code = ByteSpan(bytes).subspan(kContainerHeaderBytes);
-  if (auto decoded = codec.decode(code, {}, sent.values); !decoded) return std::unexpected(decoded.error());
+  const ByteSpan code = ByteSpan(*bytes).subspan(kContainerHeaderBytes);
+  if (auto decoded = codec.decode(code, {}, sent->values); !decoded) return std::unexpected(decoded.error());
   if (ledger_.is_observed()) {
-    lose_difference(at, had.view(), std::as_const(sent).view());
+    lose_difference(at, had.view(), sent->view());
   } else {
     ledger_.lose_sums(at, **lost);
   }
-  seal_dense_container(count, options.spec.value, bytes);
+  seal_dense_container(count, options.spec.value, *bytes);
   part_is_coded(at, count);
-  return CodedPart{SharedBytes::from(std::move(bytes)), SharedStream::from(std::move(sent))};
+  return CodedPart{{bytes, ByteSpan(*bytes)}, {sent->view(), sent, sent->memory_bytes()}};
 }
 
 }  // namespace millrace::worker

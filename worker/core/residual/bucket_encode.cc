@@ -44,7 +44,10 @@ uint64_t count_nonzero(std::span<const float> values) {
 
 Result<Stream> Bucket::take_part(size_t at) {
   const protocol::PartLayout& part = parts_[at];
-  if (selected_there_) return residual_.take_part({part.begin, part.end});
+  if (selected_there_) {
+    returned_.reserve(returned_.size() + 1);  // for the values, which the sum lacks then
+    return residual_.take_part({part.begin, part.end});
+  }
   Stream local = slice_of(selected_.view(), part.begin, part.end);
   // A dense push of a mostly zero gradient: the smaller form goes out.
   if (local.dense && count_nonzero(local.values) < dense_from_count(local.dimension)) {
@@ -73,10 +76,17 @@ Result<CodedPart> Bucket::code(size_t at, const EncodeOptions& options) {
   const protocol::PartLayout& part = parts_[at];
   auto taken = take_part(at);
   if (!taken) return std::unexpected(taken.error());
-  Stream local = std::move(*taken);
+  // A sum on a device lacks the values now. They are among the returned ones while the code may fail or throw.
+  if (selected_there_) returned_.push_back({at, std::move(*taken)});
+  Stream& local = selected_there_ ? std::get<Stream>(returned_.back().what) : *taken;
+  const auto take_local = [&] {
+    Stream values = std::move(local);
+    if (selected_there_) returned_.pop_back();
+    return values;
+  };
   const bool may_form = !uncompressed_;
   if (auto formed = may_form ? chooser_.formed(local.view(), CodedForm::kEither) : std::nullopt) {
-    if (formed->dense) return code_dense(at, std::move(local), *formed, chosen);
+    if (formed->dense) return code_dense(at, take_local(), *formed, chosen);
     local = std::move(*formed);
   }
   // The entries that were not selected: a codec that sends additional entries takes their values from here.
@@ -84,13 +94,11 @@ Result<CodedPart> Bucket::code(size_t at, const EncodeOptions& options) {
   const bool exact_indices = find_index_codec(chosen.spec.index)->lossless();
   if (!exact_indices && !local.dense) rest = slice_of(residual_.view(copied), part.begin, part.end);
   auto container = encode_container(local.view(), rest.view(), chosen);
-  if (!container) {
-    if (selected_there_) returned_.push_back({at, std::move(local)});  // the sum lacks them
-    return std::unexpected(container.error());
-  }
+  if (!container) return std::unexpected(container.error());
+  SharedBytes payload = SharedBytes::from(std::move(container->bytes));
   if (container->exact) {
     part_is_coded(at, local.count());
-    return CodedPart{SharedBytes::from(std::move(container->bytes)), SharedStream::from(std::move(local))};
+    return CodedPart{std::move(payload), SharedStream::from(take_local())};
   }
   SharedStream sent = SharedStream::from(std::move(container->decoded));
   counters_.false_positives += container->false_positives;
@@ -98,14 +106,16 @@ Result<CodedPart> Bucket::code(size_t at, const EncodeOptions& options) {
   // sent.
   const bool same_indices = local.dense == sent.view.dense && std::ranges::equal(local.indices, sent.view.indices);
   if (!same_indices) {
-    resolve_encoded(at, local.view(), sent.view, rest.view());
+    const Stream selected = take_local();
+    resolve_encoded(at, selected.view(), sent.view, rest.view());
   } else if (spec_.codec_error == protocol::CodecError::kRetain) {
-    put_off({at, Recoded{std::move(local), sent}});
+    put_off({at, Recoded{take_local(), sent}});
   } else {
     lose_difference(at, local.view(), sent.view);
+    take_local();
   }
   part_is_coded(at, sent.view.count());
-  return CodedPart{SharedBytes::from(std::move(container->bytes)), std::move(sent)};
+  return CodedPart{std::move(payload), std::move(sent)};
 }
 
 EncodeOptions Bucket::options_of_step(EncodeOptions options) const {

@@ -11,9 +11,11 @@
 #include "protocol/job/layout.h"
 #include "tests/support/index_ledger.h"
 #include "tests/support/replaced_new.h"
+#include "tests/worker/core/residual/device_buckets.h"
 #include "worker/core/residual/bucket.h"
 
-/// Memory that ends while a gradient is taken: nothing of it was taken, and the same push can be tried again.
+/// Memory that ends while a gradient is taken: nothing of it was taken, and the same push can be tried again. Memory
+/// that ends while a part is coded on a device: the residual has its values.
 namespace millrace::worker {
 namespace {
 
@@ -154,6 +156,64 @@ TEST(StarvedPush, OfALargeTensorTakesAllOrNothing) {
   constexpr SelectionSpec kTop = {.selection = SelectionId::kTopK, .k = 4000};
   expect_all_or_nothing({.name = "large, top k", .select = kTop, .dimension = kCollectFrom}, before, push,
                         kCollectFrom + kCollectFrom / 32 - 2);
+}
+
+/// A device whose own memory does not end: the session's does.
+class SparedQueue : public ScarceQueue {
+ public:
+  template <class T>
+  cuda::HostMemory<T> allocate(size_t count) {
+    const testing::SparedAllocations spared;
+    return ScarceQueue::allocate<T>(count);
+  }
+  template <class Kernel>
+  void launch(const Kernel& kernel, uint64_t blocks) {
+    const testing::SparedAllocations spared;
+    ScarceQueue::launch(kernel, blocks);
+  }
+};
+
+/// Codes a part with memory ending at an allocation. Returns whether memory ended.
+///
+/// there  allocations that succeed on the device. Without any the host codes the part.
+bool memory_ends_in_code(protocol::CodecError errors, uint64_t there, uint64_t at) {
+  protocol::JobSpec spec = job_of("none", "gap+qsgd4");
+  spec.codec_error = errors;
+  DeviceJob job(spec);
+  const MakeDeviceResidual make = [](const SelectionSpec& select, uint64_t dimension) {
+    return Result<std::unique_ptr<DeviceResidual>>(
+        std::make_unique<QueueResidual<SparedQueue>>(std::make_unique<SparedQueue>(), select, dimension));
+  };
+  const auto gradient = testing::values_of(testing::Pattern::kGaussian, kDeviceDimension, 1);
+  EXPECT_TRUE(job.bucket->slot(0).add_device({gradient.data(), gradient.size(), 0}, 1, make).has_value());
+  EXPECT_TRUE(job.bucket->select(0).has_value());
+  const EncodeOptions options{job.spec.codec_up, random_key(1, 0), job.layout.parts[0].begin};
+  bool is_coded = false;
+  bool memory_ended = true;
+  ScarceQueue::left = there;
+  try {
+    const FailingAllocation failing(at, FailingAllocation::Then::kGoesOn);
+    is_coded = job.bucket->code(0, options).has_value();
+    memory_ended = failing.failed();
+    EXPECT_TRUE(is_coded || memory_ended);
+  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): the test checks the state after it
+  }
+  ScarceQueue::left = ScarceQueue::kPlenty;
+  if (!is_coded) {
+    EXPECT_EQ(residual_bits_of(job.bucket->residual().values), residual_bits_of(gradient));
+  }
+  return memory_ended;
+}
+
+TEST(StarvedCode, LosesNothingOfASumOnADevice) {
+  for (const auto errors : {protocol::CodecError::kRetain, protocol::CodecError::kDrop}) {
+    for (const uint64_t there : {ScarceQueue::kPlenty, uint64_t{0}}) {
+      uint64_t at = 0;
+      while (at < kAllocationsMax && memory_ends_in_code(errors, there, at)) ++at;
+      EXPECT_GT(at, 3u) << "payload, values and their owners";
+      EXPECT_LT(at, kAllocationsMax);
+    }
+  }
 }
 
 }  // namespace
