@@ -9,6 +9,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from millrace.torch import hook
+from millrace.torch.residuals import dense_of
 from torch_ddp_training import Turns, wrapped
 
 
@@ -68,6 +69,30 @@ def unused_parameters_of_a_second_wrapper(ranks):
         assert_nothing_is_lost(ranks, hooked(finding(model), state), state)
 
 
+def unused_parameters_return_without_the_option(ranks):
+    """The object with the option is gone: the next pushes add the residuals that were held back."""
+    with ranks.state(select="topk:0.05") as state:
+        ddp = wrapped(Turns, state, find_unused_parameters=True)
+        model, entered = ddp.module, torch.zeros(300, 64, dtype=torch.float64)
+        weight = model.layers[0].weight
+        start, optimizer = weight.detach().double().clone(), torch.optim.SGD(model.parameters(), lr=1.0)
+        for at in range(6):
+            if at == 2:
+                assert list(state._exchange._held_back) == ["layers.0.weight"], "no residual is held back"
+                del ddp
+                gc.collect()
+                ddp = hooked(wrapped(lambda: model), state)
+            direction = torch.randn(300, 64, generator=torch.Generator().manual_seed(10 * at + ranks.rank))
+            optimizer.zero_grad(set_to_none=True)
+            sum((ddp(layer) * direction).sum() for layer in ((at,) if at < 2 else (0, 1))).backward()
+            optimizer.step()
+            entered += direction.double() * (at != 1)
+        tensor = state._places["layers.0.weight"].tensor  # state_dict() would give the held residual back first
+        own = dense_of(*state.session.take_residual(tensor), 300 * 64).view(300, 64).double()
+        lost = float((2 * (start - weight.detach().double()) + sum(kept - given for kept, given in ranks.gather((own, entered)))).abs().max())
+        assert not state._owners.finds_unused and lost < 1e-4, f"{lost} lost"
+
+
 def unused_parameters_after_a_freeze(ranks):
     """gc.freeze() hides objects. With model= the State knows its own; else it holds residuals back."""
     for given in (lambda ddp: ddp, lambda ddp: ddp.module):
@@ -92,4 +117,4 @@ def unused_parameters_beside_a_failed_wrapper(ranks):
 
 
 ALL = (unused_parameters_lose_nothing, unused_parameters_beside_an_older_wrapper, unused_parameters_of_a_second_wrapper,
-       unused_parameters_after_a_freeze, unused_parameters_beside_a_failed_wrapper)
+       unused_parameters_return_without_the_option, unused_parameters_after_a_freeze, unused_parameters_beside_a_failed_wrapper)
