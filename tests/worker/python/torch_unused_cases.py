@@ -4,11 +4,13 @@ DDP ignores the update of a parameter that no rank used, so no residual or veloc
 """
 
 import gc
+from unittest import mock
 
 import torch
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
-from millrace.torch import hook
+from millrace.torch import hook, parameters
 from millrace.torch.residuals import dense_of
 from torch_ddp_training import Turns, wrapped
 
@@ -93,6 +95,17 @@ def unused_parameters_return_without_the_option(ranks):
         assert not state._owners.finds_unused and lost < 1e-4, f"{lost} lost"
 
 
+def hooks_around_the_hook(ranks):
+    """Such a hook copies every bucket. The State does not look through all objects of the process in each step."""
+    with ranks.state(select="topk:0.05") as state, mock.patch.object(parameters, "find_owners", wraps=parameters.find_owners) as looks:
+        ddp = wrapped(Turns)
+        ddp.register_comm_hook(state, default_hooks.fp16_compress_wrapper(hook))
+        for _ in range(20):
+            (ddp(0).sum() + ddp(1).sum()).backward()
+        assert 1 <= looks.call_count <= 9, looks.call_count  # one is for the names
+        assert state._owners.finds_unused
+
+
 def unused_parameters_after_a_freeze(ranks):
     """gc.freeze() hides objects. With model= the State knows its own; else it holds residuals back."""
     for given in (lambda ddp: ddp, lambda ddp: ddp.module):
@@ -117,4 +130,5 @@ def unused_parameters_beside_a_failed_wrapper(ranks):
 
 
 ALL = (unused_parameters_lose_nothing, unused_parameters_beside_an_older_wrapper, unused_parameters_of_a_second_wrapper,
-       unused_parameters_return_without_the_option, unused_parameters_after_a_freeze, unused_parameters_beside_a_failed_wrapper)
+       unused_parameters_return_without_the_option, hooks_around_the_hook,
+       unused_parameters_after_a_freeze, unused_parameters_beside_a_failed_wrapper)
