@@ -4,6 +4,7 @@ DDP ignores the update of a parameter that no rank used, so no residual or veloc
 """
 
 import gc
+from collections import OrderedDict
 from unittest import mock
 
 import torch
@@ -95,6 +96,21 @@ def unused_parameters_return_without_the_option(ranks):
         assert not state._owners.finds_unused and lost < 1e-4, f"{lost} lost"
 
 
+def models_that_share_a_layer(ranks):
+    """The first bucket has parameters of the shared layer alone; the model is the one with those of all buckets."""
+    shared = torch.nn.Linear(64, 64)
+    models = [torch.nn.Sequential(OrderedDict({"own": torch.nn.Linear(own, 64), name: shared}))
+              for name, own in (("encoder", 5), ("common", 7), ("common", 9))]
+    with mock.patch.object(torch.distributed, "_DEFAULT_FIRST_BUCKET_BYTES", 64):
+        ddps = [DistributedDataParallel(model, bucket_cap_mb=0.001, find_unused_parameters=True) for model in models]
+    for ddp in reversed(ddps):
+        with ranks.state() as state:
+            hooked(ddp, state)
+            for _ in range(2):
+                ddp(torch.ones(4, ddp.module.own.in_features)).sum().backward()
+            assert set(state._places) == {name for name, _ in ddp.module.named_parameters()}, list(state._places)
+
+
 def hooks_around_the_hook(ranks):
     """Such a hook copies every bucket. The State does not look through all objects of the process in each step."""
     with ranks.state(select="topk:0.05") as state, mock.patch.object(parameters, "find_owners", wraps=parameters.find_owners) as looks:
@@ -131,4 +147,4 @@ def unused_parameters_beside_a_failed_wrapper(ranks):
 
 ALL = (unused_parameters_lose_nothing, unused_parameters_beside_an_older_wrapper, unused_parameters_of_a_second_wrapper,
        unused_parameters_return_without_the_option, hooks_around_the_hook,
-       unused_parameters_after_a_freeze, unused_parameters_beside_a_failed_wrapper)
+       models_that_share_a_layer, unused_parameters_after_a_freeze, unused_parameters_beside_a_failed_wrapper)

@@ -91,7 +91,7 @@ def owner_names(parameters):
     """
     found = [names_of(owner) for owner in find_owners(parameters)]
     if not found:
-        raise LookupError("no DistributedDataParallel has the parameters of this bucket. Give the State model= or "
+        raise LookupError("no DistributedDataParallel has the parameters of these buckets. Give the State model= or "
                           "named_parameters=, so that it knows their names")
     for names in found:
         for parameter in parameters:
