@@ -18,7 +18,7 @@ import torch_required  # first: skips where PyTorch is absent
 
 import torch
 
-from millrace.torch import State, hook
+from millrace.torch import State, hook, parameters
 from millrace.torch.options import PEER_KEYWORDS, http_of_rank, rank_and_world_size
 from millrace.torch.plan import plan_tensors
 from millrace.torch.residuals import share_of
@@ -406,6 +406,18 @@ class Plans(unittest.TestCase):
             plan_tensors(self.SIZES, {"select": "none"}, FUSE_BELOW, rules={"c.*": {"select": "none"}})
         with self.assertRaisesRegex(TypeError, "'selekt'"):
             plan_tensors(self.SIZES, {"select": "none"}, FUSE_BELOW, rules={"a.*": {"selekt": "none"}})
+
+
+class OwnersOfBuckets(unittest.TestCase):
+    def test_BucketsWithoutAnAddress_EndTheLooks(self):
+        parameter, owner, buffers = torch.ones(4), mock.Mock(find_unused_parameters=False), [torch.zeros(4) for _ in range(20)]
+        with mock.patch.object(parameters, "find_owners", return_value=[owner]) as looks:
+            owners, found = parameters.Owners(), []
+            for buffer in 3 * buffers:
+                owners.look(buffer, [parameter])
+                found.append(owners.finds_unused)
+        self.assertLess(looks.call_count, 10)
+        self.assertEqual(found, looks.call_count * [False] + (60 - looks.call_count) * [True])
 
 
 class CopiesOfAModel(unittest.TestCase):

@@ -21,11 +21,11 @@ class Layout:
     """Says which part of a bucket's flat buffer is which parameter. Planned once for each bucket of DDP.
 
     parameters   of the bucket, in its order. Held, so that another object never has the identity of one of them.
-    names        of the parameters with entries.
+    names        of the parameters; the attribute has those with entries.
     """
 
     def __init__(self, parameters, names):
-        self._parameters = list(parameters)
+        self.parameters = list(parameters)
         self._parts, begin = [], 0  # (name, begin, end)
         for name, parameter in zip(names, parameters):
             end = begin + parameter.numel()
@@ -39,7 +39,7 @@ class Layout:
 
     def is_of(self, parameters):
         """Says whether a bucket has these parameters, in this order."""
-        return len(parameters) == len(self._parameters) and all(map(operator.is_, parameters, self._parameters))
+        return len(parameters) == len(self.parameters) and all(map(operator.is_, parameters, self.parameters))
 
     def check(self, buffer):
         """Raises  ValueError: the buffer has another number of entries."""

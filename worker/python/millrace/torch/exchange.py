@@ -246,7 +246,7 @@ class Exchange:
         """Pushes parameters that are not late. The waiter writes their updates meanwhile, without the interpreter's lock."""
         item = _BucketWaits(bucket, self._session.wait_list(), len(pushes.early))
         self._queue.put(item)
-        if self._loss_scale is None and not self.finds_unused and not self._residuals.names():
+        if self._loss_scale is None and not self.finds_unused and not self._held_back and not self._residuals.names():
             self._timed_push(item.waits.push, pushes.gradients)
         else:
             for at, name, values in pushes.early:
@@ -288,7 +288,9 @@ class Exchange:
 
     def _push_with_residual(self, place, name, values, bucket, at, transfers):
         """Returns the step's number; and of a device's gradient that was copied to the host, the memory for the update."""
-        if self.finds_unused and transfers is None and not place.late and self._holds_back(place, name, bucket.slices[at][1]):
+        may_hold = self.finds_unused and transfers is None and not place.late
+        # A push of any kind gives held values back: the option may have gone with its DistributedDataParallel.
+        if (may_hold or name in self._held_back) and self._holds_back(place, name, bucket.slices[at][1] if may_hold else None):
             return self._push_in_time(place, values, False), None
         returning = self._residuals.returning(name)
         if returning is not None:
@@ -306,11 +308,13 @@ class Exchange:
     def _holds_back(self, place, name, gradient):
         """Gives back the values that the step before has held back, and holds them back where this one has no gradient.
 
+        gradient  None: holds nothing back.
         A tensor that travels with its neighbours is under way when the first of them is pushed: not for such.
         """
         try:
             self.give_back(name)
-            if bool(gradient.any()):
+            # Nearly every gradient has entries at its begin, where a look costs no pass.
+            if gradient is None or bool(gradient[:1024].any()) or bool(gradient.any()):
                 return False
             self._held_back[name] = self._session.take_residual(place.tensor), NO_ENTRIES
             self._held_back[name] = self._held_back[name][0], self._session.take_velocity(place.tensor)

@@ -42,6 +42,9 @@ def named_mapping(named_parameters):
     return found
 
 
+_LOOKS_MAX = 8  # passes over the objects of the process; each takes 0.1 s among a million of them
+
+
 class Owners:
     """Knows whether DDP may leave parameters of a bucket out of a step, by option find_unused_parameters.
 
@@ -49,12 +52,15 @@ class Owners:
     of them with the option is enough: it only delays residuals.
 
     model  that of a State, or None.
+    Cost   _LOOKS_MAX calls of find_owners() at most. In the place of further ones the option counts as set: a hook around hook()
+           may copy every bucket, and two objects may take turns.
     """
 
     def __init__(self, model=None):
         self._given = [weakref.ref(model)] if isinstance(model, DistributedDataParallel) else []
         self._found = []  # weak
         self._address = None  # of the last bucket
+        self._looks = 0
         self._has_warned = False
         self.finds_unused = False
 
@@ -63,6 +69,10 @@ class Owners:
         address = buffer.data_ptr()  # a living owner keeps the memory of its buckets
         if address == self._address and all(owner() is not None for owner in self._found):
             return
+        if self._looks == _LOOKS_MAX:
+            self.finds_unused = True
+            return
+        self._looks += 1
         self._address, self._found = address, [weakref.ref(owner) for owner in find_owners(parameters)]
         owners = [owner for owner in (known() for known in self._given + self._found) if owner is not None]
         self.finds_unused = any(owner.find_unused_parameters for owner in owners)
@@ -81,7 +91,7 @@ def owner_names(parameters):
     """
     found = [names_of(owner) for owner in find_owners(parameters)]
     if not found:
-        raise LookupError("no DistributedDataParallel has the parameters of this bucket. Give the State model= or "
+        raise LookupError("no DistributedDataParallel has the parameters of these buckets. Give the State model= or "
                           "named_parameters=, so that it knows their names")
     for names in found:
         for parameter in parameters:

@@ -223,8 +223,9 @@ class State:
         first = id(parameters[0]) if parameters else None
         layout = self._layouts.get(first)
         if layout is None or not layout.is_of(parameters):
-            self._name(parameters)
-            layout = self._layouts[first] = Layout(parameters, [self._names[parameter] for parameter in parameters])
+            # Until the last bucket of the first step tells the names, identities do.
+            names = self._known_names(parameters) if self._names is not None else map(id, parameters)
+            layout = self._layouts[first] = Layout(parameters, names)
         return layout
 
     @property
@@ -368,13 +369,24 @@ class State:
             raise TypeError(f"a bucket of {buffer.dtype} on {buffer.device} with layout {buffer.layout}: the hook takes "
                             "dense gradients of float32, float64, float16 and bfloat16 on the CPU or on CUDA")
 
-    def _name(self, parameters):
-        """Finds the names of a bucket's parameters.
+    def _name_collected(self):
+        """Gives the parameters of the first step their names. All of them tell which model it is: several may share a layer.
 
-        Raises  LookupError: no model has them, or the given one lacks them. ValueError: the job lacks them.
+        Raises  LookupError: no model has them, or two of them give other names.
         """
-        if self._names is None:
-            self._names = owner_names(parameters)
+        steps = [bucket.layout.parameters for bucket in self._collected]
+        self._names = owner_names([parameter for parameters in steps for parameter in parameters])
+        self._layouts.clear()
+        self._coverage.restart()
+        for bucket, parameters in zip(self._collected, steps):
+            bucket.layout = self._layout(parameters)
+            self._coverage.add(bucket.layout)
+
+    def _known_names(self, parameters):
+        """Returns the names of a bucket's parameters.
+
+        Raises  LookupError: the model lacks them. ValueError: the job lacks them.
+        """
         unknown = [parameter for parameter in parameters if parameter not in self._names]
         if unknown:
             raise LookupError(f"a parameter of shape {list(unknown[0].shape)} in DDP's bucket is not in model= or "
@@ -384,10 +396,13 @@ class State:
             new = [name for name in new if name not in self._places]
             if new:
                 raise ValueError(f"'{new[0]}' needed no gradient when the State was connected: make another State, of a job of its own")
+        return [self._names[parameter] for parameter in parameters]
 
     def _end_coverage(self):
         """Connects with the parameters of the first step, or compares those of a later one with the job's."""
         if self._exchange is None:
+            if self._names is None:
+                self._name_collected()
             # After an error the next backward pass tries again.
             names = self._coverage.names()
             self._connect({name: parameter.numel() for parameter, name in self._names.items() if name in names})
