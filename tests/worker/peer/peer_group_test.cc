@@ -284,8 +284,8 @@ class SlowWay {
 };
 
 /// Returns the result of both ranks of gtopk, whose messages have 1.2 MB, over a way of 1 MB/s.
-std::array<Result<Reduced>, 2> gtopk_over_a_slow_way(size_t bytes_max) {
-  auto near_zero = connected_sockets(), near_one = connected_sockets();
+std::array<Result<Reduced>, 2> gtopk_over_a_slow_way(SocketsOver over, size_t bytes_max) {
+  auto near_zero = connected_sockets(over), near_one = connected_sockets(over);
   auto ranks = ranks_over(std::move(near_zero[0]), std::move(near_one[0]));
   const SlowWay way(std::move(near_zero[1]), std::move(near_one[1]), 1'000, bytes_max);
   AllreduceSettings settings = group_settings_of(300'000);
@@ -305,18 +305,44 @@ std::array<Result<Reduced>, 2> gtopk_over_a_slow_way(size_t bytes_max) {
 }
 
 TEST(PeerGroupsOverTcp, ALongMessageOverASlowWayIsNoSilence) {
-  const auto results = gtopk_over_a_slow_way(SIZE_MAX);
-  for (const auto& result : results) ASSERT_TRUE(result.has_value()) << result.error().message;
-  EXPECT_EQ(results[0]->sum.view.indices.size(), 150'000U);
-  EXPECT_TRUE(millrace::testing::same_bits(results[0]->sum.view, results[1]->sum.view));
+  for (const SocketsOver over : {SocketsOver::kUnix, SocketsOver::kTcp}) {
+    const auto results = gtopk_over_a_slow_way(over, SIZE_MAX);
+    for (const auto& result : results) ASSERT_TRUE(result.has_value()) << result.error().message;
+    EXPECT_EQ(results[0]->sum.view.indices.size(), 150'000U);
+    EXPECT_TRUE(millrace::testing::same_bits(results[0]->sum.view, results[1]->sum.view));
+  }
 }
 
 TEST(PeerGroupsOverTcp, AWayThatStopsInALongMessageIsSilence) {
-  const auto results = gtopk_over_a_slow_way(300'000);
-  for (const auto& result : results) {
-    ASSERT_FALSE(result.has_value());
-    EXPECT_EQ(result.error().code, ErrorCode::kTimeout) << result.error().message;
+  for (const SocketsOver over : {SocketsOver::kUnix, SocketsOver::kTcp}) {
+    for (const auto& result : gtopk_over_a_slow_way(over, 300'000)) {
+      ASSERT_FALSE(result.has_value());
+      EXPECT_EQ(result.error().code, ErrorCode::kTimeout) << result.error().message;
+    }
   }
+}
+
+TEST(PeerGroupsOverTcp, AStoppedRankIsNamedWhileSmallSumsStart) {
+  auto sockets = connected_sockets(SocketsOver::kTcp);
+  std::vector<std::unique_ptr<TcpLink>> links(2);
+  links[1] = plain_link(std::move(sockets[0]));
+  const auto zero = TcpCommunicator::over(0, std::move(links)).value();
+  GroupOptions options;
+  options.silence_ms_max = 200;
+  const auto settings = group_settings_of(1'000);
+  std::vector<std::unique_ptr<Allreduce>> tensors;
+  std::vector<Pending<Reduced>> pending;
+  PeerGroup group(*zero, options, Progress::kByThread);
+  for (int i = 0; i < 100 && !group.failure(); ++i) {
+    tensors.push_back(make_allreduce(AlgorithmId::kSsarRecursiveDoubling, settings).value());
+    auto started = group.start_allreduce(*tensors.back(), settings, own_of(0, 2, 1'000, 1));
+    if (started) pending.push_back(std::move(*started));
+    ::poll(nullptr, 0, 20);
+  }
+  const auto failure = group.failure();
+  ASSERT_TRUE(failure.has_value());
+  EXPECT_EQ(failure->error.code, ErrorCode::kTimeout) << failure->error.message;
+  EXPECT_EQ(failure->rank, std::optional<uint32_t>(1));
 }
 
 TEST(PeerGroupsOverThreads, TheirThreadWaitsInTheBackgroundUnlessACallerIsBlocked) {

@@ -117,6 +117,7 @@ enum class Progress : uint8_t {
 /// Holds the options of a group.
 struct GroupOptions {
   /// A rank that does not answer a query within this time counts as dead. With kByCaller a rank answers only in a call.
+  /// While its machine takes a long message before the query, the time has not begun.
   std::chrono::milliseconds silence_max{10'000};
   /// The group ends when a live rank does not start a sum that others are blocked on within this time. It also ends
   /// when the steps of two ranks differ for twice the time.

@@ -19,9 +19,9 @@
 namespace millrace::peer {
 
 struct GroupOptions {
-  /// Time-out of an answer: a rank that does not answer a query within it counts as dead. A rank answers while its
-  /// thread is in the library (start, test, wait). Where the group makes progress on a thread of its own, it answers
-  /// always.
+  /// Time-out of an answer: a rank that does not answer a query within it counts as dead. Over TCP it counts from the
+  /// time when the query is no longer behind a long message. A rank answers while its thread is in the library (start,
+  /// test, wait). Where the group makes progress on a thread of its own, it answers always.
   uint32_t silence_ms_max = 10'000;  ///< less than 4 is taken for 4.
   /// Time-out of a start: the group ends when a live rank blocks others for longer in a collective that it has not
   /// started. It also ends when a rank that is in the collective, or past it, blocks others for twice the time.
@@ -87,8 +87,8 @@ class PeerCore final : private ChannelSink {
   /// Returns the collective's number. Runs it as far as it gets by itself.
   Result<uint32_t> start(Collective collective, TimeNs now, Actions& actions);
   void on_message(uint32_t from, PeerMessage message, TimeNs now, Actions& actions);
-  /// Takes the transport's report that bytes of this rank have come, perhaps a part of a message, or that it takes
-  /// data.
+  /// Takes the transport's report that bytes of this rank have come, perhaps a part of a message. Also that its machine
+  /// takes bytes before a question.
   void on_heard(uint32_t from, TimeNs now);
   /// Takes the transport's report that this rank is gone.
   void on_lost(uint32_t rank, TimeNs now, Actions& actions);
@@ -123,7 +123,7 @@ class PeerCore final : private ChannelSink {
   struct Running;
   /// Holds the state of a query to a silent rank.
   struct Asked {
-    TimeNs heard = 0;  ///< when bytes of it came last
+    TimeNs heard = 0;  ///< when on_heard() or a message came last
     TimeNs first = 0;  ///< when it was asked first without an answer
     TimeNs last = 0;
     bool unanswered = false;

@@ -61,8 +61,8 @@ class Communicator : public BodyMemory {
   /// Returns the rank whose bytes the last error of receive() is about; empty: this rank's transport failed.
   virtual std::optional<uint32_t> culprit() const { return std::nullopt; }
 
-  /// Returns a rank of which bytes have come, or whose machine has taken data, since it was returned last. For
-  /// transports that carry long messages in parts.
+  /// Returns a rank of which bytes have come since it was returned last, or whose machine has taken bytes before a
+  /// question (MessageKind::kAsk). For transports that carry long messages in parts.
   virtual std::optional<uint32_t> take_heard() { return std::nullopt; }
 
   /// Returns a rank that is known to be lost permanently, each once; for transports that can detect it.

@@ -21,7 +21,7 @@ constexpr size_t kReadBytesATurn = 256 << 10;
 constexpr size_t kEventsACall = 64;
 constexpr TimeNs kGoodbyeMax = 2 * kNsPerS;
 constexpr TimeNs kGoodbyePause = kNsPerMs;
-/// Between two looks at the acknowledged bytes: a system call for each connection with data on its way.
+/// Between two looks at the acknowledged bytes: a system call for each connection with bytes on their way.
 constexpr TimeNs kLookEvery = 50 * kNsPerMs;
 
 void pause_for_goodbyes(TimeNs time) {
@@ -188,12 +188,12 @@ std::optional<uint32_t> TcpCommunicator::take_heard() {
   return rank;
 }
 
-/// Notes the ranks whose machines take data. A rank that reads a long message has nothing to say meanwhile.
+/// Notes the ranks whose machines take bytes before a question. A rank that reads a long message cannot answer before.
 void TcpCommunicator::look_at_output() {
   if (now() < next_look_) return;
   next_look_ = now() + kLookEvery;
   for (TcpConnection& connection : connections_) {
-    if (connection.take_has_sent_data()) heard_.push_back(connection.peer());
+    if (connection.take_has_moved_question()) heard_.push_back(connection.peer());
   }
 }
 

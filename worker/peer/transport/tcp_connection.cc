@@ -83,22 +83,23 @@ void TcpConnection::drop_sent(size_t bytes) {
     Output& first = output_.front();
     const size_t left = first.header.size() + first.body.bytes.size() - first.sent;
     const size_t count = std::min(bytes, left);
+    if (first.kind == MessageKind::kAsk && first.sent == 0 && !question_at_) question_at_ = taken_bytes_;
     taken_bytes_ += count;
-    if (first.kind == MessageKind::kData) data_end_ = taken_bytes_;
     first.sent += count;
     bytes -= count;
     if (count == left) output_.pop_front();
   }
 }
 
-bool TcpConnection::take_has_sent_data() {
-  if (!is_connected() || state_ != TcpState::kOpen || acknowledged_bytes_ >= data_end_) return false;
+bool TcpConnection::take_has_moved_question() {
+  if (!is_connected() || state_ != TcpState::kOpen || acknowledged_bytes_ == taken_bytes_) return false;
   int waiting_bytes = 0;
   if (::ioctl(descriptor(), SIOCOUTQ, &waiting_bytes) != 0) return false;
   const uint64_t acknowledged = taken_bytes_ - std::min(taken_bytes_, static_cast<uint64_t>(waiting_bytes));
   if (acknowledged <= acknowledged_bytes_) return false;
   acknowledged_bytes_ = acknowledged;
-  return true;
+  if (question_at_) return acknowledged < *question_at_;
+  return std::ranges::any_of(output_, [](const Output& one) { return one.kind == MessageKind::kAsk; });
 }
 
 bool TcpConnection::is_drained() const {
@@ -119,7 +120,10 @@ Status TcpConnection::read(std::span<uint8_t> scratch, size_t bytes_max, std::de
     const LinkResult found = link_->read(parts);
     const size_t count = found.bytes;
     taken += count;
-    has_read_ = has_read_ || count > 0;
+    if (count > 0) {
+      has_read_ = true;
+      question_at_.reset();
+    }
     const size_t of_body = std::min(count, missing);
     body_bytes_ += of_body;
     if (missing > 0 && of_body == missing) deliver(arrived);

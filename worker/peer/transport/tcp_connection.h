@@ -65,9 +65,10 @@ class TcpConnection {
   Status read(std::span<uint8_t> scratch, size_t bytes_max, std::deque<ReceivedMessage>& arrived);
   /// Returns whether read() has had bytes since the last call.
   bool take_has_read() { return std::exchange(has_read_, false); }
-  /// Returns whether the peer's machine has acknowledged data since the last call. Other messages do not count: a
-  /// stopped process has room for many questions, but for no more data than a socket holds.
-  bool take_has_sent_data();
+  /// Returns whether the peer's machine has acknowledged bytes since the last call, and still lacks others before the
+  /// oldest question. A read() of bytes ends all earlier questions. Later bytes do not count: the machine of a stopped
+  /// process takes thousands of small messages.
+  bool take_has_moved_question();
 
   void close();
 
@@ -92,9 +93,9 @@ class TcpConnection {
   TcpState state_ = TcpState::kOpen;
   bool has_read_ = false;
   std::deque<Output> output_;
-  uint64_t taken_bytes_ = 0;         ///< by the link
-  uint64_t data_end_ = 0;            ///< of taken_bytes_: behind the last byte of data
-  uint64_t acknowledged_bytes_ = 0;  ///< of taken_bytes_, at the last look
+  uint64_t taken_bytes_ = 0;             ///< by the link
+  std::optional<uint64_t> question_at_;  ///< of taken_bytes_: where the oldest question begins; none: not taken yet
+  uint64_t acknowledged_bytes_ = 0;      ///< of taken_bytes_, at the last look
   // The message that is arriving.
   MessageHeader header_ = {};
   size_t header_bytes_ = 0;

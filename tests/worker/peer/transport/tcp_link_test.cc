@@ -25,15 +25,6 @@ struct LinkEnds {
   std::unique_ptr<TcpLink> from, to;
 };
 
-std::pair<NoiseHandshake::Ciphers, NoiseHandshake::Ciphers> ciphers_of_both() {
-  const protocol::SecretKey secret = protocol::draw_key_pair().secret;
-  NoiseHandshake connects(NoiseHandshake::Side::kConnects, secret, {});
-  NoiseHandshake accepts(NoiseHandshake::Side::kAccepts, secret, {});
-  EXPECT_TRUE(accepts.read(connects.write()));
-  EXPECT_TRUE(connects.read(accepts.write()));
-  return {connects.ciphers(), accepts.ciphers()};
-}
-
 LinkEnds ends_of(bool sealed) {
   auto [one, other] = connected_sockets();
   if (!sealed) return {plain_link(std::move(one)), plain_link(std::move(other))};

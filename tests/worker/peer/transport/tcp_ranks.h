@@ -1,6 +1,9 @@
 #pragma once
 
+#include <arpa/inet.h>
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 
 #include <array>
@@ -14,16 +17,57 @@
 
 #include "kernels/base/descriptor.h"
 #include "worker/peer/transport/tcp_communicator.h"
+#include "worker/peer/transport/tcp_opening.h"
 
 namespace millrace::peer::testing {
 
-/// Both ends of a connection that do not block, with 64 KiB to send on every machine.
-inline std::array<Descriptor, 2> connected_sockets() {
-  std::array<int, 2> ends{};
-  EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends.data()), 0);
+/// Says what acknowledges bytes: over kUnix the process that reads them, over kTcp the machine, for a stopped process
+/// too.
+enum class SocketsOver : uint8_t { kUnix = 1, kTcp = 2 };
+
+/// Both ends of a connection that do not block, with 64 KiB to send, and over TCP to receive, on every machine.
+inline std::array<Descriptor, 2> connected_sockets(SocketsOver over = SocketsOver::kUnix) {
+  constexpr int kKind = SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC;
   const int room = 64 << 10;
-  for (const int end : ends) EXPECT_EQ(::setsockopt(end, SOL_SOCKET, SO_SNDBUF, &room, sizeof room), 0);
-  return {Descriptor(ends[0]), Descriptor(ends[1])};
+  std::array<Descriptor, 2> ends;
+  if (over == SocketsOver::kUnix) {
+    std::array<int, 2> pair{};
+    EXPECT_EQ(::socketpair(AF_UNIX, kKind, 0, pair.data()), 0);
+    ends = {Descriptor(pair[0]), Descriptor(pair[1])};
+  } else {
+    const Descriptor listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    ends[0] = Descriptor(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    // The ends of the listener's connections have its room.
+    for (const int one : {listener.number(), ends[0].number()}) {
+      EXPECT_EQ(::setsockopt(one, SOL_SOCKET, SO_RCVBUF, &room, sizeof room), 0);
+    }
+    sockaddr_in at{};
+    at.sin_family = AF_INET;
+    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t bytes = sizeof at;
+    auto* const any = reinterpret_cast<sockaddr*>(&at);
+    EXPECT_EQ(::bind(listener.number(), any, bytes), 0);
+    EXPECT_EQ(::listen(listener.number(), 1), 0);
+    EXPECT_EQ(::getsockname(listener.number(), any, &bytes), 0);
+    EXPECT_EQ(::connect(ends[0].number(), any, bytes), 0);
+    ends[1] = Descriptor(::accept4(listener.number(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    EXPECT_EQ(::fcntl(ends[0].number(), F_SETFL, O_NONBLOCK), 0);
+    for (const Descriptor& end : ends) send_at_once(end);
+  }
+  for (const Descriptor& end : ends)
+    EXPECT_EQ(::setsockopt(end.number(), SOL_SOCKET, SO_SNDBUF, &room, sizeof room), 0);
+  return ends;
+}
+
+/// Returns the ciphers of both sides of a handshake, of the one that connects first.
+inline std::array<protocol::NoiseHandshake::Ciphers, 2> ciphers_of_both() {
+  using protocol::NoiseHandshake;
+  const protocol::SecretKey secret = protocol::draw_key_pair().secret;
+  NoiseHandshake connects(NoiseHandshake::Side::kConnects, secret, {});
+  NoiseHandshake accepts(NoiseHandshake::Side::kAccepts, secret, {});
+  EXPECT_TRUE(accepts.read(connects.write()));
+  EXPECT_TRUE(connects.read(accepts.write()));
+  return {connects.ciphers(), accepts.ciphers()};
 }
 
 /// Two ranks over sockets that are connected, directly or through a thread of a test.
