@@ -119,8 +119,9 @@ EtcdClient::EtcdClient(EtcdOptions options, std::shared_ptr<EtcdHealth> health, 
   curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, curl_->reason);
   curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, take_answer);
   if (!options_.ca_file.empty()) curl_easy_setopt(easy, CURLOPT_CAINFO, options_.ca_file.c_str());
-  // The default is the folder of the system's authorities. Without a folder libcurl would keep the file's for a day.
-  curl_easy_setopt(easy, CURLOPT_CAPATH, nullptr);
+  // The default is the folder of the system's authorities, and from libcurl 8.17 on NULL means that default.
+  MILLRACE_CHECK(curl_easy_setopt(easy, CURLOPT_CAPATH, "/dev/null") == CURLE_OK);
+  // Otherwise libcurl may keep the file's authorities for a day.
   curl_easy_setopt(easy, CURLOPT_CA_CACHE_TIMEOUT, 0L);
   if (!options_.cert_file.empty()) curl_easy_setopt(easy, CURLOPT_SSLCERT, options_.cert_file.c_str());
   if (!options_.key_file.empty()) curl_easy_setopt(easy, CURLOPT_SSLKEY, options_.key_file.c_str());

@@ -288,14 +288,14 @@ void ShardProcess::Loop::look_as_spare(TimeNs now) {
   if (gate_) gate_->answer([](const protocol::KeyGate::Caller&) { return protocol::KeyGate::Answer::kNo; });
   const auto none = [](const protocol::PeerId&) { return false; };
   for (int taken = 0; taken < kMessagesPerPass; ++taken) {
-    const std::optional<protocol::Received> received = listener_->receive();
+    std::optional<protocol::Received> received = listener_->receive();
     if (!received) return guard_->look(ConnectionWatch::Inbox::kDrained, none, now);
     guard_->on_message(*received, now);
     if (!received->message) continue;
-    protocol::Refuse refusal;
-    refusal.code = ErrorCode::kUnavailable;
-    refusal.sentence = "this process is a spare that waits for the number of a shard";
-    refusal.retry = true;
+    const protocol::Refuse refusal{.code = ErrorCode::kUnavailable,
+                                   .sentence = "this process is a spare that waits for the number of a shard",
+                                   .retry = true};
+    received->message->header.shard_incarnation = 0;  // it is no shard's answer
     listener_->send(received->peer, {received->message->header, refusal, {}});
   }
   guard_->look(ConnectionWatch::Inbox::kNotDrained, none, now);

@@ -101,7 +101,9 @@ Result<std::optional<TakenNumber>> wait_for_number(protocol::MembershipTable& ta
   while (!callbacks.is_over()) {
     Result<std::optional<TakenNumber>> taken = vacancies.take();
     const TimeNs now = monotonic_now_ns();
-    if (!taken && vacancies.is_over(taken.error())) return taken;
+    // A table that has never worked has a permanent fault, except for a time-out: the caller reports it at once.
+    const bool never_worked = !taken && !waits && taken.error().code != ErrorCode::kTimeout;
+    if (never_worked || (!taken && vacancies.is_over(taken.error()))) return taken;
     if (!taken && now >= say_again_at) {
       callbacks.say(Severity::kError, fmt::format("spare: {}", taken.error().message));
       say_again_at = now + kSaySpareEvery;

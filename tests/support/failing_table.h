@@ -39,7 +39,10 @@ class FailingTable : public protocol::MembershipTable {
     return std::unexpected(*std::exchange(take_over_error, std::nullopt));
   }
   Status hold_lease(uint32_t shard, uint64_t incarnation) override { return table_->hold_lease(shard, incarnation); }
-  Status hold_spare_lease() override { return table_->hold_spare_lease(); }
+  Status hold_spare_lease() override {
+    if (!spare_lease_error) return table_->hold_spare_lease();
+    return std::unexpected(*std::exchange(spare_lease_error, std::nullopt));
+  }
   Status release_lease() override { return table_->release_lease(); }
   Result<protocol::ClusterView> read_cluster() override { return table_->read_cluster(); }
   Result<bool> set_drain(uint32_t shard, uint64_t incarnation,
@@ -93,7 +96,8 @@ class FailingTable : public protocol::MembershipTable {
 
   Mode mode = Mode::kWorks;
   bool shard_map_fails = false;
-  std::optional<Error> take_over_error;  ///< of the next take-over. One that reports timeout takes effect
+  std::optional<Error> take_over_error;    ///< of the next take-over. One that reports timeout takes effect
+  std::optional<Error> spare_lease_error;  ///< of the next hold_spare_lease(), which changes nothing
   std::function<Effect()> draw_effect;
   std::function<void(std::function<void()>)> later;  ///< runs a write that takes effect after its call is over
   std::function<void()> before_read_by_number;       ///< another process's change, before the next read of a job

@@ -234,8 +234,7 @@ struct Link {
   std::vector<protocol::Ack::Entry> acks;
   std::vector<protocol::Message> deferred_messages;  ///< updates of an epoch that this worker has not seen yet
   std::vector<uint32_t> waited_for;
-  /// Returns the address for the next attempt at a shard that has not welcomed this worker. It may have moved, and a
-  /// relay may serve the configured address. Empty: there is no other one.
+  /// Returns the next attempt's address at a shard that has not welcomed this worker. Empty: the same one.
   std::string other_address() const;
   TimeNs moved_at() const { return sending_at < receiving_at ? receiving_at : sending_at; }
 };
@@ -323,7 +322,8 @@ struct SessionCore::Impl {
   bool header_fits(uint32_t shard, const protocol::Message& message);
   void on_welcome(uint32_t shard, const protocol::Header& header, const protocol::Welcome& welcome, TimeNs now,
                   Actions& actions);
-  void on_refuse(uint32_t shard, const protocol::Refuse& refuse, TimeNs now, Actions& actions);
+  void on_refuse(uint32_t shard, const protocol::Header& header, const protocol::Refuse& refuse, TimeNs now,
+                 Actions& actions);
   /// Sends the contribution uncoded, since the shard could not read the shortened form.
   void send_plain(PartRun& part, Outstanding& out, TimeNs now, Actions& actions);
   void on_refused_contribution(uint32_t shard, const protocol::Refuse& refuse, TimeNs now, Actions& actions);

@@ -17,9 +17,18 @@ constexpr uint32_t kBackoffDoublings = 6;
 /// the shard has the contribution, or has dropped it: only its update may still arrive.
 constexpr TimeNs kDelayMax = 60 * kNsPerS;
 
-/// Returns whether the shard may have another address than that of a process which is not this shard. After moves a
-/// spare, or another shard, may have the configured address.
-bool may_have_moved(const std::vector<Link>& links, const Link& link, const protocol::Membership& membership) {
+/// Returns whether the shard itself has sent the message. After moves a spare, or another shard, may have its former
+/// address. A spare's answer has no incarnation.
+bool is_of_shard(uint32_t shard, const protocol::Header& header, const protocol::Membership& membership) {
+  const uint64_t least = membership.shards.empty() ? 1 : std::max<uint64_t>(membership.shards[shard].incarnation, 1);
+  return header.shard == shard && header.shard_incarnation >= least;
+}
+
+/// Returns whether the shard may be elsewhere when the process that answers is not this shard, or refuses as such.
+bool may_have_moved(const std::vector<Link>& links, uint32_t shard, const protocol::Header& header,
+                    const protocol::Membership& membership) {
+  const Link& link = links[shard];
+  if (link.ever_welcomed) return !membership.finished && !is_of_shard(shard, header, membership);
   if (membership.job != 0) return !link.other_address().empty();
   // A shard that has not refused may send a membership.
   return !std::ranges::all_of(
@@ -35,8 +44,12 @@ const T* as(const protocol::Message& message) {
 
 void SessionCore::Impl::on_message(uint32_t shard, protocol::Message&& message, TimeNs now, Actions& actions) {
   if (over()) return;
-  links[shard].last_heard = now;
-  if (const auto* refuse = as<protocol::Refuse>(message)) return on_refuse(shard, *refuse, now, actions);
+  const auto* refuse = as<protocol::Refuse>(message);
+  const bool by_another =
+      refuse != nullptr && !refuse->about_contribution && !is_of_shard(shard, message.header, membership);
+  // Otherwise a spare at the shard's former address would delay the end of the session without limit.
+  if (!by_another && !as<protocol::Welcome>(message)) links[shard].last_heard = now;
+  if (refuse != nullptr) return on_refuse(shard, message.header, *refuse, now, actions);
   if (const auto* abort = as<protocol::Abort>(message)) return on_abort(shard, *abort, now, actions);
   if (const auto* goodbye = as<protocol::Goodbye>(message)) {
     const std::string why = goodbye->sentence.empty() ? "" : ": " + goodbye->sentence;
@@ -132,7 +145,7 @@ void SessionCore::Impl::on_welcome(uint32_t shard, const protocol::Header& heade
     const Error why = {ErrorCode::kShardMapMismatch, "the server at " + link.address + " is shard " +
                                                          std::to_string(header.shard) + ", but stands at place " +
                                                          std::to_string(shard) + " of the list of shards"};
-    if (may_have_moved(links, link, membership)) return on_disconnected(shard, why, now, actions);
+    if (may_have_moved(links, shard, header, membership)) return on_disconnected(shard, why, now, actions);
     return end_session(why, now, actions);
   }
   link.shard_incarnation = header.shard_incarnation;
@@ -147,6 +160,7 @@ void SessionCore::Impl::on_welcome(uint32_t shard, const protocol::Header& heade
         {ErrorCode::kUnavailable, "the process that answers there is not the one that the membership table names"}, now,
         actions);
   }
+  link.last_heard = now;
   const bool again = std::exchange(link.ever_welcomed, true);
   const bool was_down = link.state != LinkState::kWelcomed;
   link.state = LinkState::kWelcomed;
@@ -177,11 +191,12 @@ void SessionCore::Impl::on_welcome(uint32_t shard, const protocol::Header& heade
   resend_outstanding(shard, now, actions);
 }
 
-void SessionCore::Impl::on_refuse(uint32_t shard, const protocol::Refuse& refuse, TimeNs now, Actions& actions) {
+void SessionCore::Impl::on_refuse(uint32_t shard, const protocol::Header& header, const protocol::Refuse& refuse,
+                                  TimeNs now, Actions& actions) {
   if (refuse.about_contribution) return on_refused_contribution(shard, refuse, now, actions);
   Link& link = links[shard];
   if (!refuse.retry) {
-    if (refuse.code == ErrorCode::kShardMapMismatch && may_have_moved(links, link, membership))
+    if (refuse.code == ErrorCode::kShardMapMismatch && may_have_moved(links, shard, header, membership))
       return on_disconnected(shard, {refuse.code, refuse.sentence}, now, actions);
     return end_session({refuse.code, shard_text(shard) + " refuses: " + refuse.sentence}, now, actions);
   }
@@ -191,8 +206,9 @@ void SessionCore::Impl::on_refuse(uint32_t shard, const protocol::Refuse& refuse
   link.refused_for_now = true;
   if (refuse.code == ErrorCode::kIdentityInUse && !link.in_use_since) link.in_use_since = now;
   link.last_trouble = {refuse.code, refuse.sentence};
-  // A spare that waits at the shard's earlier address refuses so for ever.
-  const bool elsewhere = refuse.code == ErrorCode::kUnavailable && !link.other_address().empty();
+  // A spare that waits at the shard's earlier address refuses so for ever. The shard's own reason passes.
+  const bool by_shard = link.address == link.named || is_of_shard(shard, header, membership);
+  const bool elsewhere = refuse.code == ErrorCode::kUnavailable && !by_shard && !link.other_address().empty();
   if (link.state != LinkState::kDown) link.state = elsewhere ? LinkState::kDown : LinkState::kGreeting;
   schedule_retry(link, now);
 }

@@ -190,6 +190,7 @@ class SessionShell {
   void fail_by_own(Error why);
   void say_goodbye_after_failure();
   void stop_polling();
+  void drop_connections();
   /// Does so where a device that has a tensor's residual has failed: the residual is lost. Returns that error.
   Status fail_by_devices();
   /// Returns a call's error from the core's answer: the session's end, or an error of the call itself.
@@ -259,7 +260,7 @@ class SessionShell {
 
   struct ShardConnection {
     std::unique_ptr<protocol::Connection> connection;
-    std::string address;
+    std::unique_ptr<protocol::Connection> other;  ///< to the shard's other address, until a Welcome
     protocol::ConnectionState seen = protocol::ConnectionState::kDisconnected;
     std::deque<protocol::Message> backlog;  ///< the socket's queue is full
     WeightRuns weights;

@@ -7,6 +7,7 @@
 #include "protocol/address/endpoint_text.h"
 #include "protocol/address/host_port.h"
 #include "protocol/messages/frame.h"
+#include "protocol/transport/connection_pair.h"
 #include "worker/session/message_spans.h"
 #include "worker/session/session_shell.h"
 
@@ -70,11 +71,18 @@ void SessionShell::run() {
       poller_.wait(kWaitMaxMs);
       take_commands();
     }
-    for (ShardConnection& wire : wires_) wire.connection.reset();
+    drop_connections();
     return;
   }
   stop_polling();
-  for (ShardConnection& wire : wires_) wire.connection.reset();
+  drop_connections();
+}
+
+void SessionShell::drop_connections() {
+  for (ShardConnection& wire : wires_) {
+    wire.connection.reset();
+    wire.other.reset();
+  }
 }
 
 /// The other workers must not wait for dead_after, nor the user for a saved state that is not written.
@@ -225,6 +233,7 @@ void SessionShell::receive(uint32_t shard) {
       store_.on_pulled(*received->message, now, pulled_);
       take_pulled();
     } else if (received->message) {
+      if (std::holds_alternative<protocol::Welcome>(received->message->body)) wire.other.reset();
       const UpdateSpan span(record_.spans, *received->message);
       core_.on_message(shard, std::move(*received->message), now, actions_);
     } else {
@@ -314,24 +323,8 @@ void SessionShell::connect_now(uint32_t shard) {
   wire.backlog.clear();
   wire.weights.drop_runs();
   wire.seen = protocol::ConnectionState::kConnecting;
-  Status connected;
-  const std::string& address = core_.shard_address(shard);
-  if (wire.connection && wire.address != address) {  // the shard was started again elsewhere
-    poller_.remove(*wire.connection);
-    wire.connection.reset();
-  }
-  if (wire.connection) {
-    connected = wire.connection->reconnect();
-  } else {
-    wire.address = address;
-    auto made = protocol::Connection::connect(context_, address);
-    if (made) {
-      wire.connection = std::move(*made);
-      poller_.add(*wire.connection);
-    } else {
-      connected = std::unexpected(made.error());
-    }
-  }
+  const Status connected =
+      protocol::connect_one_of_two(context_, poller_, core_.shard_address(shard), wire.connection, wire.other);
   if (connected) return;
   if (connected.error().code != ErrorCode::kIo) return fail_by_own(connected.error());
   // No descriptor, perhaps for a moment: it is tried again as a shard that does not answer.

@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <future>
 #include <map>
 #include <memory>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "kernels/base/clock.h"
+#include "protocol/transport/connection_pair.h"
 #include "protocol/transport/transport.h"
 
 /// Hosts by their names: every address has its turn, of both families, and names are looked up again.
@@ -102,6 +104,47 @@ TEST_F(NamedHosts, AddressesOfBothFamiliesAreTriedInOrder) {
     EXPECT_EQ(attempts_until_connected(*connection), place + 1) << ::testing::PrintToString(order);
     poller.remove(*connection);
   }
+}
+
+TEST_F(NamedHosts, TwoNamesInTurn_EachTriesAllOfItsAddresses) {
+  const auto listener = listen("tcp://127.0.0.1:0");
+  names.set("old", {kNobody});
+  names.set("new", {kNobody, "127.0.0.1"});
+  std::unique_ptr<Connection> present;
+  std::unique_ptr<Connection> other;
+  for (const char* host : {"old", "new", "old", "new"}) {
+    ASSERT_TRUE(
+        connect_one_of_two(context, poller, "tcp://" + std::string(host) + ":" + port_of(*listener), present, other));
+    settled(*present);
+  }
+  EXPECT_EQ(present->state(), ConnectionState::kConnected) << "the second address of the new name";
+  ASSERT_TRUE(connect_one_of_two(context, poller, listener->address(), present, other));
+  EXPECT_EQ(present->address(), listener->address());
+  EXPECT_EQ(other, nullptr) << "neither a connection to a process nor one of a third address stays";
+}
+
+TEST(SlowResolver, ContinuesWhileTheOtherAddressIsTried) {
+  std::promise<void> may_answer;
+  std::atomic<int> lookups = 0;
+  TransportOptions options;
+  options.resolver = [&lookups, held = may_answer.get_future().share()](const std::string&) {
+    ++lookups;
+    held.wait();
+    return look_up_host("127.0.0.1");
+  };
+  TransportContext context(std::move(options));
+  const auto listener = Listener::bind(context, "tcp://127.0.0.1:0").value();
+  const std::string port = listener->address().substr(listener->address().rfind(':') + 1);
+  Poller poller;
+  std::unique_ptr<Connection> present;
+  std::unique_ptr<Connection> other;
+  for (const char* host : {"slow", kNobody, "slow"})
+    ASSERT_TRUE(connect_one_of_two(context, poller, "tcp://" + std::string(host) + ":" + port, present, other));
+  may_answer.set_value();
+  const TimeNs deadline = monotonic_now_ns() + kNameWaitMs * kNsPerMs;
+  while (present->state() == ConnectionState::kConnecting && monotonic_now_ns() < deadline) poller.wait(100);
+  EXPECT_EQ(present->state(), ConnectionState::kConnected);
+  EXPECT_EQ(lookups, 1);
 }
 
 TEST_F(NamedHosts, AServerThatListensOnIPv6AloneIsReachedByItsName) {

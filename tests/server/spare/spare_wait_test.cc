@@ -72,6 +72,19 @@ TEST_F(SpareWait, ATableThatRefusesTheTakeOverIsAskedAgain) {
   }
 }
 
+TEST_F(SpareWait, ATableThatHasNeverWorkedEndsTheWait) {
+  for (const ErrorCode code : {ErrorCode::kIo, ErrorCode::kMalformed}) {
+    table_.spare_lease_error = Error{code, "permission denied"};
+    expect_ended(code);
+  }
+}
+
+TEST_F(SpareWait, ATableThatFailsLaterIsAskedAgain) {
+  callbacks_.on_waiting = [this] { table_.spare_lease_error = Error{ErrorCode::kIo, "no space left"}; };
+  expect_taken();
+  EXPECT_EQ(said_, std::vector<std::string>{"spare: no space left"});
+}
+
 TEST_F(SpareWait, ATakeOverWhoseAnswerIsLostIsKnownAtTheNextLook) {
   table_.take_over_error = Error{ErrorCode::kTimeout, "no member has answered"};
   expect_taken();

@@ -12,7 +12,23 @@ namespace {
 using protocol::Hello;
 using worker::Phase;
 
-class RestartedShard : public ScriptedCore {};
+/// Worker 0 hears processes that have an address of shard `shard` and are not that shard.
+class OtherProcesses : public ScriptedCore {
+ protected:
+  void hear_spare(uint32_t shard) {
+    protocol::Message message =
+        from_shard(shard, protocol::Refuse{ErrorCode::kUnavailable, "this process is a spare", true});
+    message.header.shard_incarnation = 0;
+    core().on_message(shard, std::move(message), now_, actions_);
+  }
+  void hear_other_shard(uint32_t shard) {
+    protocol::Message message =
+        from_shard(1 - shard, protocol::Refuse{ErrorCode::kShardMapMismatch, "this is the other shard", false});
+    core().on_message(shard, std::move(message), now_, actions_);
+  }
+};
+
+class RestartedShard : public OtherProcesses {};
 
 TEST_F(RestartedShard, OnlyTheStartOfAShardThatTheViewNamesIsHeard) {
   make_running();
@@ -95,8 +111,58 @@ TEST_F(RestartedShard, AProcessThatIsNoLongerTheShardIsNotWelcomed) {
   EXPECT_EQ(core().phase(), Phase::kRunning) << "its successor is looked for";
 }
 
+TEST_F(RestartedShard, AnotherShardAtItsAddress_TheMembershipDecides) {
+  make_running();
+  core().on_disconnected(0, {ErrorCode::kUnavailable, "closed"}, now_, actions_);
+  core().on_connected(0, now_, actions_);
+  hear_other_shard(0);
+  EXPECT_EQ(core().phase(), Phase::kRunning);
+  ++membership_.epoch;
+  membership_.shards[0] = {"tcp://elsewhere:9", 2};
+  actions_.clear();
+  hear(1, protocol::MembershipChange{membership_});
+  EXPECT_EQ(actions_.connects, std::vector<uint32_t>{0});
+  EXPECT_EQ(core().shard_address(0), "tcp://elsewhere:9");
+}
+
+TEST_F(RestartedShard, TheShardItselfSaysThatTheListIsWrong_Ends) {
+  make_running();
+  hear(0, protocol::Refuse{ErrorCode::kShardMapMismatch, "the worker expects shard 0 of 2 here", false});
+  expect_ended(ErrorCode::kShardMapMismatch, "the worker expects shard 0 of 2 here");
+}
+
+TEST_F(RestartedShard, ASpareAtItsAddressIsNoSignOfLife) {
+  make_running();
+  core().on_disconnected(0, {ErrorCode::kUnavailable, "closed"}, now_, actions_);
+  core().on_connected(0, now_, actions_);
+  const TimeNs until = now_ + 2 * config_.shard_silence;
+  while (core().phase() == Phase::kRunning && now_ < until) {
+    hear_spare(0);
+    hear(1, protocol::Heartbeat{});
+    now_ = std::max(now_ + 1, core().next_deadline());
+    core().on_tick(now_, actions_);
+  }
+  expect_ended(ErrorCode::kUnavailable, "this process is a spare");
+}
+
+TEST_F(RestartedShard, AShardThatRecoversAndRefusesIsAlive) {
+  make_running();
+  core().on_disconnected(0, {ErrorCode::kUnavailable, "closed"}, now_, actions_);
+  core().on_connected(0, now_, actions_);
+  const TimeNs until = now_ + 2 * config_.shard_silence;
+  while (core().phase() == Phase::kRunning && now_ < until) {
+    protocol::Message message = from_shard(0, protocol::Refuse{ErrorCode::kUnavailable, "recovers", true});
+    message.header.shard_incarnation = 2;
+    core().on_message(0, std::move(message), now_, actions_);
+    hear(1, protocol::Heartbeat{});
+    now_ = std::max(now_ + 1, core().next_deadline());
+    core().on_tick(now_, actions_);
+  }
+  EXPECT_EQ(core().phase(), Phase::kRunning);
+}
+
 /// Shard 1 was at tcp://b:2 when this worker's list of shards was written. Now it is at tcp://elsewhere:9.
-class MovedShard : public ScriptedCore {
+class MovedShard : public OtherProcesses {
  protected:
   MovedShard() { membership_.shards[1] = {"tcp://elsewhere:9", 2}; }
 
@@ -175,9 +241,40 @@ TEST_F(MovedShard, AShardThatMovesBetweenTwoAttemptsIsFound) {
 
 TEST_F(MovedShard, ASpareAtTheConfiguredAddressIsNotWaitedFor) {
   make_welcomed();
-  hear_refusal(ErrorCode::kUnavailable, true);
+  core().on_connected(1, now_, actions_);
+  hear_spare(1);
   EXPECT_EQ(next_attempt(), "tcp://elsewhere:9");
   join_shard_1();
+}
+
+TEST_F(MovedShard, ItsOwnRefusalForNow_IsAskedAgainThereUntilItMayJoin) {
+  for (const bool moved : {true, false}) {  // false: a relay serves the configured address
+    SCOPED_TRACE(moved);
+    now_ = kStart;
+    make_welcomed();
+    if (moved) {
+      no_answer();
+      EXPECT_EQ(next_attempt(), "tcp://elsewhere:9");
+    }
+    const std::string address = core().shard_address(1);
+    hear_refusal(ErrorCode::kUnavailable, true);
+    const TimeNs until = kStart + config_.connect_timeout + TimeNs{config_.spec.dead_after.count()} * kNsPerMs / 2;
+    size_t hellos = 0;
+    for (actions_.clear(); now_ < until && core().phase() == Phase::kJoining;) {
+      now_ = std::max(now_ + 1, core().next_deadline());
+      core().on_tick(now_, actions_);
+      hear(0, protocol::Heartbeat{});
+      EXPECT_TRUE(actions_.connects.empty());
+      const size_t more = take_sent<Hello>().size();
+      hellos += more;
+      if (more > 0) hear(1, protocol::Refuse{ErrorCode::kUnavailable, "the store is being saved", true});
+    }
+    EXPECT_GT(hellos, 3u);
+    EXPECT_EQ(core().shard_address(1), address);
+    ASSERT_EQ(core().phase(), Phase::kJoining) << core().error()->message;
+    welcome(1);
+    EXPECT_EQ(core().phase(), Phase::kRunning);
+  }
 }
 
 TEST_F(MovedShard, AnotherShardAtTheConfiguredAddressEndsNothing) {
