@@ -326,8 +326,10 @@ void SessionShell::connect_now(uint32_t shard) {
   const Status connected =
       protocol::connect_one_of_two(context_, poller_, core_.shard_address(shard), wire.connection, wire.other);
   if (connected) return;
-  if (connected.error().code != ErrorCode::kIo) return fail_by_own(connected.error());
-  // No descriptor, perhaps for a moment: it is tried again as a shard that does not answer.
+  const ErrorCode code = connected.error().code;
+  if (code != ErrorCode::kIo && code != ErrorCode::kInvalidArgument) return fail_by_own(connected.error());
+  // No descriptor, perhaps for a moment; or a wrong address of the membership, as those of the options are checked
+  // before. It is tried again as a shard that does not answer.
   wire.seen = protocol::ConnectionState::kDisconnected;
   core_.on_disconnected(shard, connected.error(), monotonic_now_ns(), actions_);
 }
