@@ -49,29 +49,6 @@ Status ShardCore::judge_store(const protocol::JobSpec& spec, const protocol::Job
   return {};
 }
 
-/// Judges whether the disk has room for the first save of a job that begins here. The next saves of the other stores
-/// come first: nothing else keeps the saves of ended jobs from filling the disk.
-Status ShardCore::judge_disk(const protocol::JobSpec& spec, const protocol::JobLayout& layout) const {
-  if (!spec.has_store() || !config_.saves.possible || !config_.saves.free_bytes) return {};
-  const std::optional<uint64_t> free = config_.saves.free_bytes();
-  if (!free) return {};
-  const uint64_t first = store_bytes(spec, layout, config_.shard);
-  uint64_t next = bytes_of_ending_stores();
-  for (const auto& [number, job] : jobs_) {
-    const JobStore* store = std::as_const(job->rounds()).store();
-    if (!store) continue;
-    // A save replaces the one before once it is whole: after the first one at intervals comes a second file.
-    const bool adds_two = config_.saves.every != 0 && store->status().saves_written == 0;
-    next += store->bytes() * (adds_two ? 2 : 1);
-  }
-  if (first + next <= *free) return {};
-  return fail(
-      ErrorCode::kLimitExceeded,
-      fmt::format("the first save of the job takes {} bytes and the next ones of other jobs {}, and the disk of "
-                  "--store-dir has {}: remove saves that no job needs",
-                  first, next, *free));
-}
-
 void ShardCore::on_pull(Job& job, const protocol::Member& member, protocol::Message message, Actions& actions) {
   JobStore* store = job.rounds().store();
   const auto* pull = std::get_if<protocol::Pull>(&message.body);
