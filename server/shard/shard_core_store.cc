@@ -27,8 +27,8 @@ Status ShardCore::judge_store(const protocol::JobSpec& spec, const protocol::Job
                                                        config_.shard, can.error().message));
     }
   }
-  const uint64_t bytes = store_bytes(spec, layout, config_.shard) + history_bytes(spec, layout, config_.shard) +
-                         record_bytes(spec, layout, config_.shard);
+  const uint64_t arrays = store_bytes(spec, layout, config_.shard) + history_bytes(spec, layout, config_.shard);
+  const uint64_t bytes = arrays + record_bytes(spec, layout, config_.shard);
   if (bytes > job_bytes_max / kStoreShare) {
     return fail(ErrorCode::kLimitExceeded,
                 fmt::format("{} bytes of weights, optimizer state, history and records of parts and workers, over "
@@ -37,13 +37,16 @@ Status ShardCore::judge_store(const protocol::JobSpec& spec, const protocol::Job
                             bytes, kStoreShare, job_bytes_max));
   }
   const uint64_t bytes_max = config_.limits.shard_memory_bytes_max;
-  if (bytes != 0 && memory_.used_bytes() + bytes > bytes_max) {
-    const uint64_t ending = bytes_of_ending_stores();
-    const bool is_short = memory_.used_bytes() - ending + bytes <= bytes_max;
+  // Records alone are not added to the memory in use: other jobs' contributions pass, and each job has its fair share.
+  const uint64_t used = arrays == 0 ? 0 : memory_.used_bytes();
+  const uint64_t asked = arrays == 0 ? bytes : arrays;
+  if (used + asked > bytes_max) {
+    const uint64_t ending = arrays == 0 ? 0 : bytes_of_ending_stores();
+    const bool is_short = used - ending + asked <= bytes_max;
     return fail(is_short ? ErrorCode::kUnavailable : ErrorCode::kLimitExceeded,
                 fmt::format("{} bytes of weights, optimizer state, history and records of parts and workers where jobs "
                             "use {} of this shard's {} (--shard-memory-bytes-max){}",
-                            bytes, memory_.used_bytes(), bytes_max,
+                            asked, used, bytes_max,
                             ending == 0 ? "" : fmt::format("; the last saves of ended jobs will free {}", ending)));
   }
   return {};
