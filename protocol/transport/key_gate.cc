@@ -67,16 +67,11 @@ class ZapQuestion {
 
 using ZapAnswer = std::array<ZapMessage, 6>;
 
-/// An answer's status and text; of a yes, the digits of the key.
-struct Judged {
-  std::string_view status = "400";
-  std::string_view text = "no such key";
-  std::string user = {};
-};
-
-/// Fills an answer. False: there is no memory for it.
-bool fill_answer(ZapAnswer& answer, std::string_view request, const Judged& judged) {
-  const std::array<std::string_view, 6> texts = {kZapVersion, request, judged.status, judged.text, judged.user, ""};
+/// Fills an answer. False: there is no memory for it. `user` is empty: no.
+bool fill_answer(ZapAnswer& answer, std::string_view request, std::string_view user) {
+  const bool accepted = !user.empty();
+  const std::array<std::string_view, 6> texts = {
+      kZapVersion, request, accepted ? "200" : "400", accepted ? "OK" : "no such key", user, ""};
   for (size_t at = 0; at < texts.size(); ++at) {
     if (!answer[at].copy_text(texts[at])) return false;
   }
@@ -91,19 +86,15 @@ void send_answer(void* socket, ZapAnswer& answer) {
   }
 }
 
-/// Returns the judge's answer; no where the question is malformed, or memory has ended.
-Judged judged(const ZapQuestion& question, const KeyGate::Judge& judge) {
+/// Returns the digits of the key that a question is about; empty: it may not connect, or memory has ended.
+std::string accepted_user(const ZapQuestion& question, const KeyGate::Judge& judge) {
   if (!question.is_well_formed()) return {};
   try {
     const KeyGate::Caller caller = question.caller();
-    switch (judge(caller)) {
-      case KeyGate::Answer::kYes: return {"200", "OK", key_digits(caller.key)};
-      case KeyGate::Answer::kNo: return {};
-      case KeyGate::Answer::kNotNow: return {"300", "not now", {}};
-    }
-  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): no
+    return judge(caller) ? key_digits(caller.key) : std::string();
+  } catch (const std::bad_alloc&) {
+    return {};
   }
-  return {};
 }
 
 }  // namespace
@@ -132,7 +123,7 @@ bool KeyGate::answer_one(const Judge& judge) {
   ZapQuestion question;
   if (!question.receive(handle_)) return false;
   ZapAnswer answer;
-  if (!fill_answer(answer, question.request(), judged(question, judge)) &&
+  if (!fill_answer(answer, question.request(), accepted_user(question, judge)) &&
       !fill_answer(answer, question.request(), {})) {
     fill_answer(answer, {}, {});  // ZeroMQ ends the connection whose question has another number
   }

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -24,11 +23,8 @@ class KeyGate {
     PublicKey key;
     std::string address;  ///< without its port
   };
-  /// kNotNow: ZeroMQ gives no reason. It closes the connection when the time for handshakes is over, at the latest. The
-  /// process tries again.
-  enum class Answer : uint8_t { kYes = 1, kNo = 2, kNotNow = 3 };
   /// Returns whether the key may connect.
-  using Judge = std::function<Answer(const Caller&)>;
+  using Judge = std::function<bool(const Caller&)>;
   /// Bounds the time of one answer(): a flood of handshakes waits for the next one.
   static constexpr int kAnswersPerCall = 64;
 

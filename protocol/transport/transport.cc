@@ -326,7 +326,7 @@ void Connection::note_handshake(uint16_t event, uint32_t reason) {
   } else if (event != ZMQ_EVENT_HANDSHAKE_SUCCEEDED && keys && accepted_) {
     key_trouble_ =
         "it ended the handshake of the keys: the server's public key that this process was given may be "
-        "another server's, or it takes no keys, or this process's key is far over its rate";
+        "another server's, or it takes no keys";
   }
 }
 

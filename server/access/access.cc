@@ -143,22 +143,14 @@ void Access::refuse(const protocol::PeerId& by, const protocol::Message* message
   record(event, now);
 }
 
-protocol::KeyGate::Answer Access::admits(const protocol::KeyGate::Caller& caller, TimeNs now) {
-  using Answer = protocol::KeyGate::Answer;
-  if (rules_.may_connect(caller.key)) {
-    if (!rates_.is_flooding(caller.key, now)) return Answer::kYes;
-    record({.what = AuditEvent::What::kRefuse,
-            .by = {.bytes = {}, .key = caller.key, .address = caller.address},
-            .code = "over_rate",
-            .sentence = "its key may connect again once it is out of debt"},
-           now);
-    return Answer::kNotNow;
-  }
+bool Access::admits(const protocol::KeyGate::Caller& caller, TimeNs now) {
+  // A key over its rate may connect: without its heartbeats its jobs would remove it.
+  if (rules_.may_connect(caller.key)) return true;
   refuse({.bytes = {}, .key = caller.key, .address = caller.address}, nullptr,
          {ErrorCode::kUnauthenticated,
           fmt::format("key {} is not among the allowed keys", protocol::key_digits(caller.key))},
          now);
-  return Answer::kNo;
+  return false;
 }
 
 bool Access::has_rate(const protocol::PublicKey& key, TimeNs now) {
@@ -168,7 +160,8 @@ bool Access::has_rate(const protocol::PublicKey& key, TimeNs now) {
 }
 
 void Access::charge_unfinished(const protocol::PeerId& peer, uint64_t bytes, TimeNs now) {
-  if (has_rate(peer.key, now)) rates_.charge(peer.key, bytes, now);
+  // As of a contribution: it must not lengthen a debt, because the shard itself closes the connections of such a key.
+  if (has_rate(peer.key, now)) (void)rates_.take(peer.key, bytes, now);
 }
 
 /// Counts a message against its key's rate. A key has the least rate of all rules that name it, whichever job it joins:
@@ -208,13 +201,11 @@ Access::Intake Access::take(const protocol::Received& received, TimeNs now) {
   refusal.code = ErrorCode::kUnavailable;
   refusal.retry = true;
   const auto* contribution = std::get_if<protocol::Contribution>(&received.message->body);
-  if (counted == RateLimit::Verdict::kPasses) return intake;
+  if (contribution == nullptr || counted == RateLimit::Verdict::kPasses) return intake;
   refusal.sentence = fmt::format("key '{}' is over its rate", rules_.name_of(received.peer.key));
-  if (contribution != nullptr) {
-    refusal.about_contribution = true;
-    refusal.part = contribution->part;
-    refusal.step = contribution->step;
-  }
+  refusal.about_contribution = true;
+  refusal.part = contribution->part;
+  refusal.step = contribution->step;
   refuse_by("over_rate");
   return intake;
 }

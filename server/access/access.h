@@ -54,9 +54,8 @@ class Access {
   void set_log(Log log) { log_ = std::move(log); }
   /// Begins to record, for this shard.
   void begin(uint32_t shard, TimeNs now);
-  /// Answers the gate: whether the key may connect. One that floods may not until it is out of debt: its connections
-  /// have just been closed. A refusal is recorded and logged.
-  protocol::KeyGate::Answer admits(const protocol::KeyGate::Caller& caller, TimeNs now);
+  /// Answers the gate: whether the key may connect. A refusal is recorded and logged.
+  bool admits(const protocol::KeyGate::Caller& caller, TimeNs now);
 
   /// The treatment of a message.
   struct Intake {
@@ -70,9 +69,9 @@ class Access {
   /// The connection of a revoked key ends this long after the reason was sent: its last messages may leave.
   static constexpr TimeNs kRevokedAfter = kNsPerS;
   /// Counts a message, refused or not, against the rate of its key, and judges it. A refusal by the AccessRules is
-  /// recorded and logged. A refusal by the rate is neither.
+  /// recorded and logged; one of a contribution over its key's rate is not.
   Intake take(const protocol::Received& received, TimeNs now);
-  /// Counts the bytes of a message that a closed connection has left unfinished.
+  /// Counts the bytes of a message that a closed connection has left unfinished. They lengthen no debt.
   void charge_unfinished(const protocol::PeerId& peer, uint64_t bytes, TimeNs now);
   /// Returns whether this connection's key may speak here at all.
   bool may_speak(const protocol::PeerId& peer) const { return !own_ || rules_.may_connect(peer.key); }

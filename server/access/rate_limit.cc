@@ -40,19 +40,7 @@ RateLimit::Bucket* RateLimit::limited(const protocol::PublicKey& key, TimeNs now
 bool RateLimit::floods(Bucket& bucket, uint64_t bytes) {
   if (bucket.in_debt_bytes <= 0) bucket.debt_bytes = -bucket.bytes;
   bucket.in_debt_bytes += static_cast<double>(bytes);
-  return is_overdrawn(bucket);
-}
-
-bool RateLimit::is_overdrawn(const Bucket& bucket) {
   return bucket.in_debt_bytes > kOverdraft * (bucket.debt_bytes + bucket.bytes_per_s);
-}
-
-bool RateLimit::is_flooding(const protocol::PublicKey& key, TimeNs now) const {
-  const auto at = buckets_.find(key);
-  if (at == buckets_.end() || std::isinf(at->second.bytes_per_s)) return false;
-  Bucket bucket = at->second;
-  fill(bucket, now);
-  return bucket.bytes <= 0 && is_overdrawn(bucket);
 }
 
 RateLimit::Verdict RateLimit::take(const protocol::PublicKey& key, uint64_t bytes, TimeNs now) {

@@ -31,8 +31,6 @@ class RateLimit {
   Verdict take(const protocol::PublicKey& key, uint64_t bytes, TimeNs now);
   /// Counts a message that passes in any case: its bytes are taken from the bucket. Never kOver.
   Verdict charge(const protocol::PublicKey& key, uint64_t bytes, TimeNs now);
-  /// Returns whether the key's latest message flooded and the key is still in debt.
-  bool is_flooding(const protocol::PublicKey& key, TimeNs now) const;
 
  private:
   struct Bucket {
@@ -45,7 +43,6 @@ class RateLimit {
   static void fill(Bucket& bucket, TimeNs now);
   Bucket* limited(const protocol::PublicKey& key, TimeNs now);
   static bool floods(Bucket& bucket, uint64_t bytes);
-  static bool is_overdrawn(const Bucket& bucket);
   std::unordered_map<protocol::PublicKey, Bucket> buckets_;
 };
 

@@ -92,10 +92,9 @@ Status PortGuard::share_descriptors(uint32_t shards) {
 
 void PortGuard::answer(protocol::KeyGate& gate) {
   gate.answer([this](const protocol::KeyGate::Caller& caller) {
-    const protocol::KeyGate::Answer answer = access_.admits(caller, monotonic_now_ns());
-    if (answer == protocol::KeyGate::Answer::kNo) metrics_.record({Metric::kKeysRefused, {}, {}, 1});
-    if (answer == protocol::KeyGate::Answer::kNotNow) metrics_.record({Metric::kRefused, {}, "over_rate", 1});
-    return answer;
+    const bool admitted = access_.admits(caller, monotonic_now_ns());
+    if (!admitted) metrics_.record({Metric::kKeysRefused, {}, {}, 1});
+    return admitted;
   });
 }
 

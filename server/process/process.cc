@@ -285,7 +285,7 @@ Result<bool> ShardProcess::Loop::take_over(const SpareWait& wait) {
 /// Nothing may connect to a spare that waits: it has no number to serve.
 void ShardProcess::Loop::look_as_spare(TimeNs now) {
   access_->record_waiting(now);
-  if (gate_) gate_->answer([](const protocol::KeyGate::Caller&) { return protocol::KeyGate::Answer::kNo; });
+  if (gate_) gate_->answer([](const protocol::KeyGate::Caller&) { return false; });
   const auto none = [](const protocol::PeerId&) { return false; };
   for (int taken = 0; taken < kMessagesPerPass; ++taken) {
     std::optional<protocol::Received> received = listener_->receive();

@@ -5,9 +5,7 @@
 
 #include <algorithm>
 #include <charconv>
-#include <filesystem>
 #include <string_view>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -52,11 +50,6 @@ Result<JobStore::Saves> saves_of(const Options& options) {
   saves.every = static_cast<TimeNs>(options.store_save_seconds) * kNsPerS;
   saves.judge = [&options](const std::string& name) {
     return files::check_replaceable(store_path(options.store_dir, options.shard, name));
-  };
-  saves.free_bytes = [&options]() -> std::optional<uint64_t> {
-    std::error_code failed;
-    const std::filesystem::space_info space = std::filesystem::space(options.store_dir, failed);
-    return failed ? std::nullopt : std::optional<uint64_t>(space.available);
   };
   return saves;
 }

@@ -232,7 +232,6 @@ class ShardCore {
   /// job_bytes_max  the memory that the job may use
   Status judge_store(const protocol::JobSpec& spec, const protocol::JobLayout& layout, uint64_t job_bytes_max) const;
   uint64_t job_bytes_max_of(const std::string& key_name, const std::string& job) const;
-  Status judge_disk(const protocol::JobSpec& spec, const protocol::JobLayout& layout) const;
   void end_store(Job& job, Actions& actions);
   JobStore* ending_store(uint64_t job);
   void on_last_task_done(const StoreTask& task, Actions& actions);

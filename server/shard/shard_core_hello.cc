@@ -188,10 +188,6 @@ Result<protocol::JobRecord> ShardCore::open_record(const protocol::PeerId& from,
     return fail(ErrorCode::kNotAMember, fmt::format("job {} ('{}') has ended", header.job, hello.spec.name));
   }
   const std::string name = name_of_key(from);
-  const auto was_here = [this](const std::optional<protocol::JobRecord>& row) {
-    return row && config_.shard < row->membership.shards.size() &&
-           row->membership.shards[config_.shard].incarnation != 0;
-  };
   // The row of a process that ended between its two writes is as good as none: the next Hello opens the job.
   const bool is_new = !*known || (!name.empty() && (*known)->opened_by.empty());
   if (const Status may = is_new ? judge_rights(from, header, hello, JobKnown::kNo) : Status(); !may) {
@@ -203,8 +199,6 @@ Result<protocol::JobRecord> ShardCore::open_record(const protocol::PeerId& from,
     if (const Status may = judge_opening(is_new ? name : (*known)->opened_by, hello.spec.name); !may)
       return std::unexpected(may.error());
   }
-  if (const Status disk = layout.parts.empty() || was_here(*known) ? Status() : judge_disk(hello.spec, layout); !disk)
-    return std::unexpected(disk.error());
   if (const Status past = *known ? judge_past(**known, header) : Status(); !past) return std::unexpected(past.error());
   if (*known) return std::move(**known);
   // A refusal of the joiner comes before the row, which would stay.

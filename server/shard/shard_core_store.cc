@@ -27,8 +27,8 @@ Status ShardCore::judge_store(const protocol::JobSpec& spec, const protocol::Job
                                                        config_.shard, can.error().message));
     }
   }
-  const uint64_t bytes = store_bytes(spec, layout, config_.shard) + history_bytes(spec, layout, config_.shard) +
-                         record_bytes(spec, layout, config_.shard);
+  const uint64_t arrays = store_bytes(spec, layout, config_.shard) + history_bytes(spec, layout, config_.shard);
+  const uint64_t bytes = arrays + record_bytes(spec, layout, config_.shard);
   if (bytes > job_bytes_max / kStoreShare) {
     return fail(ErrorCode::kLimitExceeded,
                 fmt::format("{} bytes of weights, optimizer state, history and records of parts and workers, over "
@@ -37,39 +37,19 @@ Status ShardCore::judge_store(const protocol::JobSpec& spec, const protocol::Job
                             bytes, kStoreShare, job_bytes_max));
   }
   const uint64_t bytes_max = config_.limits.shard_memory_bytes_max;
-  if (bytes != 0 && memory_.used_bytes() + bytes > bytes_max) {
-    const uint64_t ending = bytes_of_ending_stores();
-    const bool is_short = memory_.used_bytes() - ending + bytes <= bytes_max;
+  // Records alone are not added to the memory in use: other jobs' contributions pass, and each job has its fair share.
+  const uint64_t used = arrays == 0 ? 0 : memory_.used_bytes();
+  const uint64_t asked = arrays == 0 ? bytes : arrays;
+  if (used + asked > bytes_max) {
+    const uint64_t ending = arrays == 0 ? 0 : bytes_of_ending_stores();
+    const bool is_short = used - ending + asked <= bytes_max;
     return fail(is_short ? ErrorCode::kUnavailable : ErrorCode::kLimitExceeded,
                 fmt::format("{} bytes of weights, optimizer state, history and records of parts and workers where jobs "
                             "use {} of this shard's {} (--shard-memory-bytes-max){}",
-                            bytes, memory_.used_bytes(), bytes_max,
+                            asked, used, bytes_max,
                             ending == 0 ? "" : fmt::format("; the last saves of ended jobs will free {}", ending)));
   }
   return {};
-}
-
-/// Judges whether the disk has room for the first save of a job that begins here. The next saves of the other stores
-/// come first: nothing else keeps the saves of ended jobs from filling the disk.
-Status ShardCore::judge_disk(const protocol::JobSpec& spec, const protocol::JobLayout& layout) const {
-  if (!spec.has_store() || !config_.saves.possible || !config_.saves.free_bytes) return {};
-  const std::optional<uint64_t> free = config_.saves.free_bytes();
-  if (!free) return {};
-  const uint64_t first = store_bytes(spec, layout, config_.shard);
-  uint64_t next = bytes_of_ending_stores();
-  for (const auto& [number, job] : jobs_) {
-    const JobStore* store = std::as_const(job->rounds()).store();
-    if (!store) continue;
-    // A save replaces the one before once it is whole: after the first one at intervals comes a second file.
-    const bool adds_two = config_.saves.every != 0 && store->status().saves_written == 0;
-    next += store->bytes() * (adds_two ? 2 : 1);
-  }
-  if (first + next <= *free) return {};
-  return fail(
-      ErrorCode::kLimitExceeded,
-      fmt::format("the first save of the job takes {} bytes and the next ones of other jobs {}, and the disk of "
-                  "--store-dir has {}: remove saves that no job needs",
-                  first, next, *free));
 }
 
 void ShardCore::on_pull(Job& job, const protocol::Member& member, protocol::Message message, Actions& actions) {

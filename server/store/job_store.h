@@ -55,8 +55,6 @@ class JobStore {
     TimeNs every = 0;  ///< 0: only when asked, and at the end
     /// Finds out whether a save of the job of that name could take its place. Empty: only the save itself finds it out.
     std::function<Status(const std::string& name)> judge = {};
-    /// Returns the bytes that saves may still take. Empty, or nothing: not known.
-    std::function<std::optional<uint64_t>()> free_bytes = {};
   };
   /// REQUIRES: the specification has a store.
   explicit JobStore(const Setup& setup);

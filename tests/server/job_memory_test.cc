@@ -104,6 +104,21 @@ TEST(JobMemory, AJobWhoseRecordsDoNotFitLeavesNoRow) {
   }
 }
 
+TEST(JobMemory, AJobOfManyPartsJoinsWhereContributionsFillTheShard) {
+  Limits limits;
+  limits.shard_memory_bytes_max = 4 << 20;
+  ScriptedCluster cluster(ScriptedCluster::small_job(2, 450'000), 1, limits);
+  cluster.join_all();
+  cluster.push(0, 0, std::vector<float>(450'000, 1));
+  protocol::Hello other = cluster.hello(0);
+  other.spec = job_of_parts(1'000);
+  other.spec.name = "other";
+  const protocol::JobLayout layout = protocol::plan_layout(other.spec, 1);
+  other.layout_hash = protocol::layout_hash(layout);
+  ASSERT_GT(used(cluster) + record_bytes(other.spec, layout, 0), limits.shard_memory_bytes_max);
+  EXPECT_TRUE(std::holds_alternative<Welcome>(cluster.say_hello(0, other)));
+}
+
 TEST(JobMemory, EpochsInWhichStepsWereDecidedAreCharged) {
   protocol::JobSpec spec = ScriptedCluster::small_job(2);
   ScriptedCluster cluster(spec);

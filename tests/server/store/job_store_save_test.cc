@@ -372,29 +372,6 @@ TEST(StoreSave, AnEndedStoreCountsForItsCreatorUntilItIsSaved) {
   EXPECT_TRUE(std::holds_alternative<protocol::Welcome>(cluster.say_hello(0, other)));
 }
 
-TEST(StoreSave, AJobBeginsWhereTheDiskHasRoomForItsSaveAndTheNextOnes) {
-  for (const TimeNs every : {TimeNs{0}, kNsPerS}) {
-    uint64_t free_bytes = 256;
-    JobStore::Saves saves = kSaves;
-    saves.every = every;
-    saves.free_bytes = [&] { return free_bytes; };
-    Stores cluster(store_job(1, "sgd:1"), 1, {}, saves);
-    cluster.join_all();
-    protocol::Hello other = cluster.hello(0);
-    other.spec.name = "other";
-    free_bytes = every == 0 ? 511 : 767;
-    const auto refusal = expect_body<Refuse>(cluster.say_hello(0, other));
-    EXPECT_EQ(refusal.code, ErrorCode::kLimitExceeded);
-    EXPECT_THAT(refusal.sentence, HasSubstr("the disk of --store-dir has " + std::to_string(free_bytes)));
-    EXPECT_FALSE(cluster.table().read_job("other")->has_value());
-    ++free_bytes;
-    EXPECT_TRUE(std::holds_alternative<protocol::Welcome>(cluster.say_hello(0, other)));
-    free_bytes = 0;
-    cluster.start_shard(0, 1);
-    EXPECT_TRUE(std::holds_alternative<protocol::Welcome>(cluster.say_hello(0, other))) << "it has begun";
-  }
-}
-
 TEST(StoreSave, AShardThatShutsDownSavesFirst) {
   Stores cluster(store_job(1, "sgd:1"), 1, {}, kSaves);
   cluster.join_all();
