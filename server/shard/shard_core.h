@@ -236,7 +236,6 @@ class ShardCore {
   JobStore* ending_store(uint64_t job);
   void on_last_task_done(const StoreTask& task, Actions& actions);
   void forget_ended_store(uint64_t job, Actions& actions);
-  void forget_creators();
   void give_up_save(uint64_t job, const JobStore& store, Actions& actions) const;
   void retry_last_saves(TimeNs now, Actions& actions);
   void give_up_last_saves(Actions& actions);
@@ -345,7 +344,7 @@ class ShardCore {
     std::string by;
     Limits limits;
   };
-  std::map<uint64_t, Opened> opened_;              ///< of jobs_, which refer to it, and of ending_stores_
+  std::map<uint64_t, Opened> opened_;              ///< of jobs_; the jobs refer to it
   std::map<uint64_t, std::unique_ptr<Job>> jobs_;  ///< open at this shard, by number
   std::map<uint64_t, LostJob> lost_;
   RefusalLog refusals_;

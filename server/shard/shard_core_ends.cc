@@ -83,7 +83,7 @@ void ShardCore::close(Job& job, std::optional<protocol::Body> last_message, std:
     actions.datagrams.push_back(DatagramChange{job.membership().job});
   // Not by its membership's number: a job that broke off while it was opened has none.
   std::erase_if(jobs_, [&job](const auto& entry) { return entry.second.get() == &job; });
-  forget_creators();
+  std::erase_if(opened_, [this](const auto& entry) { return !jobs_.contains(entry.first); });
 }
 
 /// Closes a job that has ended in the table, with the code and the sentence of its end. Returns false: it has not.

@@ -95,14 +95,6 @@ void ShardCore::forget_ended_store(uint64_t job, Actions& actions) {
   if (at == ending_stores_.end() || (at->second && !at->second->over())) return;
   if (at->second) give_up_save(job, *at->second, actions);
   ending_stores_.erase(at);
-  forget_creators();
-}
-
-/// The store of an ended job counts for its creator until the disk has it.
-void ShardCore::forget_creators() {
-  std::erase_if(opened_, [this](const auto& entry) {
-    return !jobs_.contains(entry.first) && !ending_stores_.contains(entry.first);
-  });
 }
 
 /// Removes the file of a save that no later request will end.

@@ -353,25 +353,6 @@ TEST(StoreSave, AnEndedStoreTakesMemoryUntilItIsSaved) {
   EXPECT_TRUE(std::holds_alternative<protocol::Welcome>(cluster.say_hello(0, other)));
 }
 
-TEST(StoreSave, AnEndedStoreCountsForItsCreatorUntilItIsSaved) {
-  Stores cluster(store_job(1, "sgd:1"), 1, {}, kSaves);
-  cluster.jobs_quota = 1;
-  cluster.join_all();
-  cluster.step_all(0, constant(1));
-  protocol::Hello other = cluster.hello(0);
-  other.spec.name = "other";
-  EXPECT_EQ(expect_body<Refuse>(cluster.say_hello(0, other)).code, ErrorCode::kLimitExceeded);
-  cluster.join(0);
-  cluster.disk.holds = true;
-  cluster.finish_all();
-  const auto refusal = expect_body<Refuse>(cluster.say_hello(0, other));
-  EXPECT_TRUE(refusal.retry) << "it passes";
-  EXPECT_THAT(refusal.sentence, HasSubstr("0 jobs open at this shard, and 1 more whose last save is not on the disk"));
-  cluster.disk.holds = false;
-  cluster.serve_disk();
-  EXPECT_TRUE(std::holds_alternative<protocol::Welcome>(cluster.say_hello(0, other)));
-}
-
 TEST(StoreSave, AShardThatShutsDownSavesFirst) {
   Stores cluster(store_job(1, "sgd:1"), 1, {}, kSaves);
   cluster.join_all();
