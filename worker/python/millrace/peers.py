@@ -271,7 +271,7 @@ class Allreduce:
 def local_clip_norm(job: JobConfig) -> float:
     """Returns the L2 norm that one rank's gradients are clipped to, so that those of all workers reach clip; 0: they are not.
 
-    job  clip, combine and workers count. The norm is over all tensors of a step: see GradientSum.squared_norm().
+    job  clip, combine and workers count. A GradientSum takes the size of its group in the place of workers: set it here. The norm is over all tensors of a step: see GradientSum.squared_norm().
     """
     return _millrace.local_clip_norm(job._set)
 
