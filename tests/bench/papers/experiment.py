@@ -156,7 +156,7 @@ class Experiment:
         parser.add_argument("--programs", help="folder of the programs (build/release/bin, else build/dev/bin)")
         parser.add_argument("--seed", type=int, default=1)
         if partial:
-            parser.add_argument("--only", metavar="REGEX", help="train these alone, as 'LSTM.*RGC'; the others are of the JSON in OUT")
+            parser.add_argument("--only", metavar="REGEX", help="train these alone, as 'lstm.*RGC'; the others are of the JSON in OUT")
         arguments = parser.parse_args()
         self.only = getattr(arguments, "only", None)
         self.name, self.title, self.source = name, title, source
