@@ -498,11 +498,12 @@ class Meeting {
         if (rank == self_.rank || ranks_[rank].link || ranks_[rank].has_ended != has_ended) continue;
         const std::string name = "rank " + std::to_string(rank);
         if (rank < self_.rank) {
-          return {ErrorCode::kTimeout, "no connection to " + name + time + ": the rank" + attempts_[rank].problem()};
+          return {ErrorCode::kTimeout, std::string("no connection to ").append(name).append(time) + ": the rank" +
+                                           attempts_[rank].problem()};
         }
-        const std::string again =
-            has_ended ? " has ended its connection, and has not connected again" : " has not connected";
-        return {ErrorCode::kTimeout, name + again + time + " to " + listener_.address() + hint()};
+        const char* again = has_ended ? " has ended its connection, and has not connected again" : " has not connected";
+        return {ErrorCode::kTimeout,
+                std::string(name).append(again).append(time) + " to " + listener_.address() + hint()};
       }
     }
     for (uint32_t rank = 1; rank < self_.size && leads(); ++rank) {
