@@ -331,7 +331,7 @@ void SessionShell::connect_now(uint32_t shard) {
   // No descriptor, perhaps for a moment; or a wrong address of the membership, as those of the options are checked
   // before. It is tried again as a shard that does not answer.
   wire.seen = protocol::ConnectionState::kDisconnected;
-  core_.on_disconnected(shard, connected.error(), monotonic_now_ns(), actions_);
+  core_.on_disconnected(shard, {ErrorCode::kUnavailable, connected.error().message}, monotonic_now_ns(), actions_);
 }
 
 void SessionShell::send_now(SendAction&& send) {
