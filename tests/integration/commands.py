@@ -39,6 +39,14 @@ def start(*arguments):
     return subprocess.Popen(millrace(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+def target(link):
+    """Where a link below /proc leads to; "" where its process or its file is gone since the folder was read."""
+    try:
+        return os.readlink(link)
+    except OSError:
+        return ""
+
+
 def made_up_rows(count, seed):
     """Rows of 40 features that a linear model separates but for a little noise."""
     draw = random.Random(seed)

@@ -20,7 +20,7 @@ import unittest
 import urllib.request
 from pathlib import Path
 
-from commands import NETLAB, PROGRAMS, TIMEOUT_S, W8A, WithServers, made_up_rows, millrace, run, start
+from commands import NETLAB, PROGRAMS, TIMEOUT_S, W8A, WithServers, made_up_rows, millrace, run, start, target
 
 
 @unittest.skipUnless(W8A.exists(), f"no {W8A}")
@@ -203,7 +203,7 @@ class BenchServe(unittest.TestCase):
                     self.assertIsNone(bench.poll())
                     running = {}
                     for child in Path(f"/proc/{bench.pid}/task/{bench.pid}/children").read_text(encoding="utf-8").split():
-                        running.setdefault(Path(os.readlink(f"/proc/{child}/exe")).name, []).append(int(child))
+                        running.setdefault(Path(target(f"/proc/{child}/exe")).name, []).append(int(child))
                 os.kill(running["millrace-bench" if victim == "worker" else "millrace-server"][0], signal.SIGKILL)
                 _, err = bench.communicate(timeout=240)
                 self.assertEqual(bench.returncode, 8, err)
@@ -470,7 +470,7 @@ class Refusals(WithServers):
         folder = self.path("interrupted")
         folder.mkdir()
         maker = start("data", "synthetic", "--like", "webspam", "--rows", 1_000_000, "-o", folder / "a.svm")
-        while not any(os.path.realpath(one).startswith(str(folder)) for one in Path("/proc").glob(f"{maker.pid}/fd/*")):
+        while not any(target(one).startswith(str(folder)) for one in Path("/proc").glob(f"{maker.pid}/fd/*")):
             self.assertIsNone(maker.poll())
         maker.send_signal(signal.SIGTERM)
         _, err = maker.communicate(timeout=120)
@@ -553,7 +553,7 @@ class Refusals(WithServers):
         while not exe.endswith("millrace-server"):
             self.assertIsNone(serve.poll())
             for shard in Path(f"/proc/{serve.pid}/task/{serve.pid}/children").read_text(encoding="utf-8").split():
-                exe = os.readlink(f"/proc/{shard}/exe")
+                exe = target(f"/proc/{shard}/exe")
         os.killpg(serve.pid, signal.SIGINT)  # as Ctrl-C: to the shard as well
         _, err = serve.communicate(timeout=240)
         self.assertEqual(serve.returncode, 0, err)
