@@ -19,7 +19,6 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 import millrace
-from store_rows import SKIPPED
 from trace_cost import ROOT, processor_seconds
 
 sys.path.insert(0, str(ROOT / "worker/python/examples"))
@@ -60,11 +59,7 @@ class Replica:
         self.ddp, self.note, self.mill = DistributedDataParallel(network(run), gradient_as_bucket_view=True), "", None
         self._residuals = [torch.zeros_like(parameter) for parameter in self.ddp.parameters()] if scheme == "passes" else None
         if scheme == "16_bits":
-            try:
-                self.note, hook = half_precision_hook()
-            except RuntimeError as lacking:
-                print(lacking, file=sys.stderr)
-                sys.exit(SKIPPED)
+            self.note, hook = half_precision_hook()
             self.ddp.register_comm_hook(None, hook)
         if scheme in MILLRACE:
             self.mill = millrace.State(run["servers"], job=scheme, select=SELECT, model=self.ddp, summary_every=0, **MILLRACE[scheme])

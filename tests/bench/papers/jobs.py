@@ -103,7 +103,7 @@ class Jobs:
         """Returns {"rows": [{"step", "loss", "quality", "seconds", "bytes"}], "parameters", "commit", …} of one training.
 
         bytes  that all hosts have sent since the first row.
-        Raises Failed: a process ended with an error.
+        Ends the script as skipped where a rank did. Raises Failed: a process ended with an error.
         """
         # Kept runs with clip are of the rule of their day.
         rules = {"rules": 2} if "clip" in run.get("scheme", {}).get("options", {}) else {}
@@ -142,6 +142,9 @@ class Jobs:
             file.flush()
             command = [str(lab.NETLAB), "run", str(run["ranks"] + run["shards"]), run["rate"], "--", sys.executable, __file__, file.name]
             ended = subprocess.run(command, capture_output=True, text=True, check=False)
+        if ended.returncode == SKIPPED:
+            print(f"skipped: {name}: {ended.stderr.strip()[-1000:]}")
+            sys.exit(SKIPPED)
         if ended.returncode != 0:
             raise Failed(f"{name}: {ended.stderr.strip()[-1000:]}")
         result = {**json.loads(ended.stdout.strip().split("\n")[-1]), "run": run, "commit": commit()}
@@ -183,7 +186,7 @@ def main():
             print(json.dumps(train(run, Path(folder))))
         except ProcessFailed as error:
             print(error, file=sys.stderr)
-            return 1
+            return SKIPPED if error.code == SKIPPED else 1
     return 0
 
 

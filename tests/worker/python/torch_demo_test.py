@@ -15,11 +15,13 @@ import sys
 import tempfile
 import unittest
 from pathlib import Path
+from unittest import mock
 
 import torch_required  # first: skips where PyTorch is absent
 
 DEMO = torch_required.ROOT / "worker/python/demo"
-sys.path.insert(0, str(DEMO))
+sys.path[:0] = [str(DEMO), str(DEMO.parent / "examples")]
+import char_transformer  # noqa: E402
 import curves  # noqa: E402
 import torch_demo  # noqa: E402
 
@@ -115,6 +117,67 @@ class Options(unittest.TestCase):
             with gzip.open(path, "rt", encoding="utf-8") as file:
                 self.assertGreater(len(file.read()), 100_000)
             self.assertIn("licences of Debian", description)
+
+
+class LeftOut(unittest.TestCase):
+    """Ranks whose gloo adds no 16-bit type, in the place of processes."""
+
+    class Ranks:
+        """Is Processes: a rank of a 16-bit run ends with `code`, others report their steps."""
+
+        code = torch_demo.SKIPPED
+
+        def __init__(self, *_):
+            pass
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+        def start_ranks(self, _, arguments):
+            return arguments
+
+        def lines_of(self, arguments):
+            if "bf16" in arguments:
+                raise torch_demo.Failed(f"rank0 ended with code {self.code}", self.code)
+            return [f"step {step}: held-out loss {3 - step}.0 a character, {step}.00 s" for step in (0, 1)]
+
+    def demo(self, *words, **fields):
+        """Returns the exit code, output and errors of a demo of one step."""
+        printed, said = io.StringIO(), io.StringIO()
+        with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(printed), contextlib.redirect_stderr(said), \
+                mock.patch.object(torch_demo, "Processes", type("Ranks", (self.Ranks,), fields)), \
+                mock.patch.object(torch_demo.signal, "signal"), mock.patch.object(torch_demo.plot, "draw"), \
+                mock.patch.object(sys, "argv", ["demo", "--link-rate", "none", "--steps", "1", "--folder", folder, *words]):
+            return torch_demo.main(), printed.getvalue(), said.getvalue()
+
+    def test_RunThatTorchCannotMake_IsLeftOut(self):
+        code, table, said = self.demo("--runs", "f32,bf16")
+        self.assertEqual(code, 0, said)
+        self.assertIn("dense f32 over gloo", table)
+        self.assertNotIn("bf16", table)
+        self.assertIn("run bf16 is left out", said)
+
+    def test_RankWhoseGlooAddsNo16Bits_EndsAsSkipped(self):
+        refused = RuntimeError("Invalid scalar type")
+        with contextlib.redirect_stderr(io.StringIO()) as said, mock.patch.multiple(
+                char_transformer.dist, new_group=mock.DEFAULT, barrier=mock.DEFAULT, all_reduce=mock.Mock(side_effect=refused)), \
+                self.assertRaises(SystemExit) as ended:
+            char_transformer.half_precision_hook()
+        self.assertEqual(ended.exception.code, torch_demo.SKIPPED)
+        self.assertIn("neither bf16 nor fp16", said.getvalue())
+
+    def test_NoRunLeft_Fails(self):
+        code, _, said = self.demo("--runs", "bf16")
+        self.assertEqual(code, 1)
+        self.assertIn("no run is left", said)
+
+    def test_OtherErrorOfARank_Fails(self):
+        code, table, said = self.demo("--runs", "f32,bf16", code=1)
+        self.assertEqual((code, table), (1, ""))
+        self.assertIn("rank0 ended with code 1", said)
 
 
 @unittest.skipUnless(torch_required.BUILT, "the package millrace is not built")

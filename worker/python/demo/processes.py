@@ -17,6 +17,7 @@ EXAMPLE = ROOT / "worker/python/examples/char_transformer.py"
 STOP_S = 15
 POLL_S = 0.2
 LINES_OF_LOG = 15
+SKIPPED = 77  # exit code of a rank whose run this machine cannot make
 
 
 class Failed(Exception):

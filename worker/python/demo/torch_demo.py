@@ -26,7 +26,7 @@ from pathlib import Path
 import curves
 import lab
 import plot
-from processes import Failed, Processes
+from processes import SKIPPED, Failed, Processes
 
 INTERRUPTED = 130
 LICENCES = Path("/usr/share/common-licenses")
@@ -118,7 +118,10 @@ def licences(args):
 
 
 def train(args, hosts, name, text):
-    """Runs one training. Returns the run as curves.py describes it."""
+    """Runs one training. Returns the run as curves.py describes it.
+
+    Raises  Failed: with code SKIPPED where this machine's torch cannot make the run.
+    """
     steps = args.millrace_steps if name == "millrace" else args.steps
     run = {"name": name, "label": f"Millrace {args.select}, {args.codec}" if name == "millrace" else f"dense {name} over gloo", "rows": []}
     logs = args.folder / name
@@ -150,6 +153,24 @@ def train(args, hosts, name, text):
     if not run["rows"] or run["rows"][-1][0] != steps:
         raise Failed(f"{run['label']} ended before step {steps}: logs are in {logs}")
     return run
+
+
+def train_all(args, hosts, text):
+    """Returns the runs that this machine's torch can make.
+
+    Raises  Failed: a run failed, or torch can make none.
+    """
+    runs = []
+    for name in args.runs:
+        try:
+            runs.append(train(args, hosts, name, text))
+        except Failed as failure:
+            if failure.code != SKIPPED:
+                raise
+            say(f"gloo of this torch adds neither bf16 nor fp16: run {name} is left out")
+    if not runs:
+        raise Failed("no run is left")
+    return runs
 
 
 def report_of(args, limited, runs, description):
@@ -197,7 +218,7 @@ def main():
     try:
         text, description = text_file(args)
         say(f"{args.ranks} ranks and {args.shards} shards learn {description}")
-        runs = [train(args, hosts, name, text) for name in args.runs]
+        runs = train_all(args, hosts, text)
     except Failed as error:
         say(str(error))
         return 1
