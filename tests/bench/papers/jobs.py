@@ -29,6 +29,7 @@ FP16 = ("16 bits are fp16, as torch 1.13's gloo has no bf16. gloo adds fp16 in s
         "processors, not of the link.")
 STALE = ("with clip were measured before its correction, and not repeated. Each rank clipped to the norm over the root of the ranks, "
          "and the update was a mean.")
+CLIP_RULE = 2  # marks kept runs with clip; 1 clipped as STALE says
 AXES = {"step": "step", "seconds": "seconds of training", "bytes": "bytes on all links"}  # of a curve: keys of its rows
 
 
@@ -105,9 +106,8 @@ class Jobs:
         bytes  that all hosts have sent since the first row.
         Ends the script as skipped where a rank did. Raises Failed: a process ended with an error.
         """
-        # Kept runs with clip are of the rule of their day.
-        rules = {"rules": 2} if "clip" in run.get("scheme", {}).get("options", {}) else {}
-        asked = json.dumps({**run, **rules}, sort_keys=True)
+        rule = {"clip_rule": CLIP_RULE} if "clip" in run.get("scheme", {}).get("options", {}) else {}
+        asked = json.dumps({**run, **rule}, sort_keys=True)
         kept = self.folder / f"{name}-{hashlib.sha256(asked.encode()).hexdigest()[:12]}.json"
         if not kept.exists():
             self._make(name, run, kept)
