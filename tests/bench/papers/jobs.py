@@ -84,6 +84,26 @@ def need_namespaces():
         sys.exit(SKIPPED)
 
 
+def earlier_result(here, names):
+    """Returns the result in OUT that --only completes. Ends the script with a sentence where there is nothing to complete.
+
+    names  of all trainings of the script.
+    """
+    try:
+        wanted = [name for name in names if re.search(here.only, name)]
+    except re.error as wrong:
+        sys.exit(f"--only: '{here.only}' is no regular expression: {wrong}")
+    if not wanted:
+        sys.exit(f"--only: no training has '{here.only}' in its name. Their names: {'; '.join(names)}")
+    path = here.out / f"{here.name}.json"
+    if not path.exists():
+        sys.exit(f"--only completes {path}, which is missing: run the script without --only first")
+    report = json.loads(path.read_text(encoding="utf-8"))
+    if report["quick"]:
+        sys.exit(f"--only completes a full run, but --quick wrote {path}: run the script without --only first")
+    return report["result"]
+
+
 class Jobs:
     """Runs trainings with the programs of an Experiment, and keeps their results in OUT/jobs/NAME-HASH.json.
 
@@ -91,10 +111,11 @@ class Jobs:
     result in OUT that --only completes, or None. stale: names of the trainings taken from it that other rules made.
     """
 
-    def __init__(self, here):
+    def __init__(self, here, names=()):
+        """names: of all trainings of a script with --only."""
         self.here, self.commits, self.before, self.stale = here, set(), None, set()
         if here.only and not here.quick:
-            self.before = json.loads((here.out / f"{here.name}.json").read_text(encoding="utf-8"))["result"]
+            self.before = earlier_result(here, names)
             self.commits |= set(self.before["commits"])
         self._trial = tempfile.TemporaryDirectory(prefix="millrace-jobs-") if here.quick else None  # a trial run reuses none
         self.folder = Path(self._trial.name) if self._trial else here.out / "jobs"

@@ -159,8 +159,9 @@ def compare(here, rows, all_results, claim):
 def run_figure(here, network, density, claim):
     """Runs one figure: its network of job_rank.py, the share of the entries that sparse schemes send, and the paper's claim on time."""
     need_namespaces()
-    jobs = Jobs(here)
-    all_results = {ranks: trainings(here, jobs, network, density, ranks) for ranks in ([2] if here.quick else [4, 8])}
+    all_ranks = [2] if here.quick else [4, 8]
+    jobs = Jobs(here, [label(ranks, name) for ranks in all_ranks for name in schemes(network, density)])
+    all_results = {ranks: trainings(here, jobs, network, density, ranks) for ranks in all_ranks}
     rows = [row for ranks, results in all_results.items() for row in rows_of(jobs, network, ranks, results)]
     table(rows, [("ranks", "ranks", "d"), ("scheme", "scheme", "s"), ("step_ms", "ms a step", ".0f"), ("computation_ms", "computation", ".0f"),
                  ("link_ms", "bytes", ".0f"), ("step_kb", "kB a rank and step", ".0f"), ("loss", "loss", ".3f"), ("quality", "accuracy", ".3f"),

@@ -52,12 +52,17 @@ def label(network, batch, name):
     return f"{network}, {batch}, {name}"
 
 
+def schemes(network, batch):
+    """Returns the names of the schemes that a case has."""
+    return [*SCHEMES, *CONTROLS.get((network, batch), [])]
+
+
 def trainings(here, jobs):
     """Returns {(network, batch): {scheme: [result of each seed]}}."""
     results = {}
     for network, batch in QUICK if here.quick else CASES:
         steps = 8 if here.quick else LSTM_STEPS if network == "lstm" else SAMPLES // batch
-        names = [*SCHEMES, *CONTROLS.get((network, batch), [])]
+        names = schemes(network, batch)
         of = results[network, batch] = {name: jobs.taken_over(label(network, batch, name)) for name in names}
         missing = [name for name in names if not of[name]]
         for seed in range(here.seed, here.seed + (1 if here.quick else SEEDS)):
@@ -153,7 +158,7 @@ def compare(here, results, rows):
 def main():
     here = Experiment("redsync_table1", "RedSync: accuracy of RGC and quantized RGC", "[RedSync19, 3.2, table 1 and figure 2]", PROGRAM, partial=True)
     need_namespaces()
-    jobs = Jobs(here)
+    jobs = Jobs(here, [label(network, batch, name) for network, batch in CASES for name in schemes(network, batch)])
     results = trainings(here, jobs)
     rows = rows_of(results)
     table(rows, [("network", "", "s"), ("batch", "batch", "d"), ("scheme", "scheme", "s"), ("steps", "steps", "d"), ("loss", "loss", ".3f"),
