@@ -84,10 +84,9 @@ def measure(options, folder):
         with watches(etcd, options.shards, options.members):
             watched = share(members, options.seconds)
         with shards(options.programs, etcd.table(PREFIX), options.shards) as pids:
-            together = share(members + pids, options.seconds)
-            of_members = share(members, options.seconds)
+            of_members, of_shards = share(members, options.seconds), share(pids, options.seconds)
         return {"members": options.members, "shards": options.shards, "idle_share": idle, "watched_share": watched, "polled_share": of_members,
-                "shard_share": max(together - of_members, 0) / options.shards, "poll_share_a_shard": (of_members - idle) / options.shards}
+                "shard_share": of_shards / options.shards, "poll_share_a_shard": (of_members - idle) / options.shards}
     finally:
         etcd.end()
 
