@@ -16,12 +16,7 @@ struct FillValue {
 
   template <class Block>
   MILLRACE_DEVICE void operator()(Block& block) const {
-    block.step([&](auto t) {
-      for (uint64_t i = uint64_t{block.index()} * kThreads + t.rank; i < count;
-           i += uint64_t{block.blocks()} * kThreads) {
-        array[i] = value;
-      }
-    });
+    block.step([&](auto t) { stride_over<kThreads>(block, t, count, [&](uint64_t i) { array[i] = value; }); });
   }
 };
 
@@ -42,12 +37,7 @@ struct AddFinite {
   template <class Block>
   MILLRACE_DEVICE void operator()(Block& block) const {
     if (largest != nullptr && *largest >= kKeyInfinity) return;
-    block.step([&](auto t) {
-      const uint64_t stride = uint64_t{block.blocks()} * kThreads * kEach;
-      for (uint64_t i = (uint64_t{block.index()} * kThreads + t.rank) * kEach; i < count; i += stride) {
-        add_four(block, i);
-      }
-    });
+    block.step([&](auto t) { stride_over<kThreads, kEach>(block, t, count, [&](uint64_t i) { add_four(block, i); }); });
   }
 
   template <class Block>
@@ -91,8 +81,7 @@ struct EnterByVelocity {
   template <class Block>
   MILLRACE_DEVICE void operator()(Block& block) const {
     block.step([&](auto t) {
-      for (uint64_t i = uint64_t{block.index()} * kThreads + t.rank; i < count;
-           i += uint64_t{block.blocks()} * kThreads) {
+      stride_over<kThreads>(block, t, count, [&](uint64_t i) {
         const float scaled = scale == 1.0F ? gradient[i] : scale * gradient[i];
         const float kept = shares.kept * velocity[i];
         const float moved = kept + scaled;
@@ -101,7 +90,7 @@ struct EnterByVelocity {
         const float entering = direct + shares.of_velocity * next;
         velocity[i] = next;
         sums[i] += entering;
-      }
+      });
     });
   }
 };
@@ -119,10 +108,7 @@ struct CountNonZero {
     auto own = block.template own<uint32_t>();
     block.step([&](auto t) {
       uint32_t counted = 0;
-      for (uint64_t i = uint64_t{block.index()} * kThreads + t.rank; i < count;
-           i += uint64_t{block.blocks()} * kThreads) {
-        counted += key_of(values[i]) != 0 ? 1 : 0;
-      }
+      stride_over<kThreads>(block, t, count, [&](uint64_t i) { counted += key_of(values[i]) != 0 ? 1 : 0; });
       own[t] = counted;
     });
     const uint32_t of_block = block.scan(own);
@@ -144,15 +130,14 @@ struct KeepError {
   template <class Block>
   MILLRACE_DEVICE void operator()(Block& block) const {
     block.step([&](auto t) {
-      for (uint64_t i = uint64_t{block.index()} * kThreads + t.rank; i < count;
-           i += uint64_t{block.blocks()} * kThreads) {
+      stride_over<kThreads>(block, t, count, [&](uint64_t i) {
         const float had = sums[i];
         const float gone = decoded[i];
         const float difference = had - gone;
         const float taken = difference - had;
         decoded[i] = (had - (difference - taken)) - (gone + taken);
         sums[i] = difference == 0 ? -0.0F : difference;
-      }
+      });
     });
   }
 };

@@ -29,10 +29,7 @@ struct AddArrays {
       });
     }
     block.phase([&](auto t) {
-      const uint64_t stride = uint64_t{block.blocks()} * kThreads * kEach;
-      for (uint64_t i = (uint64_t{block.index()} * kThreads + t.rank) * kEach; i < count; i += stride) {
-        add_four(block, t, shared, i);
-      }
+      stride_over<kThreads, kEach>(block, t, count, [&](uint64_t i) { add_four(block, t, shared, i); });
     });
     if (bins == nullptr) return;
     block.step([&](auto t) {

@@ -29,6 +29,14 @@ namespace millrace::cuda {
 
 inline constexpr uint32_t kWarp = 32;
 
+/// Calls each(i) for a thread's share of the places i below `count` that are multiples of kEach. The threads of all
+/// blocks have consecutive places.
+template <uint32_t kThreads, uint32_t kEach = 1, class Block, class Thread, class F>
+MILLRACE_DEVICE void stride_over(const Block& block, Thread t, uint64_t count, F&& each) {
+  const uint64_t stride = uint64_t{block.blocks()} * kThreads * kEach;
+  for (uint64_t i = (uint64_t{block.index()} * kThreads + t.rank) * kEach; i < count; i += stride) each(i);
+}
+
 /// Four neighbours of an array. A thread loads and stores them at once.
 struct alignas(16) Float4 {
   float at[4];

@@ -71,10 +71,7 @@ struct CountUp {
   template <class Block>
   MILLRACE_DEVICE void operator()(Block& block) const {
     block.step([&](auto t) {
-      for (uint64_t i = uint64_t{block.index()} * kThreads + t.rank; i < count;
-           i += uint64_t{block.blocks()} * kThreads) {
-        positions[i] = static_cast<uint32_t>(i);
-      }
+      stride_over<kThreads>(block, t, count, [&](uint64_t i) { positions[i] = static_cast<uint32_t>(i); });
     });
   }
 };
