@@ -1,11 +1,11 @@
 #pragma once
 
 #include <algorithm>
-#include <utility>
 
 #include "kernels/cuda/accumulate_kernels.h"
 #include "kernels/cuda/array_kernels.h"
 #include "kernels/cuda/quantize.h"
+#include "kernels/cuda/top_k.h"
 #include "kernels/stream/stream.h"
 
 /// The operations of an accumulator on arrays that lie where a queue's kernels run.
@@ -82,8 +82,8 @@ class StreamRoom {
   }
 
  private:
-  decltype(std::declval<Queue&>().template allocate<uint32_t>(1)) indices_;
-  decltype(std::declval<Queue&>().template allocate<float>(1)) values_;
+  MemoryOf<Queue, uint32_t> indices_;
+  MemoryOf<Queue, float> values_;
 };
 
 /// Adds factor * stream to an array, the product rounded first, as add_scaled() of kernels/reduce: an update to

@@ -1,11 +1,11 @@
 #pragma once
 
 #include <span>
-#include <utility>
 #include <vector>
 
 #include "kernels/base/result.h"
 #include "kernels/cuda/draw_kernels.h"
+#include "kernels/cuda/top_k.h"
 #include "kernels/magnitude/tail_sums.h"
 #include "kernels/magnitude/value_chunks.h"
 
@@ -27,7 +27,7 @@ class TailRoom {
 
  private:
   std::vector<ChunkSums> on_host_;
-  decltype(std::declval<Queue&>().template allocate<ChunkSums>(1)) chunks_;
+  MemoryOf<Queue, ChunkSums> chunks_;
 };
 
 /// Does as the next function, without a need for memory. room: of this queue, for n values.

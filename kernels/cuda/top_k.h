@@ -16,6 +16,7 @@
 /// `values` are in that memory; they may be at any multiple of 4 bytes.
 namespace millrace::cuda {
 
+/// An array of T in a queue's memory.
 template <class Queue, class T>
 using MemoryOf = decltype(std::declval<Queue&>().template allocate<T>(0));
 
