@@ -170,21 +170,16 @@ class Accumulator {
     return found;
   }
 
-  /// Takes out the values of [begin, end), indices local to begin, in the host's memory; sparse, without zeros, where
-  /// that form is the smaller one.
+  /// Copies the values of [begin, end), indices local to begin, to the host's memory; sparse, without zeros, where that
+  /// form is the smaller one.
   ///
   /// Cost     8 bytes an entry over the bus, or 4 an index of the range. Waits for the queue. Where there is no memory
   ///          to select the entries, the range is copied, which needs none, and the host selects them.
-  Result<Stream> take_part(uint64_t begin, uint64_t end) {
-    auto taken = read_entries(begin, end);
-    if (!taken) {
-      taken = read(begin, end);
-      if (taken && is_smaller_sparse(taken->values)) taken = to_sparse(taken->view());
-    } else if (taken->dense) {
-      taken = read(begin, end);
-    }
-    if (taken) forget(begin, end);
-    return taken;
+  Result<Stream> read_part(uint64_t begin, uint64_t end) const {
+    auto entries = read_entries(begin, end);
+    if (entries && !entries->dense) return entries;
+    auto values = read(begin, end);
+    return values ? in_smaller_form(std::move(*values)) : std::move(values);
   }
 
   /// Takes out the values that a code of [begin, end) decodes to. Returns the sums of the lost values: where errors
@@ -224,8 +219,13 @@ class Accumulator {
     return taken;
   }
 
-  /// Enqueues that all values are taken out. -0 is the sum of nothing: -0 + x is x for every x, and 0 + -0 would be 0.
+  /// Enqueue that all values are taken out, or those of [begin, end). -0 is the sum of nothing: -0 + x is x for every
+  /// x, and 0 + -0 would be 0.
   void forget() { forget(0, dimension_); }
+  void forget(uint64_t begin, uint64_t end) {
+    MILLRACE_CHECK(begin < end && end <= dimension_, begin, end, dimension_);
+    queue_->launch(FillValue{sum_.data() + begin, end - begin, -0.0F}, filling_blocks());
+  }
 
   /// Takes out the entries in [begin, end) that are not 0, indices local to begin; sparse, in the host's memory.
   ///
@@ -287,15 +287,6 @@ class Accumulator {
   }
 
  private:
-  void forget(uint64_t begin, uint64_t end) {
-    queue_->launch(FillValue{sum_.data() + begin, end - begin, -0.0F}, filling_blocks());
-  }
-
-  static bool is_smaller_sparse(std::span<const float> values) {
-    const auto nonzero = std::ranges::count_if(values, [](float value) { return value != 0; });
-    return static_cast<uint64_t>(nonzero) < dense_from_count(values.size());
-  }
-
   /// Copies the entries of [begin, end) that are not 0, indices local to begin. Returns an empty dense stream where the
   /// dense form is not larger.
   Result<Stream> read_entries(uint64_t begin, uint64_t end) const {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <string>
+#include <utility>
 
 #include "kernels/base/check.h"
 #include "kernels/stream/stream_scan.h"
@@ -50,6 +51,12 @@ Status validate(const StreamView& stream) {
   return {};
 }
 
+uint64_t count_nonzero(std::span<const float> values) {
+  uint64_t count = 0;
+  for (const float value : values) count += value != 0.0F;
+  return count;
+}
+
 bool all_finite(std::span<const float> values) { return all_finite_f32(values.data(), values.size()); }
 
 bool copy_increasing(const void* indices, std::span<uint32_t> out) {
@@ -86,6 +93,13 @@ Stream to_dense(const StreamView& stream) {
   return out;
 }
 
+Stream in_smaller_form(Stream&& stream) {
+  if (stream.dense && count_nonzero(stream.values) < dense_from_count(stream.dimension)) {
+    return to_sparse(stream.view());
+  }
+  return std::move(stream);
+}
+
 Stream to_sparse(const StreamView& stream) {
   Stream out;
   out.dimension = stream.dimension;
@@ -94,8 +108,7 @@ Stream to_sparse(const StreamView& stream) {
     out.values = copy_of(stream.values);
     return out;
   }
-  const size_t count = static_cast<size_t>(
-      std::count_if(stream.values.begin(), stream.values.end(), [](float value) { return value != 0.0F; }));
+  const size_t count = count_nonzero(stream.values);
   // One slot more: the entry after the last is written too, and not kept.
   out.indices.resize(count + 1);
   out.values.resize(count + 1);

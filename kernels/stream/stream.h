@@ -68,6 +68,9 @@ constexpr uint64_t dense_from_count(uint64_t dimension) {
 /// Threads  reentrant.
 Status validate(const StreamView& stream);
 
+/// Returns the number of values that are not 0.
+uint64_t count_nonzero(std::span<const float> values);
+
 /// Returns whether no value is NaN or infinite. One pass, SIMD.
 bool all_finite(std::span<const float> values);
 
@@ -84,6 +87,9 @@ Stream to_dense(const StreamView& stream);
 
 /// Returns the stream in sparse form: every stored entry of a sparse stream, every non-zero of a dense one.
 Stream to_sparse(const StreamView& stream);
+
+/// Returns a dense stream in sparse form, without zeros, where that is smaller; any other stream as it is.
+Stream in_smaller_form(Stream&& stream);
 
 /// Returns the entries with index in [begin, end), indices rebased to begin; dimension end - begin. For a sparse stream
 /// a view into it cannot be rebased, so `cut` copies; `range_of` gives the positions without copying. REQUIRES:

@@ -8,12 +8,6 @@ namespace {
 
 constexpr size_t kRuns = 8;
 
-uint64_t count_nonzero(std::span<const float> values) {
-  uint64_t count = 0;
-  for (const float value : values) count += value != 0.0F;
-  return count;
-}
-
 /// Appends an entry `gap` indices behind the last one.
 void append_choice_sample(StreamSample& sample, uint64_t gap, float value) {
   const uint64_t index = sample.indices.empty() ? gap : uint64_t{sample.indices.back()} + 1 + gap;

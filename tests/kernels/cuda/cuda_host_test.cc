@@ -45,10 +45,10 @@ TEST(CudaAccumulatorShortage, APartHasItsSmallerForm) {
       Accumulator<HostQueue> sum(queue, values.size());
       ASSERT_TRUE(sum.write(0, values).has_value());
       queue.let_allocations_fail_after(left);
-      const auto taken = sum.take_part(0, values.size());
-      ASSERT_TRUE(taken.has_value()) << taken.error().message;
-      EXPECT_EQ(taken->dense, values == many) << left;
-      const Stream found = to_dense(taken->view());
+      const auto copied = sum.read_part(0, values.size());
+      ASSERT_TRUE(copied.has_value()) << copied.error().message;
+      EXPECT_EQ(copied->dense, values == many) << left;
+      const Stream found = to_dense(copied->view());
       EXPECT_TRUE(std::ranges::equal(found.values, values)) << left;
     }
   }

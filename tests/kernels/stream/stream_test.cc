@@ -186,6 +186,20 @@ TEST(StreamTest, ToSparse_KeepsStoredZerosOfSparseAndDropsThoseOfDense) {
   EXPECT_TRUE(std::isnan(found.values[0]));
 }
 
+TEST(StreamTest, InSmallerForm_MakesADenseStreamSparseWhereThatIsSmaller) {
+  constexpr uint64_t kDimension = 9;
+  for (uint64_t nonzero = 0; nonzero <= kDimension; ++nonzero) {
+    std::vector<float> values(kDimension, 0.0f);
+    for (uint64_t i = 0; i < nonzero; ++i) values[i] = 1;
+    const Stream dense = dense_of(values);
+    const Stream formed = in_smaller_form(Stream(dense));
+    EXPECT_EQ(formed.dense, nonzero >= dense_from_count(kDimension)) << nonzero;
+    EXPECT_TRUE(same_bits(to_dense(formed.view()).view(), dense.view()));
+  }
+  const Stream sparse = stream_of(3, {{0, 1}, {1, 0}, {2, 1}});
+  EXPECT_TRUE(same_bits(in_smaller_form(Stream(sparse)).view(), sparse.view())) << "a sparse stream stays";
+}
+
 TEST(StreamTest, CutRebasesTheEntriesOfTheRange) {
   RandomSequence random(RandomKey::from(2));
   const uint64_t dimension = 500;

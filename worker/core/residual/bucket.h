@@ -285,7 +285,9 @@ class Bucket {
   Stream remainder_in_flight(size_t at) const;
   Status draw(const SelectContext& context);
   bool draws() const { return spec_.unbiased && residual_.selector() != nullptr; }
-  Result<Stream> take_part(size_t at);
+  IndexRange range_of_part(size_t at) const { return {parts_[at].begin, parts_[at].end}; }
+  Result<Stream> copy_part(size_t at) const;
+  Result<CodedPart> code_here(size_t at, const EncodeOptions& options);
   Result<std::optional<CodedPart>> code_there(size_t at, const EncodeOptions& options);
   EncodeOptions options_of_step(EncodeOptions options) const;
   bool goes_plain(const CodecSpec& codec) const;

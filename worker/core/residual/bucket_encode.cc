@@ -34,26 +34,13 @@ class Cursor {
   size_t at_ = 0;
 };
 
-uint64_t count_nonzero(std::span<const float> values) {
-  uint64_t count = 0;
-  for (const float value : values) count += value != 0.0f;
-  return count;
-}
-
 }  // namespace
 
-Result<Stream> Bucket::take_part(size_t at) {
-  const protocol::PartLayout& part = parts_[at];
-  if (selected_there_) {
-    returned_.reserve(returned_.size() + 1);  // for the values, which the sum lacks then
-    return residual_.take_part({part.begin, part.end});
-  }
-  Stream local = slice_of(selected_.view(), part.begin, part.end);
-  // A dense push of a mostly zero gradient: the smaller form goes out.
-  if (local.dense && count_nonzero(local.values) < dense_from_count(local.dimension)) {
-    return to_sparse(local.view());
-  }
-  return local;
+/// Copies the part's selected values. A dense push of a mostly zero gradient goes out in the smaller form.
+Result<Stream> Bucket::copy_part(size_t at) const {
+  const IndexRange range = range_of_part(at);
+  if (selected_there_) return residual_.there().copy_part(range);
+  return in_smaller_form(slice_of(selected_.view(), range.begin, range.end));
 }
 
 const CodecChoice* Bucket::choose_codecs(ChoiceInput input) {
@@ -67,38 +54,38 @@ const CodecChoice* Bucket::choose_codecs(ChoiceInput input) {
 Result<CodedPart> Bucket::code(size_t at, const EncodeOptions& options) {
   MILLRACE_CHECK(parts_left_ > 0 && coded_[at] == 0, parts_left_, at);
   const EncodeOptions chosen = options_of_step(options);
-  if (selected_there_) {
-    auto coded = code_there(at, chosen);
-    if (!coded) return std::unexpected(coded.error());
-    if (*coded) return std::move(**coded);
-  }
+  if (!selected_there_) return code_here(at, chosen);
+  auto there = code_there(at, chosen);
+  if (!there) return std::unexpected(there.error());
+  if (*there) return std::move(**there);
+  // The sum keeps the values while the code of their copy may fail or throw.
+  auto coded = code_here(at, chosen);
+  if (coded) residual_.there().forget(range_of_part(at));
+  return coded;
+}
+
+/// Codes a copy of the part's selected values on the host.
+Result<CodedPart> Bucket::code_here(size_t at, const EncodeOptions& chosen) {
   if (goes_plain(chosen.spec)) return code_plain(at);
-  const protocol::PartLayout& part = parts_[at];
-  auto taken = take_part(at);
-  if (!taken) return std::unexpected(taken.error());
-  // A sum on a device lacks the values now. They are among the returned ones while the code may fail or throw.
-  if (selected_there_) returned_.push_back({at, std::move(*taken)});
-  Stream& local = selected_there_ ? std::get<Stream>(returned_.back().what) : *taken;
-  const auto take_local = [&] {
-    Stream values = std::move(local);
-    if (selected_there_) returned_.pop_back();
-    return values;
-  };
+  auto copied = copy_part(at);
+  if (!copied) return std::unexpected(copied.error());
+  Stream local = std::move(*copied);
   const bool may_form = !uncompressed_;
   if (auto formed = may_form ? chooser_.formed(local.view(), CodedForm::kEither) : std::nullopt) {
-    if (formed->dense) return code_dense(at, take_local(), *formed, chosen);
+    if (formed->dense) return code_dense(at, std::move(local), *formed, chosen);
     local = std::move(*formed);
   }
   // The entries that were not selected: a codec that sends additional entries takes their values from here.
-  Stream rest, copied;
+  Stream rest, all;
   const bool exact_indices = find_index_codec(chosen.spec.index)->lossless();
-  if (!exact_indices && !local.dense) rest = slice_of(residual_.view(copied), part.begin, part.end);
+  if (!exact_indices && !local.dense) rest = slice_of(residual_.view(all), parts_[at].begin, parts_[at].end);
   auto container = encode_container(local.view(), rest.view(), chosen);
   if (!container) return std::unexpected(container.error());
   SharedBytes payload = SharedBytes::from(std::move(container->bytes));
   if (container->exact) {
-    part_is_coded(at, local.count());
-    return CodedPart{std::move(payload), SharedStream::from(take_local())};
+    SharedStream sent = SharedStream::from(std::move(local));
+    part_is_coded(at, sent.view.count());
+    return CodedPart{std::move(payload), std::move(sent)};
   }
   SharedStream sent = SharedStream::from(std::move(container->decoded));
   counters_.false_positives += container->false_positives;
@@ -106,13 +93,11 @@ Result<CodedPart> Bucket::code(size_t at, const EncodeOptions& options) {
   // sent.
   const bool same_indices = local.dense == sent.view.dense && std::ranges::equal(local.indices, sent.view.indices);
   if (!same_indices) {
-    const Stream selected = take_local();
-    resolve_encoded(at, selected.view(), sent.view, rest.view());
+    resolve_encoded(at, local.view(), sent.view, rest.view());
   } else if (spec_.codec_error == protocol::CodecError::kRetain) {
-    put_off({at, Recoded{take_local(), sent}});
+    put_off({at, Recoded{std::move(local), sent}});
   } else {
     lose_difference(at, local.view(), sent.view);
-    take_local();
   }
   part_is_coded(at, sent.view.count());
   return CodedPart{std::move(payload), std::move(sent)};
@@ -133,8 +118,10 @@ Result<CodedPart> Bucket::code_dense(size_t at, Stream&& local, const Stream& de
   auto container = encode_container(dense.view(), {}, options);
   if (!container) return std::unexpected(container.error());
   MILLRACE_CHECK(container->exact);
-  part_is_coded(at, local.count());
-  return CodedPart{SharedBytes::from(std::move(container->bytes)), SharedStream::from(std::move(local))};
+  SharedBytes payload = SharedBytes::from(std::move(container->bytes));
+  SharedStream sent = SharedStream::from(std::move(local));
+  part_is_coded(at, sent.view.count());
+  return CodedPart{std::move(payload), std::move(sent)};
 }
 
 /// Says whether the part has raw indices and raw values: the container has the sent entries as they are, without a
@@ -169,7 +156,10 @@ Stream Bucket::offer() {
 void Bucket::skip_part(size_t at) {
   MILLRACE_CHECK(parts_left_ > 0 && coded_[at] == 0, parts_left_, at);
   // Without values after an error of the device, which ends the session.
-  if (auto taken = take_part(at)) give_back(at, std::move(*taken));
+  if (auto copied = copy_part(at)) {
+    give_back(at, std::move(*copied));
+    if (selected_there_) residual_.there().forget(range_of_part(at));
+  }
   part_is_coded(at, 0);
 }
 

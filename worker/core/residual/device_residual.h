@@ -67,8 +67,11 @@ class DeviceResidual {
   /// Errors    as the codec's. Nothing is taken then, and `out` is unspecified.
   virtual Result<std::optional<Mass>> take_coded(const IndexRange& range, const EncodeOptions& options,
                                                  protocol::CodecError errors, ByteBuffer& out) = 0;
-  /// Takes all values of the range out, in the smaller form; indices local to its begin. Needs no memory of the device.
-  virtual Result<Stream> take_part(const IndexRange& range) = 0;
+  /// Copies the values of the range to the host, in the smaller form; indices local to its begin. Needs no memory of
+  /// the device.
+  virtual Result<Stream> copy_part(const IndexRange& range) const = 0;
+  /// Takes the values of the range out.
+  virtual void forget(const IndexRange& range) = 0;
 
   /// Copies all values to the host; dense. Needs no memory of the device.
   virtual Result<Stream> copy() const = 0;

@@ -63,9 +63,14 @@ class QueueResidual final : public DeviceResidual {
     return Mass{lost->sum, lost->magnitude};
   }
 
-  Result<Stream> take_part(const IndexRange& range) override {
+  Result<Stream> copy_part(const IndexRange& range) const override {
     [[maybe_unused]] const auto here = queue_->on_its_device();
-    return sum_.take_part(range.begin, range.end);
+    return sum_.read_part(range.begin, range.end);
+  }
+
+  void forget(const IndexRange& range) override {
+    [[maybe_unused]] const auto here = queue_->on_its_device();
+    sum_.forget(range.begin, range.end);
   }
 
   Result<Stream> copy() const override { return copy_of(sum_); }

@@ -98,11 +98,6 @@ Status ResidualSum::check_finite_there() const {
   return finite || finite.error().code != ErrorCode::kNonFinite ? finite : fail(ErrorCode::kNonFinite, kOverflow);
 }
 
-Result<std::optional<Mass>> ResidualSum::take_coded(const IndexRange& range, const EncodeOptions& options,
-                                                    protocol::CodecError errors, ByteBuffer& out) {
-  return device_->take_coded(range, options, errors, out);
-}
-
 Stream ResidualSum::take_all() {
   if (!device_) return on_host_.take_all();
   bring_values();
@@ -175,12 +170,6 @@ Status ResidualSum::move_to_device(const MakeDeviceResidual& make) {
   device_ = std::move(*made);
   return {};
 }
-
-Result<uint64_t> ResidualSum::add(const DeviceGradient& gradient, float weight, protocol::NonFinite rule) {
-  return device_->add(gradient, weight, rule);
-}
-
-Result<Stream> ResidualSum::copy(const DeviceGradient& gradient) const { return device_->copy(gradient); }
 
 Result<uint64_t> ResidualSum::stage(const DeviceGradient& gradient, float weight, protocol::NonFinite rule) {
   auto left_out = device_->stage(gradient, weight, rule);

@@ -79,24 +79,20 @@ class ResidualSum {
   Retained retained() const;
   Status restore_retained(std::span<const uint64_t> retained);
 
-  // --- steps that send everything as a dense code, of a sum on a device: as DeviceResidual. REQUIRES: !is_on_host().
+  // --- the sum on a device. REQUIRES: !is_on_host().
 
+  /// Returns it, for calls that need nothing of the host: additions of gradients, dense codes, copies.
+  DeviceResidual& there() { return *device_; }
+  const DeviceResidual& there() const { return *device_; }
   /// Errors  non_finite: the sums overflowed. Those of the device.
   Status check_finite_there() const;
-  Result<std::optional<Mass>> take_coded(const IndexRange& range, const EncodeOptions& options,
-                                         protocol::CodecError errors, ByteBuffer& out);
-  Result<Stream> take_part(const IndexRange& range) { return device_->take_part(range); }
 
   // --- gradients in a device's memory
 
   /// Moves the sum to a device, if it is on the host. REQUIRES: as MakeDeviceResidual.
   Status move_to_device(const MakeDeviceResidual& make);
-  /// Add a gradient and copy it to the host, as DeviceResidual does. REQUIRES: !is_on_host().
-  Result<uint64_t> add(const DeviceGradient& gradient, float weight, protocol::NonFinite rule);
-  Result<Stream> copy(const DeviceGradient& gradient) const;
-  /// Returns squared_norm_of() a gradient's finite values. REQUIRES: !is_on_host().
-  Result<double> squares(const DeviceGradient& gradient) { return device_->squares(gradient); }
-  /// Copies a gradient for enter(), in jobs with momentum or clipping; as add(). REQUIRES: !is_on_host().
+  /// Copies a gradient for enter(), in jobs with momentum or clipping; as add() of DeviceResidual.
+  /// REQUIRES: !is_on_host().
   Result<uint64_t> stage(const DeviceGradient& gradient, float weight, protocol::NonFinite rule);
   bool has_staged() const { return has_staged_; }
   Result<Stream> copy_staged() const { return device_->copy_staged(); }

@@ -77,9 +77,9 @@ class FailingResidual final : public testing::ForwardingResidual {
     if (auto whole = at(Call::kCode); !whole) return std::unexpected(whole.error());
     return ForwardingResidual::take_coded(range, options, errors, out);
   }
-  Result<Stream> take_part(const IndexRange& range) override {
+  Result<Stream> copy_part(const IndexRange& range) const override {
     if (!status_) return std::unexpected(status_.error());
-    return ForwardingResidual::take_part(range);
+    return ForwardingResidual::copy_part(range);
   }
   Result<Stream> copy() const override {
     if (!status_) return std::unexpected(status_.error());

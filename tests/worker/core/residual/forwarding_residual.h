@@ -26,7 +26,8 @@ class ForwardingResidual : public worker::DeviceResidual {
                                          protocol::CodecError errors, ByteBuffer& out) override {
     return works_->take_coded(range, options, errors, out);
   }
-  Result<Stream> take_part(const worker::IndexRange& range) override { return works_->take_part(range); }
+  Result<Stream> copy_part(const worker::IndexRange& range) const override { return works_->copy_part(range); }
+  void forget(const worker::IndexRange& range) override { works_->forget(range); }
   Result<Stream> copy() const override { return works_->copy(); }
   Result<Buffer<float>> read_at(IndexSpan indices) const override { return works_->read_at(indices); }
   Result<double> norm() const override { return works_->norm(); }

@@ -15,7 +15,7 @@
 #include "worker/core/residual/bucket.h"
 
 /// Memory that ends while a gradient is taken: nothing of it was taken, and the same push can be tried again. Memory
-/// that ends while a part is coded on a device: the residual has its values.
+/// that ends while a part is coded: the residual has its values.
 namespace millrace::worker {
 namespace {
 
@@ -203,6 +203,27 @@ bool memory_ends_in_code(protocol::CodecError errors, uint64_t there, uint64_t a
     EXPECT_EQ(residual_bits_of(job.bucket->residual().values), residual_bits_of(gradient));
   }
   return memory_ended;
+}
+
+TEST(StarvedCode, LosesNothingOfTheHostsSelection) {
+  bool came_to_an_end = false;
+  for (uint64_t at = 0; at < kAllocationsMax && !came_to_an_end; ++at) {
+    SCOPED_TRACE("allocation " + std::to_string(at));
+    OneTensor tensor({.name = "coded"});
+    ASSERT_TRUE(tensor.slot().add_dense(std::vector<float>(kMemoryDimension, 1.0f), 1));
+    ASSERT_TRUE(tensor.bucket->select(0));
+    bool is_coded = false;
+    try {
+      const FailingAllocation failing(at, FailingAllocation::Then::kGoesOn);
+      is_coded = tensor.bucket->code(0, {}).has_value();
+      came_to_an_end = !failing.failed();
+    } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): the test checks the state after it
+    }
+    if (!is_coded) {
+      EXPECT_EQ(tensor.held(), kMemoryDimension);
+    }
+  }
+  EXPECT_TRUE(came_to_an_end);
 }
 
 TEST(StarvedCode, LosesNothingOfASumOnADevice) {
