@@ -318,7 +318,7 @@ TEST(TcpMeetings, ImpossibleListsAreRefused) {
   EXPECT_THAT(sentence(0, {"a:1", "tcp://a:1"}), HasSubstr("two ranks have the address a:1"));
   EXPECT_THAT(sentence(0, {"a:1", "b"}), HasSubstr("'b' is not an address"));
   EXPECT_THAT(sentence(0, {"a:1", "b:0"}), HasSubstr("port 0 cannot be reached"));
-  for (const char* every : {"0.0.0.0:1", "[::]:1", "*:1"}) {
+  for (const char* every : {"0.0.0.0:1", "0:1", "[::]:1", "[::0]:1", "*:1"}) {
     EXPECT_THAT(sentence(0, {"a:1", every}), HasSubstr("every address of its machine"));
   }
 }
