@@ -164,6 +164,21 @@ TEST(TcpMeetings, ARankThatDiesBeforeTheLastOneIsThereIsMetAgain) {
   EXPECT_TRUE(meets_again.hear().empty()) << "it is not refused, and tries again";
 }
 
+/// Rank 0 ends the meeting for rank 2, and dies before it ends it for rank 1. Rank 2 sums, notices, and leaves.
+TEST(TcpMeetings, ARankThatIsReadyEndsSoonAfterRankZeroDies) {
+  TcpAddresses all(3);
+  std::string sentence;
+  std::jthread one([&] { sentence = refusal_sentence_of(meet_in(all, 1), ErrorCode::kUnavailable); });
+  const Stranger two(all.meeting.addresses[1]);
+  EXPECT_TRUE(two.say(frame_of_three(all, TcpFrameKind::kHello, 2, 1)).is_welcome());
+  Descriptor zero = welcomed_rank_one(all);
+  EXPECT_TRUE(hears(zero, TcpFrameKind::kReady));
+  two.say(encode_header(case_message_of(2, 0, 0)));
+  zero.close();
+  one.join();
+  EXPECT_THAT(sentence, HasSubstr("rank 0 is gone"));
+}
+
 TEST(TcpMeetings, ARankMakesGroupsWithOneListOneAfterTheOther) {
   constexpr uint32_t kSize = 4;
   TcpAddresses all(kSize);
