@@ -182,7 +182,10 @@ class Group:
         return Traffic(*self._group.traffic())
 
     def close(self) -> None:
-        """Leaves the group, once its sums are closed too. Bytes that are not sent yet get 2 s: call barrier() before."""
+        """Leaves the group, once its sums are closed too. Call barrier() before.
+
+        Bytes that are not sent yet get 2 s without progress, 10 s in all.
+        """
         self._closed = True
         self._group.close()
 

@@ -360,6 +360,29 @@ TEST(TcpCommunicators, APeerThatTakesDataIsHeardAndOneThatStopsIsNot) {
   expect_heard_while_it_takes(FalsePeer(TcpCommunicator::kBodyBytesMax, SocketsOver::kTcp, Keyed::kYes));
 }
 
+/// The peer takes more than two seconds for the long message.
+TEST(TcpCommunicators, AnAbortBehindALongMessageThatMovesArrives) {
+  FalsePeer peer(TcpCommunicator::kBodyBytesMax, SocketsOver::kTcp);
+  ASSERT_TRUE(peer.communicator->send(1, case_message_of(0, 1, 4 << 20)).has_value());
+  const PeerMessage abort = message_of_kind(MessageKind::kAbort, 2);
+  ASSERT_TRUE(peer.communicator->send(1, message_of_kind(MessageKind::kAbort, 2)).has_value());
+  std::jthread leaves([&peer] { peer.communicator.reset(); });
+  constexpr int kSlowReads = 26;
+  constexpr size_t kReadBytes = 16 << 10;
+  ByteBuffer heard, bytes(kReadBytes);
+  for (int reads = 0;; ++reads) {
+    pollfd readable{peer.other.number(), POLLIN, 0};
+    ASSERT_EQ(::poll(&readable, 1, 60'000), 1);
+    const ssize_t found = ::recv(peer.other.number(), bytes.data(), bytes.size(), 0);
+    if (found <= 0) break;
+    heard.insert(heard.end(), bytes.begin(), bytes.begin() + found);
+    if (reads < kSlowReads) ::poll(nullptr, 0, 100);
+  }
+  ASSERT_GT(heard.size(), kMessageHeaderBytes + kTcpFrameBytes);
+  EXPECT_TRUE(std::ranges::equal(ByteSpan(heard).last(kMessageHeaderBytes + kTcpFrameBytes).first(kMessageHeaderBytes),
+                                 encode_header(abort)));
+}
+
 TEST(TcpCommunicators, AnErrorIsReportedOnceAndWaitsSleepAfterIt) {
   TcpNetwork network(2);
   send_malformed_message(network.communicator(1), 0);
