@@ -398,6 +398,7 @@ class Meeting {
   }
 
   Status advance(TimeNs now) {
+    if (now >= next_check_) drop_ended(now);
     for (Attempt& attempt : attempts_) {
       if (Status status = attempt.advance(now); !status) return status;
       Met& rank = ranks_[attempt.rank()];
@@ -413,7 +414,6 @@ class Meeting {
     if (is_linked() || is_ready_) {
       if (Status agreed = leads() ? lead(now) : follow(now); !agreed || has_ended_) return agreed;
     }
-    if (now >= next_check_) drop_ended(now);
     return {};
   }
 
