@@ -87,7 +87,8 @@ TcpCommunicator::~TcpCommunicator() {
 }
 
 /// Waits until the bytes that are on the way have arrived: closing might take them back. An abort may be behind a long
-/// message, and its reason is the only one that the other rank gets.
+/// message, and its reason is the only one that the other rank gets. What arrives is dropped, so that two ranks that
+/// leave do not wait for each other.
 void TcpCommunicator::drain() {
   const TimeNs end = now() + kGoodbyeMax;
   TimeNs idle_end = now() + kGoodbyeIdleMax;
@@ -96,6 +97,7 @@ void TcpCommunicator::drain() {
     bool drained = true;
     uint64_t acknowledged = 0;
     for (TcpConnection& connection : connections_) {
+      connection.drop_input(scratch_, kReadBytesATurn);
       if (connection.has_output()) connection.flush();
       drained = drained && connection.is_drained();
       acknowledged += connection.acknowledged_bytes();

@@ -194,6 +194,14 @@ Status TcpConnection::take_header(std::deque<ReceivedMessage>& arrived) {
   return {};
 }
 
+void TcpConnection::drop_input(std::span<uint8_t> scratch, size_t bytes_max) {
+  for (size_t dropped = 0; is_connected() && dropped < bytes_max;) {
+    const ssize_t found = ::recv(descriptor(), scratch.data(), scratch.size(), MSG_DONTWAIT);
+    if (found <= 0) return;
+    dropped += static_cast<size_t>(found);
+  }
+}
+
 void TcpConnection::deliver(std::deque<ReceivedMessage>& arrived) {
   if (!body_.empty()) message_->body = SharedBytes::from(std::exchange(body_, {}));
   body_bytes_ = 0;

@@ -73,6 +73,8 @@ class TcpConnection {
   /// oldest question. A read() of bytes ends all earlier questions. Later bytes do not count: the machine of a stopped
   /// process takes thousands of small messages.
   bool take_has_moved_question();
+  /// Drops up to `bytes_max` that have arrived. No read() follows.
+  void drop_input(std::span<uint8_t> scratch, size_t bytes_max);
 
   void close();
 

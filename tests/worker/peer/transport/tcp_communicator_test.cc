@@ -360,6 +360,29 @@ TEST(TcpCommunicators, APeerThatTakesDataIsHeardAndOneThatStopsIsNot) {
   expect_heard_while_it_takes(FalsePeer(TcpCommunicator::kBodyBytesMax, SocketsOver::kTcp, Keyed::kYes));
 }
 
+TEST(TcpCommunicators, ARankThatLeavesTakesBytesSoThatTheOthersTakeIts) {
+  FalsePeer peer(TcpCommunicator::kBodyBytesMax, SocketsOver::kTcp);
+  constexpr size_t kBytes = size_t{2} << 20;  // more than sockets hold
+  ASSERT_TRUE(peer.communicator->send(1, case_message_of(0, 1, kBytes)).has_value());
+  std::jthread leaves([&peer] { peer.communicator.reset(); });
+  const int socket = peer.other.number();
+  const ByteBuffer bytes(64 << 10);
+  for (size_t said = 0; said < kBytes;) {
+    pollfd writable{socket, POLLOUT, 0};
+    ASSERT_EQ(::poll(&writable, 1, 60'000), 1);
+    const ssize_t sent = ::send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    ASSERT_GT(sent, 0) << "it has left, and not taken the bytes";
+    said += static_cast<size_t>(sent);
+  }
+  size_t heard = 0;
+  for (pollfd readable{socket, POLLIN, 0}; heard < kBytes + kMessageHeaderBytes + kTcpFrameBytes;) {
+    ASSERT_EQ(::poll(&readable, 1, 60'000), 1);
+    const size_t found = peer.hear(1 << 20);
+    ASSERT_GT(found, 0U);
+    heard += found;
+  }
+}
+
 /// The peer takes more than two seconds for the long message.
 TEST(TcpCommunicators, AnAbortBehindALongMessageThatMovesArrives) {
   FalsePeer peer(TcpCommunicator::kBodyBytesMax, SocketsOver::kTcp);
