@@ -83,7 +83,8 @@ class MILLRACE_API Communicator {
   /// Errors   invalid_argument: the rank, an address, or the key's file. conflict: another program has the address.
   ///          unauthenticated: one of two ranks has no key, or another one. timeout: names a
   ///          rank that is missing. job_mismatch: the ranks have different groups, lists, or two have one number.
-  ///          version_mismatch: another build. unavailable: give_up. io, limit_exceeded: the system's error.
+  ///          version_mismatch: another build. unavailable: give_up, or a rank is gone.
+  ///          io, limit_exceeded: the system's error.
   static Communicator over_tcp(const TcpOptions& options);
 
   /// Makes a communicator over the ranks of an MPI job. Collective: every rank calls it. In the library
