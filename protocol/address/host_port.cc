@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <optional>
 
 #include "kernels/base/plain_text.h"
@@ -22,6 +23,20 @@ bool is_ipv6_number(std::string_view host) {
   const std::string number(host.substr(0, host.find('%')));
   std::array<uint8_t, 16> bytes;
   return inet_pton(AF_INET6, number.c_str(), bytes.data()) == 1;
+}
+
+/// Returns the address of a number, in any spelling that getaddrinfo(3) takes for one. IPv4 is mapped to IPv6. Empty:
+/// the host is a name.
+std::optional<in6_addr> address_of_number(std::string_view host) {
+  if (!is_plain_text(host) || host.contains(' ')) return std::nullopt;  // inet_aton() would end there
+  const std::string text(host.substr(0, host.find('%')));
+  in6_addr ipv6{};
+  if (::inet_pton(AF_INET6, text.c_str(), &ipv6) == 1) return ipv6;
+  in_addr ipv4{};
+  if (::inet_aton(text.c_str(), &ipv4) == 0) return std::nullopt;
+  ipv6.s6_addr[10] = ipv6.s6_addr[11] = 0xff;
+  std::memcpy(&ipv6.s6_addr[12], &ipv4, sizeof ipv4);
+  return ipv6;
 }
 
 /// Returns the fault of a host, brackets included; empty: none.
@@ -110,13 +125,10 @@ std::string tcp_address(std::string_view host, uint16_t port) { return std::stri
 
 bool is_loopback_host(std::string_view host) {
   if (host == "localhost") return true;
-  const std::string text(host.substr(0, host.find('%')));
-  in_addr ipv4{};
-  if (::inet_pton(AF_INET, text.c_str(), &ipv4) == 1) return (ntohl(ipv4.s_addr) >> 24) == IN_LOOPBACKNET;
-  in6_addr ipv6{};
-  if (::inet_pton(AF_INET6, text.c_str(), &ipv6) != 1) return false;
-  if (IN6_IS_ADDR_V4MAPPED(&ipv6)) return ipv6.s6_addr[12] == IN_LOOPBACKNET;
-  return IN6_IS_ADDR_LOOPBACK(&ipv6) != 0;
+  const std::optional<in6_addr> address = address_of_number(host);
+  if (!address) return false;
+  if (IN6_IS_ADDR_V4MAPPED(&*address)) return address->s6_addr[12] == IN_LOOPBACKNET;
+  return IN6_IS_ADDR_LOOPBACK(&*address) != 0;
 }
 
 bool is_for_own_host(std::string_view http, std::string_view address) {
@@ -125,6 +137,12 @@ bool is_for_own_host(std::string_view http, std::string_view address) {
   return http_at && at && is_loopback_host(http_at->host) && !is_loopback_host(at->host);
 }
 
-bool is_every_host(std::string_view host) { return host == "*" || host == "0.0.0.0" || host == "::"; }
+bool is_every_host(std::string_view host) {
+  if (host == "*") return true;
+  const std::optional<in6_addr> address = address_of_number(host);
+  if (!address) return false;
+  if (IN6_IS_ADDR_V4MAPPED(&*address)) return address->s6_addr32[3] == 0;
+  return IN6_IS_ADDR_UNSPECIFIED(&*address) != 0;
+}
 
 }  // namespace millrace::protocol

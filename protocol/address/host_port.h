@@ -48,11 +48,12 @@ std::string host_port_text(std::string_view host, uint16_t port);
 /// Returns "tcp://192.0.2.1:7600", "tcp://[2001:db8::1]:7600".
 std::string tcp_address(std::string_view host, uint16_t port);
 
-/// Returns whether a listener at `host` accepts on every address of its machine: "*", "0.0.0.0", "::".
+/// Returns whether a listener at `host` accepts on every address of its machine: "*", and 0.0.0.0 and :: in any
+/// spelling ("0", "::0", "::ffff:0.0.0.0").
 bool is_every_host(std::string_view host);
 
-/// Returns whether only this machine reaches a listener at `host`: 127.0.0.0/8, ::1, and the name "localhost". Other
-/// names are not looked up.
+/// Returns whether only this machine reaches a listener at `host`: 127.0.0.0/8 and ::1 in any spelling, and the name
+/// "localhost". Other names are not looked up.
 bool is_loopback_host(std::string_view host);
 
 /// Returns whether `http` is a loopback address beside an `address` for workers that other hosts reach. On another host

@@ -65,6 +65,11 @@ class EachRule(unittest.TestCase):
                 ratchet = {("kernels/a.cc", "f"): 80} if rule == "ratchet" else None
                 self.assertEqual(rules_of(path, text, ratchet), [rule])
 
+    def test_LinesOfThePythonPackageHaveTheLimitOfCpp(self):
+        line = "#" + "x" * 130 + "\n"
+        self.assertEqual(rules_of("worker/python/millrace/a.py", line), ["line-length"])
+        self.assertEqual(rules_of("tests/a.py", line), [])
+
     def test_HasASnippet(self):
         self.assertEqual(set(lint.RULES) - set(CAUGHT), {"allowed", "local-name", "rule-anchor", "dead-path", "citation"} | set(documents.RULES) | set(lint.RATCHETED))
 

@@ -69,6 +69,24 @@ TEST(PeerCore, ASilentRankIsNamedOnAllOthersWithinTheStatedTime) {
   }
 }
 
+TEST(PeerCore, ARankThatMissedTheAbortGetsTheReasonWhenItAsks) {
+  PeerCore asking(0, 3, {}), asked(1, 3, {});
+  Actions actions;
+  ASSERT_TRUE(asking.start(ring("ring"), 0, actions).has_value());
+  ASSERT_TRUE(asked.start(ring("ring"), 0, actions).has_value());
+  asked.fail_group({{ErrorCode::kTimeout, "rank 2 is silent"}, 2}, 0, actions);
+  PeerMessage question;
+  question.kind = MessageKind::kAsk;
+  Actions answer;
+  asked.on_message(0, std::move(question), kSecond, answer);
+  ASSERT_EQ(answer.sends.size(), 1U);
+  EXPECT_EQ(answer.sends[0].to, 0U);
+  asking.on_message(1, std::move(answer.sends[0].message), kSecond, actions);
+  ASSERT_TRUE(asking.failure().has_value());
+  EXPECT_EQ(asking.failure()->rank, std::optional<uint32_t>(2));
+  EXPECT_EQ(asking.failure()->error.message, "rank 2 is silent");
+}
+
 TEST(PeerCore, ARankThatIsAliveAndSlowToStartCausesNoTimeOut) {
   GroupOptions options;
   options.silence_ms_max = 1'000;

@@ -77,12 +77,14 @@ class MILLRACE_API Communicator {
 
   /// Makes a communicator over TCP, one connection to each other rank. Collective: every rank calls it. Blocks until
   /// all ranks are connected to each other. Others that connect meanwhile are refused; afterwards this rank does not
-  /// listen. The end of its group gives bytes that are not sent yet 2 s: call Group::barrier() before.
+  /// listen. The end of its group gives bytes that are not sent yet 2 s without progress, 10 s in all: call
+  /// Group::barrier() before.
   ///
   /// Errors   invalid_argument: the rank, an address, or the key's file. conflict: another program has the address.
   ///          unauthenticated: one of two ranks has no key, or another one. timeout: names a
   ///          rank that is missing. job_mismatch: the ranks have different groups, lists, or two have one number.
-  ///          version_mismatch: another build. unavailable: give_up. io, limit_exceeded: the system's error.
+  ///          version_mismatch: another build. unavailable: give_up, or a rank is gone.
+  ///          io, limit_exceeded: the system's error.
   static Communicator over_tcp(const TcpOptions& options);
 
   /// Makes a communicator over the ranks of an MPI job. Collective: every rank calls it. In the library

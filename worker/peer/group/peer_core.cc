@@ -32,6 +32,16 @@ std::string core_text_of(ByteSpan bytes) {
   return plain_text_of(std::string(bytes.begin(), bytes.end()), kTextBytesMax);
 }
 
+SharedBytes abort_body_of(const GroupFailure& failure) {
+  ByteBuffer body;
+  ByteWriter out(body);
+  out.put(static_cast<uint16_t>(failure.error.code));
+  out.put(failure.rank ? *failure.rank + 1 : uint32_t{0});
+  const ByteBuffer text = bytes_of(failure.error.message);
+  out.put_bytes(text);
+  return SharedBytes::from(std::move(body));
+}
+
 }  // namespace
 
 struct PeerCore::Running {
@@ -155,8 +165,13 @@ void PeerCore::step(Running& running, Advance advance) {
 }
 
 void PeerCore::on_message(uint32_t from, PeerMessage message, TimeNs now, Actions& actions) {
-  if (failure_ || from >= size_ || from == rank_) return;
+  if (from >= size_ || from == rank_) return;
   const Call call(*this, now, actions);
+  if (failure_) {
+    // Perhaps its connection with the rank that ended the group is cut: it would take this one for the silent one.
+    if (message.kind == MessageKind::kAsk) send_abort(from, abort_body_of(*failure_));
+    return;
+  }
   on_heard(from, now);
   switch (message.kind) {
     case MessageKind::kData: return on_data(from, std::move(message));
@@ -293,21 +308,18 @@ void PeerCore::fail_group(GroupFailure failure, TimeNs now, Actions& actions) {
   if (!failure_) end_group(std::move(failure), Tell::kAll);
 }
 
+void PeerCore::send_abort(uint32_t to, SharedBytes body) {
+  PeerMessage message;
+  message.kind = MessageKind::kAbort;
+  message.body = std::move(body);
+  actions_->sends.push_back({to, std::move(message), actions_->work});
+}
+
 /// Destroys what runs where it stands.
 void PeerCore::end_group(GroupFailure failure, Tell tell) {
-  ByteBuffer body;
-  ByteWriter out(body);
-  out.put(static_cast<uint16_t>(failure.error.code));
-  out.put(failure.rank ? *failure.rank + 1 : uint32_t{0});
-  const ByteBuffer text = bytes_of(failure.error.message);
-  out.put_bytes(text);
-  const SharedBytes shared = SharedBytes::from(std::move(body));
+  const SharedBytes body = abort_body_of(failure);
   for (uint32_t to = 0; to < size_ && tell == Tell::kAll; ++to) {
-    if (to == rank_) continue;
-    PeerMessage message;
-    message.kind = MessageKind::kAbort;
-    message.body = shared;
-    actions_->sends.push_back({to, std::move(message), actions_->work});
+    if (to != rank_) send_abort(to, body);
   }
   failure_ = std::move(failure);
   ending_ = true;

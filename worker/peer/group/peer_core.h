@@ -73,7 +73,7 @@ inline void prefetch_lines(const void* begin, size_t bytes) {
 /// Runs collectives of one rank of a group, several at a time, and detects ranks that are dead, stuck, or run another
 /// collective. Pure: it takes messages and the time, and returns the messages to send.
 /// Ends     the first failure ends the group on every rank: the rank that detects it notifies all others. A group that
-///          has ended starts nothing.
+///          has ended starts nothing, and answers a question with the failure.
 /// Threads  one at a time.
 class PeerCore final : private ChannelSink {
  public:
@@ -148,6 +148,7 @@ class PeerCore final : private ChannelSink {
   void on_abort(uint32_t from, const PeerMessage& message);
   void look_after(const Running& running);
   void send(uint32_t to, MessageKind kind, uint32_t collective, uint64_t signature, ByteBuffer body);
+  void send_abort(uint32_t to, SharedBytes body);
   void end_group(GroupFailure failure, Tell tell);
   void finish_ready();
 

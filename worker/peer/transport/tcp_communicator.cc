@@ -19,7 +19,8 @@ namespace {
 /// Of one connection before the next has its turn: a message is handed out while it is still in a cache.
 constexpr size_t kReadBytesATurn = 256 << 10;
 constexpr size_t kEventsACall = 64;
-constexpr TimeNs kGoodbyeMax = 2 * kNsPerS;
+constexpr TimeNs kGoodbyeMax = 10 * kNsPerS;
+constexpr TimeNs kGoodbyeIdleMax = 2 * kNsPerS;  ///< while no machine acknowledges bytes
 constexpr TimeNs kGoodbyePause = kNsPerMs;
 /// Between two looks at the acknowledged bytes: a system call for each connection with bytes on their way.
 constexpr TimeNs kLookEvery = 50 * kNsPerMs;
@@ -81,18 +82,33 @@ TcpCommunicator::~TcpCommunicator() {
   for (TcpConnection& connection : connections_) {
     connection.say_goodbye({.kind = TcpFrameKind::kGoodbye, .size = size(), .from = rank_, .to = connection.peer()});
   }
-  const TimeNs end = monotonic_now_ns() + kGoodbyeMax;
-  // Where bytes of ours are on the way, closing might take them back.
-  while (monotonic_now_ns() < end) {
+  drain();
+  for (TcpConnection& connection : connections_) connection.close();
+}
+
+/// Waits until the bytes that are on the way have arrived: closing might take them back. An abort may be behind a long
+/// message, and its reason is the only one that the other rank gets. What arrives is dropped, so that two ranks that
+/// leave do not wait for each other.
+void TcpCommunicator::drain() {
+  const TimeNs end = now() + kGoodbyeMax;
+  TimeNs idle_end = now() + kGoodbyeIdleMax;
+  uint64_t acknowledged_before = 0;
+  while (now() < std::min(end, idle_end)) {
     bool drained = true;
+    uint64_t acknowledged = 0;
     for (TcpConnection& connection : connections_) {
+      connection.drop_input(scratch_, kReadBytesATurn);
       if (connection.has_output()) connection.flush();
       drained = drained && connection.is_drained();
+      acknowledged += connection.acknowledged_bytes();
     }
-    if (drained) break;
+    if (drained) return;
+    if (acknowledged > acknowledged_before) {
+      acknowledged_before = acknowledged;
+      idle_end = now() + kGoodbyeIdleMax;
+    }
     pause_for_goodbyes(kGoodbyePause);
   }
-  for (TcpConnection& connection : connections_) connection.close();
 }
 
 Status TcpCommunicator::send(uint32_t to, PeerMessage message) {

@@ -41,8 +41,8 @@ class TcpCommunicator final : public Communicator {
   /// Takes connections that are there. links: [size], as meet_ranks() returns them. Errors  io.
   static Result<std::unique_ptr<TcpCommunicator>> over(uint32_t rank, std::vector<std::unique_ptr<TcpLink>> links,
                                                        uint64_t body_bytes_max = kBodyBytesMax);
-  /// Says goodbye to all ranks, and gives the bytes in flight two seconds to arrive. In a forked process it does
-  /// neither: a key's nonces would repeat.
+  /// Says goodbye to all ranks, and gives the bytes in flight time to arrive: 2 s in which none does, 10 s in all. In a
+  /// forked process it does neither: a key's nonces would repeat.
   ~TcpCommunicator() override;
 
   uint32_t rank() const override { return rank_; }
@@ -66,6 +66,7 @@ class TcpCommunicator final : public Communicator {
   void serve(TcpConnection& connection, uint32_t events);
   void watch_output(TcpConnection& connection);
   void look_at_output();
+  void drain();
   std::optional<uint32_t> take_ended(std::deque<uint32_t>& ended);
   void forget(TcpConnection& connection);
 

@@ -91,13 +91,17 @@ void TcpConnection::drop_sent(size_t bytes) {
   }
 }
 
-bool TcpConnection::take_has_moved_question() {
-  if (!is_connected() || state_ != TcpState::kOpen || acknowledged_bytes_ == taken_bytes_) return false;
+uint64_t TcpConnection::acknowledged_bytes() const {
   int waiting_bytes = 0;
-  if (::ioctl(descriptor(), SIOCOUTQ, &waiting_bytes) != 0) return false;
-  const uint64_t acknowledged = taken_bytes_ - std::min(taken_bytes_, static_cast<uint64_t>(waiting_bytes));
-  if (acknowledged <= acknowledged_bytes_) return false;
-  acknowledged_bytes_ = acknowledged;
+  if (!is_connected() || ::ioctl(descriptor(), SIOCOUTQ, &waiting_bytes) != 0) return 0;
+  return taken_bytes_ - std::min(taken_bytes_, static_cast<uint64_t>(waiting_bytes));
+}
+
+bool TcpConnection::take_has_moved_question() {
+  if (state_ != TcpState::kOpen || last_acknowledged_bytes_ == taken_bytes_) return false;
+  const uint64_t acknowledged = acknowledged_bytes();
+  if (acknowledged <= last_acknowledged_bytes_) return false;
+  last_acknowledged_bytes_ = acknowledged;
   if (question_at_) return acknowledged < *question_at_;
   return std::ranges::any_of(output_, [](const Output& one) { return one.kind == MessageKind::kAsk; });
 }
@@ -188,6 +192,14 @@ Status TcpConnection::take_header(std::deque<ReceivedMessage>& arrived) {
   message_ = std::move(header->message);
   if (body_.empty()) deliver(arrived);
   return {};
+}
+
+void TcpConnection::drop_input(std::span<uint8_t> scratch, size_t bytes_max) {
+  for (size_t dropped = 0; is_connected() && dropped < bytes_max;) {
+    const ssize_t found = ::recv(descriptor(), scratch.data(), scratch.size(), MSG_DONTWAIT);
+    if (found <= 0) return;
+    dropped += static_cast<size_t>(found);
+  }
 }
 
 void TcpConnection::deliver(std::deque<ReceivedMessage>& arrived) {

@@ -56,6 +56,10 @@ class TcpConnection {
   /// Returns whether the peer's machine has all bytes that were sent, or will never have them.
   bool is_drained() const;
 
+  /// Returns how many of the sent bytes the peer's machine has acknowledged. Over a sealed link they are some fewer:
+  /// records are longer than their text.
+  uint64_t acknowledged_bytes() const;
+
   /// Reads up to `bytes_max`, and appends the messages that are whole. At the end of the connection state() changes,
   /// and the caller closes it.
   ///
@@ -69,6 +73,8 @@ class TcpConnection {
   /// oldest question. A read() of bytes ends all earlier questions. Later bytes do not count: the machine of a stopped
   /// process takes thousands of small messages.
   bool take_has_moved_question();
+  /// Drops up to `bytes_max` that have arrived. No read() follows.
+  void drop_input(std::span<uint8_t> scratch, size_t bytes_max);
 
   void close();
 
@@ -95,7 +101,7 @@ class TcpConnection {
   std::deque<Output> output_;
   uint64_t taken_bytes_ = 0;             ///< by the link
   std::optional<uint64_t> question_at_;  ///< of taken_bytes_: where the oldest question begins; none: not taken yet
-  uint64_t acknowledged_bytes_ = 0;      ///< of taken_bytes_, at the last look
+  uint64_t last_acknowledged_bytes_ = 0;
   // The message that is arriving.
   MessageHeader header_ = {};
   size_t header_bytes_ = 0;

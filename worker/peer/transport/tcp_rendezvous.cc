@@ -4,7 +4,6 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <expected>
 #include <memory>
@@ -399,6 +398,7 @@ class Meeting {
   }
 
   Status advance(TimeNs now) {
+    if (now >= next_check_) drop_ended(now);
     for (Attempt& attempt : attempts_) {
       if (Status status = attempt.advance(now); !status) return status;
       Met& rank = ranks_[attempt.rank()];
@@ -414,7 +414,6 @@ class Meeting {
     if (is_linked() || is_ready_) {
       if (Status agreed = leads() ? lead(now) : follow(now); !agreed || has_ended_) return agreed;
     }
-    if (now >= next_check_) drop_ended(now);
     return {};
   }
 
@@ -440,12 +439,11 @@ class Meeting {
   /// Reports to rank 0 that this rank is ready, and waits for its answer.
   Status follow(TimeNs now) {
     hear(0, now);
+    if (is_ready_ && !ranks_[0].link) return gone(0);
     if (ranks_[0].last.is_whole()) {
       has_ended_ = true;
-      const auto gone = std::ranges::find_if(ranks_, [](const Met& one) { return one.has_ended; });
-      if (gone == ranks_.end()) return {};
-      return fail(ErrorCode::kUnavailable,
-                  "rank " + std::to_string(gone - ranks_.begin()) + " is gone: its connection has ended");
+      const auto one = std::ranges::find_if(ranks_, [](const Met& each) { return each.has_ended; });
+      return one == ranks_.end() ? Status() : gone(one - ranks_.begin());
     }
     if (is_ready_) return {};
     drop_ended(now);
@@ -467,11 +465,14 @@ class Meeting {
     if (is_whole ? decode_tcp_frame(one.last.bytes) != expected : !open) drop(rank, now);
   }
 
-  /// The process of a rank whose connection has ended may be started again.
+  static Status gone(ptrdiff_t rank) {
+    return fail(ErrorCode::kUnavailable, "rank " + std::to_string(rank) + " is gone: its connection has ended");
+  }
+
+  /// A rank may be started again. Not so rank 0 once this rank is ready: others may have met already.
   void drop(uint32_t rank, TimeNs now) {
     ranks_[rank] = {.has_ended = true};
-    if (rank < self_.rank) attempts_[rank].restart(now);
-    if (rank == 0) is_ready_ = false;
+    if (rank < self_.rank && !(rank == 0 && is_ready_)) attempts_[rank].restart(now);
   }
 
   void drop_ended(TimeNs now) {

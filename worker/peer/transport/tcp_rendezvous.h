@@ -65,7 +65,8 @@ struct TcpMeeting {
 /// Key        each side proves that it has the key before its hello or welcome (tcp_opening.h). A rank of the group can
 ///            take another number that is free: all ranks trust each other.
 /// Restarts   a rank that connects a second time is welcome where its first connection has ended. A rank whose
-///            connection ends before all are there is missing again.
+///            connection ends before all are there is missing again. A rank that has reported to rank 0 does not meet
+///            a second rank 0: others may have met.
 /// Names      are looked up on threads of their own, so that a slow resolver delays neither time_max nor other ranks.
 /// Retries    a rank that does not accept yet is tried again, every 10 to 250 ms, on every address of its host.
 /// End        rank 0 ends the meeting of all ranks once each has reported that it is connected to every other one.
@@ -74,7 +75,8 @@ struct TcpMeeting {
 ///            timeout: names a rank that is missing, and why.
 ///            job_mismatch: a rank of another group, list of addresses, or number answered. version_mismatch.
 ///            unauthenticated: one of both ranks has no key, or another one.
-///            unavailable: give_up, or a rank is gone since it reported. io, limit_exceeded: no descriptor or memory.
+///            unavailable: give_up, or a rank is gone since it reported, or rank 0 is since this rank did.
+///            io, limit_exceeded: no descriptor or memory.
 /// Threads    one for each listener.
 Result<std::vector<std::unique_ptr<TcpLink>>> meet_ranks(TcpListener listener, const TcpMeeting& meeting);
 

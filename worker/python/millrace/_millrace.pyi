@@ -135,4 +135,10 @@ def advise(
     select: str,
     codec: str,
     exact: bool,
-) -> Tuple[int, str, List[Tuple[str, str, bool, float, float]], Tuple[str, str, bool, float, float], Tuple[str, str, bool, float, float]]: ...
+) -> Tuple[
+    int,
+    str,
+    List[Tuple[str, str, bool, float, float]],
+    Tuple[str, str, bool, float, float],
+    Tuple[str, str, bool, float, float],
+]: ...

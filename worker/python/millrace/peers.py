@@ -115,8 +115,8 @@ class Group:
     connect_timeout
                seconds until all ranks are connected; those of exchange are part of them.
     silence    seconds: a rank that does not answer a query within it counts as dead.
-    Errors     JobError: timeout, unavailable, job_mismatch, unauthenticated, each naming the rank. The first error ends the group on all
-               ranks; a new group is needed then.
+    Errors     JobError: timeout, unavailable, job_mismatch, unauthenticated, each naming the rank. The first error ends
+               the group on all ranks; a new group is needed then.
     Threads    any. A thread of the group's own sends and receives, also while the caller computes.
     fork()     a group belongs to its process: in a child every call raises JobError.
     The block's end calls barrier(), unless the block has called close() or raised.
@@ -182,7 +182,10 @@ class Group:
         return Traffic(*self._group.traffic())
 
     def close(self) -> None:
-        """Leaves the group, once its sums are closed too. Bytes that are not sent yet get 2 s: call barrier() before."""
+        """Leaves the group, once its sums are closed too. Call barrier() before.
+
+        Bytes that are not sent yet get 2 s without progress, 10 s in all.
+        """
         self._closed = True
         self._group.close()
 
@@ -271,7 +274,8 @@ class Allreduce:
 def local_clip_norm(job: JobConfig) -> float:
     """Returns the L2 norm that one rank's gradients are clipped to, so that those of all workers reach clip; 0: they are not.
 
-    job  clip, combine and workers count. A GradientSum takes the size of its group in the place of workers: set it here. The norm is over all tensors of a step: see GradientSum.squared_norm().
+    job  clip, combine and workers count. A GradientSum takes the size of its group in the place of workers: set it
+         here. The norm is over all tensors of a step: see GradientSum.squared_norm().
     """
     return _millrace.local_clip_norm(job._set)
 

@@ -115,5 +115,6 @@ class SessionStatus(_Record):
 def stats_of(record: Tuple[Any, ...]) -> Stats:
     """Returns the statistics of the module's tuple, which has the fields in their order."""
     audit, by_switch, tensors = record[-3:]
-    fields: Tuple[Any, ...] = (*record[:-3], AuditStats(*audit), SwitchStats(*by_switch), [TensorStats(*tensor) for tensor in tensors])
+    of_tensors = [TensorStats(*tensor) for tensor in tensors]
+    fields: Tuple[Any, ...] = (*record[:-3], AuditStats(*audit), SwitchStats(*by_switch), of_tensors)
     return Stats(*fields)

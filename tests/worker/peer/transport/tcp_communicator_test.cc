@@ -360,6 +360,52 @@ TEST(TcpCommunicators, APeerThatTakesDataIsHeardAndOneThatStopsIsNot) {
   expect_heard_while_it_takes(FalsePeer(TcpCommunicator::kBodyBytesMax, SocketsOver::kTcp, Keyed::kYes));
 }
 
+TEST(TcpCommunicators, ARankThatLeavesTakesBytesSoThatTheOthersTakeIts) {
+  FalsePeer peer(TcpCommunicator::kBodyBytesMax, SocketsOver::kTcp);
+  constexpr size_t kBytes = size_t{2} << 20;  // more than sockets hold
+  ASSERT_TRUE(peer.communicator->send(1, case_message_of(0, 1, kBytes)).has_value());
+  std::jthread leaves([&peer] { peer.communicator.reset(); });
+  const int socket = peer.other.number();
+  const ByteBuffer bytes(64 << 10);
+  for (size_t said = 0; said < kBytes;) {
+    pollfd writable{socket, POLLOUT, 0};
+    ASSERT_EQ(::poll(&writable, 1, 60'000), 1);
+    const ssize_t sent = ::send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    ASSERT_GT(sent, 0) << "it has left, and not taken the bytes";
+    said += static_cast<size_t>(sent);
+  }
+  size_t heard = 0;
+  for (pollfd readable{socket, POLLIN, 0}; heard < kBytes + kMessageHeaderBytes + kTcpFrameBytes;) {
+    ASSERT_EQ(::poll(&readable, 1, 60'000), 1);
+    const size_t found = peer.hear(1 << 20);
+    ASSERT_GT(found, 0U);
+    heard += found;
+  }
+}
+
+/// The peer takes more than two seconds for the long message.
+TEST(TcpCommunicators, AnAbortBehindALongMessageThatMovesArrives) {
+  FalsePeer peer(TcpCommunicator::kBodyBytesMax, SocketsOver::kTcp);
+  ASSERT_TRUE(peer.communicator->send(1, case_message_of(0, 1, 4 << 20)).has_value());
+  const PeerMessage abort = message_of_kind(MessageKind::kAbort, 2);
+  ASSERT_TRUE(peer.communicator->send(1, message_of_kind(MessageKind::kAbort, 2)).has_value());
+  std::jthread leaves([&peer] { peer.communicator.reset(); });
+  constexpr int kSlowReads = 26;
+  constexpr size_t kReadBytes = 16 << 10;
+  ByteBuffer heard, bytes(kReadBytes);
+  for (int reads = 0;; ++reads) {
+    pollfd readable{peer.other.number(), POLLIN, 0};
+    ASSERT_EQ(::poll(&readable, 1, 60'000), 1);
+    const ssize_t found = ::recv(peer.other.number(), bytes.data(), bytes.size(), 0);
+    if (found <= 0) break;
+    heard.insert(heard.end(), bytes.begin(), bytes.begin() + found);
+    if (reads < kSlowReads) ::poll(nullptr, 0, 100);
+  }
+  ASSERT_GT(heard.size(), kMessageHeaderBytes + kTcpFrameBytes);
+  EXPECT_TRUE(std::ranges::equal(ByteSpan(heard).last(kMessageHeaderBytes + kTcpFrameBytes).first(kMessageHeaderBytes),
+                                 encode_header(abort)));
+}
+
 TEST(TcpCommunicators, AnErrorIsReportedOnceAndWaitsSleepAfterIt) {
   TcpNetwork network(2);
   send_malformed_message(network.communicator(1), 0);

@@ -164,6 +164,21 @@ TEST(TcpMeetings, ARankThatDiesBeforeTheLastOneIsThereIsMetAgain) {
   EXPECT_TRUE(meets_again.hear().empty()) << "it is not refused, and tries again";
 }
 
+/// Rank 0 ends the meeting for rank 2, and dies before it ends it for rank 1. Rank 2 sums, notices, and leaves.
+TEST(TcpMeetings, ARankThatIsReadyEndsSoonAfterRankZeroDies) {
+  TcpAddresses all(3);
+  std::string sentence;
+  std::jthread one([&] { sentence = refusal_sentence_of(meet_in(all, 1), ErrorCode::kUnavailable); });
+  const Stranger two(all.meeting.addresses[1]);
+  EXPECT_TRUE(two.say(frame_of_three(all, TcpFrameKind::kHello, 2, 1)).is_welcome());
+  Descriptor zero = welcomed_rank_one(all);
+  EXPECT_TRUE(hears(zero, TcpFrameKind::kReady));
+  two.say(encode_header(case_message_of(2, 0, 0)));
+  zero.close();
+  one.join();
+  EXPECT_THAT(sentence, HasSubstr("rank 0 is gone"));
+}
+
 TEST(TcpMeetings, ARankMakesGroupsWithOneListOneAfterTheOther) {
   constexpr uint32_t kSize = 4;
   TcpAddresses all(kSize);
@@ -318,7 +333,7 @@ TEST(TcpMeetings, ImpossibleListsAreRefused) {
   EXPECT_THAT(sentence(0, {"a:1", "tcp://a:1"}), HasSubstr("two ranks have the address a:1"));
   EXPECT_THAT(sentence(0, {"a:1", "b"}), HasSubstr("'b' is not an address"));
   EXPECT_THAT(sentence(0, {"a:1", "b:0"}), HasSubstr("port 0 cannot be reached"));
-  for (const char* every : {"0.0.0.0:1", "[::]:1", "*:1"}) {
+  for (const char* every : {"0.0.0.0:1", "0:1", "[::]:1", "[::0]:1", "*:1"}) {
     EXPECT_THAT(sentence(0, {"a:1", every}), HasSubstr("every address of its machine"));
   }
 }

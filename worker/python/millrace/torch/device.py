@@ -134,7 +134,8 @@ class Transfers:
         for name, why in self._on_host.items():
             copied.setdefault(why, []).append(self._entries[name])
         there = [self._entries[name] for name in self._pushed - self._on_host.keys()]
-        _log.info("%s: gradients of %d parameters with %d entries are selected or coded there", self._there, len(there), sum(there))
+        _log.info("%s: gradients of %d parameters with %d entries are selected or coded there", self._there,
+                  len(there), sum(there))
         for why, sizes in copied.items():
             _log.info("%s: gradients of %d parameters with %d entries are copied to the host and their updates back: %s",
                       self._there, len(sizes), sum(sizes), why)

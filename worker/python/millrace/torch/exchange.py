@@ -86,8 +86,8 @@ class Exchange:
     def __init__(self, session, places, residuals, loss_scale, report, timeout=600.0, flag_has_rest=False,
                  count_copied=not_counted, clock=time.monotonic):
         self._flag_has_rest, self._count_copied, self._clock = flag_has_rest, count_copied, clock
-        # A step may leave parameters out at all ranks: DDP ignores the update of such a parameter. So a rank holds the residual of a
-        # parameter back while its gradient is all zeros.
+        # A step may leave parameters out at all ranks: DDP ignores the update of such a parameter. So a rank holds the
+        # residual of a parameter back while its gradient is all zeros.
         self.finds_unused = False
         self._held_back = {}  # {name: (residual, velocity)}
         self._session, self._places, self._residuals = session, places, residuals

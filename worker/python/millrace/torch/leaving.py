@@ -9,7 +9,8 @@ from typing import Any, Dict
 
 _log = logging.getLogger("millrace.torch")
 _FINISH_AT_EXIT_S = 60.0
-# The finalizer of each session that is in a job. In the order of creation, since peers end by a barrier: every rank has that order.
+# The finalizer of each session that is in a job. In the order of creation, since peers end by a barrier: every rank
+# has that order.
 _live: Dict[Any, None] = {}
 
 

@@ -48,8 +48,8 @@ _LOOKS_MAX = 8  # passes over the objects of the process; each takes 0.1 s among
 class Owners:
     """Knows whether DDP may leave parameters of a bucket out of a step, by option find_unused_parameters.
 
-    A hook does not learn which DistributedDataParallel hands over its bucket, and an older one of the same model may live on. So one
-    of them with the option is enough: it only delays residuals.
+    A hook does not learn which DistributedDataParallel hands over its bucket, and an older one of the same model may
+    live on. So one of them with the option is enough: it only delays residuals.
 
     model  that of a State, or None.
     Cost   _LOOKS_MAX calls of find_owners() at most. In the place of further ones the option counts as set: a hook around hook()
@@ -79,8 +79,8 @@ class Owners:
         if not owners and gc.get_freeze_count():
             self.finds_unused = True
             if not self._has_warned:
-                _log.warning("gc.freeze() has hidden the DistributedDataParallel: a parameter's residual waits while its gradient "
-                             "is all zeros. Give the State model=, the DistributedDataParallel itself")
+                _log.warning("gc.freeze() has hidden the DistributedDataParallel: a parameter's residual waits while its "
+                             "gradient is all zeros. Give the State model=, the DistributedDataParallel itself")
             self._has_warned = True
 
 

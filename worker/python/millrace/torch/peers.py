@@ -140,7 +140,8 @@ def exchange_through(store, name, rank, world_size, limit, error):
         while store.add(f"{group}/count", 0) < world_size:
             if not limit.left():
                 missing = [of for of in range(world_size) if store.add(f"{keys[of]}/set", 0) == 0]
-                raise error(f"no address of rank {', '.join(map(str, missing))} is in torch's store after {limit.seconds:g} s", "timeout")
+                raise error(f"no address of rank {', '.join(map(str, missing))} is in torch's store after "
+                            f"{limit.seconds:g} s", "timeout")
             time.sleep(_LOOK_S)
         addresses = [store.get(key).decode() for key in keys]
         check_reachable(addresses)
@@ -245,8 +246,8 @@ class PeerLibrary:
 class PeerSession:
     """Is a rank's part in the sums of all parameters, with the calls of millrace.Session that a State makes.
 
-    clip     this rank's gradients of a step are scaled down to this L2 norm, over all tensors. Then no sum of a step starts before
-             all tensors are pushed. 0: each starts with its push.
+    clip     this rank's gradients of a step are scaled down to this L2 norm, over all tensors. Then no sum of a step
+             starts before all tensors are pushed. 0: each starts with its push.
     port     millrace.peers.Port, or None.
     Threads  any.
     """

@@ -40,8 +40,9 @@ class Plan:
         for tensor in self.tensors:
             if tensor.dense:
                 by_reason.setdefault(tensor.dense, []).append(tensor)
-        return "; ".join(f"{len(dense)} of them with {sum(tensor.dimension for tensor in dense)} entries travel dense, {why}: "
-                         f"{_shortened([tensor.name for tensor in dense])}" for why, dense in by_reason.items()) or "none travels dense"
+        texts = [f"{len(dense)} of them with {sum(tensor.dimension for tensor in dense)} entries travel dense, {why}: "
+                 f"{_shortened([tensor.name for tensor in dense])}" for why, dense in by_reason.items()]
+        return "; ".join(texts) or "none travels dense"
 
 
 def _shortened(names):

@@ -162,7 +162,8 @@ class Replica:
 
     def _raise_broken(self):
         if self._broken is not None:
-            raise RuntimeError("an earlier step failed, and this Replica has left its job: begin with another one") from self._broken
+            raise RuntimeError("an earlier step failed, and this Replica has left its job: "
+                               "begin with another one") from self._broken
 
     def _steps_of_session(self):
         return min(self._session.steps_applied(place) for place in range(len(self._parameters)))

@@ -118,7 +118,8 @@ class Report:
             bytes_from_devices=getattr(of_session, "bytes_from_devices", 0) + down,
             ratio=ratio, entries=entries, density=entries / self._entries if self._entries else 0.0,
             residual_norm=math.sqrt(sum(tensor.residual_norm**2 for tensor in of_session.tensors)),
-            seconds_waited=self._waited, seconds_hidden=self._hidden, advice=advice_of(ratio) or (self._verdict.text if self._verdict else ""),
+            seconds_waited=self._waited, seconds_hidden=self._hidden,
+            advice=advice_of(ratio) or (self._verdict.text if self._verdict else ""),
             dense_from_rate=self._verdict.dense_from_rate if self._verdict else 0.0, session=of_session)
 
     def _tell(self, stats):

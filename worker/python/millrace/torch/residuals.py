@@ -103,7 +103,8 @@ def share_of(states, rank, workers):
     """
     states = [states] if isinstance(states, dict) else list(states)
     if not states or any(state.get("format") not in FORMATS_READ for state in states):
-        raise ValueError(f"these are not states of format {' or '.join(map(str, FORMATS_READ))}, as State.state_dict() makes them")
+        raise ValueError(f"these are not states of format {' or '.join(map(str, FORMATS_READ))}, "
+                         "as State.state_dict() makes them")
     first = states[0]
     for state in states:
         if (state["workers"], state["step"], state["combine"]) != (first["workers"], first["step"], first["combine"]):
@@ -112,7 +113,8 @@ def share_of(states, rank, workers):
     by_rank = _by_rank(states, "residual")
     velocities = _by_rank(states, "velocity")
     if first["workers"] == workers and rank in by_rank:
-        return first["step"], by_rank[rank], first["deferred"], velocities.get(rank, {}), _by_rank(states, "retained").get(rank, {})
+        retained = _by_rank(states, "retained").get(rank, {})
+        return first["step"], by_rank[rank], first["deferred"], velocities.get(rank, {}), retained
     missing = [number for number in range(first["workers"]) if number not in by_rank]
     if missing:
         raise ValueError(f"the residuals of workers {missing} of {first['workers']} are missing. Load a list with the "

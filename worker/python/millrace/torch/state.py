@@ -361,8 +361,8 @@ class State:
         try:
             self._exchange.raise_within_step()
         except Exception as error:
-            raise RuntimeError("the exchange has ended, perhaps within a step: that step's update may be in neither the model nor "
-                               "this State. Resume from a checkpoint that was made between two steps") from error
+            raise RuntimeError("the exchange has ended, perhaps within a step: that step's update may be in neither the model "
+                               "nor this State. Resume from a checkpoint that was made between two steps") from error
 
     def _check_buffer(self, buffer):
         if buffer.layout != torch.strided or buffer.device.type not in ("cpu", "cuda") or buffer.dtype not in _TYPES:
@@ -395,7 +395,8 @@ class State:
             new = [self._names[parameter] for parameter in parameters if parameter.numel()]
             new = [name for name in new if name not in self._places]
             if new:
-                raise ValueError(f"'{new[0]}' needed no gradient when the State was connected: make another State, of a job of its own")
+                raise ValueError(f"'{new[0]}' needed no gradient when the State was connected: make another State, of a "
+                                 "job of its own")
         return [self._names[parameter] for parameter in parameters]
 
     def _end_coverage(self):
@@ -466,8 +467,8 @@ class State:
         forgotten = [name for name, place in places.items()
                      if name not in retained or not self._session.restore_retained(place.tensor, retained[name])]
         if forgotten and self._on_grid:
-            _log.warning("job %s: the saved state has no thresholds and exponents for %s with these settings: the bits will not be those "
-                         "of the earlier job", self._job["name"], ", ".join(sorted(forgotten)))
+            _log.warning("job %s: the saved state has no thresholds and exponents for %s with these settings: the bits will not "
+                         "be those of the earlier job", self._job["name"], ", ".join(sorted(forgotten)))
         if velocity or self._clips():
             velocities.replace(self._session, {name: (place.tensor, place.entries) for name, place in places.items()},
                                residual, velocity)

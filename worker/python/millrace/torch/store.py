@@ -250,8 +250,8 @@ class StoreOptimizer(torch.optim.Optimizer):
 
     def _raise_broken(self):
         if self._broken is not None:
-            raise RuntimeError("an earlier step failed, and this StoreOptimizer has left its jobs: begin with another one, from the "
-                               "shards' values or from a checkpoint") from self._broken
+            raise RuntimeError("an earlier step failed, and this StoreOptimizer has left its jobs: begin with another one, from "
+                               "the shards' values or from a checkpoint") from self._broken
 
     def _residual_of(self, saved):
         """Returns this rank's residual in a saved state, which is checked."""
@@ -260,8 +260,8 @@ class StoreOptimizer(torch.optim.Optimizer):
         if saved["workers"] != self.world_size and not is_empty:
             raise ValueError(f"the state has a residual of {saved['workers']} workers, and this job has {self.world_size}")
         if saved["workers"] == self.world_size and str(self.rank) not in of_ranks:
-            raise ValueError(f"the state is of rank {', '.join(of_ranks)}, and this is rank {self.rank}: each rank saves and loads a "
-                             "state of its own")
+            raise ValueError(f"the state is of rank {', '.join(of_ranks)}, and this is rank {self.rank}: each rank saves and "
+                             "loads a state of its own")
         residual = of_ranks.get(str(self.rank), {})
         entries = {name: count for job in self._jobs for name, count in job.entries.items()}
         wrong = [name for name, (indices, _) in residual.items()
