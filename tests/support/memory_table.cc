@@ -1,5 +1,6 @@
 #include "tests/support/memory_table.h"
 
+#include <initializer_list>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -44,7 +45,7 @@ class MemoryTable : public protocol::MembershipTable {
   }
   ~MemoryTable() override {
     const std::lock_guard lock(state_->mutex);
-    give_back();
+    give_back({&state_->leases, &state_->leaving});
   }
 
   Result<uint64_t> start_shard(uint32_t shard, uint32_t shard_count, std::string_view address,
@@ -80,24 +81,23 @@ class MemoryTable : public protocol::MembershipTable {
 
   Status hold_lease(uint32_t shard, uint64_t) override {
     const std::lock_guard lock(state_->mutex);
-    const auto lease = state_->leases.find(shard);
-    if (lease != state_->leases.end() && lease->second.holder == this) return {};
-    give_back();
+    give_back({&state_->leaving});
     state_->leases.try_emplace(shard, MemoryTableState::Lease{this, note_});
     return {};
   }
 
   Status hold_spare_lease() override {
     const std::lock_guard lock(state_->mutex);
-    if (!state_->spares.contains(this) && state_->spares.size() >= protocol::kSparesMax)
-      return fail(ErrorCode::kLimitExceeded, "too many spares");
+    if (state_->spares.contains(this)) return {};
+    if (state_->spares.size() >= protocol::kSparesMax) return fail(ErrorCode::kLimitExceeded, "too many spares");
+    give_back({&state_->leases, &state_->leaving});
     state_->spares.try_emplace(this, note_);
     return {};
   }
 
   Status hold_leaving_lease(uint32_t shard, uint64_t) override {
     const std::lock_guard lock(state_->mutex);
-    give_back();
+    give_back({&state_->leases});
     state_->leaving.try_emplace(shard, MemoryTableState::Lease{this, note_});
     return {};
   }
@@ -216,9 +216,8 @@ class MemoryTable : public protocol::MembershipTable {
     return {};
   }
 
-  void give_back() {
-    for (auto* leases : {&state_->leases, &state_->leaving})
-      std::erase_if(*leases, [this](const auto& lease) { return lease.second.holder == this; });
+  void give_back(std::initializer_list<std::map<uint32_t, MemoryTableState::Lease>*> all) {
+    for (auto* leases : all) std::erase_if(*leases, [this](const auto& lease) { return lease.second.holder == this; });
     state_->spares.erase(this);
   }
 
