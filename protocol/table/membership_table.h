@@ -54,9 +54,9 @@ struct ClusterView {
   struct Shard {
     ShardEntry entry;                ///< incarnation 0: it never started
     bool held = false;               ///< some process holds its lease
-    bool leaving = false;            ///< a process that has granted a drain holds hold_leaving_lease()
-    ProcessNote process;             ///< of the first of these; empty: it said nothing, or in another version's words
+    ProcessNote process;             ///< of that process; empty: it said nothing, or in another version's words
     std::optional<DrainNote> drain;  ///< of its last start
+    bool leaving = false;  ///< a process that has granted a drain lives; without `held`, `process` is its note
 
     enum class State : uint8_t { kNeverStarted, kGone, kDraining, kServes };
     /// A process that grants a drain gives its lease back, and serves until a spare has its number.

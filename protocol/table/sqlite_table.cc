@@ -200,9 +200,9 @@ class SqliteTable : public MembershipTable {
       const Result<std::string> drain = read_note(key_of_drain(shard));
       if (!drain) return std::unexpected(drain.error());
       const uint64_t incarnation = (*map)[shard].incarnation;
-      view.shards.push_back({std::move((*map)[shard]), *held, *leaving,
+      view.shards.push_back({std::move((*map)[shard]), *held,
                              *held || *leaving ? decode_process_note(*process) : ProcessNote{},
-                             decode_drain_note(*drain, incarnation)});
+                             decode_drain_note(*drain, incarnation), *leaving});
     }
     for (uint32_t spare = 0; spare < kSparesMax; ++spare) {
       const Result<bool> held = leases_.is_held(kFirstSpareByte + spare);
