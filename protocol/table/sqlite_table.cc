@@ -199,10 +199,12 @@ class SqliteTable : public MembershipTable {
       if (!process) return std::unexpected(process.error());
       const Result<std::string> drain = read_note(key_of_drain(shard));
       if (!drain) return std::unexpected(drain.error());
-      const uint64_t incarnation = (*map)[shard].incarnation;
-      view.shards.push_back({std::move((*map)[shard]), *held,
-                             *held || *leaving ? decode_process_note(*process) : ProcessNote{},
-                             decode_drain_note(*drain, incarnation), *leaving});
+      ClusterView::Shard& seen = view.shards.emplace_back();
+      seen.entry = std::move((*map)[shard]);
+      seen.held = *held;
+      seen.leaving = *leaving;
+      if (*held || *leaving) seen.process = decode_process_note(*process);
+      seen.drain = decode_drain_note(*drain, seen.entry.incarnation);
     }
     for (uint32_t spare = 0; spare < kSparesMax; ++spare) {
       const Result<bool> held = leases_.is_held(kFirstSpareByte + spare);
