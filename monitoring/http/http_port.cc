@@ -498,7 +498,10 @@ void HttpPort::Impl::take_made(TimeNs now) {
     const std::lock_guard lock(made_mutex_);
     taken_.swap(made_);
   }
-  for (auto& [number, bytes] : taken_) {
+  while (!taken_.empty()) {
+    // Out of the list first: where memory ends below, no later pass takes this answer for an empty one.
+    auto [number, bytes] = std::move(taken_.back());
+    taken_.pop_back();
     const auto connection = connections_.find(number);
     if (connection == connections_.end()) continue;
     // Empty where there was no memory for it.
@@ -508,7 +511,6 @@ void HttpPort::Impl::take_made(TimeNs now) {
       connection->second.exchange.answer(std::move(bytes), now);
     }
   }
-  taken_.clear();
 }
 
 void HttpPort::Impl::write(Connection& connection, TimeNs now) {

@@ -59,6 +59,7 @@ std::optional<DrainNote> decode_drain_note(std::string_view text, uint64_t incar
 }
 
 std::string key_of_lease(uint32_t shard) { return fmt::format("lease/{:04}", shard); }
+std::string key_of_leaving(uint32_t shard) { return fmt::format("leaving/{:04}", shard); }
 std::string key_of_drain(uint32_t shard) { return fmt::format("drain/{:04}", shard); }
 std::string key_of_spare(uint64_t spare) { return fmt::format("spare/{:016x}", spare); }
 

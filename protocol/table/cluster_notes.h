@@ -13,7 +13,7 @@
 /// have a number of their own, and builds with and without them share a table.
 namespace millrace::protocol {
 
-/// Raised with every change of the notes' keys or lines (protocol/wire/versions.md).
+/// Raised with every change of a note's key or lines (protocol/wire/versions.md). A new kind of note raises nothing.
 inline constexpr uint64_t kNotesVersion = 1;
 
 /// Returns the note of a process: version, address, HTTP address, software. Bytes that are not plain text are left out.
@@ -28,6 +28,7 @@ std::optional<DrainNote> decode_drain_note(std::string_view text, uint64_t incar
 
 /// The keys of notes, without a table's prefix.
 std::string key_of_lease(uint32_t shard);
+std::string key_of_leaving(uint32_t shard);
 std::string key_of_drain(uint32_t shard);
 /// `spare`  tells the spares of a table apart.
 std::string key_of_spare(uint64_t spare);

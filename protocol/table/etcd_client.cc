@@ -113,8 +113,7 @@ EtcdClient::EtcdClient(EtcdOptions options, std::shared_ptr<EtcdHealth> health, 
   curl_easy_setopt(easy, CURLOPT_HTTP_VERSION, CURL_HTTP_VERSION_1_1);
   curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
   curl_easy_setopt(easy, CURLOPT_DNS_CACHE_TIMEOUT, 60L);
-  if (lookups == NameLookups::kLeftBehind) MILLRACE_CHECK(curl_easy_setopt(easy, CURLOPT_QUICK_EXIT, 1L) == CURLE_OK);
-  curl_easy_setopt(easy, CURLOPT_MAXAGE_CONN, 86'400L);
+  curl_easy_setopt(easy, CURLOPT_MAXAGE_CONN, 86'400L);  // A new connection needs a lookup of the name.
   // Otherwise a call that has timed out waits until the system's lookup is over, and that takes up to a minute.
   if (lookups == NameLookups::kLeftBehind) MILLRACE_CHECK(curl_easy_setopt(easy, CURLOPT_QUICK_EXIT, 1L) == CURLE_OK);
   curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);

@@ -31,11 +31,6 @@ void EtcdPoller::hold(const EtcdLeaseKey& lease) {
   lease_wanted_ = monotonic_now_ns();
 }
 
-void EtcdPoller::release() {
-  const std::lock_guard lock(mutex_);
-  lease_.reset();
-}
-
 void EtcdPoller::note(uint64_t mod_revision) {
   uint64_t known = mod_revision_.load();
   while (known < mod_revision && !mod_revision_.compare_exchange_weak(known, mod_revision)) {
@@ -65,7 +60,7 @@ void EtcdPoller::keep_lease() {
     lease = lease_;
     wanted = lease_ && now - lease_wanted_ <= kLeaseWantedFor;
   }
-  if (lease_id_ != 0 && lease != held_) {
+  if (lease_id_ != 0 && lease != held_ && !(wanted && move_lease(*lease))) {
     revoke();
     renewed_ = 0;
   }
@@ -94,6 +89,18 @@ void EtcdPoller::take_lease(const EtcdLeaseKey& lease) {
   if (!taken || !taken->etcd.succeeded) return;  // the lease ends by itself
   lease_id_ = id;
   held_ = lease;
+}
+
+/// Puts the key in the place of the one that is held: a process that lives is seen at every moment.
+bool EtcdPoller::move_lease(const EtcdLeaseKey& lease) {
+  EtcdTransaction move;
+  move.if_version(lease.guard, lease.guard_version);
+  if (held_.key != lease.key) move.then().remove(held_.key);
+  move.then().put_leased(lease.key, lease.value, lease_id_);
+  const auto moved = client_.transact(move, monotonic_now_ns() + kReadLimit);
+  if (!moved || !moved->etcd.succeeded) return false;
+  held_ = lease;
+  return true;
 }
 
 /// Ends the lease, or leaves it to its time.

@@ -52,11 +52,9 @@ class EtcdPoller {
   /// Notes one that another connection has read.
   void note(uint64_t mod_revision);
 
-  /// Keeps the lease of this key from now on, as long as this is called at least every kLeaseWantedFor. A lease of
-  /// another key ends.
+  /// Keeps the lease of this key from now on, as long as this is called at least every kLeaseWantedFor. A key that it
+  /// kept before goes in the moment in which this one comes.
   void hold(const EtcdLeaseKey& lease);
-  /// Gives the lease back, soon.
-  void release();
 
   static constexpr TimeNs kLeaseWantedFor = kNsPerS;
   static constexpr TimeNs kRenewEvery = kNsPerS / 2;
@@ -68,6 +66,7 @@ class EtcdPoller {
   void read();
   void keep_lease();
   void take_lease(const EtcdLeaseKey& lease);
+  bool move_lease(const EtcdLeaseKey& lease);
   void revoke();
 
   std::shared_ptr<EtcdHealth> health_;

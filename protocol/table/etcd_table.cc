@@ -48,7 +48,7 @@ class EtcdTable : public MembershipTable {
                                    std::string_view datagrams) override;
   Status hold_lease(uint32_t shard, uint64_t incarnation) override;
   Status hold_spare_lease() override;
-  Status release_lease() override;
+  Status hold_leaving_lease(uint32_t shard, uint64_t incarnation) override;
   Result<ClusterView> read_cluster() override;
   Result<bool> set_drain(uint32_t shard, uint64_t incarnation, const std::optional<DrainNote>& note) override;
   Result<std::optional<DrainNote>> read_drain(uint32_t shard) override;
@@ -458,8 +458,8 @@ Status EtcdTable::hold_spare_lease() {
   return {};
 }
 
-Status EtcdTable::release_lease() {
-  poller().release();
+Status EtcdTable::hold_leaving_lease(uint32_t shard, uint64_t incarnation) {
+  poller().hold({key(key_of_leaving(shard)), encode_process_note(note_), key_of_shard(shard), incarnation});
   return {};
 }
 
@@ -467,37 +467,35 @@ Result<ClusterView> EtcdTable::read_cluster() {
   const Result<TimeNs> until = deadline();
   if (!until) return std::unexpected(until.error());
   EtcdTransaction transaction;
-  transaction.then()
-      .get(key("shard_count"))
-      .get_all(key("shard/"))
-      .get_all(key("lease/"))
-      .get_all(key("drain/"))
-      .get_all(key("spare/"));
+  transaction.then().get(key("shard_count"));
+  for (const char* kind : {"shard/", "lease/", "leaving/", "drain/", "spare/"}) transaction.then().get_all(key(kind));
   const auto answer = run(transaction, *until);
   if (!answer) return std::unexpected(answer.error());
-  if (answer->etcd.ranges.size() != 5) return damaged("the answer");
+  if (answer->etcd.ranges.size() != 6) return damaged("the answer");
   const Result<uint64_t> count = count_of(first_of(answer->etcd, 0));
   if (!count) return std::unexpected(count.error());
   Result<std::vector<ShardEntry>> map = map_of(*count, answer->etcd.ranges[1]);
   if (!map) return std::unexpected(map.error());
   ClusterView view;
-  for (ShardEntry& entry : *map) view.shards.push_back({std::move(entry), false, {}, {}});
+  for (ShardEntry& entry : *map) view.shards.emplace_back().entry = std::move(entry);
   // Returns the shard that a note is about; nullptr: it is none of the cluster's.
   const auto shard_of = [&](const EtcdEntry& entry) -> ClusterView::Shard* {
-    const auto number = number_of(std::string_view(entry.key).substr(key("lease/").size()));
+    const auto number = number_of(std::string_view(entry.key).substr(entry.key.rfind('/') + 1));
     return number && *number < view.shards.size() ? &view.shards[*number] : nullptr;
   };
-  for (const EtcdEntry& entry : answer->etcd.ranges[2]) {
-    ClusterView::Shard* shard = shard_of(entry);
-    if (!shard) continue;
-    shard->held = true;
-    shard->process = decode_process_note(text_of(entry.value));
+  for (const size_t leases : {3, 2}) {  // the note of a process that holds the lease comes last
+    for (const EtcdEntry& entry : answer->etcd.ranges[leases]) {
+      ClusterView::Shard* shard = shard_of(entry);
+      if (!shard) continue;
+      (leases == 2 ? shard->held : shard->leaving) = true;
+      shard->process = decode_process_note(text_of(entry.value));
+    }
   }
-  for (const EtcdEntry& entry : answer->etcd.ranges[3]) {
+  for (const EtcdEntry& entry : answer->etcd.ranges[4]) {
     ClusterView::Shard* shard = shard_of(entry);
     if (shard) shard->drain = decode_drain_note(text_of(entry.value), shard->entry.incarnation);
   }
-  for (const EtcdEntry& entry : answer->etcd.ranges[4])
+  for (const EtcdEntry& entry : answer->etcd.ranges[5])
     view.spares.push_back(decode_process_note(text_of(entry.value)));
   return view;
 }
@@ -551,7 +549,10 @@ Result<bool> EtcdTable::remove_cluster() {
   // A process that was stopped meanwhile knows by the next identity that the cluster was removed.
   const std::string next = fmt::format("{:016x}", random_identity());
   EtcdTransaction transaction;
-  transaction.if_none(key("lease/")).if_none(key("spare/")).if_value(key("identity"), identity_);
+  transaction.if_none(key("lease/"))
+      .if_none(key("leaving/"))
+      .if_none(key("spare/"))
+      .if_value(key("identity"), identity_);
   for (const char* kind : {"shard/", "drain/", "name/", "job/", "spec/", "done/"})
     transaction.then().remove_all(key(kind));
   transaction.then().remove(key("shard_count")).put(key("identity"), next);

@@ -10,8 +10,9 @@ namespace millrace::protocol {
 /// Keys     all below options.prefix + "/".
 ///          format: the version of these keys. changes: every change writes it. shard_count: every start writes it.
 ///          shard/NNNN: the addresses. The key's version is the incarnation of the last start.
-///          lease/NNNN: exists while that start lives. spare/TAG: exists while a spare waits. drain/NNNN: an operator
-///          wants that start to end. cluster_notes.h has the values of these three. last_job: the last job's number.
+///          lease/NNNN: exists while that start lives. leaving/NNNN: exists in its place once that start has granted a
+///          drain. spare/TAG: exists while a spare waits. drain/NNNN: an operator wants that start to end.
+///          cluster_notes.h has the values of these four. last_job: the last job's number.
 ///          name/NAME: the number of the open job of that name.
 ///          job/N: the tag of the last swap, and the record. The key's version is the epoch. spec/N: the specification.
 ///          done/N: the record, in place of these three once the job is finished.

@@ -56,14 +56,17 @@ struct ClusterView {
     bool held = false;               ///< some process holds its lease
     ProcessNote process;             ///< of that process; empty: it said nothing, or in another version's words
     std::optional<DrainNote> drain;  ///< of its last start
+    bool leaving = false;  ///< a process that has granted a drain lives; without `held`, `process` is its note
 
     enum class State : uint8_t { kNeverStarted, kGone, kDraining, kServes };
     /// A process that grants a drain gives its lease back, and serves until a spare has its number.
     State state() const {
       if (entry.incarnation == 0) return State::kNeverStarted;
-      if (drain && drain->refusal.empty()) return State::kDraining;
-      return held ? State::kServes : State::kGone;
+      if (!held && !leaving) return State::kGone;
+      const bool is_asked = drain && drain->refusal.empty();
+      return held && !is_asked ? State::kServes : State::kDraining;
     }
+    bool has_process() const { return state() == State::kServes || state() == State::kDraining; }
   };
   std::vector<Shard> shards;
   std::vector<ProcessNote> spares;  ///< that wait
@@ -101,17 +104,18 @@ class MembershipTable {
   /// Says what hold_lease() and hold_spare_lease() write about this process.
   void introduce(ProcessNote note) { note_ = std::move(note); }
 
-  /// Holds the shard's lease for this start, until release_lease(), until this object ends, or until it is not called
-  /// for a second. Waits for no server. While an earlier process has the lease, it stays with that process. Called
-  /// again and again. A lease of a spare that this object holds ends.
+  /// Holds the shard's lease for this start, until this object ends, or until it is not called for a second. Waits for
+  /// no server. While an earlier process has the lease, it stays with that process. Called again and again. Another
+  /// lease that this object holds ends.
   virtual Status hold_lease(uint32_t shard, uint64_t incarnation) = 0;
 
   /// Holds the lease of a spare that waits, in the same way. Errors  limit_exceeded: kSparesMax others wait
   /// beside a file.
   virtual Status hold_spare_lease() = 0;
 
-  /// Gives the lease back, if this object holds one. The next call of hold_lease() takes it again.
-  virtual Status release_lease() = 0;
+  /// Gives the shard's lease back, and holds one in the same way which says only that this process lives. Where an
+  /// earlier process of the shard holds such a lease, this one has none.
+  virtual Status hold_leaving_lease(uint32_t shard, uint64_t incarnation) = 0;
 
   /// Reads the processes of the cluster. A process that is killed loses its lease: at once where the table is a file,
   /// after kEtcdLeaseSeconds in etcd.

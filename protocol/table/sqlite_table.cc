@@ -161,7 +161,7 @@ class SqliteTable : public MembershipTable {
   }
 
   Status hold_spare_lease() override {
-    if (const int64_t byte = leases_.held(); byte >= kFirstSpareByte) {
+    if (const int64_t byte = leases_.held(); byte >= kFirstSpareByte && byte < kFirstLeavingByte) {
       write_note_once(key_of_spare(static_cast<uint64_t>(byte - kFirstSpareByte)));
       return {};
     }
@@ -175,7 +175,13 @@ class SqliteTable : public MembershipTable {
     return fail(ErrorCode::kLimitExceeded, fmt::format("membership table: {} spares wait already", kSparesMax));
   }
 
-  Status release_lease() override {
+  Status hold_leaving_lease(uint32_t shard, uint64_t) override {
+    const Result<bool> held = leases_.hold(kFirstLeavingByte + shard);
+    if (!held) return std::unexpected(held.error());
+    if (*held) {
+      write_note_once(key_of_leaving(shard));
+      return {};
+    }
     noted_.clear();
     return leases_.release();
   }
@@ -187,13 +193,18 @@ class SqliteTable : public MembershipTable {
     for (uint32_t shard = 0; shard < map->size(); ++shard) {
       const Result<bool> held = leases_.is_held(shard);
       if (!held) return std::unexpected(held.error());
-      const Result<std::string> process = read_note(key_of_lease(shard));
+      const Result<bool> leaving = leases_.is_held(kFirstLeavingByte + shard);
+      if (!leaving) return std::unexpected(leaving.error());
+      const Result<std::string> process = read_note(*held ? key_of_lease(shard) : key_of_leaving(shard));
       if (!process) return std::unexpected(process.error());
       const Result<std::string> drain = read_note(key_of_drain(shard));
       if (!drain) return std::unexpected(drain.error());
-      const uint64_t incarnation = (*map)[shard].incarnation;
-      view.shards.push_back({std::move((*map)[shard]), *held, *held ? decode_process_note(*process) : ProcessNote{},
-                             decode_drain_note(*drain, incarnation)});
+      ClusterView::Shard& seen = view.shards.emplace_back();
+      seen.entry = std::move((*map)[shard]);
+      seen.held = *held;
+      seen.leaving = *leaving;
+      if (*held || *leaving) seen.process = decode_process_note(*process);
+      seen.drain = decode_drain_note(*drain, seen.entry.incarnation);
     }
     for (uint32_t spare = 0; spare < kSparesMax; ++spare) {
       const Result<bool> held = leases_.is_held(kFirstSpareByte + spare);
@@ -286,7 +297,7 @@ class SqliteTable : public MembershipTable {
     database_.wait_for_locks(kOpenWaitMs);
     SqliteTransaction transaction(database_);
     if (Status s = transaction.begin(); !s) return std::unexpected(s.error());
-    for (uint32_t byte = 0; byte < kFirstSpareByte + kSparesMax; ++byte) {
+    for (uint32_t byte = 0; byte < kFirstLeavingByte + kShardsMax; ++byte) {
       const Result<bool> held = leases_.is_held(byte);
       if (!held) return std::unexpected(held.error());
       if (*held) return false;
@@ -424,8 +435,9 @@ class SqliteTable : public MembershipTable {
     if (write_note(key, encode_process_note(note_))) noted_ = key;
   }
 
-  /// Bytes of the leases: shards by number, then the spares that wait.
+  /// Bytes of the leases: shards by number, the spares that wait, shards that leave their number.
   static constexpr uint32_t kFirstSpareByte = kShardsMax;
+  static constexpr uint32_t kFirstLeavingByte = kFirstSpareByte + kSparesMax;
 
   LeaseFile leases_;
   std::string noted_;  ///< key of the last lease whose note is written

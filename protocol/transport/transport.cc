@@ -205,9 +205,18 @@ Result<std::unique_ptr<Connection>> Connection::connect(TransportContext& contex
   return connection;
 }
 
-Connection::~Connection() {
-  // The monitor's sender is closed with the socket; close it first so that the pair has a living end while it stops.
+Connection::~Connection() { stop_monitor(); }
+
+/// The monitor's sender is closed with the socket; close it first so that the pair has a living end while it stops.
+void Connection::stop_monitor() {
   if (socket_) zmq_socket_monitor(socket_->handle(), nullptr, 0);
+}
+
+void Connection::close() {
+  stop_monitor();
+  if (socket_) socket_->set(ZMQ_LINGER, 0);
+  monitor_.reset();
+  socket_.reset();
 }
 
 Status Connection::reconnect() {
@@ -241,10 +250,7 @@ Status Connection::open_sockets() {
                            ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH;
   if (zmq_socket_monitor((*socket)->handle(), events.c_str(), kWatched) != 0) return Socket::not_opened();
   MILLRACE_CHECK(zmq_connect((*monitor)->handle(), events.c_str()) == 0, zmq_strerror(zmq_errno()));
-  if (socket_) {
-    zmq_socket_monitor(socket_->handle(), nullptr, 0);
-    socket_->set(ZMQ_LINGER, 0);
-  }
+  close();
   monitor_ = std::move(*monitor);
   socket_ = std::move(*socket);
   return {};

@@ -165,6 +165,10 @@ class Connection {
   /// descriptors the old one stays.
   Status reconnect();
 
+  /// Closes the sockets with everything queued on them. A lookup continues, and the next address stays the same.
+  /// REQUIRES: no poller has the connection. Until reconnect() it has its address, and takes no other call.
+  void close();
+
   /// Says which bytes moved between two looks: those of messages that have not ended, too.
   struct Progress {
     uint64_t received = 0;  ///< bytes
@@ -196,6 +200,7 @@ class Connection {
 
   Connection() = default;
   Status open_sockets();
+  void stop_monitor();
   Status connect_to(const std::string& address);
   void connect_to_host();
   void take_lookup();

@@ -36,10 +36,6 @@ const char* state_text(State state) {
   return "gone";
 }
 
-bool has_process(const protocol::ClusterView::Shard& shard) {
-  return shard.state() == State::kDraining || shard.state() == State::kServes;
-}
-
 /// Writes a shard's own answer into its row, in the fields that this build knows.
 void add_shard_status(Json& row, const protocol::ClusterView::Shard& shard, uint32_t number, const std::string& http,
                       const Result<std::string>& answer) {
@@ -190,28 +186,15 @@ Result<protocol::ClusterView> ClusterWatch::read_table() {
   return view;
 }
 
-/// A process that drains has given its note back with its lease.
-void ClusterWatch::recall_notes(std::vector<protocol::ClusterView::Shard>& shards) {
-  notes_.resize(shards.size());
-  for (size_t number = 0; number < shards.size(); ++number) {
-    protocol::ClusterView::Shard& shard = shards[number];
-    Noted& noted = notes_[number];
-    if (shard.held) noted = {shard.entry.incarnation, shard.process};
-    if (!shard.held && has_process(shard) && noted.incarnation == shard.entry.incarnation)
-      shard.process = noted.process;
-  }
-}
-
 std::string ClusterWatch::collect() {
   Json all = {{"shards", Json::array()}, {"spares", Json::array()}, {"workers", Json::array()}};
   Result<protocol::ClusterView> read = read_table();
   if (!read) all["table_problem"] = plain_text_of(read.error().message, kTextBytesMax);
-  if (read) recall_notes(read->shards);
   const protocol::ClusterView view = read.value_or(protocol::ClusterView{});
   std::vector<Question> questions;
   for (const protocol::ClusterView::Shard& shard : view.shards)
-    questions.push_back({has_process(shard) ? reachable_http(shard.process) : std::string(),
-                         has_process(shard) && shard.entry.address == sources_.own_address});
+    questions.push_back(
+        {reachable_http(shard.process), shard.has_process() && shard.entry.address == sources_.own_address});
   for (const std::string& http : sources_.workers) questions.push_back({http});
   ask_all(questions);
   size_t bytes = 0;
@@ -233,7 +216,7 @@ std::string ClusterWatch::collect() {
                 {"http", reachable_http(shard.process)},
                 {"address", shard.entry.address},
                 {"software", shard.process.software}};
-    if (has_process(shard)) add_shard_status(row, shard, number, row["http"], questions[number].answer);
+    if (shard.has_process()) add_shard_status(row, shard, number, row["http"], questions[number].answer);
     add("shards", std::move(row));
   }
   for (const protocol::ProcessNote& spare : view.spares)

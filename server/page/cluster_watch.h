@@ -68,22 +68,15 @@ class ClusterWatch {
     Error error;
   };
   struct Question;
-  /// The last note of a shard's process.
-  struct Noted {
-    uint64_t incarnation = 0;
-    protocol::ProcessNote process;
-  };
 
   void run();
   void ask_all(std::vector<Question>& questions);
   std::string collect();
   Result<protocol::ClusterView> read_table();
-  void recall_notes(std::vector<protocol::ClusterView::Shard>& shards);
 
   const Sources sources_;
   std::unique_ptr<protocol::MembershipTable> table_;
   std::map<std::string, Silent> silent_;  ///< by HTTP address
-  std::vector<Noted> notes_;              ///< by shard
   std::mutex mutex_;
   std::condition_variable changed_;
   TimeNs asked_ = 0;

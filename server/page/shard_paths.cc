@@ -76,7 +76,7 @@ Result<std::string> ShardPaths::json(std::string_view query) {
   const protocol::ClusterView::Shard& shard = view->shards[*number];
   if (shard.entry.address == sources_.own_address)
     return fail(ErrorCode::kInvalidArgument, fmt::format("this process is shard {}", *number));
-  if (!shard.held) return fail(ErrorCode::kUnavailable, fmt::format("no process is shard {}", *number));
+  if (!shard.has_process()) return fail(ErrorCode::kUnavailable, fmt::format("no process is shard {}", *number));
   Json said = {{"shard", *number}};
   add_connection(said, shard.entry.address);
   add_transfers(said, shard, sources_.caller().get());

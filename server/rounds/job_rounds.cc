@@ -224,7 +224,10 @@ std::optional<Error> JobRounds::admission_error(const protocol::Member& from, co
                              setup_.spec.name, account_.used_bytes(), kAheadShare, setup_.limits.job_memory_bytes_max)};
   }
   if (std::optional<Error> full = setup_.gate.refuses(account_, bytes)) {
-    if (!ahead && !starved_) starved_ = Starved{now, from.worker, from.incarnation};
+    if (ahead) return full;
+    if (!starved_) starved_ = Starved{now, from.worker, from.incarnation};
+    starved_->because = full->message;
+    starved_->at = {part.layout().bucket, part.layout().part, body.step};
     return full;
   }
   return std::nullopt;

@@ -96,19 +96,22 @@ std::optional<Waiting> JobRounds::waiting() const {
     wait_of_replication(*unbacked, waiting);
     return waiting;
   }
-  if (!oldest) return std::nullopt;
+  if (!oldest && !starved_) return std::nullopt;
+  if (!oldest) {
+    waiting.wait = Wait::kMemory;
+    waiting.workers = {starved_->worker};
+    waiting.since = starved_->since;
+    waiting.at = starved_->at;
+    waiting.because = fmt::format("the contribution of worker {} is refused: {}", starved_->worker, starved_->because);
+    return waiting;
+  }
   waiting.at = {oldest->layout().bucket, oldest->layout().part, oldest->decided(), oldest->here()};
   if (oldest->stage() == PartRound::Stage::kCollecting) {
     wait_of_collecting(*oldest, waiting);
   } else {
     wait_of_attempt(*oldest, waiting);
   }
-  if (starved_) {
-    waiting.because += fmt::format(
-        "; contributions are refused because the job's {} bytes are near a limit "
-        "(--job-memory-bytes-max {}, --shard-memory-bytes-max {})",
-        account_.used_bytes(), setup_.limits.job_memory_bytes_max, setup_.limits.shard_memory_bytes_max);
-  }
+  if (starved_) waiting.because += fmt::format("; contributions are refused: {}", starved_->because);
   return waiting;
 }
 

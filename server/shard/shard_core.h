@@ -231,6 +231,7 @@ class ShardCore {
   void on_pull(Job& job, const protocol::Member& member, protocol::Message message, Actions& actions);
   /// job_bytes_max  the memory that the job may use
   Status judge_store(const protocol::JobSpec& spec, const protocol::JobLayout& layout, uint64_t job_bytes_max) const;
+  uint64_t array_bytes(const protocol::JobSpec& spec, const protocol::JobLayout& layout) const;
   uint64_t job_bytes_max_of(const std::string& key_name, const std::string& job) const;
   void end_store(Job& job, Actions& actions);
   JobStore* ending_store(uint64_t job);
@@ -343,6 +344,7 @@ class ShardCore {
   struct Opened {
     std::string by;
     Limits limits;
+    uint64_t fixed_bytes = 0;  ///< of its arrays and records
   };
   std::map<uint64_t, Opened> opened_;              ///< of jobs_; the jobs refer to it
   std::map<uint64_t, std::unique_ptr<Job>> jobs_;  ///< open at this shard, by number

@@ -71,10 +71,9 @@ void ShardCore::hold_or_release_lease(Actions& actions) {
             actions);
     } else {
       // A process whose number is taken ends at once, and with it the last save of a job that is over.
-      if (lease_released_) return;
-      const Status released = table_.release_lease();
+      const Status released = table_.hold_leaving_lease(config_.shard, config_.incarnation);
       if (!released) return table_failed(released.error(), actions);
-      lease_released_ = true;
+      if (std::exchange(lease_released_, true)) return;
       return log(Severity::kInfo,
                  fmt::format("shard {} leaves its number to a spare, as an operator asked", config_.shard), actions);
     }

@@ -458,6 +458,7 @@ Job* ShardCore::open_job(const std::string& key_name, uint64_t number, const pro
         actions);
   }
   Opened& opened = opened_.insert_or_assign(number, Opened{key_name, config_.limits}).first->second;
+  opened.fixed_bytes = array_bytes(spec, layout) + record_bytes(spec, layout, config_.shard);
   opened.limits.job_memory_bytes_max = job_bytes_max_of(key_name, spec.name);
   auto made = std::make_unique<Job>(Job::Setup{spec, std::move(layout), *gate_, opened.limits, memory_, refusals_,
                                                config_.shard, config_.incarnation, config_.shard_count, start,

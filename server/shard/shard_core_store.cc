@@ -13,6 +13,11 @@ constexpr uint64_t kStoreShare = 2;
 
 }  // namespace
 
+/// Returns the memory of the job's weights, optimizer state and history here.
+uint64_t ShardCore::array_bytes(const protocol::JobSpec& spec, const protocol::JobLayout& layout) const {
+  return store_bytes(spec, layout, config_.shard) + history_bytes(spec, layout, config_.shard);
+}
+
 Status ShardCore::judge_store(const protocol::JobSpec& spec, const protocol::JobLayout& layout,
                               uint64_t job_bytes_max) const {
   if (spec.store.begin == protocol::StoreBegin::kSaved && !config_.saves.possible) {
@@ -27,7 +32,7 @@ Status ShardCore::judge_store(const protocol::JobSpec& spec, const protocol::Job
                                                        config_.shard, can.error().message));
     }
   }
-  const uint64_t arrays = store_bytes(spec, layout, config_.shard) + history_bytes(spec, layout, config_.shard);
+  const uint64_t arrays = array_bytes(spec, layout);
   const uint64_t bytes = arrays + record_bytes(spec, layout, config_.shard);
   if (bytes > job_bytes_max / kStoreShare) {
     return fail(ErrorCode::kLimitExceeded,
@@ -37,11 +42,17 @@ Status ShardCore::judge_store(const protocol::JobSpec& spec, const protocol::Job
                             bytes, kStoreShare, job_bytes_max));
   }
   const uint64_t bytes_max = config_.limits.shard_memory_bytes_max;
-  // Records alone are not added to the memory in use: other jobs' contributions pass, and each job has its fair share.
-  const uint64_t used = arrays == 0 ? 0 : memory_.used_bytes();
-  const uint64_t asked = arrays == 0 ? bytes : arrays;
-  if (used + asked > bytes_max) {
-    const uint64_t ending = arrays == 0 ? 0 : bytes_of_ending_stores();
+  const uint64_t ending = bytes_of_ending_stores();
+  // Other jobs' contributions pass, and each job has its fair share: records are compared with other jobs' arrays and
+  // records.
+  uint64_t used = ending;
+  uint64_t asked = bytes;
+  for (const auto& [number, opened] : opened_) used += opened.fixed_bytes;
+  if (arrays != 0 && memory_.used_bytes() + arrays > used + asked) {
+    used = memory_.used_bytes();
+    asked = arrays;
+  }
+  if (asked != 0 && used + asked > bytes_max) {
     const bool is_short = used - ending + asked <= bytes_max;
     return fail(is_short ? ErrorCode::kUnavailable : ErrorCode::kLimitExceeded,
                 fmt::format("{} bytes of weights, optimizer state, history and records of parts and workers where jobs "

@@ -22,7 +22,7 @@ enum class Wait : uint8_t {
   kStore,          ///< the store's first weights, or that it catches up
   /// Members that have not acknowledged an update, which is applied once enough have (apply_after_acks).
   kAcknowledgements,
-  kMemory,     ///< acknowledgements, without which there is no room for another update
+  kMemory,     ///< room: for another update, until acknowledgements come, or for a first contribution
   kComputing,  ///< decoding, summing or coding
   kRecovery,   ///< members of a job whose rounds this shard does not know, to report their state
   kWeights,    ///< members that give their weights to one that joins

@@ -28,6 +28,7 @@ TEST(Drain, TheShardServesUntilASpareHasItsNumberAndThenSaysWhereItIs) {
   ASSERT_EQ(cluster.table().set_drain(0, 1, DrainNote{1, ""}), true);
   cluster.pass(kPollsMs);
   EXPECT_FALSE(is_held(cluster));
+  EXPECT_EQ(cluster.table().read_cluster()->shards[0].state(), protocol::ClusterView::Shard::State::kDraining);
   EXPECT_TRUE(is_held(cluster, 1));
   cluster.push(0, 0, std::vector<float>(kDimension, 1.0f));
   EXPECT_EQ(cluster.gather(0, 0).parts, 2u) << "it decides steps";
@@ -232,7 +233,7 @@ TEST(Drain, AShardEndsTheSaveThatIsUnderWayBeforeItLeaves) {
 
 TEST(Drain, AProcessOfARemovedClusterStops) {
   ScriptedCluster cluster(ScriptedCluster::small_job(1));
-  ASSERT_TRUE(cluster.table().release_lease());
+  end_leases(*cluster.table_state);  // the process was stopped
   ASSERT_EQ(open_memory_table(cluster.table_state)->remove_cluster(), true);
   cluster.pass(kPollsMs);
   EXPECT_TRUE(cluster.core().stopped());
@@ -243,7 +244,7 @@ TEST(Drain, AProcessOfARemovedClusterStops) {
 TEST(Drain, AProcessStopsWhereTheNextClusterHasItsIncarnation) {
   ScriptedCluster cluster(ScriptedCluster::small_job(1));
   cluster.pass(kPollsMs);
-  ASSERT_TRUE(cluster.table().release_lease());
+  end_leases(*cluster.table_state);  // the process was stopped
   ASSERT_EQ(cluster.table().remove_cluster(), true);
   ASSERT_EQ(cluster.table().start_shard(0, 1, "tcp://next:9"), 1u);
   cluster.pass(kPollsMs);

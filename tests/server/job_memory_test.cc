@@ -104,6 +104,37 @@ TEST(JobMemory, AJobWhoseRecordsDoNotFitLeavesNoRow) {
   }
 }
 
+TEST(JobMemory, RecordsOfManyJobsTogetherFitTheShard) {
+  protocol::JobSpec spec = job_of_parts(1'000);
+  const uint64_t records = record_bytes(spec, protocol::plan_layout(spec, 1), 0);
+  Limits limits;
+  limits.shard_memory_bytes_max = 2 * records;
+  ScriptedCluster cluster(spec, 1, limits);
+  cluster.join_all();
+  protocol::Hello other = cluster.hello(0);
+  other.spec.name = "second";
+  EXPECT_TRUE(std::holds_alternative<Welcome>(cluster.say_hello(0, other)));
+  other.spec.name = "third";
+  const auto refusal = expect_body<Refuse>(cluster.say_hello(0, other));
+  EXPECT_EQ(refusal.code, ErrorCode::kLimitExceeded);
+  EXPECT_THAT(refusal.sentence, HasSubstr("where jobs use " + std::to_string(2 * records)));
+  EXPECT_FALSE(cluster.table().read_job("third")->has_value());
+}
+
+TEST(JobMemory, AFirstContributionWithoutRoomIsTheReasonInTheStatus) {
+  Limits limits;
+  limits.job_memory_bytes_max = 20'000;
+  ScriptedCluster cluster(ScriptedCluster::small_job(1, 10'000), 1, limits);
+  cluster.join_all();
+  cluster.push(0, 0, std::vector<float>(10'000, 1));
+  ASSERT_EQ(cluster.take_of<Refuse>(0).size(), 1u);
+  const JobStatus status = cluster.core().status(cluster.now).jobs.at(0);
+  EXPECT_EQ(status.waiting_for, "memory");
+  EXPECT_EQ(status.waited_for, std::vector<uint32_t>{0});
+  EXPECT_THAT(status.waiting_because, HasSubstr("the contribution of worker 0 is refused: the job uses"));
+  EXPECT_THAT(status.waiting_because, HasSubstr("are over its limit of 20000 (--job-memory-bytes-max"));
+}
+
 TEST(JobMemory, AJobOfManyPartsJoinsWhereContributionsFillTheShard) {
   Limits limits;
   limits.shard_memory_bytes_max = 4 << 20;

@@ -43,7 +43,9 @@ class FailingTable : public protocol::MembershipTable {
     if (!spare_lease_error) return table_->hold_spare_lease();
     return std::unexpected(*std::exchange(spare_lease_error, std::nullopt));
   }
-  Status release_lease() override { return table_->release_lease(); }
+  Status hold_leaving_lease(uint32_t shard, uint64_t incarnation) override {
+    return table_->hold_leaving_lease(shard, incarnation);
+  }
   Result<protocol::ClusterView> read_cluster() override { return table_->read_cluster(); }
   Result<bool> set_drain(uint32_t shard, uint64_t incarnation,
                          const std::optional<protocol::DrainNote>& note) override {

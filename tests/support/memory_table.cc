@@ -1,5 +1,6 @@
 #include "tests/support/memory_table.h"
 
+#include <initializer_list>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -30,6 +31,7 @@ struct MemoryTableState : MemoryTableContent {
     protocol::ProcessNote process;
   };
   std::map<uint32_t, Lease> leases;  ///< by shard
+  std::map<uint32_t, Lease> leaving;
   std::map<const void*, protocol::ProcessNote> spares;
 };
 
@@ -43,7 +45,7 @@ class MemoryTable : public protocol::MembershipTable {
   }
   ~MemoryTable() override {
     const std::lock_guard lock(state_->mutex);
-    give_back();
+    give_back({&state_->leases, &state_->leaving});
   }
 
   Result<uint64_t> start_shard(uint32_t shard, uint32_t shard_count, std::string_view address,
@@ -79,22 +81,24 @@ class MemoryTable : public protocol::MembershipTable {
 
   Status hold_lease(uint32_t shard, uint64_t) override {
     const std::lock_guard lock(state_->mutex);
-    state_->spares.erase(this);
+    give_back({&state_->leaving});
     state_->leases.try_emplace(shard, MemoryTableState::Lease{this, note_});
     return {};
   }
 
   Status hold_spare_lease() override {
     const std::lock_guard lock(state_->mutex);
-    if (!state_->spares.contains(this) && state_->spares.size() >= protocol::kSparesMax)
-      return fail(ErrorCode::kLimitExceeded, "too many spares");
+    if (state_->spares.contains(this)) return {};
+    if (state_->spares.size() >= protocol::kSparesMax) return fail(ErrorCode::kLimitExceeded, "too many spares");
+    give_back({&state_->leases, &state_->leaving});
     state_->spares.try_emplace(this, note_);
     return {};
   }
 
-  Status release_lease() override {
+  Status hold_leaving_lease(uint32_t shard, uint64_t) override {
     const std::lock_guard lock(state_->mutex);
-    give_back();
+    give_back({&state_->leases});
+    state_->leaving.try_emplace(shard, MemoryTableState::Lease{this, note_});
     return {};
   }
 
@@ -108,6 +112,9 @@ class MemoryTable : public protocol::MembershipTable {
       const auto lease = state_->leases.find(shard);
       seen.held = lease != state_->leases.end();
       if (seen.held) seen.process = lease->second.process;
+      const auto leaving = state_->leaving.find(shard);
+      seen.leaving = leaving != state_->leaving.end();
+      if (seen.leaving && !seen.held) seen.process = leaving->second.process;
     }
     for (const auto& [holder, process] : state_->spares) view.spares.push_back(process);
     return view;
@@ -159,7 +166,7 @@ class MemoryTable : public protocol::MembershipTable {
   Result<bool> remove_cluster() override {
     const std::lock_guard lock(state_->mutex);
     if (Status same = check_table(); !same) return std::unexpected(same.error());
-    if (!state_->leases.empty() || !state_->spares.empty()) return false;
+    if (!state_->leases.empty() || !state_->leaving.empty() || !state_->spares.empty()) return false;
     identity_ = state_->identity = ++state_->identities;
     state_->shards.clear();
     state_->jobs.clear();
@@ -209,8 +216,8 @@ class MemoryTable : public protocol::MembershipTable {
     return {};
   }
 
-  void give_back() {
-    std::erase_if(state_->leases, [this](const auto& lease) { return lease.second.holder == this; });
+  void give_back(std::initializer_list<std::map<uint32_t, MemoryTableState::Lease>*> all) {
+    for (auto* leases : all) std::erase_if(*leases, [this](const auto& lease) { return lease.second.holder == this; });
     state_->spares.erase(this);
   }
 
@@ -234,6 +241,13 @@ class MemoryTable : public protocol::MembershipTable {
 };
 
 }  // namespace
+
+void end_leases(MemoryTableState& state) {
+  const std::lock_guard lock(state.mutex);
+  state.leases.clear();
+  state.leaving.clear();
+  state.spares.clear();
+}
 
 std::shared_ptr<MemoryTableState> make_memory_table_state() { return std::make_shared<MemoryTableState>(); }
 

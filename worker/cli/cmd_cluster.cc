@@ -151,9 +151,8 @@ Command add_status(CLI::App& cluster) {
   CLI::App* app =
       add_subcommand(cluster, "status", "shards, spares and jobs, as the membership table has them", *flags);
   app->footer(
-      "States of a shard: ready; draining: its process gave its lease back, or is about to, and serves until a spare\n"
-      "takes its number; gone: no process holds its lease; never started. The table cannot tell whether a draining\n"
-      "process is alive. millrace status asks the shards, and says why a job does not move.\n\n"
+      "States of a shard: ready; draining: its process serves until a spare takes its number; gone: it has no\n"
+      "process; never started. millrace status asks the shards, and says why a job does not move.\n\n"
       "Exit codes: 0 every shard has a process; 4 one has none, or the table does not answer.\n\n"
       "Examples:\n"
       "  millrace cluster status --table /var/lib/millrace/table.db\n"

@@ -124,8 +124,7 @@ std::expected<protocol::ShardEntry, program::Failure> drainable(const ClusterVie
                                                          cluster.shards.size() - 1));
   }
   const ClusterView::Shard& one = cluster.shards[shard];
-  const bool is_asked = one.drain && one.drain->refusal.empty();
-  if (one.entry.incarnation == 0 || (!one.held && !is_asked)) {
+  if (!one.has_process()) {
     return fail_with(
         ExitCode::kUnreachable,
         fmt::format("shard {} has no process that could leave its number: start it again, or start a spare "
@@ -220,8 +219,7 @@ nlohmann::json cluster_json(const ClusterTable& table) {
 program::Outcome outcome_of(const ClusterTable& table) {
   std::vector<size_t> gone;
   for (size_t shard = 0; shard < table.cluster.shards.size(); ++shard) {
-    const ClusterView::Shard& one = table.cluster.shards[shard];
-    if (one.entry.incarnation == 0 || shard_state(one) == "gone") gone.push_back(shard);
+    if (!table.cluster.shards[shard].has_process()) gone.push_back(shard);
   }
   if (table.cluster.shards.empty())
     return fail_with(ExitCode::kUnreachable, "no shard has started with this table yet");

@@ -9,8 +9,8 @@
 namespace millrace::worker {
 namespace {
 
-constexpr TimeNs kHelloAgainMax = kNsPerS;   ///< a Hello without an answer is sent again
-constexpr TimeNs kAttemptMax = 5 * kNsPerS;  ///< an attempt to connect without a result ends after it.
+constexpr TimeNs kHelloAgainMax = kNsPerS;   ///< A Hello without an answer is sent again.
+constexpr TimeNs kAttemptMax = 5 * kNsPerS;  ///< As kAttemptOfTwoMax, where there is one address.
 /// A worker whose number is in use asks again soon for three heartbeats: a killed process loses the number after two.
 constexpr int kSoonHeartbeats = 3;
 /// After this number of missed heartbeats the connection may be half open, and the core connects again.
@@ -20,6 +20,9 @@ constexpr const char* kForeign =
     "the process that accepts connections there does not answer as a Millrace server does: is it stopped, another "
     "program, a server's --http port, a server that wants a key (--key, --server-key), or one that may open no more "
     "files (see its log)?";
+constexpr const char* kNoAnswer = "it accepts connections but does not answer Hello: is it a Millrace server?";
+
+TimeNs attempt_max(const Link& link) { return link.other_address().empty() ? kAttemptMax : kAttemptOfTwoMax; }
 
 std::string seconds_text(TimeNs span) {
   const TimeNs tenths = (span + kNsPerS / 20) / (kNsPerS / 10);
@@ -51,6 +54,18 @@ std::string Link::other_address() const {
   return address == named ? configured : named;
 }
 
+const Error& Link::trouble_at(const std::string& at) const {
+  static const Error none;
+  const auto found = troubles.find(at);
+  return found == troubles.end() ? none : found->second;
+}
+
+std::string Link::other_trouble_text() const {
+  const std::string other = other_address();
+  const std::string& sentence = trouble_at(other).message;
+  return sentence.empty() ? "" : "; at " + other + ": " + sentence;
+}
+
 std::string SessionCore::Impl::shard_text(uint32_t shard) const {
   return "shard " + std::to_string(shard) + " (" + links[shard].address + ")";
 }
@@ -64,7 +79,7 @@ void SessionCore::Impl::open(uint32_t shard, TimeNs now, Actions& actions) {
   Link& link = links[shard];
   link.state = LinkState::kConnecting;
   link.accepted = false;
-  link.next_attempt = now + (link.other_address().empty() ? kAttemptMax : kAttemptOfTwoMax);
+  link.next_attempt = now + attempt_max(link);
   ++link.attempts;
   actions.connects.push_back(shard);
 }
@@ -75,7 +90,7 @@ void SessionCore::Impl::schedule_retry(Link& link, TimeNs now) {
   // The job waits for this process, and a killed process loses the number after two heartbeats and at least a second
   // (R9). Later a live process has the number, and each Hello costs the shard a look into the table.
   const TimeNs beat = std::max(heartbeat_interval(config), kNsPerS / 2);
-  const bool in_use = link.refused_for_now && link.last_trouble.code == ErrorCode::kIdentityInUse;
+  const bool in_use = link.refused_for_now && link.trouble().code == ErrorCode::kIdentityInUse;
   if (in_use && now - *link.in_use_since < kSoonHeartbeats * beat) most = std::min(most, beat / 4);
   const TimeNs least = std::min(config.reconnect_after, most);
   link.retry_interval = link.retry_interval == 0 ? least : std::min(link.retry_interval * 2, most);
@@ -86,6 +101,7 @@ void SessionCore::Impl::on_connected(uint32_t shard, TimeNs now, Actions& action
   Link& link = links[shard];
   if (over()) return;
   link.state = LinkState::kGreeting;
+  link.asked_since.reset();
   say_hello(shard, now, actions);
 }
 
@@ -100,7 +116,9 @@ void SessionCore::Impl::say_hello(uint32_t shard, TimeNs now, Actions& actions) 
   // One that was a member may have been removed meanwhile, without hearing of it.
   hello.returns = config.returns || was_evicted || (may_rejoin() && incarnation != 0);
   hello.has_weights = config.has_weights;
-  links[shard].next_attempt = now + hello_again_after(config);
+  Link& link = links[shard];
+  link.next_attempt = now + hello_again_after(config);
+  link.asked_since = link.asked_since.value_or(now);
   send(shard, std::move(hello), {}, actions);
 }
 
@@ -111,12 +129,12 @@ void SessionCore::Impl::on_disconnected(uint32_t shard, const Error& trouble, Ti
   const bool is_said = keys_failed || trouble.code == ErrorCode::kShardMapMismatch;
   if (link.state == LinkState::kWelcomed) {
     log(actions, Severity::kWarning, "the connection to " + shard_text(shard) + " is lost: " + trouble.message);
-  } else if (is_said && link.last_trouble.message != trouble.message) {
+  } else if (is_said && link.trouble().message != trouble.message) {
     log(actions, Severity::kWarning, shard_text(shard) + ": " + trouble.message);
   }
   const bool foreign = !keys_failed && link.state == LinkState::kConnecting && link.accepted;
   link.state = LinkState::kDown;
-  link.last_trouble = {trouble.code, foreign ? kForeign : trouble.message};
+  link.troubles[link.address] = {trouble.code, foreign ? kForeign : trouble.message};
   link.refused_for_now = false;
   link.deferred_messages.clear();
   // Also after failed keys: the shard's allowed keys may still be on their way to it.
@@ -153,22 +171,22 @@ Error SessionCore::Impl::not_reached(uint32_t shard, TimeNs now) const {
   const std::string tried = "tried for " + seconds_text(now - started_at) + ", " + std::to_string(link.attempts) +
                             (link.attempts == 1 ? " attempt" : " attempts") +
                             (other.empty() ? "" : ", also at " + other);
-  if (const auto& [code, sentence] = link.last_trouble; !sentence.empty())
-    return {code, shard_text(shard) + " could not be joined (" + tried + "): " + sentence};
-  if (link.state == LinkState::kConnecting && link.accepted)
-    return {ErrorCode::kUnavailable, shard_text(shard) + " could not be joined (" + tried + "): " + kForeign};
-  if (link.state == LinkState::kGreeting) {
-    return {ErrorCode::kUnavailable, shard_text(shard) + " accepts connections but does not answer Hello (" + tried +
-                                         "): is it a Millrace server?"};
+  Error why = link.trouble();
+  if (why.message.empty()) {
+    const bool greeting = link.state == LinkState::kGreeting;
+    why = {ErrorCode::kUnavailable, greeting ? kNoAnswer : link.accepted ? kForeign : "is the server running there?"};
   }
-  return {ErrorCode::kUnavailable,
-          shard_text(shard) + " could not be reached (" + tried + "): is the server running there?"};
+  // A reason at either address tells more than that no shard answers.
+  const Error& there = link.trouble_at(other);
+  if (why.code == ErrorCode::kUnavailable && !there.message.empty()) why.code = there.code;
+  return {why.code,
+          shard_text(shard) + " could not be joined (" + tried + "): " + why.message + link.other_trouble_text()};
 }
 
 void SessionCore::Impl::tick_link(uint32_t shard, TimeNs now, Actions& actions) {
   Link& link = links[shard];
   if (link.ever_welcomed && now - link.last_heard >= config.shard_silence) {
-    const std::string& sentence = link.last_trouble.message;
+    const std::string& sentence = link.trouble().message;
     const std::string trouble = sentence.empty() ? "" : " (" + sentence + ")";
     end_session({ErrorCode::kUnavailable,
                  shard_text(shard) + " has been silent for " + seconds_text(now - link.last_heard) + trouble},
@@ -186,7 +204,10 @@ void SessionCore::Impl::tick_link(uint32_t shard, TimeNs now, Actions& actions) 
         on_disconnected(shard, {ErrorCode::kUnavailable, "no answer to the connection attempt"}, now, actions);
       return;
     case LinkState::kGreeting:
-      if (now >= link.next_attempt) say_hello(shard, now, actions);
+      if (now < link.next_attempt) return;
+      if (link.asked_since && now - *link.asked_since >= attempt_max(link))
+        return on_disconnected(shard, {ErrorCode::kUnavailable, kNoAnswer}, now, actions);
+      say_hello(shard, now, actions);
       return;
     case LinkState::kWelcomed: break;
   }
@@ -248,8 +269,9 @@ std::string SessionCore::Impl::waiting_for() const {
   if (phase == Phase::kJoining) {
     for (uint32_t shard = 0; shard < links.size(); ++shard) {
       if (links[shard].ever_welcomed) continue;
-      const std::string& trouble = links[shard].last_trouble.message;
-      return shard_text(shard) + " has not admitted this worker yet" + (trouble.empty() ? "" : ": " + trouble);
+      const std::string& trouble = links[shard].trouble().message;
+      return shard_text(shard) + " has not admitted this worker yet" + (trouble.empty() ? "" : ": " + trouble) +
+             links[shard].other_trouble_text();
     }
   }
   if (phase == Phase::kWaiting) {
@@ -270,7 +292,7 @@ std::string SessionCore::Impl::waiting_for() const {
   }
   for (uint32_t shard = 0; shard < links.size(); ++shard) {
     if (links[shard].state != LinkState::kWelcomed) {
-      return shard_text(shard) + " is not connected: " + links[shard].last_trouble.message;
+      return shard_text(shard) + " is not connected: " + links[shard].trouble().message;
     }
     if (links[shard].recovers) return shard_text(shard) + " recovers the steps of the job";
     // The push of another tensor may follow in time: then a worker that is missing is the reason.

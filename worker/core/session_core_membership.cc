@@ -121,7 +121,7 @@ void SessionCore::Impl::follow_shards(const protocol::Membership& before, TimeNs
     link.retry_interval = 0;
     const bool under_way = link.state == LinkState::kConnecting || link.state == LinkState::kGreeting;
     if (!moved && under_way) continue;
-    link.last_trouble = {ErrorCode::kUnavailable, "it was started again"};
+    link.troubles = {{link.address, {ErrorCode::kUnavailable, "it was started again"}}};
     open(shard, now, actions);
   }
 }
@@ -399,7 +399,7 @@ std::string SessionCore::Impl::rejoining_text() const {
   const auto unreached =
       std::ranges::find_if(links, [](const Link& link) { return link.state != LinkState::kWelcomed; });
   if (unreached != links.end()) {
-    const std::string& sentence = unreached->last_trouble.message;
+    const std::string& sentence = unreached->trouble().message;
     const std::string trouble = sentence.empty() ? "" : ": " + sentence;
     return shard_text(static_cast<uint32_t>(unreached - links.begin())) + " has not let this worker in again" + trouble;
   }

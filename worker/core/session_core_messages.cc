@@ -32,7 +32,7 @@ bool may_have_moved(const std::vector<Link>& links, uint32_t shard, const protoc
   if (membership.job != 0) return !link.other_address().empty();
   // A shard that has not refused may send a membership.
   return !std::ranges::all_of(
-      links, [&](const Link& one) { return &one == &link || one.last_trouble.code == ErrorCode::kShardMapMismatch; });
+      links, [&](const Link& one) { return &one == &link || one.trouble().code == ErrorCode::kShardMapMismatch; });
 }
 
 template <typename T>
@@ -166,7 +166,8 @@ void SessionCore::Impl::on_welcome(uint32_t shard, const protocol::Header& heade
   link.state = LinkState::kWelcomed;
   link.arriving.restart();
   link.retry_interval = 0;
-  link.last_trouble = {};
+  link.troubles.clear();
+  link.asked_since.reset();
   link.refused_for_now = false;
   link.in_use_since.reset();
   link.next_heartbeat = now + TimeNs{config.spec.heartbeat.count()} * kNsPerMs;
@@ -195,20 +196,21 @@ void SessionCore::Impl::on_refuse(uint32_t shard, const protocol::Header& header
                                   TimeNs now, Actions& actions) {
   if (refuse.about_contribution) return on_refused_contribution(shard, refuse, now, actions);
   Link& link = links[shard];
+  link.asked_since.reset();
   if (!refuse.retry) {
     if (refuse.code == ErrorCode::kShardMapMismatch && may_have_moved(links, shard, header, membership))
       return on_disconnected(shard, {refuse.code, refuse.sentence}, now, actions);
     return end_session({refuse.code, shard_text(shard) + " refuses: " + refuse.sentence}, now, actions);
   }
-  if (link.last_trouble.message != refuse.sentence) {
+  if (link.trouble().message != refuse.sentence) {
     log(actions, Severity::kWarning, shard_text(shard) + " refuses for now: " + refuse.sentence);
   }
-  link.refused_for_now = true;
   if (refuse.code == ErrorCode::kIdentityInUse && !link.in_use_since) link.in_use_since = now;
-  link.last_trouble = {refuse.code, refuse.sentence};
+  link.troubles[link.address] = {refuse.code, refuse.sentence};
   // A spare that waits at the shard's earlier address refuses so for ever. The shard's own reason passes.
   const bool by_shard = link.address == link.named || is_of_shard(shard, header, membership);
   const bool elsewhere = refuse.code == ErrorCode::kUnavailable && !by_shard && !link.other_address().empty();
+  link.refused_for_now = !elsewhere;
   if (link.state != LinkState::kDown) link.state = elsewhere ? LinkState::kDown : LinkState::kGreeting;
   schedule_retry(link, now);
 }

@@ -221,6 +221,7 @@ TEST_F(EtcdByName, ALookupThatHangsDoesNotHoldTheCall) {
   EXPECT_LT(monotonic_now_ns() - began, kLookup / 2);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ErrorCode::kTimeout);
+  EXPECT_GT(lookups_under_way, 0) << "the call has left a lookup behind";
 }
 
 TEST_F(EtcdByName, APollThatHangsMeansThatEtcdDoesNotAnswer) {

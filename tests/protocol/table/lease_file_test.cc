@@ -48,6 +48,25 @@ TEST_F(LeaseFiles, AReaderThatWasThereFirstSeesALaterLease) {
   EXPECT_TRUE(reader->read_cluster().value().shards[0].held);
 }
 
+TEST_F(LeaseFiles, AnEarlierProcessThatLeavesIsNotTheShard) {
+  using State = ClusterView::Shard::State;
+  const auto earlier = open();
+  ASSERT_EQ(earlier->start_shard(0, 1, "tcp://a:1"), 1u);
+  ASSERT_TRUE(earlier->hold_leaving_lease(0, 1));
+  auto next = open();
+  ASSERT_EQ(next->take_over_shard(0, 1, "tcp://b:1", ""), 2u);
+  next->introduce({"tcp://b:1", "", ""});
+  ASSERT_TRUE(next->hold_lease(0, 2));
+  const auto other = open();
+  EXPECT_EQ(other->read_cluster()->shards[0].state(), State::kServes);
+  EXPECT_EQ(other->read_cluster()->shards[0].process.address, "tcp://b:1");
+  ASSERT_TRUE(next->hold_leaving_lease(0, 2));
+  EXPECT_FALSE(other->read_cluster()->shards[0].held) << "a spare may take the number";
+  next.reset();
+  ASSERT_TRUE(other->hold_spare_lease());
+  EXPECT_EQ(other->read_cluster()->spares.size(), 1u);
+}
+
 TEST_F(LeaseFiles, AStartThatCannotOpenItCountsNothing) {
   ASSERT_EQ(open()->start_shard(0, 1, "tcp://a:1"), 1u);
   std::filesystem::remove(leases_);

@@ -203,17 +203,30 @@ TEST_P(MembershipTables, AStartHoldsItsLeaseUntilItsProcessEnds) {
   } while (!open_()->read_cluster().value().shards[0].held);
 }
 
-TEST_P(MembershipTables, ALeaseThatIsGivenBackIsFreeAndCanBeTakenAgain) {
-  ASSERT_EQ(table_->start_shard(0, 1, "tcp://a:1"), 1u);
+TEST_P(MembershipTables, AProcessThatLeavesItsNumberIsSeenUntilItEnds) {
+  using State = ClusterView::Shard::State;
+  const ProcessNote note{"tcp://a:1", "a:2", "millrace 7"};
+  ASSERT_EQ(table_->start_shard(0, 1, note.address), 1u);
+  table_->introduce(note);
   const auto other = open_();
+  const auto state = [&] { return other->read_cluster()->shards[0].state(); };
   for (int again = 0; again < 2; ++again) {
     do {
       ASSERT_TRUE(table_->hold_lease(0, 1));
       std::this_thread::yield();
-    } while (!held(*other)[0]);
-    ASSERT_TRUE(table_->release_lease());
-    while (held(*other)[0]) std::this_thread::yield();
+    } while (state() != State::kServes);
+    do {
+      ASSERT_TRUE(table_->hold_leaving_lease(0, 1));
+      std::this_thread::yield();
+      ASSERT_NE(state(), State::kGone);
+    } while (held(*other)[0]);
+    EXPECT_EQ(state(), State::kDraining);
+    EXPECT_EQ(other->read_cluster()->shards[0].process, note);
   }
+  EXPECT_EQ(other->remove_cluster(), false);
+  table_.reset();
+  while (state() != State::kGone) std::this_thread::yield();
+  EXPECT_EQ(other->read_cluster()->shards[0].process, ProcessNote());
 }
 
 TEST_P(MembershipTables, TheTableListsTheNoteOfEachProcess) {
@@ -292,12 +305,10 @@ TEST_P(MembershipTables, AClusterIsRemovedOnceItsProcessesHaveEnded) {
     std::this_thread::yield();
   } while (!held(*other)[0]);
   EXPECT_EQ(other->remove_cluster(), false);
-  ASSERT_TRUE(table_->release_lease());
-  while (held(*other)[0]) std::this_thread::yield();
   do {
     ASSERT_TRUE(table_->hold_spare_lease());
     std::this_thread::yield();
-  } while (other->read_cluster()->spares.empty());
+  } while (held(*other)[0] || other->read_cluster()->spares.empty());
   EXPECT_EQ(other->remove_cluster(), false);
   EXPECT_EQ(other->shard_map()->size(), 2u);
   table_.reset();

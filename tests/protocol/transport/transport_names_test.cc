@@ -1,5 +1,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <future>
@@ -120,7 +124,34 @@ TEST_F(NamedHosts, TwoNamesInTurn_EachTriesAllOfItsAddresses) {
   EXPECT_EQ(present->state(), ConnectionState::kConnected) << "the second address of the new name";
   ASSERT_TRUE(connect_one_of_two(context, poller, listener->address(), present, other));
   EXPECT_EQ(present->address(), listener->address());
-  EXPECT_EQ(other, nullptr) << "neither a connection to a process nor one of a third address stays";
+  EXPECT_EQ(settled(*present), ConnectionState::kConnected);
+}
+
+TEST_F(NamedHosts, TwoAddressesInTurn_TheOtherOneHasNoSocketOpen) {
+  // A listener that never accepts: the system takes the connection, and the handshake does not end.
+  const int silent = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in at{};
+  at.sin_family = AF_INET;
+  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t bytes = sizeof(at);
+  ASSERT_EQ(::bind(silent, reinterpret_cast<const sockaddr*>(&at), bytes), 0);
+  ASSERT_EQ(::listen(silent, 8), 0);
+  ASSERT_EQ(::getsockname(silent, reinterpret_cast<sockaddr*>(&at), &bytes), 0);
+  const std::string first = "tcp://127.0.0.1:" + std::to_string(ntohs(at.sin_port));
+  const auto listener = listen("tcp://127.0.0.1:0");
+  std::unique_ptr<Connection> present;
+  std::unique_ptr<Connection> other;
+  ASSERT_TRUE(connect_one_of_two(context, poller, first, present, other));
+  const int accepted = ::accept4(silent, nullptr, nullptr, SOCK_CLOEXEC);
+  ASSERT_GE(accepted, 0);
+  ASSERT_TRUE(connect_one_of_two(context, poller, listener->address(), present, other));
+  ASSERT_EQ(settled(*present), ConnectionState::kConnected);
+  pollfd ends{accepted, POLLRDHUP, 0};
+  EXPECT_EQ(::poll(&ends, 1, kNameWaitMs), 1) << "the first process sees the end";
+  ASSERT_TRUE(connect_one_of_two(context, poller, first, present, other)) << "its sockets open again";
+  const int again = ::accept4(silent, nullptr, nullptr, SOCK_CLOEXEC);
+  EXPECT_GE(again, 0);
+  for (const int descriptor : {accepted, again, silent}) ::close(descriptor);
 }
 
 TEST(SlowResolver, ContinuesWhileTheOtherAddressIsTried) {

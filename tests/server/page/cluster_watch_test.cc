@@ -100,11 +100,11 @@ TEST_F(ClusterWatchTest, NamesAShardThatDoesNotAnswerOrIsAnotherOne) {
 TEST_F(ClusterWatchTest, AShardThatDrainsServesWithoutALease) {
   for (const uint32_t shard : {0u, 1u})
     ASSERT_EQ(tables_[shard]->set_drain(shard, 1, protocol::DrainNote{.incarnation = 1, .refusal = {}}), true);
-  ASSERT_TRUE(tables_[0]->release_lease());
+  ASSERT_TRUE(tables_[0]->hold_leaving_lease(0, 1));
   // Once the first collection has read the table. At the second one the process does not answer.
   on_fetch_ = [this, asked = 0](const std::string& at) mutable {
     if (at != http(1)) return true;
-    if (asked == 0) (void)tables_[1]->release_lease();
+    if (asked == 0) (void)tables_[1]->hold_leaving_lease(1, 1);
     return asked++ == 0;
   };
   ClusterWatch watch(sources({}));
@@ -118,8 +118,10 @@ TEST_F(ClusterWatchTest, AShardThatDrainsServesWithoutALease) {
   for (const TimeNs until = monotonic_now_ns() + 10 * kNsPerS; next == first && monotonic_now_ns() < until;)
     next = nlohmann::json::parse(watch.json())["shards"];
   EXPECT_EQ(next[1]["state"], "draining");
-  EXPECT_EQ(next[1]["http"], http(1)) << "of the lease that it has given back";
+  EXPECT_EQ(next[1]["http"], http(1));
   EXPECT_EQ(next[1]["problem"], http(1) + " does not answer") << "it is asked there";
+  tables_[1].reset();
+  EXPECT_EQ(watched()["shards"][1]["state"], "gone") << "its process has ended";
 }
 
 TEST_F(ClusterWatchTest, SurvivesAnswersThatAreNoStatus) {
@@ -150,7 +152,7 @@ TEST_F(ClusterWatchTest, SaysThatTheTableCannotBeRead) {
 }
 
 TEST_F(ClusterWatchTest, AShardWithoutALeaseIsGoneAndNotAsked) {
-  ASSERT_TRUE(tables_[1]->release_lease());
+  tables_[1].reset();
   const auto said = watched();
   EXPECT_EQ(said["shards"][1]["state"], "gone");
   EXPECT_FALSE(said["shards"][1].contains("status"));
@@ -158,7 +160,7 @@ TEST_F(ClusterWatchTest, AShardWithoutALeaseIsGoneAndNotAsked) {
 
 TEST_F(ClusterWatchTest, TellsShardsThatListenAtEveryAddressApart) {
   for (uint32_t shard = 0; shard < 3; ++shard) {
-    ASSERT_TRUE(tables_[shard]->release_lease());
+    tables_[shard] = testing::open_memory_table(state_);
     tables_[shard]->introduce({address(shard), "0.0.0.0:7700", "millrace"});
     ASSERT_TRUE(tables_[shard]->hold_lease(shard, 1));
   }

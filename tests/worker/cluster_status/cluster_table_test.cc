@@ -43,7 +43,7 @@ struct ClusterInTable : ::testing::Test {
                 }};
   }
   void take_over(uint32_t shard) {
-    ASSERT_TRUE(shards[shard]->release_lease());
+    ASSERT_TRUE(shards[shard]->hold_leaving_lease(shard, 1));
     ASSERT_EQ(spare->take_over_shard(shard, 1, "tcp://spare:7600", ""), 2u);
     ASSERT_TRUE(spare->hold_lease(shard, 2));
   }
@@ -76,7 +76,7 @@ TEST_F(ClusterInTable, StatusHasShardsSparesAndJobs) {
 }
 
 TEST_F(ClusterInTable, AShardWithoutAProcessIsUnreachable) {
-  ASSERT_TRUE(shards[1]->release_lease());
+  shards[1].reset();
   const ClusterTable seen = read_cluster_table(*table).value();
   EXPECT_EQ(cluster_json(seen)["shards"][1]["state"], "gone");
   ASSERT_FALSE(outcome_of(seen));
@@ -96,7 +96,7 @@ TEST_F(ClusterInTable, HttpAddressesAreThoseThatTheProcessesWrote) {
 
 TEST_F(ClusterInTable, ALoopbackHttpPortIsAskedOnItsOwnHostAlone) {
   for (uint32_t shard = 0; shard < 2; ++shard) {
-    ASSERT_TRUE(shards[shard]->release_lease());
+    shards[shard] = testing::open_memory_table(state);
     shards[shard]->introduce({"tcp://node:" + std::to_string(7600 + shard), "127.0.0.1:7700", "millrace 9"});
     ASSERT_TRUE(shards[shard]->hold_lease(shard, 1));
   }
@@ -140,6 +140,21 @@ TEST_F(ClusterInTable, ADrainEndsWhenTheSpareHoldsTheLease) {
   EXPECT_EQ(cluster_json(read_cluster_table(*table).value())["shards"][1]["state"], "ready");
 }
 
+TEST_F(ClusterInTable, AProcessThatEndsAfterItGrantedADrainIsGone) {
+  ASSERT_EQ(table->set_drain(1, 1, DrainNote{1, ""}), true);
+  ASSERT_TRUE(shards[1]->hold_leaving_lease(1, 1));
+  const auto row = [&] { return cluster_json(read_cluster_table(*table).value())["shards"][1]; };
+  EXPECT_EQ(row()["state"], "draining");
+  EXPECT_EQ(row()["http"], "0.0.0.0:7701") << "operators ask it there";
+  EXPECT_TRUE(outcome_of(read_cluster_table(*table).value()));
+  shards[1].reset();
+  EXPECT_EQ(row()["state"], "gone");
+  const auto outcome = outcome_of(read_cluster_table(*table).value());
+  ASSERT_FALSE(outcome);
+  EXPECT_EQ(outcome.error().message, "shard 1 has no process");
+  EXPECT_THAT(drain_shard(*table, options(1, [] {})).error().message, HasSubstr("has no process that could leave"));
+}
+
 TEST_F(ClusterInTable, ARefusalIsTheOperatorsAnswerAndTheRequestIsGone) {
   const auto refused =
       drain_shard(*table, options(0, [&] { ASSERT_EQ(shards[0]->set_drain(0, 1, DrainNote{1, "a reason"}), true); }));
@@ -168,7 +183,7 @@ TEST_F(ClusterInTable, AnInterruptedDrainReportsTheNumbersHolder) {
     DrainOptions interrupted = options(shard, [&] {
       ++looks;
       if (looks == released_in) {
-        EXPECT_TRUE(shards[shard]->release_lease());
+        EXPECT_TRUE(shards[shard]->hold_leaving_lease(shard, 1));
       }
       if (looks == released_in + 1) then();
     });
@@ -192,7 +207,7 @@ TEST_F(ClusterInTable, ARefusedDrainReportsItsReason) {
   };
   EXPECT_EQ(refusal(2).code, ExitCode::kUsage);
   EXPECT_THAT(refusal(2).message, HasSubstr("numbered 0 to 1"));
-  ASSERT_TRUE(shards[1]->release_lease());
+  shards[1].reset();
   EXPECT_EQ(refusal(1).code, ExitCode::kUnreachable);
   spare.reset();
   EXPECT_EQ(refusal(0).code, ExitCode::kRefused);

@@ -73,7 +73,9 @@ TEST_F(Handshake, AnUnansweredHelloIsRetransmittedUntilTheTimeOut) {
   pass(3 * kNsPerS);
   EXPECT_EQ(take_sent<Hello>().size(), 3u);
   pass(3 * kNsPerS);
-  expect_ended(ErrorCode::kUnavailable, "shard 1 (tcp://b:2) accepts connections but does not answer");
+  expect_ended(ErrorCode::kUnavailable,
+               "shard 1 (tcp://b:2) could not be joined (tried for 5.0 s, 1 attempt): it accepts "
+               "connections but does not answer Hello");
 }
 
 TEST_F(Handshake, AProcessThatSpeaksNoMillraceIsNamedInTheError) {
@@ -143,10 +145,14 @@ TEST_F(Handshake, ARefusalToBeTriedAgainIsTriedAgainAndItsWordsAreInTheTimeout) 
   take_sent<Hello>();
   hear(0, protocol::Refuse{ErrorCode::kLimitExceeded, "64 jobs are open (--jobs-max)", true});
   EXPECT_EQ(core().phase(), Phase::kJoining);
-  pass(kNsPerS);
-  EXPECT_FALSE(take_sent<Hello>().empty());
-  hear(0, protocol::Refuse{ErrorCode::kLimitExceeded, "64 jobs are open (--jobs-max)", true});
-  pass(20 * kNsPerS);
+  int hellos = 0;
+  while (core().phase() == Phase::kJoining) {
+    pass(kNsPerS);
+    if (take_sent<Hello>().empty()) continue;
+    ++hellos;
+    hear(0, protocol::Refuse{ErrorCode::kLimitExceeded, "64 jobs are open (--jobs-max)", true});
+  }
+  EXPECT_GT(hellos, 1);
   expect_ended(ErrorCode::kLimitExceeded, "64 jobs are open (--jobs-max)");
 }
 

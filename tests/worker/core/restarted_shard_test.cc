@@ -161,6 +161,23 @@ TEST_F(RestartedShard, AShardThatRecoversAndRefusesIsAlive) {
   EXPECT_EQ(core().phase(), Phase::kRunning);
 }
 
+TEST_F(RestartedShard, NoAnswerToHelloForLong_ANewConnectionIsMade) {
+  make_running();
+  core().on_disconnected(0, {ErrorCode::kUnavailable, "closed"}, now_, actions_);
+  core().on_connected(0, now_, actions_);
+  const TimeNs since = now_;
+  for (actions_.clear(); actions_.connects.empty() && now_ < since + 20 * kNsPerS; core().on_tick(now_, actions_)) {
+    now_ = std::max(now_ + 1, core().next_deadline());
+    hear(1, protocol::Heartbeat{});
+  }
+  EXPECT_EQ(actions_.connects, std::vector<uint32_t>{0});
+  EXPECT_GE(now_ - since, 5 * kNsPerS);
+  EXPECT_NE(core().waiting_for().find("does not answer Hello"), std::string::npos) << core().waiting_for();
+  core().on_connected(0, now_, actions_);
+  welcome(0);
+  EXPECT_EQ(core().phase(), Phase::kRunning);
+}
+
 /// Shard 1 was at tcp://b:2 when this worker's list of shards was written. Now it is at tcp://elsewhere:9.
 class MovedShard : public OtherProcesses {
  protected:
@@ -226,6 +243,46 @@ TEST_F(MovedShard, AnAddressWithoutAnyAnswerLeavesTimeForTheOther) {
   make_welcomed();
   EXPECT_EQ(next_attempt(), "tcp://elsewhere:9") << "the host of the configured address is down";
   join_shard_1();
+}
+
+TEST_F(MovedShard, AProcessThatAnswersNoHelloLeavesTimeForTheOther) {
+  config_.connect_timeout = 5 * kNsPerS;
+  make_welcomed();
+  core().on_connected(1, now_, actions_);
+  EXPECT_EQ(next_attempt(), "tcp://elsewhere:9") << "the process at the configured address says nothing";
+  join_shard_1();
+}
+
+TEST_F(MovedShard, TroublesAtBothAddressesAreReportedAndLoggedOnce) {
+  make_welcomed();
+  const auto warnings = [&] { return std::ranges::count(actions_.log, Severity::kWarning, &LogLine::severity); };
+  int64_t logged = 0;
+  const Error no_key = {ErrorCode::kUnauthenticated, "it refuses this key"};
+  while (core().phase() == Phase::kJoining) {
+    if (core().shard_address(1) == "tcp://b:2") {
+      core().on_connected(1, now_, actions_);
+      hear_spare(1);
+    } else {
+      core().on_disconnected(1, no_key, now_, actions_);
+    }
+    logged += warnings();
+    next_attempt();
+  }
+  EXPECT_EQ(logged, 2) << "one line an address";
+  expect_ended(ErrorCode::kUnauthenticated, "this process is a spare");
+  expect_ended(ErrorCode::kUnauthenticated, "it refuses this key");
+  expect_ended(ErrorCode::kUnauthenticated, "; at tcp://");
+}
+
+TEST_F(MovedShard, WaitingForNamesTheTroublesOfBothAddresses) {
+  make_welcomed();
+  core().on_connected(1, now_, actions_);
+  hear_spare(1);
+  EXPECT_EQ(next_attempt(), "tcp://elsewhere:9");
+  core().on_disconnected(1, {ErrorCode::kUnavailable, "no process there"}, now_, actions_);
+  EXPECT_EQ(core().waiting_for(),
+            "shard 1 (tcp://elsewhere:9) has not admitted this worker yet: no process there; at tcp://b:2: this "
+            "process is a spare");
 }
 
 TEST_F(MovedShard, AShardThatMovesBetweenTwoAttemptsIsFound) {

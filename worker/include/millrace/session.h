@@ -311,7 +311,8 @@ class MILLRACE_API Session {
 
   /// Waits until every push is answered and acknowledged, then leaves the job as finished. Fused tensors must be pushed
   /// equally often. The session cannot be used afterwards (updates can still be awaited), nor pushed to once this was
-  /// called.
+  /// called. The shards may hear of it a moment later. Until then they refuse a session that takes this worker's number
+  /// without `returns`.
   ///
   /// Errors   invalid_argument: some of the tensors that travel together were pushed, and others not. timeout.
   void finish(std::chrono::milliseconds timeout = kDefaultTimeout);
