@@ -78,14 +78,7 @@ class Collection {
 
   bool take(Candidates& all) const {
     if (stopped_) return false;
-    all.positions.resize(found_);
-    all.keys.resize(found_);
-    size_t used = 0;
-    for (const Candidates& chunk : chunks_) {
-      std::ranges::copy(chunk.positions, all.positions.data() + used);
-      std::ranges::copy(chunk.keys, all.keys.data() + used);
-      used += chunk.keys.size();
-    }
+    join_chunks(chunks_, all);
     return true;
   }
 
