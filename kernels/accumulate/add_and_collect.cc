@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <new>
 #include <vector>
 
@@ -16,39 +17,57 @@
 namespace millrace {
 namespace {
 
-constexpr size_t kEntriesPerSummed = 256;
-/// A quarter of a selection's sample, since each entry is two cache misses.
+constexpr size_t kSummedMin = 256;
 constexpr size_t kSummedMax = 16384;
+/// One sum of a sample is two cache misses, which cost as much as this many collected entries (measured).
+constexpr double kEntriesPerSummed = 8;
 /// More than n / this many entries are not collected: their writes cost more than a second pass.
 constexpr size_t kCollectedShare = 16;
 
 size_t chunks_of(size_t count) { return (count + kValueChunk - 1) / kValueChunk; }
 
+/// A guess of the magnitude of some largest entries, with the entries to expect from it on, and the most to collect.
+struct CollectionGuess {
+  MagnitudeKey key = 0;
+  uint64_t expected = 0;
+  uint64_t limit = 0;
+};
+
+/// Returns the size of a sample of which another entry costs as much as it saves. A sample of s entries collects about
+/// 4 sqrt(wanted n / s) more than the wanted ones, by safe_sample_rank().
+size_t summed_for(uint64_t wanted, size_t n) {
+  const double root = 2 * std::sqrt(static_cast<double>(wanted) * static_cast<double>(n)) / kEntriesPerSummed;
+  return std::clamp(static_cast<size_t>(std::cbrt(root * root)), kSummedMin, kSummedMax);
+}
+
 /// Guesses the magnitude of the `wanted` largest entries of target + scale * values; expects 0: no guess.
-ThresholdGuess guess_of_sum(std::span<const float> target, std::span<const float> values, float scale,
-                            uint64_t wanted) {
+CollectionGuess guess_of_sum(std::span<const float> target, std::span<const float> values, float scale,
+                             uint64_t wanted) {
   const size_t n = target.size();
   if (wanted == 0 || n < kCollectFrom || wanted > n / kCollectedShare) return {};
-  Buffer<MagnitudeKey> keys(std::min(n / kEntriesPerSummed, kSummedMax));
+  Buffer<MagnitudeKey> keys(summed_for(wanted, n));
   for_each_sample(n, keys.size(),
                   [&](size_t i, size_t at) { keys[i] = magnitude_key(target[at] + scale * values[at]); });
   const double rank = safe_sample_rank(wanted, n, keys.size());
-  const double expected = rank / static_cast<double>(keys.size()) * static_cast<double>(n);
+  const double entries_per_key = static_cast<double>(n) / static_cast<double>(keys.size());
+  const double expected = rank * entries_per_key;
   if (expected > static_cast<double>(n) / kCollectedShare) return {};
   Buffer<MagnitudeKey> scratch;
   const MagnitudeKey key = kth_largest_key(keys, static_cast<uint64_t>(rank), scratch);
-  return {std::clamp<MagnitudeKey>(key, 1, kInfinityKey), static_cast<uint64_t>(expected)};
+  // As much above the expected number as safe_sample_rank() is below.
+  const double most = (rank + 4 * std::sqrt(rank) + 4) * entries_per_key;
+  return {std::clamp<MagnitudeKey>(key, 1, kInfinityKey), static_cast<uint64_t>(expected), static_cast<uint64_t>(most)};
 }
 
 /// The collection of all chunks, shared by the threads.
 class Collection {
  public:
-  Collection(std::span<float> target, std::span<const float> values, float scale, ThresholdGuess guess)
+  Collection(std::span<float> target, std::span<const float> values, float scale, CollectionGuess guess)
       : target_(target),
         values_(values),
         scale_(scale),
         key_min_(guess.key),
-        limit_(guess.expected + guess.expected / 4 + kScanBlock),
+        limit_(guess.limit),
         room_(kScanBlock + kCollectSlack + 2 * guess.expected / std::max<size_t>(1, chunks_of(target.size()))),
         stopped_(guess.expected == 0),
         chunks_(stopped_ ? 0 : chunks_of(target.size())) {}
@@ -78,14 +97,7 @@ class Collection {
 
   bool take(Candidates& all) const {
     if (stopped_) return false;
-    all.positions.resize(found_);
-    all.keys.resize(found_);
-    size_t used = 0;
-    for (const Candidates& chunk : chunks_) {
-      std::ranges::copy(chunk.positions, all.positions.data() + used);
-      std::ranges::copy(chunk.keys, all.keys.data() + used);
-      used += chunk.keys.size();
-    }
+    join_chunks(chunks_, all);
     return true;
   }
 

@@ -34,7 +34,8 @@ void emit_from_values(std::span<const float> values, TopKThreshold threshold, ui
   for (size_t at = 0; at < values.size() && used < k; at += kScanBlock) {
     const size_t count = std::min(kScanBlock, values.size() - at);
     const size_t found = scan_block(values.data() + at, count, static_cast<uint32_t>(at), threshold.key,
-                                    block_positions.data(), block_keys.data());
+                                    block_positions.data(), block_keys.data())
+                             .found;
     used += keep_above_threshold(block_positions.data(), block_keys.data(), found, threshold, positions.data() + used);
   }
   positions.resize(used);
@@ -85,7 +86,7 @@ Result<TopKSearch> search_top_k_by_radix(std::span<const float> values, uint64_t
   const auto key = kth_largest_key_of_values(values, k);
   if (!key) return non_finite();
   TopKSearch search;
-  const uint64_t above = count_at_least(values, *key + 1);
+  const uint64_t above = count_at_least(values, *key + 1).found;
   search.threshold = {*key, k - above};
   search.from_values = true;
   return search;

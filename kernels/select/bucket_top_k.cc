@@ -93,7 +93,8 @@ class BucketTopKSelector final : public Selector {
 
   size_t scan_bucket(std::span<const float> values, uint64_t begin, uint64_t end, MagnitudeKey key_min) {
     return scan_block(values.data() + begin, end - begin, static_cast<uint32_t>(begin), key_min, scanned_.data(),
-                      keys_.data());
+                      keys_.data())
+        .found;
   }
 
   MagnitudeKey select_large(std::span<const float> bucket, uint64_t begin, uint64_t k, IndexBuffer& positions) {

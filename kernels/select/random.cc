@@ -69,8 +69,9 @@ class RandomSelector final : public Selector {
 
   Status select(const StreamView& accumulator, const SelectContext& context, IndexBuffer& positions) override {
     positions.clear();
-    if (max_key(accumulator.values) >= kInfinityKey) return refuse_non_finite();
-    choose(accumulator.values, count_at_least(accumulator.values, 1), context.random, positions);
+    const ScannedBlock present = count_at_least(accumulator.values, 1);
+    if (present.largest >= kInfinityKey) return refuse_non_finite();
+    choose(accumulator.values, present.found, context.random, positions);
     return {};
   }
 
@@ -79,7 +80,7 @@ class RandomSelector final : public Selector {
     positions.clear();
     drawn.clear();
     const std::span<const float> values = accumulator.values;
-    const uint64_t present = count_at_least(values, 1);
+    const uint64_t present = count_at_least(values, 1).found;
     const double scale =
         static_cast<double>(present) / static_cast<double>(std::min(std::max<uint64_t>(present, 1), k_));
     if (Status fits = fits_scaled(values, scale); !fits) return fits;
@@ -101,13 +102,11 @@ class RandomSelector final : public Selector {
   /// From the how-manieth entry that is not 0 to where it is.
   static void to_positions(std::span<const float> values, IndexBuffer& ranks) {
     std::array<uint32_t, kScanBlock + kScanSlack> found;
-    std::array<MagnitudeKey, kScanBlock + kScanSlack> keys;
     uint64_t before = 0;
     size_t next = 0;
     for (size_t at = 0; at < values.size() && next < ranks.size(); at += kScanBlock) {
       const size_t count = std::min(kScanBlock, values.size() - at);
-      const size_t here =
-          scan_block(values.data() + at, count, static_cast<uint32_t>(at), 1, found.data(), keys.data());
+      const size_t here = scan_positions(values.data() + at, count, static_cast<uint32_t>(at), 1, found.data()).found;
       for (; next < ranks.size() && ranks[next] < before + here; ++next) ranks[next] = found[ranks[next] - before];
       before += here;
     }

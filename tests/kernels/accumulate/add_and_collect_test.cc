@@ -31,7 +31,7 @@ std::vector<float> some_values(Values kind, size_t n, uint64_t seed) {
   for (float& value : values) {
     switch (kind) {
       case Values::kNormal: value = static_cast<float>(random.next_normal()); break;
-      case Values::kFewDistinct: value = static_cast<float>(random.next_below(7)) - 3; break;
+      case Values::kFewDistinct: value = static_cast<float>(random.next_below(3)) - 1; break;
       case Values::kDenormal:
         value = std::numeric_limits<float>::denorm_min() * (static_cast<float>(random.next_below(2000)) - 1000);
         break;

@@ -233,7 +233,7 @@ TEST_F(SelectTopK, MaxMagnitudeAndCountsAreThoseOfALoop) {
           at_least_one += std::abs(value) >= 1 ? 1 : 0;
         }
         ASSERT_EQ(max_magnitude(values), largest);
-        ASSERT_EQ(count_at_least(values, magnitude_key(1.0F)), at_least_one);
+        ASSERT_EQ(count_at_least(values, magnitude_key(1.0F)).found, at_least_one);
       }
     }
   });
