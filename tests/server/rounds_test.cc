@@ -186,6 +186,24 @@ TEST_F(Rounds, PayloadWithAnotherHashThanAnnouncedIsRefused) {
   EXPECT_EQ(refusals[0].code, ErrorCode::kMalformed);
 }
 
+TEST_F(Rounds, APayloadDamagedOnItsWay_RefusedForNowAndTakenWhenWhole) {
+  const protocol::Message whole = cluster.contribution(0, 0, 0, cluster.payload(rounds_constant(1)));
+  for (const size_t damaged : {size_t{0}, whole.payload.bytes.size() - 1}) {  // the container's header, and its values
+    protocol::Message bad = whole;
+    ByteBuffer bytes(whole.payload.bytes.begin(), whole.payload.bytes.end());
+    bytes[damaged] ^= 1;
+    bad.payload = SharedBytes::from(std::move(bytes));
+    cluster.send(ScriptedCluster::peer(0), 0, bad);
+    const std::vector<Refuse> refusals = cluster.take_of<Refuse>(0);
+    ASSERT_EQ(refusals.size(), 1u) << damaged;
+    EXPECT_EQ(refusals[0].code, ErrorCode::kMalformed) << damaged;
+    EXPECT_TRUE(refusals[0].retry) << damaged;
+  }
+  cluster.send(ScriptedCluster::peer(0), 0, whole);
+  cluster.push(1, 0, rounds_constant(2));
+  EXPECT_EQ(cluster.gather(0, 0).dense, rounds_constant(3));
+}
+
 TEST_F(Rounds, OtherDimensionIsRefused) {
   cluster.send(ScriptedCluster::peer(0), 0, cluster.contribution(0, 0, 0, cluster.payload(rounds_constant(1, 32))));
   const std::vector<Refuse> refusals = cluster.take_of<Refuse>(0);

@@ -155,8 +155,8 @@ TEST(ClusterSim, EqualSeedsGiveEqualRuns) {
   }
 }
 
-// Faults that seeds found, each with a seed that shows it when its repair is taken back. A seed stands for its scenario
-// only while draw_scenario() draws as it did; what does not depend on much is scripted below.
+// Faults that seeds found, each with the seed that found it. A seed stands for its scenario only while draw_scenario()
+// draws as it did. RECORD.md names what finds each fault today; what does not depend on much is scripted below.
 TEST(ClusterSimFound, ShardStartedAfterJobCreation_NotTakenForARestartedOne) { expect_clean(kMixed, 13); }
 TEST(ClusterSimFound, LostMembershipChangeIsSentAgain) { expect_clean(kMixed, 43); }
 TEST(ClusterSimFound, LostHelloDoesNotMakeAMemberLookDead) { expect_clean(kMixed, 482); }

@@ -161,14 +161,9 @@ class Storm {
   SwitchCluster cluster_;
 };
 
-// Worker 1 had the result T of worker 2's removal, and was removed before worker 0 had it: T was computed again,
-// without both.
-TEST(SwitchStorm, AnEvictionsLastTurnSinksIfItsResultHolderIsEvictedToo) {
-  for (const uint64_t seed : {1'673U, 3'139U, 3'917U, 4'044U, 5'218U, 5'978U}) {
-    SCOPED_TRACE("seed " + std::to_string(seed));
-    Storm(seed).run();
-  }
-}
+// The workers with a removal's result T are removed before the others have it: T is computed again without them. This
+// seed breaks the law where the removal keeps its T.
+TEST(SwitchStorm, AnEvictionsLastTurnSinksIfItsResultHolderIsEvictedToo) { Storm(335).run(); }
 
 /// MILLRACE_SEEDS=FROM:TO runs others than 1 to `to`.
 void for_seeds(uint64_t to, const std::function<void(uint64_t)>& run) {
