@@ -548,16 +548,6 @@ TEST_F(Handshake, AReconnectIsGreetedWithTheSameNonceAndGetsEveryAckAgain) {
   EXPECT_EQ(core().counters().reconnects, 1u);
 }
 
-TEST_F(Handshake, ALostHelloIsRepeatedLongBeforeTheMemberLooksDead) {
-  config_.spec.dead_after = std::chrono::milliseconds(1'000);
-  make_running();
-  core().on_disconnected(0, {ErrorCode::kUnavailable, "closed"}, now_, actions_);
-  core().on_connected(0, now_, actions_);
-  EXPECT_EQ(take_sent<Hello>().size(), 1u);
-  pass(kNsPerS / 2);
-  EXPECT_EQ(take_sent<Hello>().size(), 4u);
-}
-
 TEST_F(Handshake, AnAbortAndAGoodbyeOfAShardEndTheSession) {
   make_running();
   hear(1, protocol::Abort{ErrorCode::kUnavailable, "too few workers are left"});

@@ -41,6 +41,16 @@ TEST_F(RestartedShard, OnlyTheStartOfAShardThatTheViewNamesIsHeard) {
   EXPECT_EQ(core().counters().dropped_unexpected, 2u);
 }
 
+TEST_F(RestartedShard, ALostHelloIsRepeatedLongBeforeTheMemberLooksDead) {
+  config_.spec.dead_after = std::chrono::milliseconds(1'000);
+  make_running();
+  core().on_disconnected(0, {ErrorCode::kUnavailable, "closed"}, now_, actions_);
+  core().on_connected(0, now_, actions_);
+  EXPECT_EQ(take_sent<Hello>().size(), 1u);
+  pass(kNsPerS / 2);
+  EXPECT_EQ(take_sent<Hello>().size(), 4u);
+}
+
 TEST_F(RestartedShard, AShardThatWasStartedAgainElsewhereIsFollowed) {
   make_running();
   push({5, 150'000}, {1, 2});
