@@ -287,7 +287,7 @@ class Bucket {
   bool draws() const { return spec_.unbiased && residual_.selector() != nullptr; }
   IndexRange range_of_part(size_t at) const { return {parts_[at].begin, parts_[at].end}; }
   Result<Stream> copy_part(size_t at) const;
-  Result<CodedPart> code_here(size_t at, const EncodeOptions& options);
+  Result<CodedPart> code_here(size_t at, const EncodeOptions& chosen);
   Result<std::optional<CodedPart>> code_there(size_t at, const EncodeOptions& options);
   EncodeOptions options_of_step(EncodeOptions options) const;
   bool goes_plain(const CodecSpec& codec) const;
