@@ -58,13 +58,6 @@ std::string resolver_error(int failed) {
 
 }  // namespace
 
-bool is_numeric_host(std::string_view host) {
-  const std::string text(host.substr(0, host.find('%')));
-  std::array<uint8_t, 16> bytes;
-  return ::inet_pton(AF_INET, text.c_str(), bytes.data()) == 1 ||
-         ::inet_pton(AF_INET6, text.c_str(), bytes.data()) == 1;
-}
-
 std::string loopback_of_name(const std::string& host, const HostResolver& resolver) {
   if (is_numeric_host(host) || is_every_host(host) || host.starts_with("localhost") || host.starts_with("ip6-"))
     return "";

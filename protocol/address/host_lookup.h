@@ -41,9 +41,6 @@ Result<std::vector<HostAddress>> look_up_host(const std::string& host);
 /// Cost     as look_up_host().
 std::string loopback_of_name(const std::string& host, const HostResolver& resolver = look_up_host);
 
-/// Returns whether `host` is the number of an address: it needs no lookup.
-bool is_numeric_host(std::string_view host);
-
 /// One lookup on a thread of its own, so that the caller's thread can answer messages.
 ///
 /// Threads  one at a time. The destructor does not wait: the thread ends by itself, with the lookup.

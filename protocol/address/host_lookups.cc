@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "protocol/address/host_port.h"
+
 namespace millrace::protocol {
 
 std::optional<HostLookups::Found> HostLookups::find(const std::string& host, TimeNs now) {

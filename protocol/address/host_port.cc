@@ -3,7 +3,6 @@
 #include <arpa/inet.h>
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <optional>
 
@@ -19,21 +18,21 @@ constexpr std::string_view kTcpForm = "tcp://HOST:PORT, as tcp://127.0.0.1:7600 
 constexpr std::string_view kServersForm = "HOST:PORT,HOST:PORT, as node1:7600,node2:7600";
 constexpr size_t kHostBytesMax = 253;  // of a name of the DNS
 
-bool is_ipv6_number(std::string_view host) {
-  const std::string number(host.substr(0, host.find('%')));
-  std::array<uint8_t, 16> bytes;
-  return inet_pton(AF_INET6, number.c_str(), bytes.data()) == 1;
+/// Returns the number, which may have a scope ("fe80::1%eth0"). Empty: the host is no number of IPv6.
+std::optional<in6_addr> ipv6_of_number(std::string_view host) {
+  in6_addr ipv6{};
+  if (::inet_pton(AF_INET6, std::string(host.substr(0, host.find('%'))).c_str(), &ipv6) != 1) return std::nullopt;
+  return ipv6;
 }
 
 /// Returns the address of a number, in any spelling that getaddrinfo(3) takes for one. IPv4 is mapped to IPv6. Empty:
 /// the host is a name.
 std::optional<in6_addr> address_of_number(std::string_view host) {
   if (!is_plain_text(host) || host.contains(' ')) return std::nullopt;  // inet_aton() would end there
-  const std::string text(host.substr(0, host.find('%')));
-  in6_addr ipv6{};
-  if (::inet_pton(AF_INET6, text.c_str(), &ipv6) == 1) return ipv6;
+  if (const std::optional<in6_addr> number = ipv6_of_number(host)) return number;
   in_addr ipv4{};
-  if (::inet_aton(text.c_str(), &ipv4) == 0) return std::nullopt;
+  if (::inet_aton(std::string(host).c_str(), &ipv4) == 0) return std::nullopt;
+  in6_addr ipv6{};
   ipv6.s6_addr[10] = ipv6.s6_addr[11] = 0xff;
   std::memcpy(&ipv6.s6_addr[12], &ipv4, sizeof ipv4);
   return ipv6;
@@ -48,7 +47,7 @@ std::string_view fault_of_host(std::string_view host) {
   if (host.starts_with('[')) {
     if (!host.ends_with(']')) return "the bracket is not closed";
     const std::string_view inside = host.substr(1, host.size() - 2);
-    const bool is_number = is_ipv6_number(inside) && inside.find_first_of("[]") == std::string_view::npos;
+    const bool is_number = ipv6_of_number(inside).has_value() && inside.find_first_of("[]") == std::string_view::npos;
     return is_number ? "" : "the brackets hold no IPv6 number";
   }
   if (host.find_first_of("[]") != std::string_view::npos) return "a bracket is out of place";
@@ -122,6 +121,8 @@ std::string host_port_text(std::string_view host, uint16_t port) {
 }
 
 std::string tcp_address(std::string_view host, uint16_t port) { return std::string(kTcp) + host_port_text(host, port); }
+
+bool is_numeric_host(std::string_view host) { return address_of_number(host).has_value(); }
 
 bool is_loopback_host(std::string_view host) {
   if (host == "localhost") return true;

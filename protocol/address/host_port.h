@@ -48,6 +48,9 @@ std::string host_port_text(std::string_view host, uint16_t port);
 /// Returns "tcp://192.0.2.1:7600", "tcp://[2001:db8::1]:7600".
 std::string tcp_address(std::string_view host, uint16_t port);
 
+/// Returns whether `host` is the number of an address, in any spelling: it needs no lookup.
+bool is_numeric_host(std::string_view host);
+
 /// Returns whether a listener at `host` accepts on every address of its machine: "*", and 0.0.0.0 and :: in any
 /// spelling ("0", "::0", "::ffff:0.0.0.0").
 bool is_every_host(std::string_view host);

@@ -33,8 +33,18 @@ TEST(LookUpHost, ANumberIsItsOwnAddress) {
             (std::array<uint8_t, 16>{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 192, 0, 2, 7}));
 }
 
+TEST(LookUpHost, ANumberInAnySpellingIsNoName) {
+  for (const char* number : {"127.1", "0x7f000001", "2130706433"}) {
+    EXPECT_TRUE(is_numeric_host(number)) << number;
+    const auto found = look_up_host(number);
+    ASSERT_TRUE(found) << found.error().message;
+    EXPECT_EQ(found->front().text, "127.0.0.1") << number;
+    EXPECT_EQ(loopback_of_name(number), "") << number;
+  }
+}
+
 TEST(LookUpHost, NamesAreNoNumbers) {
-  for (const char* name : {"localhost", "node1", "1.2.3.4.example", "", "*"})
+  for (const char* name : {"localhost", "node1", "1.2.3.4.example", "1.2.3.4%eth0", "", "*"})
     EXPECT_FALSE(is_numeric_host(name)) << name;
 }
 

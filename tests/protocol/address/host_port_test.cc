@@ -158,14 +158,13 @@ TEST(HostPort, AListOfServersHasEachOnce) {
 }
 
 TEST(HostPort, AListenerOnEveryAddressIsKnownInAnySpelling) {
-  for (const char* every :
-       {"*:1", "0.0.0.0:1", "0:1", "0.0:1", "000.0.0.0:1", "0x0:1", "[::]:1", "[::0]:1", "[0:0:0:0:0:0:0:0]:1",
-        "[::0.0.0.0]:1", "[::ffff:0.0.0.0]:1", "[::ffff:0:0]:1", "[::%lo]:1"})
+  for (const char* every : {"*:1", "0.0.0.0:1", "0:1", "0.0:1", "000.0.0.0:1", "0x0:1", "[::]:1", "[::0]:1",
+                            "[0:0:0:0:0:0:0:0]:1", "[::0.0.0.0]:1", "[::ffff:0.0.0.0]:1", "[::ffff:0:0]:1"})
     EXPECT_TRUE(is_every_host(parse_host_port(every)->host)) << every;
   for (const char* one :
        {"127.0.0.1:1", "1:1", "0.0.0.1:1", "[::1]:1", "[::ffff:127.0.0.1]:1", "node1:1", "0x:1", "0node:1"})
     EXPECT_FALSE(is_every_host(parse_host_port(one)->host)) << one;
-  for (const char* no_host : {"", "0 0", "0\t", "0 node"}) EXPECT_FALSE(is_every_host(no_host)) << no_host;
+  for (const char* no_host : {"", "0%x", "0 0", "0\t", "0 node"}) EXPECT_FALSE(is_every_host(no_host)) << no_host;
 }
 
 TEST(HostPort, LoopbackIsKnownInAnySpelling) {
@@ -173,7 +172,7 @@ TEST(HostPort, LoopbackIsKnownInAnySpelling) {
                            "::1", "0:0:0:0:0:0:0:1", "::1%lo", "::ffff:127.0.0.1", "::ffff:7f00:1"})
     EXPECT_TRUE(is_loopback_host(here)) << here;
   for (const char* other : {"", "*", "0.0.0.0", "0", "::", "192.0.2.1", "128.1", "::2", "::ffff:128.0.0.1", "node1",
-                            "127.0.0.1.example", "127.1 node"})
+                            "127.0.0.1.example", "127.0.0.1%x", "127.1 node"})
     EXPECT_FALSE(is_loopback_host(other)) << other;
 }
 
