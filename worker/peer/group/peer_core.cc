@@ -168,7 +168,7 @@ void PeerCore::on_message(uint32_t from, PeerMessage message, TimeNs now, Action
   if (from >= size_ || from == rank_) return;
   const Call call(*this, now, actions);
   if (failure_) {
-    // Perhaps its connection with the rank that ended the group is cut: it would take this one for the silent one.
+    // The abort to the asking rank may have been lost. Without this answer it would report this rank as silent.
     if (message.kind == MessageKind::kAsk) send_abort(from, abort_body_of(*failure_));
     return;
   }

@@ -64,7 +64,7 @@ class SealedLink final : public TcpLink {
     return {.bytes = text_bytes, .state = send_rest()};
   }
 
-  bool has_output() const override { return sent_ < leaving_bytes_; }
+  size_t output_bytes() const override { return leaving_bytes_ - sent_; }
 
   LinkResult read(std::span<const iovec> parts) override {
     for (;;) {

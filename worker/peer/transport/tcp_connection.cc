@@ -94,7 +94,8 @@ void TcpConnection::drop_sent(size_t bytes) {
 uint64_t TcpConnection::acknowledged_bytes() const {
   int waiting_bytes = 0;
   if (!is_connected() || ::ioctl(descriptor(), SIOCOUTQ, &waiting_bytes) != 0) return 0;
-  return taken_bytes_ - std::min(taken_bytes_, static_cast<uint64_t>(waiting_bytes));
+  const uint64_t missing_bytes = static_cast<uint64_t>(waiting_bytes) + link_->output_bytes();
+  return taken_bytes_ - std::min(taken_bytes_, missing_bytes);
 }
 
 bool TcpConnection::take_has_moved_question() {

@@ -44,7 +44,7 @@ class TcpConnection {
   uint32_t peer() const { return peer_; }
   int descriptor() const { return link_ ? link_->socket().number() : -1; }
   TcpState state() const { return state_; }
-  bool has_output() const { return !output_.empty() || (link_ && link_->has_output()); }
+  bool has_output() const { return !output_.empty() || (link_ && link_->output_bytes() > 0); }
 
   /// Queues the message, and sends as much as the socket takes now. Where the connection has broken, the bytes are
   /// dropped: read() finds its end.

@@ -19,7 +19,7 @@ class PlainLink final : public TcpLink {
     return result_of(::sendmsg(socket().number(), &call, MSG_NOSIGNAL | MSG_DONTWAIT));
   }
 
-  bool has_output() const override { return false; }
+  size_t output_bytes() const override { return 0; }
 
   LinkResult read(std::span<const iovec> parts) override {
     size_t room = 0;

@@ -48,8 +48,8 @@ class TcpLink {
   /// Takes bytes from the begin of the parts, and sends the taken bytes. Those that the socket does not take wait for
   /// the next call, which may have no parts. kEnded: the taken bytes are dropped.
   virtual LinkResult write(std::span<const iovec> parts) = 0;
-  /// Returns whether taken bytes wait for the socket.
-  virtual bool has_output() const = 0;
+  /// Returns how many taken bytes wait for the socket, in the form in which they leave.
+  virtual size_t output_bytes() const = 0;
 
   /// Reads into the parts, in order.
   ///

@@ -71,7 +71,7 @@ bool ArrivingFrame::read(TcpLink& link) {
 bool send_frame(TcpLink& link, const TcpFrame& frame) {
   TcpFrameBytes bytes = encode_tcp_frame(frame);
   const std::array part{iovec{.iov_base = bytes.data(), .iov_len = bytes.size()}};
-  return link.write(part).bytes == bytes.size() && !link.has_output();
+  return link.write(part).bytes == bytes.size() && link.output_bytes() == 0;
 }
 
 TcpCaller::TcpCaller(const protocol::SecretKey& key)

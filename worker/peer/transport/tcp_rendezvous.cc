@@ -439,7 +439,7 @@ class Meeting {
   /// Reports to rank 0 that this rank is ready, and waits for its answer.
   Status follow(TimeNs now) {
     hear(0, now);
-    if (is_ready_ && !ranks_[0].link) return gone(0);
+    if (is_ready_ && !ranks_[0].link) return gone(0, "; its own error may name the reason");
     if (ranks_[0].last.is_whole()) {
       has_ended_ = true;
       const auto one = std::ranges::find_if(ranks_, [](const Met& each) { return each.has_ended; });
@@ -465,8 +465,8 @@ class Meeting {
     if (is_whole ? decode_tcp_frame(one.last.bytes) != expected : !open) drop(rank, now);
   }
 
-  static Status gone(ptrdiff_t rank) {
-    return fail(ErrorCode::kUnavailable, "rank " + std::to_string(rank) + " is gone: its connection has ended");
+  static Status gone(ptrdiff_t rank, const std::string& more = "") {
+    return fail(ErrorCode::kUnavailable, "rank " + std::to_string(rank) + " is gone: its connection has ended" + more);
   }
 
   /// A rank may be started again. Not so rank 0 once this rank is ready: others may have met already.

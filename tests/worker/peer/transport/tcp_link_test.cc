@@ -67,7 +67,7 @@ TEST(TcpLinks, CarryAllLengthsInOrderThroughASocketThatIsFull) {
         }
       }
       EXPECT_EQ(arrived, text) << bytes;
-      EXPECT_FALSE(ends.from->has_output());
+      EXPECT_EQ(ends.from->output_bytes(), 0u);
       EXPECT_EQ(was_blocked, bytes > 500'000);
       EXPECT_EQ(read_once(*ends.to, arrived).state, LinkState::kBlocked);
     }
@@ -76,7 +76,7 @@ TEST(TcpLinks, CarryAllLengthsInOrderThroughASocketThatIsFull) {
     EXPECT_EQ(read_once(*ends.to, none).state, LinkState::kEnded);
     while (ends.to->write(std::array{part_of(ByteBuffer(10))}).state == LinkState::kOpen) {
     }
-    EXPECT_FALSE(ends.to->has_output()) << "a broken connection drops its bytes";
+    EXPECT_EQ(ends.to->output_bytes(), 0u) << "a broken connection drops its bytes";
   }
 }
 
