@@ -91,14 +91,16 @@ void EtcdPoller::take_lease(const EtcdLeaseKey& lease) {
   held_ = lease;
 }
 
-/// Puts the key in the place of the one that is held: a process that lives is seen at every moment.
+/// Puts the key in the place of the one that is held: a process that lives is seen at every moment. Returns false where
+/// the guard has changed. Without an answer the next pass repeats the move, which may have taken place.
 bool EtcdPoller::move_lease(const EtcdLeaseKey& lease) {
   EtcdTransaction move;
   move.if_version(lease.guard, lease.guard_version);
   if (held_.key != lease.key) move.then().remove(held_.key);
   move.then().put_leased(lease.key, lease.value, lease_id_);
   const auto moved = client_.transact(move, monotonic_now_ns() + kReadLimit);
-  if (!moved || !moved->etcd.succeeded) return false;
+  if (!moved) return true;
+  if (!moved->etcd.succeeded) return false;
   held_ = lease;
   return true;
 }

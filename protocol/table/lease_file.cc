@@ -11,13 +11,14 @@
 namespace millrace::protocol {
 namespace {
 
-/// Returns a lock of one byte. Locks of open file descriptions (F_OFD_*) belong to the descriptor, not to the process.
-struct flock byte_lock(int64_t byte, short type = F_WRLCK) {
+/// Returns a lock of `count` bytes. Locks of open file descriptions (F_OFD_*) belong to the descriptor, not to the
+/// process.
+struct flock byte_lock(int64_t byte, short type = F_WRLCK, int64_t count = 1) {
   struct flock lock{};
   lock.l_type = type;
   lock.l_whence = SEEK_SET;
   lock.l_start = byte;
-  lock.l_len = 1;
+  lock.l_len = count;
   return lock;
 }
 
@@ -76,7 +77,20 @@ Result<bool> LeaseFile::is_held(uint32_t byte) {
   if (fd_ < 0) fd_ = ::open(path_.c_str(), O_RDWR | O_CLOEXEC);
   if (fd_ < 0 && errno == ENOENT) return false;
   if (fd_ < 0) return io_error("open");
-  struct flock lock = byte_lock(byte);
+  return has_lock(byte, 1);
+}
+
+Result<bool> LeaseFile::is_any_held(uint32_t count) {
+  if (held_ >= 0 && held_ < count) return true;
+  if (fd_ < 0) fd_ = ::open(path_.c_str(), O_RDWR | O_CLOEXEC);
+  if (fd_ < 0 && errno == ENOENT) return false;
+  if (fd_ < 0) return io_error("open");
+  return has_lock(0, count);
+}
+
+/// Returns whether another process has one of the bytes.
+Result<bool> LeaseFile::has_lock(uint32_t byte, uint32_t count) const {
+  struct flock lock = byte_lock(byte, F_WRLCK, count);
   if (::fcntl(fd_, F_OFD_GETLK, &lock) != 0) return io_error("read");
   return lock.l_type != F_UNLCK;
 }

@@ -30,11 +30,14 @@ class LeaseFile {
   Status release();
   /// Returns whether any process has the byte. Creates no file. Errors  io.
   Result<bool> is_held(uint32_t byte);
+  /// Does the same for the first `count` bytes, at one moment: a process that changes its byte has one of both.
+  Result<bool> is_any_held(uint32_t count);
   /// Returns the byte that this object has; -1: none.
   int64_t held() const { return held_; }
 
  private:
   std::unexpected<Error> io_error(const char* what) const;
+  Result<bool> has_lock(uint32_t byte, uint32_t count) const;
 
   std::string table_;
   std::string path_;

@@ -59,7 +59,7 @@ struct ClusterView {
     bool leaving = false;  ///< a process that has granted a drain lives; without `held`, `process` is its note
 
     enum class State : uint8_t { kNeverStarted, kGone, kDraining, kServes };
-    /// A process that grants a drain gives its lease back, and serves until a spare has its number.
+    /// A process that grants a drain gives its lease back, holds `leaving`, and serves until a spare has its number.
     State state() const {
       if (entry.incarnation == 0) return State::kNeverStarted;
       if (!held && !leaving) return State::kGone;
@@ -101,7 +101,7 @@ class MembershipTable {
   virtual Result<uint64_t> take_over_shard(uint32_t shard, uint64_t expected, std::string_view address,
                                            std::string_view datagrams) = 0;
 
-  /// Says what hold_lease() and hold_spare_lease() write about this process.
+  /// Takes the note about this process that is written beside the leases of this object.
   void introduce(ProcessNote note) { note_ = std::move(note); }
 
   /// Holds the shard's lease for this start, until this object ends, or until it is not called for a second. Waits for

@@ -191,10 +191,12 @@ class SqliteTable : public MembershipTable {
     if (!map) return std::unexpected(map.error());
     ClusterView view;
     for (uint32_t shard = 0; shard < map->size(); ++shard) {
-      const Result<bool> held = leases_.is_held(shard);
+      Result<bool> held = leases_.is_held(shard);
       if (!held) return std::unexpected(held.error());
       const Result<bool> leaving = leases_.is_held(kFirstLeavingByte + shard);
       if (!leaving) return std::unexpected(leaving.error());
+      if (!*held && !*leaving) held = leases_.is_held(shard);  // it may have taken its lease back meanwhile
+      if (!held) return std::unexpected(held.error());
       const Result<std::string> process = read_note(*held ? key_of_lease(shard) : key_of_leaving(shard));
       if (!process) return std::unexpected(process.error());
       const Result<std::string> drain = read_note(key_of_drain(shard));
@@ -297,11 +299,9 @@ class SqliteTable : public MembershipTable {
     database_.wait_for_locks(kOpenWaitMs);
     SqliteTransaction transaction(database_);
     if (Status s = transaction.begin(); !s) return std::unexpected(s.error());
-    for (uint32_t byte = 0; byte < kFirstLeavingByte + kShardsMax; ++byte) {
-      const Result<bool> held = leases_.is_held(byte);
-      if (!held) return std::unexpected(held.error());
-      if (*held) return false;
-    }
+    const Result<bool> held = leases_.is_any_held(kFirstLeavingByte + kShardsMax);
+    if (!held) return std::unexpected(held.error());
+    if (*held) return false;
     if (Status s = database_.execute("DELETE FROM shards; DELETE FROM jobs; DELETE FROM notes; "
                                      "UPDATE counters SET value = 0 WHERE name = 'shard_count'");
         !s)

@@ -30,7 +30,7 @@ Result<std::unique_ptr<protocol::MembershipTable>> open_existing_table(protocol:
 /// Reads the table. Errors  its own.
 Result<ClusterTable> read_cluster_table(protocol::MembershipTable& table);
 
-/// Returns "ready", "draining", "gone" (no process holds its lease) or "never started".
+/// Returns "ready", "draining", "gone" (it has no process) or "never started".
 std::string_view shard_state(const protocol::ClusterView::Shard& shard);
 
 /// Returns the table for a person: shards, spares, jobs.

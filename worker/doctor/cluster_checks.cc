@@ -301,7 +301,7 @@ std::vector<Check> judge_table(const TableFacts& facts) {
       checks.push_back({"lease", subject, Verdict::kOk, shard.state});
     } else {
       checks.push_back(problem(
-          "lease", subject, shard.state == "gone" ? "no process holds its lease" : "it has never started",
+          "lease", subject, shard.state == "gone" ? "it has no process" : "it has never started",
           fmt::format("millrace-server --shard {} --table {}; or start a spare", shard.number, facts.location)));
     }
   }
