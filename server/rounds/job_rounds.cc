@@ -226,8 +226,10 @@ std::optional<Error> JobRounds::admission_error(const protocol::Member& from, co
   if (std::optional<Error> full = setup_.gate.refuses(account_, bytes)) {
     if (ahead) return full;
     if (!starved_) starved_ = Starved{now, from.worker, from.incarnation};
-    starved_->because = full->message;
-    starved_->at = {part.layout().bucket, part.layout().part, body.step};
+    if (starved_->worker == from.worker) {
+      starved_->because = full->message;
+      starved_->at = {part.layout().bucket, part.layout().part, body.step};
+    }
     return full;
   }
   return std::nullopt;

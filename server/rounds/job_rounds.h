@@ -175,7 +175,7 @@ class JobRounds {
     TimeNs since = 0;
     uint32_t worker = 0;
     uint64_t incarnation = 0;
-    std::string because = {};  ///< the sentence of the last such refusal
+    std::string because = {};  ///< the sentence of that worker's last such refusal
     WaitingStep at = {};       ///< of its contribution
   };
   /// About as many bytes as may wait for one worker (PortGuard): more updates at once would be dropped. The next ack,

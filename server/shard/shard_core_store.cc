@@ -47,7 +47,8 @@ Status ShardCore::judge_store(const protocol::JobSpec& spec, const protocol::Job
   // records.
   uint64_t used = ending;
   uint64_t asked = bytes;
-  for (const auto& [number, opened] : opened_) used += opened.fixed_bytes;
+  for (const auto& [number, opened] : opened_)
+    if (jobs_.contains(number)) used += opened.fixed_bytes;  // not of a job whose opening broke off
   if (arrays != 0 && memory_.used_bytes() + arrays > used + asked) {
     used = memory_.used_bytes();
     asked = arrays;
