@@ -102,7 +102,7 @@ class Bucket {
   /// step is coded without loss, independent of the job's codec: a container names its codecs.
   ///
   /// Cost    one copy of the part's entries, then the codec; raw indices and values: that copy alone.
-  /// Errors  as the codecs' and the container's.
+  /// Errors  as the codecs' and the container's; std::bad_alloc is thrown. The part is not coded, its values stay.
   Result<CodedPart> code(size_t at, const EncodeOptions& options);
 
   /// Chooses, for codec auto, the codecs of the entries that select() took out, the same for all parts. Returns the

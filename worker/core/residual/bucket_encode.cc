@@ -88,7 +88,6 @@ Result<CodedPart> Bucket::code_here(size_t at, const EncodeOptions& chosen) {
     return CodedPart{std::move(payload), std::move(sent)};
   }
   SharedStream sent = SharedStream::from(std::move(container->decoded));
-  counters_.false_positives += container->false_positives;
   // A codec changed values at the selected indices only, as QSGD does: the differences can wait until the bytes are
   // sent.
   const bool same_indices = local.dense == sent.view.dense && std::ranges::equal(local.indices, sent.view.indices);
@@ -99,6 +98,7 @@ Result<CodedPart> Bucket::code_here(size_t at, const EncodeOptions& chosen) {
   } else {
     lose_difference(at, local.view(), sent.view);
   }
+  counters_.false_positives += container->false_positives;
   part_is_coded(at, sent.view.count());
   return CodedPart{std::move(payload), std::move(sent)};
 }
@@ -175,7 +175,12 @@ void Bucket::part_is_coded(size_t at, uint64_t entries) {
 
 void Bucket::resolve_encoded(size_t at, const StreamView& selected, const StreamView& decoded, const StreamView& rest) {
   const bool retain = spec_.codec_error == protocol::CodecError::kRetain;
+  // What takes memory comes before the books.
   Stream back = Stream::empty(selected.dimension);
+  const size_t most = selected.count() + decoded.count();
+  back.indices.reserve(most);
+  back.values.reserve(most);
+  returned_.reserve(returned_.size() + 1);
   const auto put_back = [&](uint64_t index, float value) {
     if (value == 0) return;
     back.indices.push_back(static_cast<uint32_t>(index));

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/accumulate/accumulator.h"
+#include "kernels/base/check.h"
 #include "kernels/base/result.h"
 #include "kernels/base/retained.h"
 #include "kernels/select/select.h"
@@ -82,8 +83,14 @@ class ResidualSum {
   // --- the sum on a device. REQUIRES: !is_on_host().
 
   /// Returns it, for calls that need nothing of the host: additions of gradients, dense codes, copies.
-  DeviceResidual& there() { return *device_; }
-  const DeviceResidual& there() const { return *device_; }
+  DeviceResidual& there() {
+    MILLRACE_CHECK(device_ != nullptr);
+    return *device_;
+  }
+  const DeviceResidual& there() const {
+    MILLRACE_CHECK(device_ != nullptr);
+    return *device_;
+  }
   /// Errors  non_finite: the sums overflowed. Those of the device.
   Status check_finite_there() const;
 

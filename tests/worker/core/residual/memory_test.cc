@@ -30,6 +30,8 @@ struct StarvedJob {
   bool audit = false;
   SelectionSpec select = {};
   uint64_t dimension = kMemoryDimension;
+  const char* codec = "raw+raw";
+  protocol::CodecError errors = protocol::CodecError::kRetain;
 };
 
 struct OneTensor {
@@ -38,6 +40,8 @@ struct OneTensor {
     spec.tensors.push_back({.name = "w", .dimension = job.dimension});
     spec.select = job.select;
     spec.audit = job.audit;
+    spec.codec_up = codec_from_text(job.codec).value();
+    spec.codec_error = job.errors;
     spec.non_finite = protocol::NonFinite::kDropAndCount;
     spec.parts_per_shard = 4;
     layout = protocol::plan_layout(spec, 1);
@@ -205,25 +209,47 @@ bool memory_ends_in_code(protocol::CodecError errors, uint64_t there, uint64_t a
   return memory_ended;
 }
 
+/// Codes a part where memory ends at the given allocation. Returns whether it ended.
+bool memory_ends_in_code(const StarvedJob& job, uint64_t at) {
+  OneTensor tensor(job);
+  std::vector<float> gradient(kMemoryDimension);
+  for (size_t i = 0; i < gradient.size(); ++i) gradient[i] = static_cast<float>(1 + i % 7);
+  EXPECT_TRUE(tensor.slot().add_dense(gradient, 1));
+  EXPECT_TRUE(tensor.bucket->select(0));
+  const double entered = tensor.entered();
+  const double held = tensor.held();
+  const EncodeOptions options{tensor.spec.codec_up, random_key(1, 0), tensor.layout.parts[0].begin};
+  bool is_coded = false;
+  bool memory_ended = true;
+  try {
+    const FailingAllocation failing(at, FailingAllocation::Then::kGoesOn);
+    is_coded = tensor.bucket->code(0, options).has_value();
+    memory_ended = failing.failed();
+  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): the test checks the state after it
+  }
+  if (!is_coded) {
+    EXPECT_EQ(tensor.held(), held);
+    EXPECT_EQ(tensor.bucket->counters().false_positives, 0u);
+    tensor.expect_books(entered);
+    EXPECT_TRUE(tensor.bucket->code(0, options).has_value());
+  }
+  return memory_ended;
+}
+
 TEST(StarvedCode, LosesNothingOfTheHostsSelection) {
-  bool came_to_an_end = false;
-  for (uint64_t at = 0; at < kAllocationsMax && !came_to_an_end; ++at) {
-    SCOPED_TRACE("allocation " + std::to_string(at));
-    OneTensor tensor({.name = "coded"});
-    ASSERT_TRUE(tensor.slot().add_dense(std::vector<float>(kMemoryDimension, 1.0f), 1));
-    ASSERT_TRUE(tensor.bucket->select(0));
-    bool is_coded = false;
-    try {
-      const FailingAllocation failing(at, FailingAllocation::Then::kGoesOn);
-      is_coded = tensor.bucket->code(0, {}).has_value();
-      came_to_an_end = !failing.failed();
-    } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): the test checks the state after it
-    }
-    if (!is_coded) {
-      EXPECT_EQ(tensor.held(), kMemoryDimension);
+  constexpr SelectionSpec kTop = {.selection = SelectionId::kTopK, .k = 50};
+  for (const char* codec : {"raw+raw", "gap+qsgd4", "bloom_p0+raw", "bloom_p0+qsgd4"}) {
+    for (const auto errors : {protocol::CodecError::kRetain, protocol::CodecError::kDrop}) {
+      for (const SelectionSpec& select : {SelectionSpec{}, kTop}) {
+        SCOPED_TRACE(codec);
+        const StarvedJob job{.name = "coded", .audit = true, .select = select, .codec = codec, .errors = errors};
+        uint64_t at = 0;
+        while (at < kAllocationsMax && memory_ends_in_code(job, at)) ++at;
+        EXPECT_GT(at, 0u);
+        EXPECT_LT(at, kAllocationsMax);
+      }
     }
   }
-  EXPECT_TRUE(came_to_an_end);
 }
 
 TEST(StarvedCode, LosesNothingOfASumOnADevice) {
