@@ -33,11 +33,13 @@ struct CollectionGuess {
   uint64_t limit = 0;
 };
 
-/// Returns the size of a sample of which another entry costs as much as it saves. A sample of s entries collects about
-/// 4 sqrt(wanted n / s) more than the wanted ones, by safe_sample_rank().
+/// Returns the size of a sample of which another entry costs about as much as it saves. A sample of s entries collects
+/// 4 sqrt(wanted n / s) + 4 n / s more than the wanted ones, by safe_sample_rank(). Each term alone has its best size:
+/// the larger is taken.
 size_t summed_for(uint64_t wanted, size_t n) {
   const double root = 2 * std::sqrt(static_cast<double>(wanted) * static_cast<double>(n)) / kEntriesPerSummed;
-  return std::clamp(static_cast<size_t>(std::cbrt(root * root)), kSummedMin, kSummedMax);
+  const double of_few = 2 * std::sqrt(static_cast<double>(n) / kEntriesPerSummed);
+  return std::clamp(static_cast<size_t>(std::max(std::cbrt(root * root), of_few)), kSummedMin, kSummedMax);
 }
 
 /// Guesses the magnitude of the `wanted` largest entries of target + scale * values; expects 0: no guess.

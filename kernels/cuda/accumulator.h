@@ -179,7 +179,7 @@ class Accumulator {
     auto entries = read_entries(begin, end);
     if (entries && !entries->dense) return entries;
     auto values = read(begin, end);
-    return values ? in_smaller_form(std::move(*values)) : std::move(values);
+    return values && !entries ? in_smaller_form(std::move(*values)) : std::move(values);
   }
 
   /// Takes out the values that a code of [begin, end) decodes to. Returns the sums of the lost values: where errors

@@ -94,8 +94,9 @@ std::unexpected<Error> refuse_non_finite() {
   return fail(ErrorCode::kNonFinite, "NaN or infinity among the values to select from");
 }
 
-Status fits_scaled(std::span<const float> values, double scale) {
-  const MagnitudeKey largest = max_key(values);
+Status fits_scaled(std::span<const float> values, double scale) { return fits_scaled(max_key(values), scale); }
+
+Status fits_scaled(MagnitudeKey largest, double scale) {
   if (largest >= kInfinityKey) return refuse_non_finite();
   const double scaled = static_cast<double>(magnitude_of_key(largest)) * scale;
   if (scaled <= static_cast<double>(std::numeric_limits<float>::max())) return {};

@@ -41,7 +41,11 @@ float finite_magnitude(double value);
 /// Returns the error "NaN or infinity among the values ...".
 std::unexpected<Error> refuse_non_finite();
 
-/// Refuses values that are not finite, or would not be once multiplied by `scale`. One read pass.
+/// Refuses values that are not finite, or would not be once multiplied by `scale`.
+///
+/// largest   the key of the largest one, as max_key() or a scan returns it.
+Status fits_scaled(MagnitudeKey largest, double scale);
+/// Does the same with a read pass for the largest one.
 Status fits_scaled(std::span<const float> values, double scale);
 
 }  // namespace millrace

@@ -81,6 +81,7 @@ class ParallelScan {
 
   // Estimates by a sample whether the arrays of write_and_join() would cost more than a second read pass.
   bool finds_many() const {
+    if (limit_ <= values_.size() / kManyShare) return false;  // more would be over the limit
     size_t many = 0;
     for_each_sample(values_.size(), kManySample,
                     [&](size_t, size_t at) { many += magnitude_key(values_[at]) >= key_min_ ? 1 : 0; });

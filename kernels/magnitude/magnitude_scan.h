@@ -68,7 +68,8 @@ enum class ScanEnd : uint8_t {
 
 /// Collects every entry whose key is >= key_min (key_min <= kInfinityKey).
 ///
-/// limit    stops, soon after it is passed, with kOverLimit; memory stays within O(limit).
+/// limit    more entries end with kOverLimit, soon after it is passed. Where it is above an eighth of the values, that
+///          may be after a read pass. Memory stays within O(limit).
 /// Cost     one memory pass, and the entries found; on several threads a second pass where many are found.
 /// Threads  reentrant; uses TBB above a size; the result does not depend on it.
 ScanEnd collect_at_least(std::span<const float> values, MagnitudeKey key_min, uint64_t limit, Candidates& candidates);

@@ -80,10 +80,10 @@ class RandomSelector final : public Selector {
     positions.clear();
     drawn.clear();
     const std::span<const float> values = accumulator.values;
-    const uint64_t present = count_at_least(values, 1).found;
+    const auto [present, largest] = count_at_least(values, 1);
     const double scale =
         static_cast<double>(present) / static_cast<double>(std::min(std::max<uint64_t>(present, 1), k_));
-    if (Status fits = fits_scaled(values, scale); !fits) return fits;
+    if (Status fits = fits_scaled(largest, scale); !fits) return fits;
     choose(values, present, context.random, positions);
     drawn.resize(positions.size());
     std::ranges::transform(positions, drawn.begin(), [&](uint32_t position) {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <tbb/global_control.h>
+#include <tbb/task_arena.h>
 
 #include <algorithm>
 #include <limits>
@@ -21,7 +22,7 @@ using testing::Pattern;
 using testing::values_of;
 using Found = std::vector<std::pair<uint32_t, MagnitudeKey>>;
 
-/// The slow reference: the entries from a key on, and the largest key of all.
+/// Returns the entries from a key on, by a loop.
 Found entries_from(std::span<const float> values, MagnitudeKey key_min, uint32_t position = 0) {
   Found found;
   for (size_t i = 0; i < values.size(); ++i) {
@@ -122,6 +123,13 @@ std::vector<float> with_share(double share) {
   return values;
 }
 
+/// Runs with that many threads, also on a machine of fewer processors.
+template <typename Run>
+void on_threads(size_t threads, const Run& run) {
+  const tbb::global_control limit(tbb::global_control::max_allowed_parallelism, threads);
+  tbb::task_arena(static_cast<int>(threads)).execute(run);
+}
+
 constexpr double kShares[] = {0.0, 0.001, 0.1, 0.13, 0.4, 1.0};
 
 TEST(MagnitudeScan, AnyNumberOfThreadsCollectsTheSameAtEveryDensity) {
@@ -129,14 +137,17 @@ TEST(MagnitudeScan, AnyNumberOfThreadsCollectsTheSameAtEveryDensity) {
     const auto values = with_share(share);
     const MagnitudeKey key_min = magnitude_key(2.0f);
     const Found expected = entries_from(values, key_min);
-    for (const size_t threads : {1u, 2u, 4u}) {
-      const tbb::global_control limit(tbb::global_control::max_allowed_parallelism, threads);
-      Candidates candidates;
-      ASSERT_EQ(collect_at_least(values, key_min, expected.size(), candidates), ScanEnd::kComplete);
-      ASSERT_EQ(pairs_of(candidates), expected) << share << " on " << threads;
-      IndexBuffer positions = {1, 2, 3};
-      ASSERT_EQ(collect_positions(values, key_min, expected.size(), positions), ScanEnd::kComplete);
-      ASSERT_EQ(first_of(positions, positions.size()), positions_of(expected)) << share << " on " << threads;
+    for (const size_t limit : {expected.size(), values.size()}) {
+      for (const size_t threads : {1u, 2u, 4u}) {
+        on_threads(threads, [&] {
+          Candidates candidates;
+          ASSERT_EQ(collect_at_least(values, key_min, limit, candidates), ScanEnd::kComplete);
+          ASSERT_EQ(pairs_of(candidates), expected) << share << " on " << threads;
+          IndexBuffer positions = {1, 2, 3};
+          ASSERT_EQ(collect_positions(values, key_min, limit, positions), ScanEnd::kComplete);
+          ASSERT_EQ(first_of(positions, positions.size()), positions_of(expected)) << share << " on " << threads;
+        });
+      }
     }
   }
 }
@@ -148,10 +159,14 @@ TEST(MagnitudeScan, OneEntryOverTheLimitEndsTheCollection) {
     const size_t count = entries_from(values, key_min).size();
     if (count == 0) continue;
     for (const size_t threads : {1u, 2u}) {
-      const tbb::global_control limit(tbb::global_control::max_allowed_parallelism, threads);
-      IndexBuffer positions;
-      ASSERT_EQ(collect_positions(values, key_min, count - 1, positions), ScanEnd::kOverLimit)
-          << share << " on " << threads;
+      on_threads(threads, [&] {
+        IndexBuffer positions;
+        Candidates candidates;
+        ASSERT_EQ(collect_positions(values, key_min, count - 1, positions), ScanEnd::kOverLimit)
+            << share << " on " << threads;
+        ASSERT_EQ(collect_at_least(values, key_min, count - 1, candidates), ScanEnd::kOverLimit)
+            << share << " on " << threads;
+      });
     }
   }
 }
@@ -162,11 +177,12 @@ TEST(MagnitudeScan, NanEndsTheCollectionAtEveryDensity) {
     for (const size_t at : {size_t{0}, values.size() / 2, values.size() - 1}) {
       const float was = std::exchange(values[at], std::numeric_limits<float>::quiet_NaN());
       for (const size_t threads : {1u, 2u}) {
-        const tbb::global_control limit(tbb::global_control::max_allowed_parallelism, threads);
-        Candidates candidates;
-        IndexBuffer positions;
-        ASSERT_EQ(collect_at_least(values, 1, values.size(), candidates), ScanEnd::kNonFinite);
-        ASSERT_EQ(collect_positions(values, magnitude_key(2.0f), values.size(), positions), ScanEnd::kNonFinite);
+        on_threads(threads, [&] {
+          Candidates candidates;
+          IndexBuffer positions;
+          ASSERT_EQ(collect_at_least(values, 1, values.size(), candidates), ScanEnd::kNonFinite);
+          ASSERT_EQ(collect_positions(values, magnitude_key(2.0f), values.size(), positions), ScanEnd::kNonFinite);
+        });
       }
       values[at] = was;
     }
