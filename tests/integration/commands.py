@@ -40,7 +40,7 @@ def start(*arguments):
 
 
 def target(link):
-    """Where a link below /proc leads to; "" where its process or its file is gone since the folder was read."""
+    """Returns the target of a link below /proc; "" where its process or its file is gone."""
     try:
         return os.readlink(link)
     except OSError:

@@ -273,12 +273,13 @@ class Sums(WithShards):
         session.wait("w", session.push("w", np.ones(N, np.float32)))
         session.save(self.path("state"))
         session.finish()
-        again = None
+        again, deadline = None, time.monotonic() + 60
         while again is None:  # the shards may hear the end of the first session after the Hello of this one
             try:
                 again = millrace.Session(self.job(select="topk:5"), self.me(load_path=str(self.path("state"))), [millrace.Tensor("w", N)])
             except millrace.JobError as refused:
                 self.assertEqual(refused.code, "identity_in_use", refused)
+                self.assertLess(time.monotonic(), deadline, "the shards keep the number of the ended session")
         with again:
             entries = again.take_residual("w")
         self.assertEqual(np.asarray(entries.values).sum(), N - 5)
