@@ -283,14 +283,14 @@ class SlowWay {
   std::jthread thread_;
 };
 
-/// Returns the result of both ranks of gtopk, whose messages have 1.2 MB, over a way of 0.3 MB/s. A message takes twice
+/// Returns the result of both ranks of gtopk, whose messages have 400 kB, over a way of 100 kB/s. A message takes twice
 /// the limit of silence. The limit is far above the time of the arithmetic, also with a sanitizer on a busy machine.
 std::array<Result<Reduced>, 2> gtopk_over_a_slow_way(SocketsOver over, size_t bytes_max) {
   auto near_zero = connected_sockets(over), near_one = connected_sockets(over);
   auto ranks = ranks_over(std::move(near_zero[0]), std::move(near_one[0]));
-  const SlowWay way(std::move(near_zero[1]), std::move(near_one[1]), 300, bytes_max);
-  AllreduceSettings settings = group_settings_of(300'000);
-  settings.k = 150'000;
+  const SlowWay way(std::move(near_zero[1]), std::move(near_one[1]), 100, bytes_max);
+  AllreduceSettings settings = group_settings_of(100'000);
+  settings.k = 50'000;
   GroupOptions options;
   options.silence_ms_max = 2'000;
   std::array<Result<Reduced>, 2> results;
@@ -309,14 +309,14 @@ TEST(PeerGroupsOverTcp, ALongMessageOverASlowWayIsNoSilence) {
   for (const SocketsOver over : {SocketsOver::kUnix, SocketsOver::kTcp}) {
     const auto results = gtopk_over_a_slow_way(over, SIZE_MAX);
     for (const auto& result : results) ASSERT_TRUE(result.has_value()) << result.error().message;
-    EXPECT_EQ(results[0]->sum.view.indices.size(), 150'000U);
+    EXPECT_EQ(results[0]->sum.view.indices.size(), 50'000U);
     EXPECT_TRUE(millrace::testing::same_bits(results[0]->sum.view, results[1]->sum.view));
   }
 }
 
 TEST(PeerGroupsOverTcp, AWayThatStopsInALongMessageIsSilence) {
   for (const SocketsOver over : {SocketsOver::kUnix, SocketsOver::kTcp}) {
-    for (const auto& result : gtopk_over_a_slow_way(over, 300'000)) {
+    for (const auto& result : gtopk_over_a_slow_way(over, 100'000)) {
       ASSERT_FALSE(result.has_value());
       EXPECT_EQ(result.error().code, ErrorCode::kTimeout) << result.error().message;
     }
