@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "kernels/base/check.h"
+#include "protocol/address/host_port.h"
 #include "protocol/transport/key_gate.h"
 #include "protocol/transport/socket.h"
 

@@ -7,6 +7,8 @@
 #include <future>
 #include <stdexcept>
 
+#include "protocol/address/host_port.h"
+
 /// Names of hosts to addresses.
 namespace millrace::protocol {
 namespace {

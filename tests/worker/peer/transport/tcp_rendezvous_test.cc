@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "protocol/address/host_port.h"
 #include "tests/worker/peer/transport/communicator_cases.h"
 #include "tests/worker/peer/transport/tcp_ranks.h"
 #include "tests/worker/peer/transport/tcp_stranger.h"
