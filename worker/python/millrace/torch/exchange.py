@@ -37,37 +37,13 @@ def lasting(error):
     return error if isinstance(error, Exception) else RuntimeError("the step was interrupted")
 
 
-class _Gate:
-    """Is closed until open() is called. An Event of threading does the same, and wakes its waiter later."""
-
-    def __init__(self):
-        self._is_open = False
-        self._lock = threading.Lock()  # free once the gate is open
-        self._lock.acquire()
-
-    def open(self):
-        """Opens the gate; a second call does nothing. Two calls at once are not allowed."""
-        if not self._is_open:
-            self._is_open = True
-            self._lock.release()
-
-    def wait(self, timeout):
-        """Waits until the gate is open. Returns False where the seconds have passed before."""
-        if self._is_open:
-            return True
-        if not self._lock.acquire(timeout=timeout):
-            return False
-        self._lock.release()
-        return True
-
-
 @dataclass(eq=False)
 class _Step:
     last_push: float = 0.0
     buckets: list = field(default_factory=list)
     late: list = field(default_factory=list)
     flag: Any = None  # memory of the tensor FLAG
-    finished: _Gate = field(default_factory=_Gate)
+    finished: threading.Event = field(default_factory=threading.Event)
     error: Optional[Exception] = None  # stays in the list of steps, so that buckets which are sent later get it as well
 
 
@@ -457,7 +433,7 @@ class Exchange:
         self._count(step)
         with self._lock:
             self._steps.remove(step)
-            step.finished.open()
+        step.finished.set()
         self._report.tell()
 
     def _count(self, step):
@@ -498,7 +474,7 @@ class Exchange:
                 for bucket in step.buckets:
                     if not bucket.future.done():
                         bucket.future.set_exception(self._error)
-                step.finished.open()
+                step.finished.set()
 
     def _ends(self):
         return self._closed or not threading.main_thread().is_alive()

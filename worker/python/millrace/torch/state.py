@@ -12,7 +12,7 @@ import torch.distributed as dist
 from . import velocities
 from .bucket import Bucket, Coverage, Layout, Place
 from .deadline import seconds_of
-from .device import future_of, on_device, ready_of
+from .device import future_of, ready_of
 from .exchange import GIVEN_UP, Exchange, lasting, not_counted
 from .fsdp import MeshPlace, ShardedExchange, ShardedHook, ShardedModel, states_of_shard, with_suffix
 from .leaving import give_up, leave_with
@@ -148,7 +148,6 @@ class State:
         self._exchange: Any = None
         self._report: Any = None
         self._end: Any = None
-        self._spare_future: Any = None
         self._collected: List[Bucket] = []  # the first step's buckets, until the State is connected
         self._sharded = None  # ShardedModel
         if self._mesh_place is not None:
@@ -165,11 +164,9 @@ class State:
         """Pushes a bucket of DDP and returns the future of its mean. hook() calls it."""
         if self._sharded is not None:
             raise RuntimeError("this State has mesh=: its hook is fsdp_hook(), for FSDPModule.set_all_reduce_hook()")
-        future = self._future_of(bucket.buffer())
+        future = future_of(bucket.buffer())
         try:
             self._send(bucket, future)
-            if self._spare_future is None:
-                self._spare_future = torch.futures.Future()
         except BaseException as error:
             if self._exchange is not None:
                 self._exchange.fail(lasting(error))
@@ -184,13 +181,6 @@ class State:
             self._coverage.restart()
         # An error of the callback reaches DDP as an error; set_exception() alone would reach it as a value.
         return future.then(lambda done: done.wait())
-
-    def _future_of(self, buffer):
-        """Returns a bucket's future. That of the host's memory was made after the pushes of an earlier bucket."""
-        if on_device(buffer) or self._spare_future is None:
-            return future_of(buffer)
-        future, self._spare_future = self._spare_future, None
-        return future
 
     def hook_of(self, module: torch.nn.Module) -> Callable[[torch.Tensor], None]:
         """Returns the hook of a module of an FSDP2 model. fsdp_hook() calls it."""
