@@ -74,22 +74,19 @@ Status LeaseFile::release() {
 
 Result<bool> LeaseFile::is_held(uint32_t byte) {
   if (held_ == byte) return true;
-  if (fd_ < 0) fd_ = ::open(path_.c_str(), O_RDWR | O_CLOEXEC);
-  if (fd_ < 0 && errno == ENOENT) return false;
-  if (fd_ < 0) return io_error("open");
   return has_lock(byte, 1);
 }
 
 Result<bool> LeaseFile::is_any_held(uint32_t count) {
   if (held_ >= 0 && held_ < count) return true;
-  if (fd_ < 0) fd_ = ::open(path_.c_str(), O_RDWR | O_CLOEXEC);
-  if (fd_ < 0 && errno == ENOENT) return false;
-  if (fd_ < 0) return io_error("open");
   return has_lock(0, count);
 }
 
 /// Returns whether another process has one of the bytes.
-Result<bool> LeaseFile::has_lock(uint32_t byte, uint32_t count) const {
+Result<bool> LeaseFile::has_lock(uint32_t byte, uint32_t count) {
+  if (fd_ < 0) fd_ = ::open(path_.c_str(), O_RDWR | O_CLOEXEC);
+  if (fd_ < 0 && errno == ENOENT) return false;
+  if (fd_ < 0) return io_error("open");
   struct flock lock = byte_lock(byte, F_WRLCK, count);
   if (::fcntl(fd_, F_OFD_GETLK, &lock) != 0) return io_error("read");
   return lock.l_type != F_UNLCK;

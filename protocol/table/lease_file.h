@@ -37,7 +37,7 @@ class LeaseFile {
 
  private:
   std::unexpected<Error> io_error(const char* what) const;
-  Result<bool> has_lock(uint32_t byte, uint32_t count) const;
+  Result<bool> has_lock(uint32_t byte, uint32_t count);
 
   std::string table_;
   std::string path_;

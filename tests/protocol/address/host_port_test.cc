@@ -158,8 +158,9 @@ TEST(HostPort, AListOfServersHasEachOnce) {
 }
 
 TEST(HostPort, AListenerOnEveryAddressIsKnownInAnySpelling) {
-  for (const char* every : {"*:1", "0.0.0.0:1", "0:1", "0.0:1", "000.0.0.0:1", "0x0:1", "[::]:1", "[::0]:1",
-                            "[0:0:0:0:0:0:0:0]:1", "[::0.0.0.0]:1", "[::ffff:0.0.0.0]:1", "[::ffff:0:0]:1"})
+  for (const char* every :
+       {"*:1", "0.0.0.0:1", "0:1", "0.0:1", "000.0.0.0:1", "0x0:1", "[::]:1", "[::0]:1", "[0:0:0:0:0:0:0:0]:1",
+        "[::0.0.0.0]:1", "[::ffff:0.0.0.0]:1", "[::ffff:0:0]:1", "[::%lo]:1"})
     EXPECT_TRUE(is_every_host(parse_host_port(every)->host)) << every;
   for (const char* one :
        {"127.0.0.1:1", "1:1", "0.0.0.1:1", "[::1]:1", "[::ffff:127.0.0.1]:1", "node1:1", "0x:1", "0node:1"})
