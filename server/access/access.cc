@@ -173,6 +173,21 @@ RateLimit::Verdict Access::count(const protocol::Received& received, TimeNs now)
   return waits ? rates_.take(key, received.bytes, now) : rates_.charge(key, received.bytes, now);
 }
 
+/// Refuses a message that is no contribution, of a key that floods.
+Access::Intake Access::flood(const protocol::Received& received) const {
+  protocol::Refuse refusal;
+  refusal.code = ErrorCode::kLimitExceeded;
+  refusal.sentence = fmt::format(
+      "key '{}' is over its rate, and has sent more than {} times its debt by messages that are no contributions; this "
+      "connection ends",
+      rules_.name_of(received.peer.key), RateLimit::kOverdraft);
+  const protocol::Header header = received.message ? received.message->header : protocol::Header{};
+  return {.refusal = protocol::Message{header, std::move(refusal), {}},
+          .label = kOverRate,
+          .ends_because = kOverRate,
+          .ends_after = kEndsAfterReason};
+}
+
 Access::Intake Access::take(const protocol::Received& received, TimeNs now) {
   Intake intake;
   protocol::Refuse refusal;
@@ -181,12 +196,14 @@ Access::Intake Access::take(const protocol::Received& received, TimeNs now) {
     intake.refusal = protocol::Message{received.message->header, refusal, {}};
   };
   const RateLimit::Verdict counted = count(received, now);
+  const auto* contribution = received.message ? std::get_if<protocol::Contribution>(&received.message->body) : nullptr;
   if (counted == RateLimit::Verdict::kFloods) {
-    intake.ends_because = "over_rate";
+    intake.ends_because = kOverRate;
+    if (contribution == nullptr) return flood(received);
   } else if (!may_speak(received.peer)) {
     // A connection that had not spoken when its key was taken away.
     intake.ends_because = "key_revoked";
-    intake.ends_after = kRevokedAfter;
+    intake.ends_after = kEndsAfterReason;
   }
   if (received.message) {
     if (const Status judged = rules_.judge(received.peer, *received.message); !judged) {
@@ -200,13 +217,12 @@ Access::Intake Access::take(const protocol::Received& received, TimeNs now) {
   if (!received.message) return intake;
   refusal.code = ErrorCode::kUnavailable;
   refusal.retry = true;
-  const auto* contribution = std::get_if<protocol::Contribution>(&received.message->body);
   if (contribution == nullptr || counted == RateLimit::Verdict::kPasses) return intake;
   refusal.sentence = fmt::format("key '{}' is over its rate", rules_.name_of(received.peer.key));
   refusal.about_contribution = true;
   refusal.part = contribution->part;
   refusal.step = contribution->step;
-  refuse_by("over_rate");
+  refuse_by(kOverRate);
   return intake;
 }
 

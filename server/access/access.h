@@ -66,10 +66,13 @@ class Access {
     std::string_view ends_because = {};
     TimeNs ends_after = 0;
   };
-  /// The connection of a revoked key ends this long after the reason was sent: its last messages may leave.
-  static constexpr TimeNs kRevokedAfter = kNsPerS;
+  /// A connection ends this long after the reason was sent: its last messages may leave.
+  static constexpr TimeNs kEndsAfterReason = kNsPerS;
+  /// The label of a refusal, and the reason of an end, by a key's rate.
+  static constexpr std::string_view kOverRate = "over_rate";
   /// Counts a message, refused or not, against the rate of its key, and judges it. A refusal by the AccessRules is
-  /// recorded and logged; one of a contribution over its key's rate is not.
+  /// recorded and logged; one by the key's rate is not. Where the key floods, contributions can come again over a new
+  /// connection; other messages have no pace, and their refusal ends the sender's session.
   Intake take(const protocol::Received& received, TimeNs now);
   /// Counts the bytes of a message that a closed connection has left unfinished. They lengthen no debt.
   void charge_unfinished(const protocol::PeerId& peer, uint64_t bytes, TimeNs now);
@@ -104,6 +107,7 @@ class Access {
   void say(Severity severity, const std::string& text) const;
   void say_problems() const;
   std::string changes_to(const AccessRules& next) const;
+  Intake flood(const protocol::Received& received) const;
   RateLimit::Verdict count(const protocol::Received& received, TimeNs now);
   void set_rate(const protocol::PublicKey& key, TimeNs now);
   /// Returns whether messages of the key count. Sets its rate before the first one.

@@ -17,6 +17,7 @@ void RateLimit::fill(Bucket& bucket, TimeNs now) {
   bucket.at = now;
   if (bucket.bytes <= 0) return;
   bucket.in_debt_bytes = 0;
+  bucket.charged_bytes = 0;
 }
 
 void RateLimit::set(const protocol::PublicKey& key, double bytes_per_s, TimeNs now) {
@@ -36,17 +37,20 @@ RateLimit::Bucket* RateLimit::limited(const protocol::PublicKey& key, TimeNs now
   return &at->second;
 }
 
-/// Counts a message that comes while the key is in debt.
-bool RateLimit::floods(Bucket& bucket, uint64_t bytes) {
+/// Counts a message that comes while the key is in debt. Returns the bytes that are a flood.
+double RateLimit::count_in_debt(Bucket& bucket, uint64_t bytes) {
   if (bucket.in_debt_bytes <= 0) bucket.debt_bytes = -bucket.bytes;
   bucket.in_debt_bytes += static_cast<double>(bytes);
-  return bucket.in_debt_bytes > kOverdraft * (bucket.debt_bytes + bucket.bytes_per_s);
+  return kOverdraft * (bucket.debt_bytes + bucket.bytes_per_s);
 }
 
 RateLimit::Verdict RateLimit::take(const protocol::PublicKey& key, uint64_t bytes, TimeNs now) {
   Bucket* bucket = limited(key, now);
   if (bucket == nullptr) return Verdict::kPasses;
-  if (bucket->bytes <= 0) return floods(*bucket, bytes) ? Verdict::kFloods : Verdict::kOver;
+  if (bucket->bytes <= 0) {
+    const double flood_bytes = count_in_debt(*bucket, bytes);
+    return bucket->in_debt_bytes > flood_bytes ? Verdict::kFloods : Verdict::kOver;
+  }
   bucket->bytes -= static_cast<double>(bytes);
   return Verdict::kPasses;
 }
@@ -54,10 +58,15 @@ RateLimit::Verdict RateLimit::take(const protocol::PublicKey& key, uint64_t byte
 RateLimit::Verdict RateLimit::charge(const protocol::PublicKey& key, uint64_t bytes, TimeNs now) {
   Bucket* bucket = limited(key, now);
   if (bucket == nullptr) return Verdict::kPasses;
-  const bool floods_now = bucket->bytes <= 0 && floods(*bucket, bytes);
+  bool floods = false;
+  if (bucket->bytes <= 0) {
+    const double flood_bytes = count_in_debt(*bucket, bytes);
+    bucket->charged_bytes += static_cast<double>(bytes);
+    floods = bucket->charged_bytes > flood_bytes;
+  }
   const double least = std::min(bucket->bytes, -kChargedDebtMaxS * bucket->bytes_per_s);
   bucket->bytes = std::max(bucket->bytes - static_cast<double>(bytes), least);
-  return floods_now ? Verdict::kFloods : Verdict::kPasses;
+  return floods ? Verdict::kFloods : Verdict::kPasses;
 }
 
 }  // namespace millrace::server

@@ -16,7 +16,8 @@ class RateLimit {
   enum class Verdict : uint8_t {
     kPasses = 1,
     kOver = 2,  ///< the key is in debt
-    /// It is, and has sent kOverdraft times its debt: its senders ignore the refusals.
+    /// It is, and has sent kOverdraft times its debt: its senders ignore the refusals. A charged message counts charged
+    /// ones alone: a worker that repeats refused contributions is not ended by its heartbeats.
     kFloods = 3,
   };
   /// Bytes that a key may send while in debt: this many times its debt at the beginning and a second of its rate.
@@ -39,10 +40,11 @@ class RateLimit {
     TimeNs at = 0;
     double debt_bytes = 0;     ///< at the first message in debt
     double in_debt_bytes = 0;  ///< that came since then
+    double charged_bytes = 0;  ///< of them, those of charged messages
   };
   static void fill(Bucket& bucket, TimeNs now);
   Bucket* limited(const protocol::PublicKey& key, TimeNs now);
-  static bool floods(Bucket& bucket, uint64_t bytes);
+  static double count_in_debt(Bucket& bucket, uint64_t bytes);
   std::unordered_map<protocol::PublicKey, Bucket> buckets_;
 };
 

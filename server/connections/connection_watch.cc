@@ -69,11 +69,12 @@ bool ConnectionWatch::is_closed(const protocol::PeerId& peer) const {
   return known != peers_.end() && known->second.closed_looks >= kClosedLooks;
 }
 
-void ConnectionWatch::end_later(const protocol::PeerId& peer, std::string_view why, TimeNs at) {
+bool ConnectionWatch::end_later(const protocol::PeerId& peer, std::string_view why, TimeNs at) {
   const auto known = peers_.find(peer);
-  if (known == peers_.end() || known->second.end_at != 0) return;
+  if (known == peers_.end() || known->second.end_at != 0) return false;
   known->second.end_at = at;
   known->second.why_end = why;
+  return true;
 }
 
 void ConnectionWatch::end_later(const std::function<bool(const protocol::PeerId&)>& which, std::string_view why,

@@ -57,10 +57,11 @@ class ConnectionWatch {
   /// Returns whether the connection of a peer with a session has ended, and kClosedLooks looks have found it so. While
   /// the loop stalls, a peer's new connection may wait for it: time alone says nothing.
   bool is_closed(const protocol::PeerId& peer) const;
-  /// Ends a connection at a later look. Its last messages may leave until then.
+  /// Ends a connection at a later look. Its last messages may leave until then. Returns false: its end was decided
+  /// before, or it is not known.
   ///
   /// why  static storage
-  void end_later(const protocol::PeerId& peer, std::string_view why, TimeNs at);
+  bool end_later(const protocol::PeerId& peer, std::string_view why, TimeNs at);
   /// The same for all that `which` says, among those that have spoken.
   void end_later(const std::function<bool(const protocol::PeerId&)>& which, std::string_view why, TimeNs at);
 

@@ -106,6 +106,12 @@ bool PortGuard::on_message(const protocol::Received& received, TimeNs now) {
   return is_hello;
 }
 
+bool PortGuard::on_intake(const protocol::PeerId& from, const Access::Intake& intake, TimeNs now) {
+  if (intake.ends_because.empty()) return true;
+  const bool is_first = connections_.end_later(from, intake.ends_because, now + intake.ends_after);
+  return is_first || intake.ends_because != Access::kOverRate;
+}
+
 void PortGuard::look(ConnectionWatch::Inbox inbox, const ConnectionWatch::HasSession& has_session, TimeNs now) {
   std::map<std::string_view, uint64_t> closed;
   for (const ConnectionWatch::Ended& ended : connections_.look(inbox, has_session, now)) {

@@ -42,6 +42,8 @@ class PortGuard {
   void answer(protocol::KeyGate& gate);
   /// Notes a message that the loop has taken. True: it is a Hello.
   bool on_message(const protocol::Received& received, TimeNs now);
+  /// Ends the message's connection later, if it must end. Returns whether its refusal is to be sent: a flood gets one.
+  bool on_intake(const protocol::PeerId& from, const Access::Intake& intake, TimeNs now);
   ConnectionWatch& connections() { return connections_; }
   /// Ends connections, if it is time. As ConnectionWatch::look().
   void look(ConnectionWatch::Inbox inbox, const ConnectionWatch::HasSession& has_session, TimeNs now);

@@ -407,7 +407,7 @@ void ShardProcess::Loop::end_revoked(TimeNs now) {
       is_over,
       {ErrorCode::kUnauthenticated, "the key of this connection is not among this shard's allowed keys any more"}, now,
       actions_);
-  guard_->connections().end_later(is_over, "key_revoked", now + Access::kRevokedAfter);
+  guard_->connections().end_later(is_over, "key_revoked", now + Access::kEndsAfterReason);
 }
 
 Status ShardProcess::Loop::run() {
@@ -474,11 +474,10 @@ ConnectionWatch::Inbox ShardProcess::Loop::receive() {
     const TimeNs now = monotonic_now_ns();
     const bool is_hello = guard_->on_message(*received, now);
     const Access::Intake intake = access_->take(*received, now);
-    if (!intake.ends_because.empty())
-      guard_->connections().end_later(received->peer, intake.ends_because, now + intake.ends_after);
+    const bool is_told = guard_->on_intake(received->peer, intake, now);
     if (intake.refusal) {
       actions_.metrics.push_back({Metric::kRefused, {}, intake.label, 1});
-      listener_->send(received->peer, *intake.refusal);
+      if (is_told) listener_->send(received->peer, *intake.refusal);
       continue;
     }
     if (received->message) {

@@ -78,6 +78,30 @@ TEST_F(AccessOfFiles, EachMessageCountsAndAContributionWaits) {
   EXPECT_EQ(access->take(received(alice(), protocol::Heartbeat{}, 10), 0).ends_because, "over_rate");
 }
 
+/// Its worker cannot send them later: it learns the reason, and its session ends.
+TEST_F(AccessOfFiles, AFloodWithoutContributionsHasTheReasonBeforeItsEnd) {
+  policy(R"({"keys": ["*"], "jobs": ["*"], "may": ["create"], "rate": "80kbit"})");
+  const auto access = open();
+  Access::Intake intake;
+  int served = 0;
+  for (; served < 10'000 && !intake.refusal; ++served)
+    intake = access->take(received(alice(), protocol::Heartbeat{}, 1'000), 0);
+  EXPECT_GT(served, 64 * 10);
+  EXPECT_LT(served, 64 * 12);
+  for (int again = 0; again < 3; ++again) {
+    ASSERT_TRUE(intake.refusal) << "the core sees none of them";
+    const auto& refusal = std::get<protocol::Refuse>(intake.refusal->body);
+    EXPECT_EQ(refusal.code, ErrorCode::kLimitExceeded);
+    EXPECT_FALSE(refusal.retry || refusal.about_contribution);
+    EXPECT_THAT(refusal.sentence, ::testing::StartsWith("key 'alice' is over its rate"));
+    EXPECT_EQ(intake.label, "over_rate");
+    EXPECT_EQ(intake.ends_because, "over_rate");
+    EXPECT_EQ(intake.ends_after, Access::kEndsAfterReason);
+    intake = access->take(received(alice(), hello_for("j"), 10), 0);
+  }
+  EXPECT_TRUE(access->take({alice(), fail(ErrorCode::kMalformed, "x"), 10}, 0).refusal);
+}
+
 TEST_F(AccessOfFiles, AKeyThatFloodsMayConnectAndIsHeard) {
   policy(R"({"keys": ["*"], "jobs": ["*"], "may": ["create"], "rate": "80kbit"})");
   const auto access = open();
@@ -87,6 +111,9 @@ TEST_F(AccessOfFiles, AKeyThatFloodsMayConnectAndIsHeard) {
   for (int part = 0; part < 1'000 && again.ends_because.empty(); ++part)
     again = access->take(received(alice(), protocol::Contribution{}, 20'000), 0);
   EXPECT_EQ(again.ends_because, "over_rate");
+  EXPECT_EQ(again.ends_after, 0);
+  ASSERT_TRUE(again.refusal);
+  EXPECT_TRUE(std::get<protocol::Refuse>(again.refusal->body).retry) << "it can come again";
   EXPECT_TRUE(access->admits({alice().key, "192.0.2.1"}, 0));
   EXPECT_FALSE(access->take(received(alice(), hello_for("j"), 10), 0).refusal);
   EXPECT_FALSE(access->take(received(alice(), protocol::Heartbeat{}, 10), 0).refusal) << "its job keeps it";
@@ -102,7 +129,7 @@ TEST_F(AccessOfFiles, AnUnfinishedMessageCountsAndLengthensNoDebt) {
   access->charge_unfinished(alice(), 20'000, 0);
   EXPECT_FALSE(passes(0));
   for (int closed = 0; closed < 100; ++closed) access->charge_unfinished(alice(), 20'000, 0);
-  EXPECT_EQ(access->take(received(alice(), protocol::Heartbeat{}, 10), 0).ends_because, "over_rate");
+  EXPECT_EQ(access->take(received(alice(), protocol::Contribution{}, 10), 0).ends_because, "over_rate");
   EXPECT_TRUE(passes(2 * kNsPerS)) << "its own debt is paid";
 }
 
@@ -130,7 +157,7 @@ TEST_F(AccessOfFiles, TheFirstMessageOfARevokedKeyEndsItsConnection) {
   const Access::Intake intake = access->take(received(quiet, hello_for("j"), 10), 0);
   EXPECT_TRUE(intake.refusal);
   EXPECT_EQ(intake.ends_because, "key_revoked");
-  EXPECT_EQ(intake.ends_after, Access::kRevokedAfter);
+  EXPECT_EQ(intake.ends_after, Access::kEndsAfterReason);
   protocol::Received malformed{quiet, fail(ErrorCode::kMalformed, "x"), 10};
   EXPECT_EQ(access->take(malformed, 0).ends_because, "key_revoked");
 }

@@ -67,9 +67,25 @@ TEST(RateLimit, AKeyThatIgnoresItsRefusalsFloods) {
     return sent;
   };
   EXPECT_EQ(sent_until_flood(0), 128);
-  EXPECT_EQ(limit.charge(key, 1'000, 0), kFloods) << "other messages count, too";
+  EXPECT_EQ(limit.charge(key, 1'000, 0), kPasses) << "its heartbeats are no flood";
   EXPECT_EQ(limit.take(key, 2'000, 20 * kNsPerS), kPasses) << "out of debt";
   EXPECT_EQ(sent_until_flood(20 * kNsPerS), 128);
+}
+
+TEST(RateLimit, ChargedMessagesFloodByTheirOwnBytes) {
+  const PublicKey key = protocol::draw_key_pair().public_key;
+  RateLimit limit;
+  limit.set(key, 1'000, 0);
+  EXPECT_EQ(limit.charge(key, 2'000, 0), kPasses);
+  const auto sent_until_flood = [&](TimeNs now) {
+    int sent = 0;
+    while (sent < 1'000 && limit.charge(key, 1'000, now) == kPasses) ++sent;
+    return sent;
+  };
+  EXPECT_EQ(sent_until_flood(0), 128) << "64 times a debt of 1,000 and the rate";
+  EXPECT_EQ(limit.take(key, 1, 0), kFloods) << "all bytes count for a contribution";
+  EXPECT_EQ(limit.take(key, 2'000, 61 * kNsPerS), kPasses) << "out of debt";
+  EXPECT_EQ(sent_until_flood(61 * kNsPerS), 128);
 }
 
 TEST(RateLimit, AnotherRateHoldsAtOnceAndFillsNothing) {

@@ -219,6 +219,29 @@ TEST_F(KeyedServer, AWorkerWithARevokedKeyIsRefusedAndDisconnected) {
   EXPECT_TRUE(kept()) << audit_lines(audit_).back();
 }
 
+TEST_F(KeyedServer, AFloodOfHeartbeatsHasOneReasonAndIsThenDisconnected) {
+  const std::string policy = folder_.path + "/policy";
+  std::ofstream(policy) << R"({"rules": [{"keys": ["*"], "jobs": ["*"], "may": ["create"], "rate": "8kbit"}]})";
+  std::vector<std::string> with_policy = flags();
+  with_policy.insert(with_policy.end(), {"--policy", policy});
+  Program program(with_policy);
+  const std::string address = address_of(program);
+  protocol::TransportContext context(as("alice"));
+  HandWorker worker(context, address);
+  worker.send({{}, hello_with_key("j"), {}});
+  const auto welcome = worker.next<protocol::Welcome>();
+  ASSERT_TRUE(welcome);
+  for (int at = 0; at < 3'000; ++at) worker.send({welcome->header, protocol::Heartbeat{}, {}});
+  const auto refusal = worker.next<protocol::Refuse>();
+  ASSERT_TRUE(refusal);
+  const auto& said = std::get<protocol::Refuse>(refusal->body);
+  EXPECT_EQ(said.code, ErrorCode::kLimitExceeded);
+  EXPECT_FALSE(said.retry);
+  EXPECT_THAT(said.sentence, HasSubstr("key 'alice' is over its rate"));
+  EXPECT_EQ(worker.refusals_until_end(), 0) << "one answer to a flood";
+  EXPECT_EQ(audited("close")["code"], "over_rate");
+}
+
 TEST_F(KeyedServer, AMembersNonceOpensItsPlaceForItsKeyAlone) {
   std::filesystem::rename(folder_.path + "/bob.pub", keys_ + "/bob.pub");
   Program program(flags());

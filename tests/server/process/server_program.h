@@ -137,6 +137,16 @@ class HandWorker {
     }
     return false;
   }
+  /// Returns the number of further refusals until the server ends the connection; empty: it does not.
+  std::optional<int> refusals_until_end() {
+    int refusals = 0;
+    for (const TimeNs until = monotonic_now_ns() + 20 * kNsPerS; monotonic_now_ns() < until; poller_.wait(100)) {
+      while (std::optional<protocol::Received> received = connection_->receive())
+        refusals += received->message && std::holds_alternative<protocol::Refuse>(received->message->body) ? 1 : 0;
+      if (connection_->state() == protocol::ConnectionState::kDisconnected) return refusals;
+    }
+    return std::nullopt;
+  }
 
  private:
   std::unique_ptr<protocol::Connection> connection_;
