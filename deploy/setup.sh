@@ -58,6 +58,7 @@ readonly BUILD_PACKAGES=(
   iproute2             # deploy/netlab.sh: demo and benchmarks with --link-rate
   procps               # the scripts' view of processes
 )
+# kubectl 1.21 or later is no package of Debian 12: without it kubernetes_test skips the components, and reports it.
 readonly TEST_PACKAGES=(
   clang-19             # asan and fuzz presets (libFuzzer)
   libclang-rt-19-dev   # libFuzzer and sanitizer run-time

@@ -5,7 +5,7 @@
 #   image_check.sh ROOT CONTAINERFILE
 #
 # The root is read-only. The volume is writable, and belongs to the image's user. The shard is the entry point with the
-# flags that the Containerfile names.
+# flags that the Containerfile names, and an open HTTP port in place of its certificate and token.
 set -euo pipefail
 root=$1
 containerfile=$2

@@ -4,7 +4,8 @@ together; the programs know its flags.
 
     kubernetes_test.py SOURCE_TREE [unittest arguments]
 
-Skipped without python3-yaml. Without kubectl it reads the files that kustomization.yaml lists, and reports it.
+Skipped without python3-yaml. Without kubectl of 1.21 or later it reads the files that kustomization.yaml lists, skips the
+components, and reports it.
 """
 
 import copy
@@ -13,6 +14,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import unittest
 from pathlib import Path
 
@@ -43,8 +45,19 @@ KINDS = {("apps/v1", "StatefulSet"): "V1StatefulSet", ("v1", "Service"): "V1Serv
          ("policy/v1", "PodDisruptionBudget"): "V1PodDisruptionBudget", ("networking.k8s.io/v1", "NetworkPolicy"): "V1NetworkPolicy",
          ("monitoring.coreos.com/v1", "ServiceMonitor"): "ServiceMonitor", ("jobset.x-k8s.io/v1alpha2", "JobSet"): "JobSet"}
 PLAIN = {"string": str, "number": (int, float), "boolean": bool, "IntOrString": (int, str), "any": object, "Date": object}
-KUBECTL = shutil.which("kubectl")
 NAME = re.compile(r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")
+
+
+def usable_kubectl():
+    """Returns kubectl, if its Kustomize knows components: Debian 12's 1.20 does not."""
+    program = shutil.which("kubectl")
+    if not program:
+        return None
+    said = subprocess.run([program, "kustomize", "--help"], capture_output=True, text=True, timeout=120, check=False)
+    return program if "--load-restrictor" in said.stdout else None
+
+
+KUBECTL = usable_kubectl()
 
 
 def faults_of(value, kind, where):
@@ -87,12 +100,15 @@ def listed(folder):
     return [one for name in names for one in yaml.safe_load_all((FOLDER / folder / name).read_text(encoding="utf-8"))]
 
 
+def kustomized(folder):
+    ended = subprocess.run([KUBECTL, "kustomize", folder], capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == 0, ended.stderr
+    return list(yaml.safe_load_all(ended.stdout))
+
+
 def built(folder):
     """Returns the output of `kubectl kustomize`, or the listed files where there is no kubectl."""
-    if not KUBECTL:
-        return listed(folder)
-    ended = subprocess.run([KUBECTL, "kustomize", FOLDER / folder], capture_output=True, text=True, timeout=120, check=True)
-    return list(yaml.safe_load_all(ended.stdout))
+    return kustomized(FOLDER / folder) if KUBECTL else listed(folder)
 
 
 OBJECTS = {folder: built(folder) for folder in ("base", "example")}
@@ -281,7 +297,130 @@ class FitTest(unittest.TestCase):
             self.assertEqual(container_of(template)["image"], "millrace")
 
 
+SECRET_FILES = {"keys/cluster.key": "millrace-cluster-key", "keys/worker.key": "millrace-worker-key", "keys/cluster.pub": "millrace-worker-key",
+                "http/tls.crt": "millrace-http-tls", "http/tls.key": "millrace-http-tls", "http/ca.crt": "millrace-http-tls",
+                "http/token": "millrace-http-token"}
+PLAIN_FILES = {"keys/worker.pub": "millrace-allowed-keys", "policy": "millrace-policy"}
+
+
+@unittest.skipUnless(KUBECTL, "there is no kubectl of 1.21 or later")
+class SecureTest(unittest.TestCase):
+    """The components, as secure/ puts them together, and on the example."""
+
+    @classmethod
+    def setUpClass(cls):
+        temporary = tempfile.TemporaryDirectory(prefix="kubernetes")
+        cls.addClassCleanup(temporary.cleanup)
+        cls.folder = Path(temporary.name) / "kubernetes"
+        shutil.copytree(FOLDER, cls.folder)
+        for name in [*SECRET_FILES, *PLAIN_FILES]:
+            path = cls.folder / "secure" / name
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(f"text of {name}\n", encoding="utf-8")
+        cls.secure = kustomized(cls.folder / "secure")
+        cls.example = cls.with_component("example", "http-tls")
+
+    @classmethod
+    def with_component(cls, base, component):
+        overlay = cls.folder / f"{base}-{component}"
+        overlay.mkdir()
+        (overlay / "kustomization.yaml").write_text(f"resources: [../{base}]\ncomponents: [../components/{component}]\n", encoding="utf-8")
+        return kustomized(overlay)
+
+    def named(self, kind, name):
+        (found,) = [one for one in self.secure if (one["kind"], one["metadata"]["name"]) == (kind, name)]
+        return found
+
+    def pods(self):
+        """Returns the pod templates of shards, spares and workers."""
+        (jobs,) = [one for one in self.example if one["kind"] == "JobSet"]
+        return {"shards": self.named("StatefulSet", "millrace-shards")["spec"]["template"],
+                "spares": self.named("StatefulSet", "millrace-spares")["spec"]["template"],
+                "workers": jobs["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]}
+
+    @staticmethod
+    def bare(container):
+        """Returns the container's flags, those without a value as well."""
+        return {(parts := one.removeprefix("--").split("=", 1))[0]: parts[1] if len(parts) > 1 else "" for one in container["args"]}
+
+    def test_EveryObjectHasTheFieldsOfTheApi(self):
+        for one in self.secure + self.example:
+            self.assertEqual(faults_of_object(one), [])
+
+    def test_NoHttpPortIsOpen(self):
+        for name, template in self.pods().items():
+            with self.subTest(name):
+                flags = self.bare(container_of(template))
+                self.assertNotIn("http-insecure", flags)
+                self.assertEqual(flags["http-tls"], "/keys/http/tls.crt,/keys/http/tls.key")
+                self.assertEqual(flags["http-token-file"], "/keys/token/token")
+                for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+                    self.assertEqual(container_of(template).get(probe, {"httpGet": {"scheme": "HTTPS"}})["httpGet"]["scheme"], "HTTPS")
+        for name in ("shards", "spares"):
+            self.assertEqual(self.bare(container_of(self.pods()[name]))["http-ca"], "/keys/http/ca.crt")
+        for monitor in [one for one in self.secure + self.example if one["kind"] == "ServiceMonitor"]:
+            (endpoint,) = monitor["spec"]["endpoints"]
+            self.assertEqual((endpoint["scheme"], endpoint["tlsConfig"]["ca"]["secret"], endpoint["authorization"]["credentials"]),
+                             ("https", {"name": "millrace-http-tls", "key": "ca.crt"}, {"name": "millrace-http-token", "key": "token"}))
+            self.assertEqual(endpoint["tlsConfig"]["serverName"], "millrace")
+
+    def test_EveryFileOfAFlagIsInAMountedSecretOrConfigMap(self):
+        keys = {(one["metadata"]["name"], key) for one in self.secure if one["kind"] in ("Secret", "ConfigMap") for key in one["data"]}
+        self.assertEqual(keys, {(kind, Path(name).name) for name, kind in (SECRET_FILES | PLAIN_FILES).items()})
+        files = {"shards": ("key", "policy", "http-tls", "http-token-file", "http-ca"), "spares": ("key", "policy", "http-tls", "http-token-file", "http-ca"),
+                 "workers": ("key", "server-key", "http-tls", "http-token-file")}
+        for name, template in self.pods().items():
+            volumes = {one["name"]: one for one in template["spec"]["volumes"]}
+            folders = {}
+            for mount in container_of(template)["volumeMounts"]:
+                volume = volumes[mount["name"]]
+                folders[mount["mountPath"]] = volume.get("secret", {}).get("secretName") or volume.get("configMap", {}).get("name")
+                if "secret" in volume:
+                    self.assertEqual(volume["secret"]["defaultMode"], 0o440)
+            flags = self.bare(container_of(template))
+            for path in [Path(path) for flag in files[name] for path in flags[flag].split(",")]:
+                self.assertIn((folders[str(path.parent)], path.name), keys, f"{name}: {path}")
+
+    def test_ASpareIsAShardWithoutANumber(self):
+        shard, spare = self.pods()["shards"], self.pods()["spares"]
+        flags, of_shard = self.bare(container_of(spare)), self.bare(container_of(shard))
+        self.assertEqual(flags.pop("spare"), "")
+        self.assertEqual(flags, {name: value for name, value in of_shard.items() if name not in ("shard", "shards")})
+        for name in ("terminationGracePeriodSeconds", "volumes", "securityContext", "automountServiceAccountToken"):
+            self.assertEqual(spare["spec"][name], shard["spec"][name])
+        for name in ("image", "ports", "resources", "volumeMounts", "securityContext", "startupProbe", "livenessProbe"):
+            self.assertEqual(container_of(spare)[name], container_of(shard)[name])
+        self.assertNotIn("readinessProbe", container_of(spare), "/readyz of a spare that waits says no")
+        # The names that both advertise are of the Service; the StatefulSets and the PodDisruptionBudget go by the component.
+        labels, of_spares = spare["metadata"]["labels"], self.named("StatefulSet", "millrace-spares")["spec"]
+        self.assertTrue(matches({"matchLabels": self.named("Service", "millrace-shards")["spec"]["selector"]}, labels))
+        self.assertEqual(of_spares["serviceName"], "millrace-shards")
+        self.assertEqual(of_spares["updateStrategy"], {"type": "OnDelete"}, "one that has a number is a shard")
+        self.assertTrue(matches(of_spares["selector"], labels))
+        self.assertFalse(matches(shards()["spec"]["selector"], labels))
+        self.assertFalse(matches(self.named("PodDisruptionBudget", "millrace-shards")["spec"]["selector"], labels), "a spare that waits is not ready")
+        policy = self.named("NetworkPolicy", "millrace-shards")["spec"]
+        self.assertTrue(matches(policy["podSelector"], labels))
+        for rule, side in [(rule, "from") for rule in policy["ingress"]] + [(rule, "to") for rule in policy["egress"]]:
+            for peer in rule[side]:
+                self.assertEqual(matches(peer["podSelector"], shard["metadata"]["labels"]), matches(peer["podSelector"], labels))
+
+    def test_TheProgramsKnowTheFlags(self):
+        for name, template in self.pods().items():
+            text = (HELP / ("millrace_train.txt" if name == "workers" else "millrace-server.txt")).read_text(encoding="utf-8")
+            for flag in self.bare(container_of(template)):
+                self.assertRegex(text, rf"--{flag}[ =\n]")
+
+    def test_AnotherFirstArgumentIsAnError(self):
+        path = self.folder / "base/shards.yaml"
+        text = path.read_text(encoding="utf-8")
+        self.addCleanup(path.write_text, text, encoding="utf-8")
+        path.write_text(text.replace("- --http-insecure=true", "- --quiet=true"), encoding="utf-8")
+        with self.assertRaisesRegex(AssertionError, "test"):
+            kustomized(self.folder / "secure")
+
+
 if __name__ == "__main__":
     if not KUBECTL:
-        print("kubernetes_test: skipped in part: there is no kubectl (Debian's kubernetes-client), so Kustomize built nothing")
+        print("kubernetes_test: skipped in part: there is no kubectl of 1.21 or later, so Kustomize built nothing, and no component was tested")
     unittest.main()

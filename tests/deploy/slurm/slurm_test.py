@@ -8,6 +8,7 @@ they are not installed (slurm-wlm, munge), or not root.
 """
 
 import concurrent.futures
+import json
 import os
 import shutil
 import socket
@@ -174,6 +175,17 @@ class SlurmTest(unittest.TestCase):
             code, text, _ = job.result()
             self.assertEqual(code, 0, text)
         self.assertEqual(sorted(len(list(one.glob("shard.*.json"))) for one in folder.glob("millrace-*")), [1, 2])
+
+    def test_HttpPortsAreOnLoopbackUnlessTheyHaveFlags(self):
+        rows = self.folder / "rows_of_http.svm"
+        rows.write_text(made_up_rows(100, 3), encoding="utf-8")
+        for flags, host in (("", "127.0.0.1"), ("--http-insecure", "127.0.0.2")):
+            folder = self.folder / f"http-{host}"
+            code, text, _ = self.submit("--train", rows, "--epochs", "1", "--batch", "50", MILLRACE_FOLDER=str(folder), MILLRACE_HTTP_FLAGS=flags,
+                                        MILLRACE_HOST="127.0.0.2")
+            self.assertEqual(code, 0, text)
+            lines = [json.loads(one.read_text(encoding="utf-8").splitlines()[0]) for one in folder.glob("millrace-*/shard.*.json")]
+            self.assertEqual([line["http"].rsplit(":", 1)[0] for line in lines], [host] * 2)
 
     def test_ATableThatJobsWouldShareIsRefused(self):
         code, text, _ = self.submit("--train", "/dev/null", MILLRACE_TABLE=str(self.folder / "table.db"))
