@@ -58,7 +58,79 @@ void begin_curl() {
   std::call_once(once, [] { MILLRACE_CHECK(curl_global_init(CURL_GLOBAL_DEFAULT) == CURLE_OK); });
 }
 
+const char* scheme_of(const EtcdOptions& options) { return options.ca_file.empty() ? "http" : "https"; }
+
 }  // namespace
+
+struct EtcdConnection {
+  CURL* easy = nullptr;
+  curl_slist* headers = nullptr;
+  curl_slist* connect_to = nullptr;
+  char reason[CURL_ERROR_SIZE] = {};
+
+  explicit EtcdConnection(const EtcdOptions& options) {
+    MILLRACE_CHECK(!options.endpoints.empty());
+    begin_curl();
+    easy = curl_easy_init();
+    MILLRACE_CHECK(easy != nullptr);
+    curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
+    curl_easy_setopt(easy, CURLOPT_PROXY, "");  // no proxy of the environment: etcd is asked directly
+    curl_easy_setopt(easy, CURLOPT_HTTP_VERSION, CURL_HTTP_VERSION_1_1);
+    curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
+    curl_easy_setopt(easy, CURLOPT_DNS_CACHE_TIMEOUT, 60L);
+    curl_easy_setopt(easy, CURLOPT_MAXAGE_CONN, 86'400L);  // A new connection needs a lookup of the name.
+    curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
+    curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, reason);
+    if (!options.ca_file.empty()) curl_easy_setopt(easy, CURLOPT_CAINFO, options.ca_file.c_str());
+    // The default is the folder of the system's authorities, and from libcurl 8.17 on NULL means that default.
+    MILLRACE_CHECK(curl_easy_setopt(easy, CURLOPT_CAPATH, "/dev/null") == CURLE_OK);
+    // Otherwise libcurl may keep the file's authorities for a day.
+    curl_easy_setopt(easy, CURLOPT_CA_CACHE_TIMEOUT, 0L);
+    if (!options.cert_file.empty()) curl_easy_setopt(easy, CURLOPT_SSLCERT, options.cert_file.c_str());
+    if (!options.key_file.empty()) curl_easy_setopt(easy, CURLOPT_SSLKEY, options.key_file.c_str());
+    set_headers({});
+  }
+  ~EtcdConnection() {
+    curl_easy_cleanup(easy);
+    curl_slist_free_all(headers);
+    curl_slist_free_all(connect_to);
+  }
+  EtcdConnection(const EtcdConnection&) = delete;
+  EtcdConnection& operator=(const EtcdConnection&) = delete;
+
+  void set_headers(const std::string& token) {
+    curl_slist_free_all(std::exchange(headers, nullptr));
+    headers = curl_slist_append(headers, "Content-Type: application/json");
+    headers = curl_slist_append(headers, "Expect:");  // curl would wait for "100 Continue" before a large body
+    if (!token.empty()) headers = curl_slist_append(headers, ("Authorization: " + token).c_str());
+    curl_easy_setopt(easy, CURLOPT_HTTPHEADER, headers);
+  }
+
+  /// REQUIRES: the body stays until the request has ended.
+  void set_request(const std::string& url, const std::string& body) {
+    reason[0] = '\0';
+    curl_easy_setopt(easy, CURLOPT_URL, url.c_str());
+    curl_easy_setopt(easy, CURLOPT_POSTFIELDS, body.c_str());
+    curl_easy_setopt(easy, CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(body.size()));
+  }
+
+  /// Connects to that address from now on, and expects the certificate of the URL's host there.
+  void set_address(const std::string& address) {
+    curl_slist_free_all(std::exchange(connect_to, nullptr));
+    connect_to = curl_slist_append(connect_to, ("::" + address).c_str());  // of every host and port
+    curl_easy_setopt(easy, CURLOPT_CONNECT_TO, connect_to);
+  }
+
+  /// Returns the other end of the last connection, as "ADDRESS:PORT"; empty: unknown.
+  std::string address() const {
+    const char* ip = nullptr;
+    long port = 0;
+    curl_easy_getinfo(easy, CURLINFO_PRIMARY_IP, &ip);
+    curl_easy_getinfo(easy, CURLINFO_PRIMARY_PORT, &port);
+    if (ip == nullptr || *ip == '\0') return {};
+    return std::string_view(ip).contains(':') ? fmt::format("[{}]:{}", ip, port) : fmt::format("{}:{}", ip, port);
+  }
+};
 
 /// How one attempt at one member ended.
 struct EtcdClient::Attempt {
@@ -83,50 +155,14 @@ struct EtcdClient::Refused {
   const char* remedy = "";
 };
 
-/// Owns the connection.
-struct EtcdClient::Curl {
-  CURL* easy = nullptr;
-  curl_slist* headers = nullptr;
-  char reason[CURL_ERROR_SIZE] = {};
-  ~Curl() {
-    curl_easy_cleanup(easy);
-    curl_slist_free_all(headers);
-  }
-
-  void set_headers(const std::string& token) {
-    curl_slist_free_all(std::exchange(headers, nullptr));
-    headers = curl_slist_append(headers, "Content-Type: application/json");
-    headers = curl_slist_append(headers, "Expect:");  // curl would wait for "100 Continue" before a large body
-    if (!token.empty()) headers = curl_slist_append(headers, ("Authorization: " + token).c_str());
-    curl_easy_setopt(easy, CURLOPT_HTTPHEADER, headers);
-  }
-};
-
 EtcdClient::EtcdClient(EtcdOptions options, std::shared_ptr<EtcdHealth> health, NameLookups lookups)
-    : options_(std::move(options)), health_(std::move(health)), curl_(std::make_unique<Curl>()) {
-  MILLRACE_CHECK(!options_.endpoints.empty());
-  begin_curl();
-  CURL* easy = curl_->easy = curl_easy_init();
-  MILLRACE_CHECK(easy != nullptr);
-  curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
-  curl_easy_setopt(easy, CURLOPT_PROXY, "");  // no proxy of the environment: etcd is asked directly
-  curl_easy_setopt(easy, CURLOPT_HTTP_VERSION, CURL_HTTP_VERSION_1_1);
-  curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
-  curl_easy_setopt(easy, CURLOPT_DNS_CACHE_TIMEOUT, 60L);
-  curl_easy_setopt(easy, CURLOPT_MAXAGE_CONN, 86'400L);  // A new connection needs a lookup of the name.
+    : options_(std::move(options)),
+      health_(std::move(health)),
+      connection_(std::make_unique<EtcdConnection>(options_)) {
+  CURL* easy = connection_->easy;
   // Otherwise a call that has timed out waits until the system's lookup is over, and that takes up to a minute.
   if (lookups == NameLookups::kLeftBehind) MILLRACE_CHECK(curl_easy_setopt(easy, CURLOPT_QUICK_EXIT, 1L) == CURLE_OK);
-  curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
-  curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, curl_->reason);
   curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, take_answer);
-  if (!options_.ca_file.empty()) curl_easy_setopt(easy, CURLOPT_CAINFO, options_.ca_file.c_str());
-  // The default is the folder of the system's authorities, and from libcurl 8.17 on NULL means that default.
-  MILLRACE_CHECK(curl_easy_setopt(easy, CURLOPT_CAPATH, "/dev/null") == CURLE_OK);
-  // Otherwise libcurl may keep the file's authorities for a day.
-  curl_easy_setopt(easy, CURLOPT_CA_CACHE_TIMEOUT, 0L);
-  if (!options_.cert_file.empty()) curl_easy_setopt(easy, CURLOPT_SSLCERT, options_.cert_file.c_str());
-  if (!options_.key_file.empty()) curl_easy_setopt(easy, CURLOPT_SSLKEY, options_.key_file.c_str());
-  curl_->set_headers({});
 }
 
 EtcdClient::~EtcdClient() = default;
@@ -136,12 +172,8 @@ EtcdClient::Attempt EtcdClient::post(const std::string& endpoint, const char* pa
   using Kind = Attempt::Kind;
   Attempt attempt;
   const long limit_ms = static_cast<long>(std::max<TimeNs>(limit / kNsPerMs, 1));
-  const std::string url = fmt::format("{}://{}{}", options_.ca_file.empty() ? "http" : "https", endpoint, path);
-  CURL* easy = curl_->easy;
-  curl_->reason[0] = '\0';
-  curl_easy_setopt(easy, CURLOPT_URL, url.c_str());
-  curl_easy_setopt(easy, CURLOPT_POSTFIELDS, body.c_str());
-  curl_easy_setopt(easy, CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(body.size()));
+  CURL* easy = connection_->easy;
+  connection_->set_request(fmt::format("{}://{}{}", scheme_of(options_), endpoint, path), body);
   curl_easy_setopt(easy, CURLOPT_TIMEOUT_MS, limit_ms);
   curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS, limit_ms);
   curl_easy_setopt(easy, CURLOPT_WRITEDATA, &attempt.answer);
@@ -151,7 +183,7 @@ EtcdClient::Attempt EtcdClient::post(const std::string& endpoint, const char* pa
     attempt.error = {error, fmt::format("etcd at {}: {}", endpoint, plain_text_of(why, kReasonBytesMax))};
     return attempt;
   };
-  const char* why = curl_->reason[0] != '\0' ? curl_->reason : curl_easy_strerror(code);
+  const char* why = connection_->reason[0] != '\0' ? connection_->reason : curl_easy_strerror(code);
   switch (code) {
     case CURLE_OK: break;
     case CURLE_COULDNT_RESOLVE_HOST:
@@ -210,13 +242,13 @@ EtcdClient::Refused EtcdClient::judge_refusal(const GatewayError& refusal) {
 
 EtcdClient::Attempt EtcdClient::authenticate(const std::string& endpoint, TimeNs limit) {
   token_.clear();
-  curl_->set_headers({});
+  connection_->set_headers({});
   Attempt attempt = post(endpoint, "/v3/auth/authenticate",
                          json_of_texts("name", options_.user, "password", options_.password), limit);
   if (attempt.kind == Attempt::Kind::kNoAnswer) attempt.kind = Attempt::Kind::kNotSent;
   if (attempt.kind != Attempt::Kind::kAnswered) return attempt;
   token_ = text_in_json(attempt.answer, "token");
-  curl_->set_headers(token_);
+  connection_->set_headers(token_);
   return attempt;
 }
 
@@ -251,6 +283,7 @@ Result<std::string> EtcdClient::post_until(const char* path, const std::string& 
     Attempt attempt = post_authentic(options_.endpoints[endpoint], path, body, limit);
     if (attempt.kind == Kind::kAnswered) {
       health_->asked_at.store(now);
+      peer_ = EtcdPeer{endpoint, connection_->address(), token_};
       repeated = repeated || attempt.connected;
       return std::move(attempt.answer);
     }
@@ -285,6 +318,96 @@ Result<EtcdClient::Answer> EtcdClient::transact(const EtcdTransaction& transacti
 Result<std::string> EtcdClient::call(const char* path, const std::string& body, TimeNs deadline) {
   bool repeated = false;
   return post_until(path, body, deadline, repeated);
+}
+
+struct EtcdWatch::Multi {
+  CURLM* multi = curl_multi_init();
+  Multi() { MILLRACE_CHECK(multi != nullptr); }
+  ~Multi() { curl_multi_cleanup(multi); }
+  Multi(const Multi&) = delete;
+  Multi& operator=(const Multi&) = delete;
+};
+
+EtcdWatch::EtcdWatch(const EtcdOptions& options, std::string_view key)
+    : scheme_(scheme_of(options)),
+      endpoints_(options.endpoints),
+      request_(json_of_watch(key)),
+      connection_(std::make_unique<EtcdConnection>(options)),
+      multi_(std::make_unique<Multi>()) {
+  CURL* easy = connection_->easy;
+  curl_easy_setopt(easy, CURLOPT_FORBID_REUSE, 1L);  // a stream's connection ends with it
+  curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, take_bytes);
+  curl_easy_setopt(easy, CURLOPT_WRITEDATA, this);
+}
+
+EtcdWatch::~EtcdWatch() { end(); }
+
+void EtcdWatch::begin(const EtcdPeer& peer) {
+  MILLRACE_CHECK(state_ == State::kNone && peer.endpoint < endpoints_.size(), peer.endpoint, endpoints_.size());
+  endpoint_ = peer.endpoint;
+  connection_->set_request(fmt::format("{}://{}/v3/watch", scheme_, endpoints_[endpoint_]), request_);
+  connection_->set_headers(peer.token);
+  connection_->set_address(peer.address);
+  if (curl_multi_add_handle(multi_->multi, connection_->easy) != CURLM_OK) return;
+  state_ = State::kBegun;
+  began_ = monotonic_now_ns();
+}
+
+void EtcdWatch::end() {
+  if (state_ == State::kNone) return;
+  curl_multi_remove_handle(multi_->multi, connection_->easy);  // closes its socket, too
+  state_ = State::kNone;
+  line_.clear();
+  has_news_ = true;
+}
+
+void EtcdWatch::take_news() {
+  has_news_ = false;
+  news_bytes_ = line_.size();
+}
+
+void EtcdWatch::stop() {
+  stopped_.store(true);
+  curl_multi_wakeup(multi_->multi);
+}
+
+void EtcdWatch::wait(TimeNs until) {
+  for (;;) {
+    drive();
+    const TimeNs left = until - monotonic_now_ns();
+    if (has_news_ || left <= 0 || stopped_.load()) return;
+    const auto left_ms = static_cast<int>(std::min<TimeNs>(left / kNsPerMs + 1, kOpenMax / kNsPerMs));
+    if (curl_multi_poll(multi_->multi, nullptr, 0, left_ms, nullptr) == CURLM_OK) continue;
+    end();
+    has_news_ = true;  // the system refuses: the caller must not ask again at once
+  }
+}
+
+/// Reads the bytes that have come, without a wait.
+void EtcdWatch::drive() {
+  if (state_ == State::kNone) return;
+  int streams = 0;
+  const bool runs = curl_multi_perform(multi_->multi, &streams) == CURLM_OK && streams > 0;
+  const bool late = state_ == State::kBegun && monotonic_now_ns() - began_ > kOpenMax;
+  if (!runs || late) end();
+}
+
+size_t EtcdWatch::take_bytes(const char* data, size_t size, size_t count, void* to) {
+  const std::string_view bytes(data, size * count);
+  return static_cast<EtcdWatch*>(to)->take(bytes) ? bytes.size() : 0;  // 0: curl ends the stream
+}
+
+bool EtcdWatch::take(std::string_view bytes) {
+  news_bytes_ += bytes.size();
+  if (news_bytes_ > kNewsBytesMax) return false;
+  line_ += bytes;
+  for (size_t end = line_.find('\n'); end != std::string::npos; end = line_.find('\n')) {
+    if (!is_watch_message(std::string_view(line_).substr(0, end))) return false;
+    line_.erase(0, end + 1);
+    state_ = State::kOpen;
+    has_news_ = true;
+  }
+  return true;
 }
 
 }  // namespace millrace::protocol

@@ -9,10 +9,13 @@
 
 namespace millrace::protocol {
 
-EtcdPoller::EtcdPoller(const EtcdOptions& options, std::shared_ptr<EtcdHealth> health, EtcdWatched watched)
+EtcdPoller::EtcdPoller(const EtcdOptions& options, std::shared_ptr<EtcdHealth> health, EtcdWatched watched,
+                       EtcdPace pace)
     : health_(std::move(health)),
       client_(options, health_, NameLookups::kAwaited),
       watched_(std::move(watched)),
+      pace_(pace),
+      watch_(options, watched_.changes_key),
       thread_([this] { run(); }) {}
 
 EtcdPoller::~EtcdPoller() {
@@ -21,6 +24,7 @@ EtcdPoller::~EtcdPoller() {
     stopped_ = true;
   }
   stops_.notify_all();
+  watch_.stop();
   thread_.join();
   if (lease_id_ != 0 && health_->answers()) revoke();
 }
@@ -41,14 +45,38 @@ void EtcdPoller::run() {
   std::unique_lock lock(mutex_);
   while (!stopped_) {
     lock.unlock();
-    health_->poll_began.store(monotonic_now_ns());
-    read();
+    if (is_read_due()) {
+      health_->poll_began.store(monotonic_now_ns());
+      read();
+      read_ended_ = monotonic_now_ns();
+    }
     health_->poll_began.store(monotonic_now_ns());
     if (found() == Found::kSame) keep_lease();  // of another table it has no number
     health_->poll_began.store(EtcdHealth::kNoPoll);
+    keep_watch();
+    watch_.wait(monotonic_now_ns() + pace_.read_every);
     lock.lock();
-    stops_.wait_for(lock, std::chrono::nanoseconds(kReadEvery), [this] { return stopped_; });
+    // News do not make reads more frequent than polls are. Meanwhile the stream is not read.
+    const TimeNs left = watch_.has_news() ? read_ended_ + pace_.read_every - monotonic_now_ns() : 0;
+    stops_.wait_for(lock, std::chrono::nanoseconds(left), [this] { return stopped_; });
   }
+}
+
+bool EtcdPoller::is_read_due() const {
+  if (watch_.state() != EtcdWatch::State::kOpen || watch_.has_news()) return true;
+  if (!read_answered_ || !health_->answers()) return true;
+  return monotonic_now_ns() - read_ended_ >= pace_.watched_read_every;
+}
+
+/// Keeps a stream at the member that answers.
+void EtcdPoller::keep_watch() {
+  const std::optional<EtcdPeer>& peer = client_.peer();
+  if (!peer || peer->address.empty() || !health_->answers()) return;
+  if (watch_.state() != EtcdWatch::State::kNone && watch_.endpoint() != peer->endpoint) watch_.end();
+  const TimeNs now = monotonic_now_ns();
+  if (watch_.state() != EtcdWatch::State::kNone || (watch_began_ && now - *watch_began_ < pace_.watch_every)) return;
+  watch_began_ = now;
+  watch_.begin(*peer);
 }
 
 void EtcdPoller::keep_lease() {
@@ -114,10 +142,12 @@ void EtcdPoller::revoke() {
 void EtcdPoller::read() {
   // Before the request: a linearizable read that begins now returns no earlier revision, unless etcd has lost data.
   const uint64_t known = mod_revision_.load();
+  watch_.take_news();  // a later message leads to another read
   EtcdTransaction transaction;
   transaction.then().get(watched_.changes_key).get(watched_.identity_key);
   const auto answer = client_.transact(transaction, monotonic_now_ns() + kReadLimit);
-  if (!answer || answer->etcd.ranges.size() != 2) return;
+  read_answered_ = answer && answer->etcd.ranges.size() == 2;
+  if (!read_answered_) return;
   const std::vector<EtcdEntry>& changes = answer->etcd.ranges[0];
   const std::vector<EtcdEntry>& identity = answer->etcd.ranges[1];
   const uint64_t revision = changes.empty() ? 0 : changes[0].mod_revision;

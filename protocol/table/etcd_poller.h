@@ -29,11 +29,19 @@ struct EtcdWatched {
   std::string identity;
 };
 
+/// How often a poller asks etcd.
+struct EtcdPace {
+  TimeNs read_every = 50 * kNsPerMs;           ///< pause after a read, also while a stream has much news
+  TimeNs watched_read_every = 250 * kNsPerMs;  ///< while a stream is open without news, and etcd answers
+  TimeNs watch_every = kNsPerS;                ///< between the beginnings of two streams
+};
+
 /// Reads the last change of the key `changes` again and again, on a thread and a connection of its own. So the caller's
 /// loop never waits for it. It also notices that etcd answers again or has lost data, and keeps the process's lease.
+/// A watch stream beside the reads makes them rarer: a read follows its news, and no decision rests on it.
 class EtcdPoller {
  public:
-  EtcdPoller(const EtcdOptions& options, std::shared_ptr<EtcdHealth> health, EtcdWatched watched);
+  EtcdPoller(const EtcdOptions& options, std::shared_ptr<EtcdHealth> health, EtcdWatched watched, EtcdPace pace = {});
   /// Gives the lease back. Waits for the call in progress and for that: kReadLimit at most each, and longer while the
   /// system looks a name up.
   ~EtcdPoller();
@@ -58,12 +66,13 @@ class EtcdPoller {
 
   static constexpr TimeNs kLeaseWantedFor = kNsPerS;
   static constexpr TimeNs kRenewEvery = kNsPerS / 2;
-  static constexpr TimeNs kReadEvery = 50 * kNsPerMs;
   static constexpr TimeNs kReadLimit = 500 * kNsPerMs;
 
  private:
   void run();
+  bool is_read_due() const;
   void read();
+  void keep_watch();
   void keep_lease();
   void take_lease(const EtcdLeaseKey& lease);
   bool move_lease(const EtcdLeaseKey& lease);
@@ -72,6 +81,11 @@ class EtcdPoller {
   std::shared_ptr<EtcdHealth> health_;
   EtcdClient client_;
   EtcdWatched watched_;
+  EtcdPace pace_;
+  EtcdWatch watch_;
+  std::optional<TimeNs> watch_began_;  ///< the last stream
+  TimeNs read_ended_ = 0;              ///< the last one
+  bool read_answered_ = false;         ///< the last one
   std::atomic<uint64_t> mod_revision_ = 0;
   std::atomic<Found> found_ = Found::kSame;
   std::mutex mutex_;

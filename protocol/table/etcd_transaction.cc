@@ -179,6 +179,18 @@ std::string json_of_number(std::string_view name, int64_t value) {
   return fmt::format(R"({{"{}":"{}"}})", name, value);
 }
 
+std::string json_of_watch(std::string_view key) {
+  return fmt::format(R"({{"create_request":{{"key":"{}"}}}})", base64(key));
+}
+
+bool is_watch_message(std::string_view line) {
+  const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+  const Json* result = find(json, "result");
+  if (!result || !result->is_object()) return false;
+  const Json* canceled = find(*result, "canceled");
+  return !canceled || *canceled == false;
+}
+
 std::string text_in_json(std::string_view json, const char* name) {
   const Json parsed = Json::parse(json, nullptr, /*allow_exceptions=*/false);
   const Json* found = find(parsed, name);

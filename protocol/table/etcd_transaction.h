@@ -10,7 +10,7 @@
 #include "kernels/base/bytes.h"
 #include "kernels/base/result.h"
 
-/// Requests and answers of etcd's JSON gateway, /v3/kv/txn. Internal to protocol/table.
+/// Requests and answers of etcd's JSON gateway, /v3/kv/txn and others. Internal to protocol/table.
 namespace millrace::protocol {
 
 /// Holds a key as etcd answers it.
@@ -81,6 +81,12 @@ std::string json_of_texts(std::string_view name, std::string_view value, std::st
 
 /// Returns a JSON object of one number.
 std::string json_of_number(std::string_view name, int64_t value);
+
+/// Returns the request for a stream of one key's changes (/v3/watch).
+std::string json_of_watch(std::string_view key);
+/// Returns whether a line of that stream is a message of a watch that continues. etcd refuses a watch, or ends it, by a
+/// message with `canceled`. Its HTTP status is 200, and the stream stays open.
+bool is_watch_message(std::string_view line);
 
 /// Returns a text of a JSON object; empty: it has none of that name.
 std::string text_in_json(std::string_view json, const char* name);

@@ -7,6 +7,7 @@ bit, that of an undisturbed run.
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -60,6 +61,8 @@ class TrainingOnEtcd(ShardsByHand):
         etcd.stop(second)
         cluster.wait_for(lambda: any("no member has answered" in json.dumps(cluster.status(shard)) for shard in range(SHARDS)),
                          "no shard reports that etcd is away")
+        for shard in range(SHARDS):
+            cluster.waits_until_unready(cluster.lines[shard]["http"], "the membership table fails")
         cluster.wait_for_steps(50)
         etcd.go_on(second)
         # A member hangs; a shard that is killed starts again by the two others.
@@ -212,6 +215,26 @@ class SecureEtcd(unittest.TestCase):
         process.send_signal(signal.SIGTERM)
         _, err = process.communicate(timeout=TIMEOUT_S)
         self.assertEqual((process.returncode, json.loads(line)["incarnation"]), (0, 1), err)
+
+    def streams(self):
+        """Returns the number of etcd's watches."""
+        said = subprocess.run(["curl", "-sf", "--cacert", "ca.pem", "--cert", "client.pem", "--key", "client.key",
+                               f"https://127.0.0.1:{self.etcd.client_ports[0]}/metrics"], cwd=self.folder, capture_output=True, text=True, check=True)
+        return float(re.search(r"^etcd_debugging_mvcc_watcher_total (\S+)$", said.stdout, re.MULTILINE)[1])
+
+    def test_AShardsWatchStreamHasItsCertificateAndUser(self):
+        deadline = time.monotonic() + TIMEOUT_S
+        while self.streams() > 0:
+            self.assertLess(time.monotonic(), deadline, "a shard of another test is still there")
+            time.sleep(0.1)
+        process = subprocess.Popen([PROGRAMS / "millrace-server", "--listen", "127.0.0.1:0", "--json", *self.flags(table=self.etcd.table("/millrace/watch"))],
+                                   cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(process.communicate)
+        self.addCleanup(process.kill)
+        process.stdout.readline()
+        while self.streams() == 0:
+            self.assertLess(time.monotonic(), deadline, "the shard opens no watch stream")
+            time.sleep(0.1)
 
     def test_MetricsHaveTheEndsOfTheFilesCertificates(self):
         """Without SIGHUP: the next connection to etcd reads the file as it is then."""
