@@ -264,10 +264,12 @@ def recoveries():
         (Figure("until every worker has an update again, s", ("kills", EACH, "first_update_s")), *exact), repetitions=2)
     yield Measurement(
         "etcd_polls", "Failures and joins",
-        "8 shards without a job poll their table in etcd; beside them 8 watch streams. Shares of a core of three members together.",
+        "8 shards without a job watch and read their table in etcd. Beside them, 8 bare watch streams, and 8 clients that read as shards without "
+        "a stream do. Shares of a core of three members together.",
         "/usr/bin/python3 tests/bench/etcd_polls.py --programs $MILLRACE_PROGRAMS --json",
-        (Figure("nothing asks", ("idle_share",)), Figure("8 watch streams", ("watched_share",)), Figure("8 shards poll", ("polled_share",)),
-         Figure("a shard's poll", ("poll_share_a_shard",)), Figure("a shard's own processor time", ("shard_share",))), repetitions=3)
+        (Figure("nothing asks", ("idle_share",)), Figure("8 watch streams", ("watched_share",)),
+         Figure("8 clients read 20 times a second", ("read_share",)), Figure("8 shards", ("shards_share",)), Figure("a shard's part", ("share_a_shard",)),
+         Figure("reads a second of a shard", ("reads_a_shard",)), Figure("a shard's own processor time", ("shard_share",))), repetitions=3)
     yield Measurement(
         "recover_joins", "Failures and joins", "A new process in the running job.", "millrace-bench recover --kills 0 --joins 12 --json",
         (Figure("until it has the weights, s", ("joins", EACH, "has_weights_s")), Figure("until it takes part, s", ("joins", EACH, "takes_part_s")),
