@@ -221,7 +221,7 @@ def rounds():
          Figure("its time, with the collector on the same two cores", ("on_wall_ratio",)),
          Figure("a step with timers that are off, over one without timers", ("off_ratio",), Goal(AT_MOST, 1.01)),
          Figure("spans a step, of the process that records most", ("spans_a_step",)),
-         Figure("a timer that is off, ns", ("timer_off_ns",)), Figure("a span, ns", ("timer_on_ns",))))
+         Figure("a timer that is off, ns", ("timer_off_ns",)), Figure("a span, ns", ("timer_on_ns",))), repetitions=3)
     attacks = (("silent", "10,000 connections that never speak"), ("unfinished", "messages that never end"),
                ("slow_reader", "Hellos for a taken number, whose sender reads nothing"), ("hello_flood", "the same, whose sender reads the refusals"),
                ("wrong_key", "handshakes with a key that is not allowed"), ("replay", "recorded handshakes, sent again"))
