@@ -1,5 +1,5 @@
-// Measures costs of the timeline, in ns: of one span while no reader asks, of one while a reader does, and of the sum of
-// a phase's time, which is always on: two reads of the clock and PhaseTimes::add().
+// Measures costs of the timeline, in ns: of one span while no reader asks, and of one while a reader does. Also of one
+// sum of a phase's time, which is always on: two reads of the clock and PhaseTimes::add().
 #include <algorithm>
 #include <cstdint>
 #include <iostream>
