@@ -227,6 +227,7 @@ struct StatusReport {
   std::string software;
   std::string table;  ///< path; set by the process, which knows it
   bool shutting_down = false;
+  bool leaving = false;  ///< a spare may take its number; it serves until then
   uint64_t memory_bytes = 0;
   uint64_t memory_bytes_max = 0;
   std::vector<JobStatus> jobs;

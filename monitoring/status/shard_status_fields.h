@@ -210,6 +210,7 @@ void visit_fields(auto& v, Is<StatusReport> auto& report) {
   v.field("software", report.software);
   v.field("table", report.table);
   v.field("shutting_down", report.shutting_down);
+  v.field("leaving", report.leaving);
   v.field("memory_bytes", report.memory_bytes);
   v.field("memory_bytes_max", report.memory_bytes_max);
   v.unless_empty("table_error", report.table_error);

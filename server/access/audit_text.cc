@@ -23,6 +23,8 @@ std::string_view audit_word(AuditEvent::What what) {
     case kClose: return "close";
     case kOrder: return "order";
     case kKeyEnd: return "key_end";
+    case kDrain: return "drain";
+    case kTakeOver: return "take_over";
   }
   return "unknown";
 }

@@ -67,7 +67,8 @@ constexpr const char* kFooter =
     "    millrace-server --config shard1.toml\n"
     "\n"
     "Signals\n"
-    "  SIGTERM, SIGINT  no new steps; rounds in flight may finish for --drain; workers are notified; exit code 0.\n"
+    "  SIGTERM, SIGINT  a spare that waits takes the number; else rounds in flight may finish, and jobs end. Both\n"
+    "                   within --drain; exit code 0.\n"
     "  SIGHUP           reads --allowed-keys, --policy, --job-keys and the files of the --http flags again; opens "
     "--audit-log\n"
     "                   again. A running job keeps its job key.\n"
@@ -104,7 +105,7 @@ void add_limits(CLI::App& app, Limits& limits) {
            "The same of all jobs; each may always use its fair share", 1, kSizeMax);
   add_duration(app, "--dead-after-min", in_ms(limits.dead_after_ms_min), "Least dead_after that a job may ask for",
                {.most = kDay});
-  add_duration(app, "--drain", in_ms(limits.drain_ms), "At shutdown: time for rounds in flight", {.most = kDay});
+  add_duration(app, "--drain", in_ms(limits.drain_ms), "At shutdown: time for a spare or rounds in flight", {.most = kDay});
   add_duration(app, "--abandon-after", in_ms(limits.abandon_ms),
                "A job ends when its last worker is silent for this time", {.least = kNsPerS, .most = kDay});
 }

@@ -223,6 +223,7 @@ Result<bool> ShardProcess::Loop::open(const SpareWait& wait) {
   poller_.add(*listener_);
   poller_.add(waker_);
   access_->begin(options_.shard, monotonic_now_ns());
+  if (options_.spare) access_->record(take_over_event(address_, incarnation_), monotonic_now_ns());
   return true;
 }
 

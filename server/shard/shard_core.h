@@ -109,7 +109,9 @@ class ShardCore {
   /// Returns the latest time at which on_tick() must be called.
   TimeNs next_deadline() const;
 
-  /// Stops admitting new jobs and steps; rounds in flight may finish for limits.drain_ms.
+  /// Leaves the number to a spare that waits, as after an operator's drain, where the core has jobs. Otherwise, once no
+  /// spare waits any more, or after limits.drain_ms, it stops admitting new jobs and steps. Rounds in flight may finish
+  /// for the rest of limits.drain_ms.
   ///
   /// Then the core ends the jobs in the table and sends every member Goodbye(kShutdown), and stopped() holds. A table
   /// that cannot be written is tried again until the end of drain_ms, for a second at least. The core logs each job
@@ -295,8 +297,13 @@ class ShardCore {
   void refresh_drain(Actions& actions);
   std::string refuses_drain() const;
   std::string finishes_first() const;
+  bool is_asked_to_leave() const;
   bool is_leaving_number() const;
   void hold_or_release_lease(Actions& actions);
+  void release_lease(Actions& actions);
+  void refuse_drain(std::string refusal, Actions& actions);
+  void advance_departure(TimeNs now, Actions& actions);
+  std::string ends_departure(TimeNs now, Actions& actions);
 
   // shard_core_table.cc: the table, silence
   void table_failed(const Error& error, Actions& actions);
@@ -364,12 +371,14 @@ class ShardCore {
   TimeNs next_poll_;
   TimeNs pursue_after_ = 0;  ///< the table has just failed
   TimeNs last_call_;
+  std::optional<TimeNs> departing_until_;  ///< a shutdown leaves the number to a spare until then
+  bool spares_gone_ = false;               ///< the last look of the departure found none that waits
   std::optional<TimeNs> draining_until_;
   /// The rounds are over: until then, the shard tries to write the ends of the jobs to the table.
   std::optional<TimeNs> ending_until_;
   TimeNs next_ending_ = 0;
   std::optional<protocol::DrainNote> drain_;  ///< of this start, as last read
-  bool drain_wait_logged_ = false;            ///< once a request
+  bool drain_wait_logged_ = false;            ///< once a departure
   bool lease_released_ = false;               ///< so that a spare takes this number
   std::optional<TimeNs> superseded_at_;       ///< when this process found that another one has its number
   bool stopped_ = false;

@@ -104,11 +104,17 @@ void ShardCore::close_if_failed(Job& job, Actions& actions) {
 
 void ShardCore::begin_shutdown(TimeNs now, Actions& actions) {
   note_time(now);
-  if (stopped_ || draining_until_) return;
-  draining_until_ = now + static_cast<TimeNs>(config_.limits.drain_ms) * kNsPerMs;
+  // Another process has the number, and its jobs: this one ends when its workers know the address.
+  if (stopped_ || superseded_at_ || departing_until_ || draining_until_) return;
+  const TimeNs until = now + static_cast<TimeNs>(config_.limits.drain_ms) * kNsPerMs;
+  // Without jobs there is nothing to hand over: the number is free as soon as this process has ended.
+  const bool departs = !jobs_.empty() && until > now;
+  (departs ? departing_until_ : draining_until_) = until;
   catch_out_of_memory(std::nullopt, actions, [&] {
     log(Severity::kInfo, fmt::format("shard {} is shutting down", config_.shard), actions);
-    advance_shutdown(now, actions);
+    if (departing_until_) advance_departure(now, actions);
+    if (draining_until_) advance_shutdown(now, actions);
+    if (departing_until_) hold_or_release_lease(actions);
   });
 }
 

@@ -17,7 +17,8 @@ StatusReport ShardCore::status(TimeNs now) const {
   report.incarnation = config_.incarnation;
   report.address = neighbours_[config_.shard].entry.address;
   report.software = config_.software;
-  report.shutting_down = draining_until_.has_value();
+  report.shutting_down = departing_until_ || draining_until_;
+  report.leaving = is_leaving_number();
   report.memory_bytes = memory_.used_bytes();
   report.memory_bytes_max = config_.limits.shard_memory_bytes_max;
   for (const auto& [number, job] : jobs_) report.jobs.push_back(job->status(now));

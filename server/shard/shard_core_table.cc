@@ -103,6 +103,7 @@ void ShardCore::poll_table(TimeNs now, Actions& actions) {
   refresh_from(table_.polled_change_counter(), now, actions);
   if (superseded_at_ && !stopped_ && now - *superseded_at_ >= kHandOverMax) superseded(actions);
   if (stopped_ || failure_ || superseded_at_) return;
+  if (departing_until_) advance_departure(now, actions);
   hold_or_release_lease(actions);
   say_owed_hellos(now, actions);
   remove_leavers(now, actions);  // before they count as silent: a finished worker has not failed
@@ -200,6 +201,10 @@ void ShardCore::superseded(Actions& actions) {
   if (!superseded_at_ && leaves) {
     log(Severity::kInfo,
         fmt::format("a spare ({}) has taken shard {}; this process ends", entry.address, config_.shard), actions);
+    actions.audit.push_back({.what = AuditEvent::What::kDrain,
+                             .by = {.bytes = {}, .address = entry.address},
+                             .incarnation = entry.incarnation,
+                             .code = departing_until_ ? "shutdown" : "operator"});
   } else if (!leaves) {
     failure_ = Error{ErrorCode::kConflict, fmt::format("another process ({}) has started as shard {}; this one stops",
                                                        entry.address, config_.shard)};

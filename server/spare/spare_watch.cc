@@ -8,6 +8,12 @@ bool last_start_holds(const protocol::ClusterView::Shard& shard) {
   return shard.held && (shard.process.address.empty() || shard.process.address == shard.entry.address);
 }
 
+/// Returns whether the process of the last start leaves its number: at an operator's request, or at its end.
+bool is_left(const protocol::ClusterView::Shard& shard) {
+  const bool by_operator = shard.drain && shard.drain->refusal.empty();
+  return by_operator || (shard.leaving && shard.process.address == shard.entry.address);
+}
+
 }  // namespace
 
 std::optional<SpareWatch::Vacancy> SpareWatch::look(const std::vector<protocol::ClusterView::Shard>& shards,
@@ -30,8 +36,7 @@ std::optional<SpareWatch::Vacancy> SpareWatch::look(const std::vector<protocol::
     }
     if (seen.is_held) seen.without_since = now;
     seen.is_held = false;
-    const bool is_left = shards[shard].drain && shards[shard].drain->refusal.empty();
-    const TimeNs free_after = seen.was_held || is_left ? kFreeAfter : kFreeUnseenAfter;
+    const TimeNs free_after = seen.was_held || is_left(shards[shard]) ? kFreeAfter : kFreeUnseenAfter;
     if (!vacancy && seen.incarnation != 0 && now - seen.without_since >= free_after)
       vacancy = Vacancy{shard, seen.incarnation};
   }

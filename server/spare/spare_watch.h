@@ -13,7 +13,7 @@ namespace millrace::server {
 /// Decides which shard number a spare takes over: one whose last start holds no lease.
 ///
 /// - A number is free after kFreeAfter without a lease, if the spare has seen the lease of its last start.
-/// - A number that its process leaves at an operator's request is free after the same time.
+/// - A number that its process leaves, at an operator's request or at its end, is free after the same time.
 /// - Where a process starts again at the same address, a lease counts from kOldLeaseAfter on. Before, it may be that of
 ///   the killed process.
 /// - Another one is free after kFreeUnseenAfter. Processes of a cluster may start in any order, and three writes of a

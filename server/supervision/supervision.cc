@@ -21,6 +21,7 @@ bool reaches_table(const StatusReport& report) {
 
 std::optional<std::string> unready_reason(const StatusReport& report) {
   if (report.shutting_down) return "shutting down";
+  if (report.leaving) return "leaves its number to a spare";
   if (!reaches_table(report)) return fmt::format("the membership table fails: {}", report.table_error);
   for (const JobStatus& job : report.jobs) {
     if (job.recovering) return fmt::format("job '{}' is in recovery", job.name);

@@ -13,7 +13,7 @@
 namespace millrace::server {
 
 /// Returns why a shard with this status is not ready, as one sentence; nothing where it is ready. A shard is ready when
-/// it is not shutting down, it reaches the membership table, and none of its jobs is in recovery.
+/// it keeps its number, it is not shutting down, it reaches the membership table, and no job is in recovery.
 std::optional<std::string> unready_reason(const StatusReport& report);
 
 /// Returns whether the shard's calls to the membership table succeed. Another shard's write lock makes single calls

@@ -6,15 +6,18 @@ bit, that of an undisturbed run.
 """
 
 import json
+import signal
 import sys
 import unittest
 
 import etcd_members
 from commands import TIMEOUT_S, run, start
-from shards_by_hand import SHARDS, WORKERS, ShardsByHand
+from shards_by_hand import SHARDS, WORKERS, ShardsByHand, WithKeys
 
 
-class ClusterCommand(ShardsByHand):
+class OperatedCluster(ShardsByHand):
+    """A cluster whose shards leave their numbers to spares under load."""
+
     epochs = 6
 
     def command(self, name, cluster, *flags, code=0):
@@ -23,10 +26,20 @@ class ClusterCommand(ShardsByHand):
         self.assertEqual(ended.returncode, code, ended.stderr)
         return json.loads(ended.stdout.splitlines()[-1]) if code == 0 else ended.stderr
 
-    def rolling_restart(self, table, compute_time):
-        """Drains all shards in turn. compute_time: the job's 2,000 steps must outlast it, also on a slow machine."""
+    def drain(self, cluster, shard):
+        """Moves the shard by command; returns the spare's address."""
+        moved = self.command("drain", cluster, shard)
+        self.assertEqual((moved["shard"], moved["incarnation"]), (shard, 2))
+        return moved["to"]
+
+    def stop(self, cluster, shard):
+        """Asks the shard's process to end, as `systemctl stop` does."""
+        cluster.processes[shard].send_signal(signal.SIGTERM)
+
+    def rolling_restart(self, table, compute_time, leave=drain):
+        """All shards leave their numbers in turn. compute_time: the job's 2,000 steps must outlast it, also on a slow machine."""
         expected = self.undisturbed()
-        cluster = self.cluster(table)
+        cluster = self.cluster(table, drain="60s")
         model = self.folder / "restarted"
         workers = self.workers(cluster, model, "--compute-time", compute_time)
         cluster.wait_for(lambda: cluster.status(0)["jobs"] and cluster.status(1)["jobs"], "the job does not begin")
@@ -35,11 +48,11 @@ class ClusterCommand(ShardsByHand):
             spare = cluster.start_spare()
             cluster.wait_for(lambda: len(self.command("status", cluster)["spares"]) == 1, "the spare is not in the table")
             old = cluster.processes[shard]
-            moved = self.command("drain", cluster, shard)
-            self.assertEqual((moved["shard"], moved["incarnation"]), (shard, 2))
+            to = leave(self, cluster, shard)
             old.communicate(timeout=TIMEOUT_S)
-            self.assertEqual(old.returncode, 0, "a drained process ends in order")
-            self.assertEqual(cluster.becomes(spare, shard)["address"], moved["to"])
+            self.assertEqual(old.returncode, 0, "a process that leaves its number ends in order")
+            new = cluster.becomes(spare, shard)["address"]
+            self.assertEqual(to or new, new)
             cluster.wait_for(lambda: cluster.status(shard)["jobs"], "the workers do not find the spare")
         cluster.wait_for_steps(20)
         seen = self.command("status", cluster)
@@ -48,6 +61,40 @@ class ClusterCommand(ShardsByHand):
         self.assertTrue(all(worker.poll() is None for worker in workers), "the shards were drained during training")
         self.assertEqual(self.model(workers, model), expected)
         return cluster
+
+
+class KeyedRollingRestart(WithKeys, OperatedCluster):
+    def test_AllShardsAreDrainedInTurnUnderLoad(self):
+        self.rolling_restart(self.folder / "keyed.db", "10ms")
+
+
+class ClusterCommand(OperatedCluster):
+    def test_AllShardsAreStoppedInTurnUnderLoad(self):
+        """SIGTERM moves a shard to a spare that waits, as a drain does: no step is lost, and exit code 0."""
+        self.rolling_restart(self.folder / "stopped.db", "10ms", OperatedCluster.stop)
+
+    def test_AShardThatDrainsIsAliveAndNotReady(self):
+        expected = self.undisturbed()
+        cluster = self.cluster(self.folder / "probes.db", drain="60s")
+        workers = self.workers(cluster, self.folder / "probes", "--compute-time", "10ms")
+        cluster.wait_for_steps(5)
+        spare = cluster.start_spare()
+        cluster.wait_for(lambda: len(self.command("status", cluster)["spares"]) == 1, "the spare is not in the table")
+        cluster.waits_until_unready(self.command("status", cluster)["spares"][0]["http"], "a spare without a number")
+        spare.send_signal(signal.SIGSTOP)  # it is in the table, and takes no number
+        self.addCleanup(spare.send_signal, signal.SIGCONT)
+        asked = start("cluster", "drain", 0, "--table", cluster.table, "--timeout", "5m")
+        cluster.waits_until_unready(cluster.lines[0]["http"], "leaves its number to a spare")
+        leaving = cluster.processes[0]
+        leaving.send_signal(signal.SIGTERM)
+        cluster.waits_until_unready(cluster.lines[0]["http"], "shutting down")
+        cluster.wait_for_steps(5)
+        spare.send_signal(signal.SIGCONT)
+        cluster.becomes(spare, 0)
+        for process in (asked, leaving):
+            process.communicate(timeout=TIMEOUT_S)
+            self.assertEqual(process.returncode, 0)
+        self.assertEqual(self.model(workers, self.folder / "probes"), expected)
 
     def test_AllShardsAreDrainedInTurnUnderLoad(self):
         cluster = self.rolling_restart(self.folder / "rolling.db", "10ms")

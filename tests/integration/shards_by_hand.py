@@ -7,10 +7,11 @@ import subprocess
 import tempfile
 import time
 import unittest
+import urllib.error
 import urllib.request
 from pathlib import Path
 
-from commands import PROGRAMS, TIMEOUT_S, made_up_rows, start
+from commands import PROGRAMS, TIMEOUT_S, made_up_rows, run, start
 
 SHARDS = 2
 WORKERS = 2
@@ -18,6 +19,17 @@ WORKERS = 2
 
 class StartFailed(Exception):
     """A shard's sentence about a start that failed."""
+
+
+def unready(http):
+    """Returns the reason of a 503 at /readyz; "": it is ready."""
+    try:
+        with urllib.request.urlopen(f"http://{http}/readyz", timeout=120):
+            return ""
+    except urllib.error.HTTPError as refused:
+        if refused.code != 503:
+            raise
+        return refused.read().decode("utf-8")
 
 
 class Cluster:
@@ -28,6 +40,8 @@ class Cluster:
         self.hosts = ["127.0.0.1"] * SHARDS
         self.enter = [[]] * SHARDS  # commands that run a shard's program elsewhere, as in a network namespace
         self.programs = PROGRAMS  # of the shards that start from now on
+        self.drain = "0s"
+        self.key_flags = ()
         self.processes = [None] * SHARDS
         self.lines = [None] * SHARDS
         self.spares = []
@@ -47,7 +61,8 @@ class Cluster:
         with open(self.folder / f"shard-{shard}.log", "a", encoding="utf-8") as log:
             self.processes[shard] = subprocess.Popen(
                 [*self.enter[shard], self.programs / "millrace-server", "--shard", str(shard), "--shards", str(SHARDS), "--table", self.table,
-                 "--listen", listen, "--http", f"{self.hosts[shard]}:0", "--json", "--drain", "0s", *self.flags, *flags], stdout=subprocess.PIPE, stderr=log, text=True)
+                 "--listen", listen, "--http", f"{self.hosts[shard]}:0", "--json", "--drain", self.drain, *self.key_flags, *self.flags, *flags],
+                stdout=subprocess.PIPE, stderr=log, text=True)
         line = json.loads(self.processes[shard].stdout.readline())
         if "error" in line:
             raise StartFailed(line["error"])
@@ -57,7 +72,7 @@ class Cluster:
         """Starts a spare that may take any number. Returns its process; it has said that it waits."""
         with open(self.folder / "spare.log", "a", encoding="utf-8") as log:
             spare = subprocess.Popen([*enter, PROGRAMS / "millrace-server", "--spare", "--table", self.table, "--listen", f"{host}:0", "--http", f"{host}:0",
-                                      "--json", "--drain", "0s", *flags], stdout=subprocess.PIPE, stderr=log, text=True)
+                                      "--json", "--drain", self.drain, *self.key_flags, *flags], stdout=subprocess.PIPE, stderr=log, text=True)
         self.spares.append(spare)
         if json.loads(spare.stdout.readline()) != {"event": "waiting"}:
             raise AssertionError("the spare does not wait")
@@ -94,6 +109,13 @@ class Cluster:
     def status(self, shard):
         with urllib.request.urlopen(f"http://{self.lines[shard]['http']}/status", timeout=120) as answer:
             return json.load(answer)
+
+    def waits_until_unready(self, http, reason):
+        """Waits until /readyz answers 503 with a reason that has these words. /healthz answers 200."""
+        self.wait_for(lambda: unready(http) and reason in unready(http), f"/readyz does not answer 503 with {reason!r}")
+        with urllib.request.urlopen(f"http://{http}/healthz", timeout=120) as answer:
+            if answer.status != 200:
+                raise AssertionError(f"/healthz: {answer.status}")
 
     def steps(self, shard=0):
         return max((job["steps_decided"] for job in self.status(shard)["jobs"]), default=0)
@@ -136,9 +158,9 @@ class ShardsByHand(unittest.TestCase):
         self.addCleanup(cluster.end)
         return cluster
 
-    def cluster(self, table, *flags, programs=PROGRAMS):
+    def cluster(self, table, *flags, programs=PROGRAMS, drain="0s"):
         cluster = self.own_cluster(table, *flags)
-        cluster.programs = programs
+        cluster.programs, cluster.drain = programs, drain
         for shard in range(SHARDS):
             cluster.start(shard)
         return cluster
@@ -170,3 +192,21 @@ class ShardsByHand(unittest.TestCase):
             self.models[key] = self.model(self.workers(cluster, self.folder / "undisturbed", *flags), self.folder / "undisturbed")
             cluster.end()
         return self.models[key]
+
+
+class WithKeys(ShardsByHand):
+    """Shards, spares and workers prove keys, and encrypt their messages."""
+
+    def setUp(self):
+        super().setUp()
+        self.keys = self.folder / "keys"
+        made = run("keys", "new", "cluster", "worker", "--folder", self.keys)
+        self.assertEqual(made.returncode, 0, made.stderr)
+
+    def own_cluster(self, table, *flags):
+        cluster = super().own_cluster(table, *flags)
+        cluster.key_flags = ("--key", self.keys / "cluster.key", "--allowed-keys", self.keys)
+        return cluster
+
+    def train_flags(self, cluster, model, worker):
+        return [*super().train_flags(cluster, model, worker), "--key", self.keys / "worker.key", "--server-key", self.keys / "cluster.pub"]

@@ -12,10 +12,10 @@ import unittest
 
 import etcd_members
 from commands import PROGRAMS, TIMEOUT_S
-from shards_by_hand import ShardsByHand
+from shards_by_hand import ShardsByHand, WithKeys
 
 
-class Spares(ShardsByHand):
+class SparedCluster(ShardsByHand):
     epochs = 6
 
     def kill_one_of(self, table):
@@ -33,6 +33,13 @@ class Spares(ShardsByHand):
         self.assertTrue(all(worker.poll() is None for worker in workers), "the shard was killed during training")
         self.assertEqual(self.model(workers, self.folder / "spared"), expected)
 
+
+class KeyedSpares(WithKeys, SparedCluster):
+    def test_ASpareTakesTheNumberOfAKilledShard(self):
+        self.kill_one_of(self.folder / "keyed.db")
+
+
+class Spares(SparedCluster):
     def test_ASpareTakesTheNumberOfAKilledShard(self):
         self.kill_one_of(self.folder / "spare.db")
 
@@ -50,6 +57,22 @@ class Spares(ShardsByHand):
         cluster.kill(1)
         lines = [json.loads(spare.stdout.readline()) for spare in spares]
         self.assertEqual(sorted((line["shard"], line["incarnation"]) for line in lines), [(0, 2), (1, 2)])
+
+    def test_ASpareWhoseNumberIsTakenBackWaitsAgainByTheSameCommand(self):
+        """As under the unit millrace-spare@: the shard's supervisor starts it again, and the spare's starts the spare again."""
+        cluster = self.cluster(self.folder / "back.db")
+        first = cluster.lines[1]
+        spare = cluster.start_spare()
+        cluster.kill(1)
+        cluster.becomes(spare, 1)
+        cluster.lines[1] = first
+        cluster.start(1)
+        self.assertEqual(cluster.lines[1]["incarnation"], 3)
+        spare.communicate(timeout=TIMEOUT_S)
+        self.assertEqual(spare.returncode, 5)
+        again = cluster.start_spare()
+        cluster.kill(1)
+        self.assertEqual(cluster.becomes(again, 1)["incarnation"], 4)
 
     def test_ASpareThatWaitsEndsInOrder(self):
         for signal_number in (signal.SIGTERM, signal.SIGINT):

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "kernels/optimize/optimize.h"
 #include "tests/server/returning_cluster.h"
 
@@ -42,6 +44,9 @@ TEST(Drain, TheShardServesUntilASpareHasItsNumberAndThenSaysWhereItIs) {
   ASSERT_FALSE(told.empty());
   EXPECT_EQ(told.back().membership.shards[0].address, "tcp://spare:9");
   EXPECT_FALSE(told.back().membership.finished);
+  const auto drained = std::ranges::find(cluster.audited, AuditEvent::What::kDrain, &AuditEvent::what);
+  ASSERT_NE(drained, cluster.audited.end());
+  EXPECT_EQ(drained->code, "operator");
 }
 
 /// A cluster of one shard whose number a spare has taken. Its table takes no writes in that moment.

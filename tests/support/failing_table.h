@@ -46,7 +46,11 @@ class FailingTable : public protocol::MembershipTable {
   Status hold_leaving_lease(uint32_t shard, uint64_t incarnation) override {
     return table_->hold_leaving_lease(shard, incarnation);
   }
-  Result<protocol::ClusterView> read_cluster() override { return table_->read_cluster(); }
+  Result<protocol::ClusterView> read_cluster() override {
+    if (!can_read()) return no_answer();
+    if (next_view) return *std::exchange(next_view, std::nullopt);
+    return table_->read_cluster();
+  }
   Result<bool> set_drain(uint32_t shard, uint64_t incarnation,
                          const std::optional<protocol::DrainNote>& note) override {
     if (!can_write()) return no_answer();
@@ -98,8 +102,9 @@ class FailingTable : public protocol::MembershipTable {
 
   Mode mode = Mode::kWorks;
   bool shard_map_fails = false;
-  std::optional<Error> take_over_error;    ///< of the next take-over. One that reports timeout takes effect
-  std::optional<Error> spare_lease_error;  ///< of the next hold_spare_lease(), which changes nothing
+  std::optional<protocol::ClusterView> next_view;  ///< of the next read, in place of the table's
+  std::optional<Error> take_over_error;            ///< of the next take-over. One that reports timeout takes effect
+  std::optional<Error> spare_lease_error;          ///< of the next hold_spare_lease(), which changes nothing
   std::function<Effect()> draw_effect;
   std::function<void(std::function<void()>)> later;  ///< runs a write that takes effect after its call is over
   std::function<void()> before_read_by_number;       ///< another process's change, before the next read of a job

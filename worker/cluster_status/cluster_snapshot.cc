@@ -58,7 +58,10 @@ void compare_shards(ClusterSnapshot& picture) {
           one.of == "shard" ? fmt::format("shard {} refuses shard {}: {}", number, one.number, one.sentence)
                             : fmt::format("shard {} is refused by shard {}: {}", number, one.number, one.sentence));
     }
-    if (shard.shutting_down) picture.troubles.push_back(fmt::format("shard {} is shutting down", number));
+    if (shard.shutting_down) {
+      picture.troubles.push_back(fmt::format("shard {} is shutting down{}", number,
+                                             shard.leaving ? ", and leaves its number to a spare" : ""));
+    }
   }
 }
 

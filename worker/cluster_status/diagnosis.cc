@@ -325,8 +325,9 @@ std::string path_step_text(const JobPicture& job) {
 
 void diagnose(const ClusterSnapshot& picture, double still_after_s, JobPicture& job) {
   std::vector<std::string> reasons;
-  const bool shutting_down =
-      std::ranges::any_of(picture.shards, [](const auto& one) { return one.second.shutting_down; });
+  // A shard that leaves its number to a spare leaves its jobs, too.
+  const bool shutting_down = std::ranges::any_of(
+      picture.shards, [](const auto& one) { return one.second.shutting_down && !one.second.leaving; });
   const bool finishing = !job.members.empty() && std::ranges::all_of(job.members, &MemberSeen::finishing);
   if (!job.started) {
     job.state = JobState::kStarting;

@@ -128,6 +128,7 @@ StatusReport report_of_distinct_values() {
   report.software = "millrace 1";
   report.table = "/var/lib/millrace/table";
   report.shutting_down = true;
+  report.leaving = true;
   report.memory_bytes = 173;
   report.memory_bytes_max = 174;
   report.jobs = {job_of_distinct_values()};
@@ -152,7 +153,7 @@ StatusReport report_of_distinct_values() {
 
 constexpr std::string_view kText =
     R"({"shard":1,"shard_count":3,"incarnation":172,"address":"tcp://192.0.2.1:7600","software":"millrace 1",
-"table":"/var/lib/millrace/table","shutting_down":true,"memory_bytes":173,"memory_bytes_max":174,
+"table":"/var/lib/millrace/table","shutting_down":true,"leaving":true,"memory_bytes":173,"memory_bytes_max":174,
 "table_error":"the table does not answer","table_failures":{"code":"timeout","count":175,"first_ms":176,"last_ms":177},
 "keys":{"allowed":193,"skipped_files":194,"first_end_s":195},
 "datagrams_dropped":{"no_job":178,"short":179},"jobs":[{"name":"linear","job":131,"epoch":132,"started":true,

@@ -95,6 +95,25 @@ TEST(SpareWatch, ALaterSpareTakesANumberThatItsProcessLeaves) {
   EXPECT_TRUE(watch.look(shards, kSoon));
 }
 
+TEST(SpareWatch, ALaterSpareTakesTheNumberOfAProcessThatEnds) {
+  SpareWatch watch;
+  Shards shards = shards_of({{"tcp://a:1", 3}}, {false});
+  shards[0].leaving = true;
+  shards[0].process.address = "tcp://a:1";
+  EXPECT_FALSE(watch.look(shards, 0));
+  EXPECT_FALSE(watch.look(shards, kSoon - 1));
+  EXPECT_TRUE(watch.look(shards, kSoon));
+}
+
+TEST(SpareWatch, AProcessThatEndsDoesNotLeaveTheNumberOfItsSuccessor) {
+  SpareWatch watch;
+  Shards shards = shards_of({{"tcp://b:1", 4}}, {false});  // its lease comes
+  shards[0].leaving = true;
+  shards[0].process.address = "tcp://a:1";
+  EXPECT_FALSE(watch.look(shards, 0));
+  EXPECT_FALSE(watch.look(shards, kLate - 1));
+}
+
 TEST(SpareWatch, ANumberThatNeverStartedIsNotFree) {
   SpareWatch watch;
   EXPECT_FALSE(watch.look(shards_of({}, {}), 0));

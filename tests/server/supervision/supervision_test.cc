@@ -29,6 +29,12 @@ TEST(UnreadyReason, AShardThatDrainsIsNot) {
   EXPECT_THAT(unready_reason(report), Optional(std::string("shutting down")));
 }
 
+TEST(UnreadyReason, AShardThatLeavesItsNumberIsNot) {
+  StatusReport report;
+  report.leaving = true;
+  EXPECT_THAT(unready_reason(report), Optional(std::string("leaves its number to a spare")));
+}
+
 TEST(UnreadyReason, AJobInRecoveryIsNamed) {
   StatusReport report;
   report.jobs.emplace_back().name = "whole";

@@ -335,6 +335,16 @@ TEST_F(Status, AShardsShutdownAndTheJobsItEndedAreReported) {
   EXPECT_THAT(report_text(look(), {}), AllOf(HasSubstr("ended of late"), HasSubstr("shard 1 was shut down")));
 }
 
+TEST_F(Status, AShutdownThatASpareWaitsForEndsNoJob) {
+  start_running(job(2));
+  const auto spare = millrace::testing::open_memory_table(cluster->table_state);
+  ASSERT_TRUE(spare->hold_spare_lease());
+  cluster->shut_down(1);
+  const ClusterSnapshot picture = look();
+  EXPECT_THAT(picture.troubles, ElementsAre("shard 1 is shutting down, and leaves its number to a spare"));
+  EXPECT_THAT(picture.jobs.at(0).verdict, HasSubstr("running"));
+}
+
 TEST_F(Status, WeightsThatDisagreeAreNamedAndHaveAnExitCode) {
   start_running(job(2));
   for (const uint32_t worker : {0u, 1u}) push(worker, 0);
