@@ -101,6 +101,22 @@ kill -STOP "$(property millrace-server@0 MainPID)"
 until_is 1 property millrace-server@0 NRestarts
 until_is ready property millrace-server@0 StatusText
 
+say "a spare whose number is taken back waits again"
+rm /run/systemd/system/millrace-server@.service.d/watchdog.conf
+printf '[Service]\nRestartSec=10s\n' >/run/systemd/system/millrace-server@.service.d/restart.conf
+systemctl daemon-reload
+systemctl restart millrace-server@0
+sed -i 's/^# \(key\|allowed-keys\) = /\1 = /' /etc/millrace/spare-0.toml
+systemctl start millrace-spare@0
+until_is 'a spare without a number' property millrace-spare@0 StatusText
+kill -KILL "$(property millrace-server@0 MainPID)"
+until_is ready property millrace-spare@0 StatusText  # it has the number
+until_is 1 property millrace-spare@0 NRestarts       # the shard is back
+until_is 'a spare without a number' property millrace-spare@0 StatusText
+until_is ready property millrace-server@0 StatusText
+systemctl stop millrace-spare@0
+[ "$(property millrace-spare@0 Result)" = success ]
+
 say "the switch starts, reloads and ends"
 systemctl start millrace-switch
 in_sandbox millrace-switch

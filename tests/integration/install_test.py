@@ -23,7 +23,7 @@ TIMEOUT_S = 120
 # Those that every build has.
 NAMES = ("millrace", "millrace-server", "millrace-switch", "millrace-switch-bench", "millrace-bench")
 EXPOSURE_MAX = 2.5
-UNITS = ("millrace-server@.service", "millrace-switch.service")
+UNITS = ("millrace-server@.service", "millrace-spare@.service", "millrace-switch.service")
 
 
 def run(*command, **more):
@@ -98,10 +98,17 @@ class Installation(unittest.TestCase):
 
     def test_UnitsNameInstalledFiles(self):
         for unit in UNITS:
-            command = re.search(r"^ExecStart=(\S+)(?: run)? --config (\S+)$", self.text(unit), re.MULTILINE)
+            command = re.search(r"^ExecStart=(\S+)(?: run| --spare)? --config (\S+)$", self.text(unit), re.MULTILINE)
             program, config = command.groups()
             self.assertTrue((self.root / program.lstrip("/")).exists(), program)
             self.assertTrue((self.root / config.lstrip("/").replace("%i", "0")).exists(), config)
+
+    def test_ASupervisorStartsASpareAgainWhoseNumberWasTaken(self):
+        """Code 5 of a shard: a restart would take the number back. Of a spare: it waits for the next one."""
+        codes = {unit: re.search(r"^RestartPreventExitStatus=(.*)$", self.text(unit), re.MULTILINE)[1].split() for unit in UNITS[:2]}
+        self.assertEqual(codes, {UNITS[0]: ["2", "3", "5"], UNITS[1]: ["2", "3"]})
+        differences = [line for line in self.text(UNITS[1]).splitlines() if line not in self.text(UNITS[0]).splitlines()]
+        self.assertIn(" --spare ", next(line for line in differences if line.startswith("ExecStart=")))
 
     def test_TheSandboxLeavesLittleExposed(self):
         if shutil.which("systemd-analyze") is None:
