@@ -33,7 +33,8 @@ struct Counted {
   std::atomic<TimeNs> admitted{0};  ///< `accepted_at` of the connection that was admitted last
   std::atomic<uint16_t> port{0};    ///< of this machine
 
-  std::atomic<uint64_t> held{0};  ///< bytes of a stranger; `all_held` is the sum
+  std::atomic<uint64_t> held{0};        ///< bytes of a stranger; `all_held` is the sum
+  std::atomic<bool> hides_ends{false};  ///< the loop ends its messages, not hold()
   Stream stream;
 };
 std::array<Counted, kCountedDescriptors> counted;
@@ -127,8 +128,10 @@ bool hold(int descriptor, Counted& one, std::span<const std::byte> bytes, size_t
   if (unfinished.is_refused) return !cut(descriptor, one, "bad_handshake");
   if (!unfinished.continues) release(one);
   if (unfinished.bytes == 0) return true;
-  const uint64_t more =
-      (room <= kSharedReadBytes ? kReadBytes : 0) + unfinished.bytes + unfinished.frames * kFrameBytes;
+  if (unfinished.hides_ends) one.hides_ends.store(true, std::memory_order_relaxed);
+  const uint64_t of_read = room <= kSharedReadBytes && !unfinished.hides_ends ? kReadBytes : 0;
+  const uint64_t of_frame = unfinished.hides_ends ? kHiddenFrameBytes : kFrameBytes;
+  const uint64_t more = of_read + unfinished.bytes + unfinished.frames * of_frame;
   const uint64_t held = one.held.fetch_add(more, std::memory_order_relaxed) + more;
   const uint64_t all = all_held.fetch_add(more, std::memory_order_relaxed) + more;
   if (held > each_held_max.load(std::memory_order_relaxed)) return !cut(descriptor, one, "unfinished_message");
@@ -154,6 +157,7 @@ void count_connection(int descriptor, TimeNs now) {
   release(*one);
   one->unread.store(0, std::memory_order_relaxed);
   one->messages.store(0, std::memory_order_relaxed);
+  one->hides_ends.store(false, std::memory_order_relaxed);
   one->port.store(local_port(descriptor).value_or(0), std::memory_order_relaxed);
   one->accepted_at.store(now, std::memory_order_release);
   int below = counted_below.load(std::memory_order_relaxed);
@@ -181,6 +185,7 @@ void count_message(int descriptor) {
   if (one == nullptr || one->accepted_at.load(std::memory_order_relaxed) == 0) return;
   one->unread.store(0, std::memory_order_relaxed);
   one->messages.fetch_add(1, std::memory_order_relaxed);
+  if (one->hides_ends.load(std::memory_order_relaxed)) release(*one);
 }
 
 void admit_connection(int descriptor, TimeNs accepted_at) {

@@ -21,7 +21,9 @@
 ///            into ZeroMQ's shared buffer, kFrameBytes for each frame, and the bytes. The message's end returns it.
 /// Whole      messages do not count: ZMQ_RCVHWM of them wait for the loop, and then ZeroMQ stops reading. To end such a
 ///            connection would help its peer: the messages stay, and the next connection has room for as many.
-/// Keys       CURVE hides the ends of messages. A peer with an allowed key has the limits of members from the begin.
+/// Keys       CURVE hides the ends of messages. The frames of a stranger with an allowed key count until the loop takes
+///            its next message, which returns them all. The begin of a further message may be among them: such a
+///            stranger holds up to twice `each_max`.
 /// Handshake  a stranger that chooses its routing identity is ended before ZeroMQ sees it (frame_count.h).
 /// Cost       of a connection with a session: some relaxed loads and an addition for each recv().
 /// Threads    any: ZeroMQ's thread counts, the loop reads.
@@ -37,6 +39,8 @@ inline constexpr size_t kSharedReadBytes = 8'192;
 inline constexpr uint64_t kReadBytes = 18 << 10;
 /// A frame's place in the queue of a connection (zmq_msg_t).
 inline constexpr uint64_t kFrameBytes = 64;
+/// The same of a frame that CURVE has hidden: ZeroMQ copies its text, with the allocator's heads, and frees the buffer.
+inline constexpr uint64_t kHiddenFrameBytes = 128;
 /// A stranger may always hold this: a handshake and a Hello of some ten kB. The connection itself costs about half.
 inline constexpr uint64_t kStrangerShare = 128 << 10;
 

@@ -62,19 +62,20 @@ void FrameCount::take_body(std::span<const std::byte> bytes) {
 }
 
 void FrameCount::end_frame(Unfinished& unfinished) {
-  part_ = before_hidden_ == 1 ? Part::kHidden : Part::kFlags;
+  part_ = Part::kFlags;
   if (std::exchange(is_ready_due_, false) && !chooses_no_identity({ready_.data(), ready_bytes_}))
     part_ = Part::kRefused;
   if (before_hidden_ > 0) {
-    --before_hidden_;
-  } else if (is_last_) {
+    hides_ends_ = --before_hidden_ == 0;
+    if (hides_ends_) unfinished = {.continues = false};
+  } else if (is_last_ && !hides_ends_) {
     unfinished = {.continues = false};
   }
 }
 
 FrameCount::Unfinished FrameCount::count(std::span<const std::byte> bytes) {
   Unfinished unfinished;
-  while (!bytes.empty() && part_ != Part::kRefused && part_ != Part::kHidden) {
+  while (!bytes.empty() && part_ != Part::kRefused) {
     const uint64_t taken = part_ == Part::kBody ? std::min<uint64_t>(rest_, bytes.size()) : 1;
     const std::span<const std::byte> piece = bytes.first(taken);
     const std::byte byte = piece.front();
@@ -99,7 +100,7 @@ FrameCount::Unfinished FrameCount::count(std::span<const std::byte> bytes) {
     }
   }
   if (part_ == Part::kRefused) return {.is_refused = true};
-  if (part_ == Part::kHidden) return {.continues = false};
+  unfinished.hides_ends = hides_ends_;
   return unfinished;
 }
 

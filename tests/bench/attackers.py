@@ -1,7 +1,8 @@
 """Hostile peers of a shard, for hostile_rate.py. Each kind is a process at SCHED_IDLE and nice 19 that attacks until it is ended.
 
 The peers speak ZMTP over sockets of the system, so they can break the protocol where ZeroMQ's own clients keep it. Their
-handshake and their Hello are bytes of a real worker, which `record` takes from a relay in front of the shard.
+Hello is a real worker's, which `record_hello` takes. `record` takes a real worker's encrypted bytes from a relay in front
+of the shard.
 """
 
 import ctypes
@@ -13,12 +14,16 @@ import signal
 import socket
 import time
 from dataclasses import dataclass
+from typing import Callable, Optional
+
+from curve_client import METADATA, CurveClient, frame
 
 NICE = 19
 GREETING_BYTES = 64
 COMMAND, LONG, MORE = 4, 2, 1  # flags of a ZMTP frame
 TALKERS = 32  # connections of every kind but `silent`
 CHUNK_BYTES = 1 << 16
+NULL_GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
 UNFINISHED_FRAME_BYTES = 100
 RECEIVE_BUFFER_BYTES = 4096  # of a peer that reads nothing
 ADDRESSES = 64  # of the attacker: a shard bounds the connections of one address
@@ -26,6 +31,7 @@ DESCRIPTORS_KEPT = 256  # of the attacker, beside its connections
 SILENT_MAX = 10_000
 OPENED_A_TURN = 64
 RECORD_WITHIN_S = 120
+BEGIN_WITHIN_S = 60
 
 
 def frames(data):
@@ -40,6 +46,12 @@ def frames(data):
             return
         yield data[at], at, end
         at = end
+
+
+def bodies(data):
+    """Yields (flags, body) of each whole ZMTP frame behind the greeting."""
+    for flags, begin, end in frames(data):
+        yield flags, data[begin + (9 if flags & LONG else 2):end]
 
 
 @dataclass
@@ -60,6 +72,30 @@ class Recording:
             elif not flags & MORE:
                 return Recording(handshake, data[begin:end])
         return None
+
+
+def record_hello(start):
+    """Returns the Hello of a worker without keys as (flags, body) of its frames. `start` starts the worker with two ports:
+    of a listener that ends the handshake and never answers, and of one that is mute.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_server(("127.0.0.1", 0)) as mute:
+        worker = start(listener.getsockname()[1], mute.getsockname()[1])
+        listener.settimeout(RECORD_WITHIN_S)
+        try:
+            connection, _ = listener.accept()
+            with connection:
+                connection.settimeout(RECORD_WITHIN_S)
+                connection.sendall(NULL_GREETING + frame(COMMAND, b"\x05READY" + METADATA.replace(b"DEALER", b"ROUTER")))
+                data = b""
+                while not (whole := Recording.of(data)):
+                    received = connection.recv(CHUNK_BYTES)
+                    if not received:
+                        raise ConnectionError("the worker ends the connection before its Hello")
+                    data += received
+        finally:
+            worker.kill()
+            worker.wait()
+    return [(flags & MORE, body) for flags, body in bodies(bytes(GREETING_BYTES) + whole.hello)]
 
 
 def record(shard, start):
@@ -107,47 +143,84 @@ def relay(one, other, sent):
     return False
 
 
+class Keyed:
+    """The bytes of a client of CURVE that repeats a message. Without frames it ends its handshake alone."""
+
+    parts = 2
+
+    def __init__(self, secret, server, message):
+        self.client = CurveClient(secret, server, os.urandom)
+        self.message = message
+        self.messages = max(1, CHUNK_BYTES // sum(len(body) for _, body in message)) if message else 0
+
+    def part(self, number, answer):
+        return self.client.initiate(answer) if number else self.client.hello()
+
+    def chunk(self):
+        return b"".join(self.client.message(flags, body) for _ in range(self.messages) for flags, body in self.message)
+
+
+class Replayed:
+    """The bytes of a recording, once."""
+
+    messages = 1
+
+    def __init__(self, recording):
+        *self.handshake, last = recording.handshake
+        self.parts, self.last = len(self.handshake), last + recording.hello
+
+    def part(self, number, _answer):
+        return self.handshake[number]
+
+    def chunk(self):
+        chunk, self.last = self.last, b""
+        return chunk
+
+
 @dataclass
 class Plan:
-    """The course of each connection of an attack: the parts of its handshake in turn, then its chunk, `again` and again."""
+    """The course of each connection of an attack: the parts of its handshake in turn, then chunks until one is empty."""
 
     connections: int = TALKERS
-    handshake: tuple = ()
-    chunk: bytes = b""
-    messages: int = 0  # of a chunk
-    again: bool = True
+    speech: Optional[Callable] = None  # of a new connection
     reads: bool = True
 
 
-def repeated(message):
-    """Returns a chunk of this message, and how many it has."""
-    count = max(1, CHUNK_BYTES // len(message))
-    return {"chunk": message * count, "messages": count}
+@dataclass
+class Material:
+    """What attackers have: keys, a worker's Hello, and a recording of its encrypted bytes."""
+
+    server: bytes = b""
+    allowed: bytes = b""
+    hello: tuple = ()
+    recording: Optional[Recording] = None
 
 
-def silent(_recording):
+def silent(_material):
     return Plan(connections=min(SILENT_MAX, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - DESCRIPTORS_KEPT))
 
 
-def unfinished(recording):
-    frame = bytes([MORE, UNFINISHED_FRAME_BYTES]) + b"x" * UNFINISHED_FRAME_BYTES
-    return Plan(handshake=recording.handshake, **repeated(frame))
+def unfinished(material):
+    return Plan(speech=lambda: Keyed(material.allowed, material.server, [(MORE, b"x" * UNFINISHED_FRAME_BYTES)]))
 
 
-def slow_reader(recording):
-    return Plan(handshake=recording.handshake, reads=False, **repeated(recording.hello))
+def slow_reader(material):
+    return Plan(speech=lambda: Keyed(material.allowed, material.server, material.hello), reads=False)
 
 
-def hello_flood(recording):
-    return Plan(handshake=recording.handshake, **repeated(recording.hello))
+def hello_flood(material):
+    return Plan(speech=lambda: Keyed(material.allowed, material.server, material.hello))
 
 
-def replay(recording):
-    *first, last = recording.handshake
-    return Plan(handshake=first, chunk=last + recording.hello, messages=1, again=False)
+def wrong_key(material):
+    return Plan(speech=lambda: Keyed(os.urandom(32), material.server, ()))
 
 
-PLANS = {plan.__name__: plan for plan in (silent, unfinished, slow_reader, hello_flood, replay)}
+def replay(material):
+    return Plan(speech=lambda: Replayed(material.recording))
+
+
+PLANS = {plan.__name__: plan for plan in (silent, unfinished, slow_reader, hello_flood, wrong_key, replay)}
 
 
 class Peer:
@@ -161,13 +234,13 @@ class Peer:
         self.socket.bind((f"127.0.1.{1 + number % ADDRESSES}", 0))
         self.socket.connect_ex(shard)
         self.connected = False
-        self.parts = [*plan.handshake, plan.chunk]
-        self.sent = 0  # parts that have begun
-        self.pending = memoryview(self.parts[0])
+        self.speech = plan.speech() if plan.speech else None
+        self.sent = 0  # parts that have begun, but the first
+        self.pending = memoryview(self.speech.part(0, b"") if self.speech else b"")
         self.heard = b""
 
     def talks(self):
-        return self.sent == len(self.plan.handshake)
+        return self.speech is None or self.sent == self.speech.parts
 
     def receive(self):
         """Reads the bytes that have arrived. An answer of the shard lets the next part begin. False: the connection has ended."""
@@ -179,9 +252,11 @@ class Peer:
             return False
         if not self.talks():
             self.heard += data
-            if sum(1 for _ in frames(self.heard)) > self.sent and not self.pending:
+            answers = [body for _, body in bodies(self.heard)]
+            if len(answers) > self.sent and not self.pending:
+                answer = answers[self.sent]
                 self.sent += 1
-                self.pending = memoryview(self.parts[self.sent])
+                self.pending = memoryview(self.speech.chunk() if self.talks() else self.speech.part(self.sent, answer))
         return bool(data)
 
     def send(self):
@@ -194,14 +269,13 @@ class Peer:
             return None
         if self.pending or not self.talks():
             return 0
-        if self.plan.again:
-            self.pending = memoryview(self.plan.chunk)
-        return self.plan.messages
+        self.pending = memoryview(self.speech.chunk())
+        return self.speech.messages
 
     def interest(self):
         """Returns the events to wait for; the end of the connection always."""
         return (select.EPOLLRDHUP | (select.EPOLLOUT if self.pending or not self.connected else 0)
-                | (select.EPOLLIN if self.plan.handshake and (self.plan.reads or not self.talks()) else 0))
+                | (select.EPOLLIN if self.speech and (self.plan.reads or not self.talks()) else 0))
 
 
 class Connections:
@@ -254,33 +328,6 @@ class Connections:
         peer.socket.close()
 
 
-def wrong_key(address, server_key, counts):
-    """Begins handshakes with a key that the shard does not allow; each ends with the shard's refusal. Needs pyzmq."""
-    import zmq  # pylint: disable=import-outside-toplevel
-    from zmq.utils import z85  # pylint: disable=import-outside-toplevel
-    (public, secret), theirs = zmq.curve_keypair(), z85.encode(bytes.fromhex(server_key))
-    context = zmq.Context()
-    poller, sockets = zmq.Poller(), {}
-    ended = zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_DISCONNECTED
-    while True:
-        while len(sockets) < TALKERS:
-            one = context.socket(zmq.DEALER)
-            one.linger, one.curve_publickey, one.curve_secretkey, one.curve_serverkey = 0, public, secret, theirs
-            monitor = one.get_monitor_socket(ended)
-            one.connect(address)
-            sockets[monitor] = one
-            poller.register(monitor, zmq.POLLIN)
-            counts.connections += 1
-        counts.held_max = TALKERS
-        for monitor, _ in poller.poll():
-            poller.unregister(monitor)
-            one = sockets.pop(monitor)
-            one.disable_monitor()
-            monitor.close()
-            one.close()
-            counts.messages += 1
-
-
 class Counts(ctypes.Structure):
     """Counts of one attacker, whose process writes them."""
 
@@ -302,6 +349,14 @@ class Attacker:
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))  # a thread of the job or of a shard that wakes preempts it
         attack(*arguments, self.counts)
 
+    def wait_until_begun(self, is_talking):
+        """Returns once it has a connection, or has sent a message. SCHED_IDLE may keep it waiting on a busy machine."""
+        until = time.monotonic() + BEGIN_WITHIN_S
+        while (self.counts.messages if is_talking else self.counts.connections) == 0 and self.process.is_alive():
+            if time.monotonic() > until:
+                raise Ended(f"the attacker did not begin within {BEGIN_WITHIN_S} s")
+            time.sleep(0.05)
+
     def end(self):
         """Returns the counts. Raises Ended where the attack has ended by itself."""
         code = self.process.exitcode
@@ -316,8 +371,6 @@ class Ended(Exception):
     """An attacker has ended before its time."""
 
 
-def attacker(kind, shard, recording, server_key):
+def attacker(kind, shard, material):
     """Starts the attack of this kind at the shard, a pair of host and port."""
-    if kind == "wrong_key":
-        return Attacker(wrong_key, f"tcp://{shard[0]}:{shard[1]}", server_key)
-    return Attacker(lambda counts: Connections(PLANS[kind](recording), shard, counts).run())
+    return Attacker(lambda counts: Connections(PLANS[kind](material), shard, counts).run())

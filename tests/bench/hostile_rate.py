@@ -8,13 +8,13 @@ windows and windows under attack alternate. All attacks aim at shard 0, from 64 
 
     silent        10,000 connections that never speak, or as many as the descriptors allow
     unfinished    multipart messages that never end, in frames of 100 bytes
-    slow_reader   Hellos of a stranger that takes the number of worker 0, and reads none of the refusals
+    slow_reader   Hellos of a peer that takes the number of worker 0, and reads none of the refusals
     hello_flood   the same Hellos as fast as one process can send them; it reads the refusals
-    wrong_key     handshakes with a key that the shard does not allow (needs pyzmq)
+    wrong_key     handshakes with a key that the shard does not allow
     replay        handshakes of a worker with an allowed key, recorded and sent again
 
-The shards of the first four accept peers without keys, so that these peers reach more of the shard. The Hello is a real
-worker's, recorded.
+The cluster has keys. Attackers of kinds unfinished, slow_reader and hello_flood have an allowed one, which no worker has.
+The Hello is a real worker's, recorded.
 
     ratio         steps a second under attack, over the mean of the quiet windows before and after; median of the pairs
     growth_bytes  by which the shard's peak of resident memory (VmHWM) exceeds that after the first quiet window
@@ -32,7 +32,6 @@ Exit codes: 0 all kinds measured, 1 a step was lost, a worker was removed or end
 """
 
 import argparse
-import importlib.util
 import json
 import os
 import resource
@@ -55,8 +54,8 @@ import punisher_test as punisher  # pylint: disable=wrong-import-position
 import trace_cost  # pylint: disable=wrong-import-position
 from rows import measured, print_json  # pylint: disable=wrong-import-position
 
+WITHOUT_MESSAGES = ("silent", "wrong_key")
 KINDS = ("silent", "unfinished", "slow_reader", "hello_flood", "wrong_key", "replay")
-WITH_KEYS = ("wrong_key", "replay")
 COMPUTE_MS = 20
 IDLE_SHARE = 0.25  # of a core
 LOOK_S = 0.5
@@ -70,28 +69,28 @@ MEMORY = ("--message-bytes-max", "1MiB", "--job-memory-bytes-max", "64MiB", "--s
 class Job(punisher.Cluster):
     """Two shards, and the workers of `millrace train`."""
 
-    def __init__(self, options, folder, keys):
+    def __init__(self, options, folder):
         super().__init__(SimpleNamespace(mode="synchronous", server=options.programs / "millrace-server"), folder)
         self.millrace = options.programs / "millrace"
-        self.keys = self.folder / "keys" if keys else None
-        self.shard_flags = ["--http", "127.0.0.1:0", *MEMORY]
-        if keys:
-            subprocess.run([self.millrace, "keys", "new", "cluster", "worker", "--folder", self.keys], check=True, stdout=subprocess.DEVNULL)
-            self.shard_flags += ["--key", self.keys / "cluster.key", "--allowed-keys", self.keys]
+        self.keys = self.folder / "keys"
+        self.shard_flags = ["--http", "127.0.0.1:0", *MEMORY, "--key", self.keys / "cluster.key", "--allowed-keys", self.keys]
+        subprocess.run([self.millrace, "keys", "new", "cluster", "worker", "attacker", "--folder", self.keys], check=True, stdout=subprocess.DEVNULL)
         self.data = self.folder / "rows.svm"
         self.data.write_text(trace_cost.rows(8_000), encoding="utf-8")
         self.http = []
 
     def train(self, worker, servers, *flags):
-        """Returns the command line of one worker."""
-        keys = ["--key", self.keys / "worker.key", "--server-key", self.keys / "cluster.pub"] if self.keys else []
+        """Returns the command line of one worker, without a key."""
         return [self.millrace, "train", "--servers", ",".join(servers), "--job", JOB, "--worker", str(worker), "--workers", str(punisher.WORKERS),
-                "--train", self.data, "--batch", "20", "--epochs", "1000000", "--compute-time", f"{COMPUTE_MS}ms", "--audit", *keys, *flags]
+                "--train", self.data, "--batch", "20", "--epochs", "1000000", "--compute-time", f"{COMPUTE_MS}ms", "--audit", *flags]
+
+    def worker_keys(self):
+        return ["--key", self.keys / "worker.key", "--server-key", self.keys / "cluster.pub"]
 
     def start_worker(self, worker):
         name = self.folder / f"worker-{worker}"
         with open(f"{name}.out", "w", encoding="utf-8") as out, open(f"{name}.log", "w", encoding="utf-8") as log:
-            process = subprocess.Popen(self.train(worker, self.addresses, "--http", "127.0.0.1:0"), stdout=out, stderr=log)
+            process = subprocess.Popen(self.train(worker, self.addresses, "--http", "127.0.0.1:0", *self.worker_keys()), stdout=out, stderr=log)
         self.lives[worker].append(punisher.Life(worker, worker, process, punisher.Log(f"{name}.out")))
 
     def start(self):
@@ -111,13 +110,15 @@ class Job(punisher.Cluster):
         host, port = self.addresses[0].removeprefix("tcp://").rsplit(":", 1)
         return host, int(port)
 
-    def recording(self):
-        """Returns the bytes of a second process for the number of worker 0; the shard refuses it."""
-        return attackers.record(self.attacked(), lambda *ports: subprocess.Popen(
-            self.train(0, [f"127.0.0.1:{port}" for port in ports]), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+    def material(self, kind):
+        """Returns the keys, and the Hello or the bytes of a second process for the number of worker 0: the shard refuses it."""
+        def second(*flags):
+            return lambda *ports: subprocess.Popen(self.train(0, [f"127.0.0.1:{port}" for port in ports], *flags), stdout=subprocess.DEVNULL,
+                                                   stderr=subprocess.DEVNULL)
 
-    def server_key(self):
-        return (self.keys / "cluster.pub").read_text(encoding="utf-8").split()[1] if self.keys else None
+        server, allowed = (bytes.fromhex((self.keys / name).read_text(encoding="utf-8").split()[1]) for name in ("cluster.pub", "attacker.key"))
+        return attackers.Material(server, allowed, attackers.record_hello(second()) if kind in ("slow_reader", "hello_flood") else (),
+                                  attackers.record(self.attacked(), second(*self.worker_keys())) if kind == "replay" else None)
 
     def peak_bytes(self):
         """Returns the peak of shard 0's resident memory."""
@@ -164,10 +165,11 @@ def rate(job, seconds):
     return steps
 
 
-def attacked_rate(job, seconds, start, totals):
+def attacked_rate(job, seconds, kind, material, totals):
     """Returns the steps a second under an attack. Adds the attacker's counts to the totals."""
-    attacker = start()
+    attacker = attackers.attacker(kind, job.attacked(), material)
     try:
+        attacker.wait_until_begun(kind not in WITHOUT_MESSAGES)
         steps = rate(job, seconds)
     finally:
         counts = attacker.end()
@@ -182,14 +184,14 @@ def attacked_rate(job, seconds, start, totals):
 def measure(options, kind):
     """Returns the row of one kind of attack."""
     with tempfile.TemporaryDirectory(prefix="millrace-hostile-") as folder:
-        job = Job(options, folder, kind in WITH_KEYS)
+        job = Job(options, folder)
         try:
             job.start()
-            recording = None if kind in ("silent", "wrong_key") else job.recording()
+            material = job.material(kind)
             quiet, attacked, totals, epochs = [rate(job, options.seconds)], [], {}, job.epochs()
             before = job.peak_bytes()
             for _ in range(options.pairs):
-                attacked.append(attacked_rate(job, options.seconds, lambda: attackers.attacker(kind, job.attacked(), recording, job.server_key()), totals))
+                attacked.append(attacked_rate(job, options.seconds, kind, material, totals))
                 quiet.append(rate(job, options.seconds))
             growth = job.peak_bytes() - before
             job.check()
@@ -219,8 +221,6 @@ def parsed():
     for program in ("millrace", "millrace-server"):
         if not (options.programs / program).exists():
             parser.error(f"no {options.programs / program}: build millrace_command and millrace-server, or name their folder with --programs")
-    if "wrong_key" in options.kinds and importlib.util.find_spec("zmq") is None:
-        parser.error("no pyzmq for this Python: run with /usr/bin/python3 (Debian: python3-zmq), or leave wrong_key out of --kinds")
     return options
 
 

@@ -288,6 +288,37 @@ TEST_F(Strangers, TheReadThatPassesTheLimitOfOneEndsIt) {
   EXPECT_THAT(look(kStart + 2 * kNsPerS), IsEmpty());
 }
 
+/// CURVE hides the ends of messages: the loop ends them.
+TEST_F(Strangers, TheFramesOfAnAllowedKeyCountUntilTheLoopTakesAMessage) {
+  const auto with_key = [this] {
+    const int accepted = accept(kStart + ++accepted_);
+    EXPECT_TRUE(receive(accepted, greeting().replace(12, 5, "CURVE") + frame(false, 200) + frame(false, 250)));
+    return accepted;
+  };
+  const std::string bytes = frame(false, 254);
+  const auto most = static_cast<int>(kEachMax / (kHiddenFrameBytes + bytes.size()));
+  const auto sent = [&](int descriptor, int reads) {
+    int passed = 0;
+    while (passed < reads && receive(descriptor, bytes)) ++passed;
+    return passed;
+  };
+  const int honest = with_key();
+  for (int message = 0; message < 10; ++message) {
+    EXPECT_EQ(sent(honest, most - 1), most - 1);
+    count_message(honest);
+    EXPECT_EQ(strangers_held(), 0U);
+  }
+  const int guilty = with_key();
+  EXPECT_EQ(sent(guilty, 2 * most), most);
+  EXPECT_THAT(look(kStart + kNsPerS), ElementsAre("unfinished_message"));
+  for (int at = 0; at < 2; ++at) EXPECT_EQ(sent(with_key(), most - 1), most - 1);
+  EXPECT_EQ(sent(with_key(), most - 1), static_cast<int>(kStrangerShare / (kHiddenFrameBytes + bytes.size())));
+  EXPECT_LE(strangers_held(), kTotalMax);
+  EXPECT_THAT(look(kStart + 2 * kNsPerS), ElementsAre("unfinished_messages"));
+  const int small = with_key();
+  EXPECT_EQ(sent(small, 300), 300) << "each has its share";
+}
+
 TEST_F(Strangers, AChosenIdentityEndsItsConnection) {
   const int other = greeted();
   const int guilty = accept(kStart + ++accepted_);

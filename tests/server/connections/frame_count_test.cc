@@ -153,10 +153,16 @@ TEST(FrameCount, CurveHidesTheEndsBehindItsHandshake) {
   const auto unfinished = count(counter, frame(6, 300).substr(0, 100));
   EXPECT_TRUE(unfinished.continues);
   EXPECT_EQ(unfinished.bytes, 100U);
-  const auto initiate = count(counter, frame(6, 300).substr(100) + frame(1, 100));
-  EXPECT_FALSE(initiate.continues);
-  EXPECT_EQ(initiate.bytes, 0U);
-  EXPECT_EQ(count(counter, frame(0, 100)).bytes, 0U);
+  EXPECT_FALSE(unfinished.hides_ends);
+  const auto initiate = count(counter, frame(6, 300).substr(100) + frame(0, 100) + frame(2, 300));
+  EXPECT_FALSE(initiate.continues) << "the handshake is over";
+  EXPECT_TRUE(initiate.hides_ends);
+  EXPECT_EQ(initiate.bytes, 102U + 309U);
+  EXPECT_EQ(initiate.frames, 2U);
+  const auto last = count(counter, frame(0, 100));
+  EXPECT_TRUE(last.continues) << "its flags say nothing";
+  EXPECT_TRUE(last.hides_ends);
+  EXPECT_EQ(last.bytes, 102U);
 }
 
 /// A frame of the handshake ends no message, with any flags.
