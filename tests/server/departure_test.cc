@@ -237,7 +237,7 @@ TEST_F(DepartureTest, AnOrderWithinAnOperatorsDrainEndsNoJob) {
 }
 
 TEST_F(DepartureTest, AnOrderAfterTheTakeOverEndsNoJob) {
-  begin(1);
+  begin(1, drains_for(0));
   ASSERT_EQ(cluster().table().set_drain(0, 1, protocol::DrainNote{1, ""}), true);
   cluster().pass(kSomePollsMs);
   take_over();
