@@ -105,7 +105,8 @@ void add_limits(CLI::App& app, Limits& limits) {
            "The same of all jobs; each may always use its fair share", 1, kSizeMax);
   add_duration(app, "--dead-after-min", in_ms(limits.dead_after_ms_min), "Least dead_after that a job may ask for",
                {.most = kDay});
-  add_duration(app, "--drain", in_ms(limits.drain_ms), "At shutdown: time for a spare or rounds in flight", {.most = kDay});
+  add_duration(app, "--drain", in_ms(limits.drain_ms), "At shutdown: time for a spare or rounds in flight",
+               {.most = kDay});
   add_duration(app, "--abandon-after", in_ms(limits.abandon_ms),
                "A job ends when its last worker is silent for this time", {.least = kNsPerS, .most = kDay});
 }
