@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 
 from torch_ddp_cases import skips_of
-from torch_ddp_training import Deep, plain_step, train, wrapped
+from torch_ddp_training import Deep, plain_step, stats_of_early_pushes, train, wrapped
 from torch_shards import switch_of
 
 
@@ -51,4 +51,8 @@ def same_bits_over_a_switch(ranks):
         dist.barrier()
 
 
-ALL = (same_bits_over_peers, same_bits_over_a_switch)
+def sums_of_the_largest_entries_are_hidden_over_shards(ranks):
+    assert stats_of_early_pushes(ranks, select="topk:0.02").seconds_hidden > 0
+
+
+ALL = (same_bits_over_peers, same_bits_over_a_switch, sums_of_the_largest_entries_are_hidden_over_shards)
