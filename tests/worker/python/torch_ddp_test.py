@@ -20,6 +20,7 @@ import torch_required  # first: skips where PyTorch is absent
 import torch
 
 import torch_ddp_cases
+import torch_half_cases
 import torch_path_cases
 import torch_peer_cases
 import torch_unused_cases
@@ -109,9 +110,9 @@ class OverPeers(Cases, unittest.TestCase):
 
 
 add_tests(OverGloo, torch_ddp_cases.ALL)
-add_tests(OverShards, torch_ddp_cases.ALL + torch_ddp_cases.REAL + torch_path_cases.ALL + torch_unused_cases.ALL)
+add_tests(OverShards, torch_ddp_cases.ALL + torch_ddp_cases.REAL + torch_path_cases.ALL + torch_half_cases.ALL + torch_unused_cases.ALL)
 
-add_tests(OverPeers, torch_peer_cases.ALL + torch_unused_cases.ALL)
+add_tests(OverPeers, torch_peer_cases.ALL + torch_half_cases.ALL + torch_unused_cases.ALL)
 
 # Three lines, torchrun's environment, and no call of finish(). Rank 1 of "blocked" never pushes.
 PROGRAM = """

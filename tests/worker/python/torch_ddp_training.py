@@ -90,9 +90,9 @@ class Turns(torch.nn.Module):
 class Half(torch.nn.Module):
     """A layer with weights of 16 bits that computes in 32."""
 
-    def __init__(self):
+    def __init__(self, dtype):
         super().__init__()
-        self.weight = torch.nn.Parameter(torch.randn(40, 64).half())
+        self.weight = torch.nn.Parameter(torch.randn(40, 64).to(dtype))
 
     def forward(self, inputs):
         return inputs @ self.weight.float().t()
