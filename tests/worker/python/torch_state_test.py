@@ -20,6 +20,7 @@ import torch
 
 from millrace.torch import State, hook, parameters
 from millrace.torch.options import PEER_KEYWORDS, http_of_rank, rank_and_world_size
+from millrace.torch.peers import own_host
 from millrace.torch.plan import plan_tensors
 from millrace.torch.residuals import share_of
 from torch_fake_job import SIZES, Job, Scaler, gradients, mean
@@ -478,6 +479,14 @@ class OptionsOfAState(unittest.TestCase):
             del os.environ["RANK"], os.environ["WORLD_SIZE"]
         with self.assertRaisesRegex(ValueError, "torchrun"):
             rank_and_world_size(None, None)
+
+    def test_PeersOfOneTorchrun_ListenOnLoopback(self):
+        """Elsewhere a rank listens at the address that reaches MASTER_ADDR."""
+        for local, world, host in (("4", "4", "127.0.0.1"), ("2", "4", "towards master"), (None, "4", "towards master")):
+            environment = {"MASTER_ADDR": "master", "WORLD_SIZE": world, **({"LOCAL_WORLD_SIZE": local} if local else {})}
+            with self.subTest(environment), mock.patch.dict(os.environ, environment), \
+                    mock.patch("millrace.torch.peers.host_towards", "towards {}".format):
+                self.assertEqual(own_host(), host)
 
 
 class EndOfTheProcess(unittest.TestCase):

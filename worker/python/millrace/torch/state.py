@@ -76,7 +76,8 @@ class State:
     allreduce         what sums, "ssar_split_allgather" or "oktopk:boundaries=pooled" (millrace.peers); the k of one that
                       takes a k is select's.
     addresses         where each rank listens, "HOST:PORT" by rank. None: torch's store tells the ranks.
-    listen            HOST:PORT where this rank listens. None: a free port of the address towards MASTER_ADDR.
+    listen            HOST:PORT where this rank listens. None: a free port of loopback where torchrun has started all
+                      ranks on one machine, else of the address towards MASTER_ADDR.
     silence           seconds without an answer after which a rank counts as dead.
 
     Errors   JobError from backward(), of the session. It ends the exchange: the process must restart. So does a backward pass
