@@ -141,6 +141,28 @@ for step in range(3):
 print("trained", flush=True)
 """
 
+# A step that waits: of two ranks, where rank 1 takes none, or for values that the shards will never have ("pull").
+STEP = """
+import sys, time
+import torch_required
+import torch
+from millrace.torch import Replica, StoreOptimizer
+rank, kind, servers = int(sys.argv[1]), *sys.argv[2:]
+model = torch.nn.Linear(64, 64)
+if kind == "replica":
+    trainer = Replica(model, servers, job=kind, worker=rank, workers=2, rate=0.1, timeout=None)
+else:
+    trainer = StoreOptimizer(model, servers, job=kind, store="sgd:0.1", rank=rank, world_size=1 if kind == "pull" else 2, timeout=None)
+if kind == "pull":
+    job = trainer._dense
+    job.pull_into = lambda name, parameter, update: job.session.pull(name, parameter.view(-1), at_least_step=99, timeout=None)
+model(torch.ones(1, 64)).sum().backward()
+print("blocked", flush=True)
+if rank == 1:
+    time.sleep(600)
+trainer.step()
+"""
+
 # Rank 0 of two; the other one never starts. "alone": torch's store is this process'. "nowhere": no process listens there.
 MEETING = """
 import os, sys, threading
@@ -342,12 +364,12 @@ class Programs(unittest.TestCase):
         self.assertRegex(text, "raised (KeyboardInterrupt|RuntimeError).*KeyboardInterrupt")
         self.assertIn("made between two steps", text)
 
-    def test_ControlC_EndsABackwardPassThatWaits(self):
-        ranks = self.start("blocked")
+    def interrupt_the_first(self, ranks):
+        """Sends SIGINT to rank 0, which is blocked in a wait of at least 10 hours, and which must end."""
         try:
             for process in ranks:
                 self.assertIn("blocked\n", iter(process.stdout.readline, ""))
-            time.sleep(1)  # rank 0 is in its backward pass, and blocked on rank 1; the step's time limit is 10 hours
+            time.sleep(1)
             ranks[0].send_signal(signal.SIGINT)
             text = ranks[0].communicate(timeout=INTERRUPTED_S)[0]
             self.assertIn("KeyboardInterrupt", text)
@@ -355,6 +377,14 @@ class Programs(unittest.TestCase):
             for process in ranks:
                 process.kill()
                 process.communicate()
+
+    def test_ControlC_EndsABackwardPassThatWaits(self):
+        self.interrupt_the_first(self.start("blocked"))
+
+    def test_ControlC_EndsTheStepsOfReplicaAndStore(self):
+        for kind, count in (("replica", 2), ("store", 2), ("pull", 1)):
+            with self.subTest(kind=kind):
+                self.interrupt_the_first([python(STEP, rank, kind, self.shards.servers) for rank in range(count)])
 
 
 if __name__ == "__main__":
