@@ -4,6 +4,7 @@ A case is a function of a Ranks; it raises AssertionError where the hook is wron
 """
 
 import contextlib
+import re
 import tempfile
 import time
 import unittest
@@ -483,10 +484,13 @@ def other_number_of_shards(ranks):
 
 
 def verdict_of_the_planner(ranks):
-    """After the first steps the figures have the rate from which on dense gradients would be faster."""
-    with ranks.state(select="topk:0.1", link_rate="1gbit") as state:
+    """After the first steps the figures have the rate from which on dense gradients would be faster. The log has the model's
+    times of small parameters."""
+    with unittest.TestCase().assertLogs("millrace.torch", "INFO") as logs, ranks.state(select="topk:0.1", link_rate="1gbit") as state:
         ddp = wrapped(Deep, state)
         train(ranks, ddp, steps=2)
+        found = re.findall(r"dense_below=4096 \((\d+) entries: [\d.e-]+ us dense and [\d.e-]+ us selected at 1 Gbit/s", logs.output[0])
+        assert found == ["10", "500", "700"], logs.output
         assert state.stats().dense_from_rate == 0
         train(ranks, ddp, steps=12)
         stats = state.stats()
