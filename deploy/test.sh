@@ -17,14 +17,15 @@
 #                                  commit can reach (tests/lint/affected.py).
 #   deploy/test.sh --quick         setup, build, dev.
 #   deploy/test.sh --release       all stages, and in each the tests that CI leaves out. All unit tests run in all three
-#                                  builds, everything under lint, the models, fuzzers for 60 seconds each. Then four more
+#                                  builds, everything under lint, the models, fuzzers for 60 seconds each. Then five more
 #                                  stages follow.
 #                                    punish kills and restarts workers and shards of a job for ten minutes.
 #                                    papers every script of tests/bench/papers with --quick, as a trial run.
 #                                    packages builds the Debian packages and the image, checks and runs both. Root.
-#                                    forky  tests the Python package on Debian testing: FSDP2 needs its PyTorch, and
-#                                           must not skip.
-#                                  Three hours.
+#                                    trixie tests the Python package on Debian 13, and its wheel. Tests of
+#                                           DistributedDataParallel must not skip.
+#                                    forky  the same on Debian testing: FSDP2 needs its PyTorch, and must not skip.
+#                                  Three and a half hours.
 #   deploy/test.sh --stage NAME    that stage alone (repeatable).
 #
 # A stage has a budget of time on two cores with an empty compiler cache, for a tree that equals the last green commit.
@@ -36,9 +37,9 @@ cd "$(dirname "$0")/.."
 
 readonly ALL_STAGES=(setup build asan tsan fuzz lint models dev)
 readonly QUICK_STAGES=(setup build dev)
-readonly RELEASE_STAGES=("${ALL_STAGES[@]}" punish papers packages forky)
+readonly RELEASE_STAGES=("${ALL_STAGES[@]}" punish papers packages trixie forky)
 # Seconds; 25 minutes in all, without the stages of --release alone.
-declare -rA BUDGETS=([setup]=5 [build]=690 [asan]=130 [tsan]=20 [fuzz]=15 [lint]=30 [models]=10 [dev]=600 [punish]=620 [papers]=600 [packages]=1500 [forky]=1800)
+declare -rA BUDGETS=([setup]=5 [build]=690 [asan]=130 [tsan]=20 [fuzz]=15 [lint]=30 [models]=10 [dev]=600 [punish]=620 [papers]=600 [packages]=1500 [trixie]=1800 [forky]=1800)
 readonly LOGS=build/logs
 readonly GREEN=tests/lint/green_commit.txt
 readonly JOBS=${MILLRACE_JOBS:-$(nproc)}
@@ -194,12 +195,17 @@ stage_papers() {
     tests/bench/papers/run_all.sh --quick --programs build/dev/bin --out build/papers
 }
 
-# A skipped test passes in ctest, and this stage is for one test. A mirror's copy of testing may be older than a week.
-stage_forky() {
-  deploy/setup.sh --roots &&
-    deploy/debian-root.sh forky --aptopt='Acquire::Check-Valid-Until "false"' --python --jobs "$JOBS" || return 1
-  grep -q 'python_torch_fsdp_test .*Passed' "$LOGS/forky.log" || { echo "forky: error: python_torch_fsdp_test did not run"; return 1; }
+# python_on SUITE TEST APTOPTS…: the stages of deploy/debian-root.sh for Python. A skipped test passes in ctest, and here TEST
+# must not skip.
+python_on() {
+  deploy/setup.sh --roots && deploy/debian-root.sh "$1" "${@:3}" --python --jobs "$JOBS" || return 1
+  grep -q "$2 .*Passed" "$LOGS/$1.log" || { echo "$1: error: $2 did not run"; return 1; }
 }
+
+stage_trixie() { python_on trixie python_torch_ddp_test; }
+
+# A mirror's copy of testing may be older than a week.
+stage_forky() { python_on forky python_torch_fsdp_test --aptopt='Acquire::Check-Valid-Until "false"'; }
 
 stage_packages() { deploy/setup.sh --packages && deploy/packages.sh --lint --test --image-test; }
 

@@ -274,6 +274,13 @@ def recoveries():
         "recover_joins", "Failures and joins", "A new process in the running job.", "millrace-bench recover --kills 0 --joins 12 --json",
         (Figure("until it has the weights, s", ("joins", EACH, "has_weights_s")), Figure("until it takes part, s", ("joins", EACH, "takes_part_s")),
          Figure("the others' rounds meanwhile, over before", ("joins", EACH, "round_ratio")), *exact), repetitions=2)
+    yield Measurement(
+        "kills_1000", "Failures and joins",
+        "Two shards of a reproducible job, killed (SIGKILL) at random moments and started again, empty; others are stopped and continued.",
+        "/usr/bin/python3 tests/integration/kills_test.py $MILLRACE_PROGRAMS --kills 1000",
+        (Figure("kills", ("kills",), Goal(AT_LEAST, 1000)), Figure("stops", ("stops",)), Figure("steps of the job", ("steps",)),
+         Figure("bytes of the model that differ from an undisturbed run's", ("bytes_that_differ",), Goal(AT_MOST, 0))),
+        repetitions=1, hours=2)
     kinds = (("workers", "a worker"), ("shards", "a shard"), ("switch", "the switch"), ("etcd", "a member of etcd"),
              ("partition", "a partition of 0.2 s to 2 s"))
     goals = ((10, Goal(AT_LEAST, 0.8)), (60, Goal(AT_LEAST, 0.95)))

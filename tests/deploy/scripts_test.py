@@ -99,11 +99,13 @@ class Scripts(unittest.TestCase):
             self.assertEqual(len(runs), 1, (build, labels, calls))
         self.assertFalse([call for call in calls if is_chosen(call, ("integration",))], "these run in stage dev")
 
-    def test_TheStageForFsdpFailsWhereItsTestSkips(self):
+    def test_TheStagesOfOtherReleasesFailWhereTheirTestSkips(self):
         self.write_program(self.tree / "deploy/setup.sh", ":")
-        for result, code in (("   Passed    9.81 sec", 0), ("***Skipped   0.42 sec", 1)):
-            self.write_program(self.tree / "deploy/debian-root.sh", f'echo "1/1 Test #7: python_torch_fsdp_test .....{result}"')
-            self.output_of("test.sh", "--stage", "forky", code=code)
+        for suite, test in (("trixie", "python_torch_ddp_test"), ("forky", "python_torch_fsdp_test")):
+            for result, code in (("   Passed    9.81 sec", 0), ("***Skipped   0.42 sec", 1)):
+                said = f'case "$* " in "{suite} "*"--python "*) echo "1/1 Test #7: {test} .....{result}" ;; esac'
+                self.write_program(self.tree / "deploy/debian-root.sh", said)
+                self.output_of("test.sh", "--stage", suite, code=code)
 
     def test_ExtendTestDependsOnTheScriptsThatItRuns(self):
         listed = (SOURCE / "tests/integration/extend/depends.txt").read_text(encoding="utf-8").splitlines()

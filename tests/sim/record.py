@@ -4,11 +4,11 @@
     tests/sim/record.py                  writes the tables of RECORD.md
     tests/sim/record.py --check          applies every mutation to the tree in memory, and compares RECORD.md
     tests/sim/record.py --run [NAME...]  builds each mutation in build/record, and demands that its test finds it; its
-                                         output is build/record/NAME.log
+                                         output is build/record/NAME.log, and its verdict goes to runs.json
     tests/sim/record.py --seeds N        runs N new seeds of each simulator, and adds them to seeds.json
 
 A mutation is tests/sim/record/NAME.patch: headers, an empty line, a unified diff. RECORD.md explains the headers.
-Needs Python's standard library; --run and --seeds need a build's packages.
+Needs Python's standard library; --run and --seeds need a build's packages, and a tree without other changes.
 """
 
 import argparse
@@ -26,6 +26,7 @@ ROOT = HERE.parents[1]
 PATCHES = HERE / "record"
 PAGE = HERE / "RECORD.md"
 SEEDS = PATCHES / "seeds.json"
+RUNS = PATCHES / "runs.json"
 TREE = ROOT / "build/record/tree"
 HEADERS = ("Fault", "Found-by", "Test", "Seeds", "Fails-with")
 FINDERS = ("simulator", "model", "fuzzer", "punisher", "unstated")
@@ -156,6 +157,16 @@ def fault_table():
     return "\n".join(rows)
 
 
+def run_table():
+    """The finder of each fault, and the last run that found its mutation again."""
+    runs = read_json(RUNS)
+    rows = ["| mutation | found by | last run | verdict |", "|---|---|---|---|"]
+    for one in mutations():
+        last = runs.get(one.name, {"commit": "none", "verdict": ""})
+        rows.append(f"| {one.name} | {one.found_by} | {last['commit']} | {last['verdict']} |")
+    return "\n".join(rows)
+
+
 def rule_table():
     """The rules that a test of tests/models leaves out: each is a fault of the protocol that a model shows."""
     text = (ROOT / "tests/models/rounds/CMakeLists.txt").read_text(encoding="utf-8")
@@ -170,14 +181,14 @@ def rule_table():
 
 def seed_table():
     sums = {}
-    for tests in read_seeds().values():
+    for tests in read_json(SEEDS).values():
         for test, seeds in tests.items():
             sums[test] = sums.get(test, 0) + seeds
     rows = ["| test | seeds |", "|---|---|"]
     return "\n".join(rows + [f"| {code(test)} | {seeds:,} |" for test, seeds in sorted(sums.items())])
 
 
-TABLES = {"faults": fault_table, "rules": rule_table, "seeds": seed_table}
+TABLES = {"faults": fault_table, "runs": run_table, "rules": rule_table, "seeds": seed_table}
 
 
 def page():
@@ -320,6 +331,7 @@ def report_row(name, test, verdict, seconds):
 
 def run(names):
     chosen = mutations(names)
+    commit = clean_commit()
     copy = Copy()
     wrong = []
     for test in sorted({one.test for one in chosen}):
@@ -337,37 +349,49 @@ def run(names):
             seed, output = search(copy.build(one.target), one)
             (TREE.parent / f"{one.name}.log").write_text(output, encoding="utf-8")
             verdict = judge(one, seed, output)
+            write_json(RUNS, {**read_json(RUNS), one.name: {"commit": commit, "verdict": verdict}})
         except Wrong as error:
             wrong.append(str(error))
             verdict = "WRONG"
         report_row(one.name, one.test, verdict, time.monotonic() - began)
     copy.mutate(None)
+    PAGE.write_text(page(), encoding="utf-8")
     if wrong:
         raise Wrong("\n".join(wrong))
 
 
-def read_seeds():
-    return json.loads(SEEDS.read_text(encoding="utf-8")) if SEEDS.is_file() else {}
+def read_json(path):
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+
+
+def write_json(path, content):
+    path.write_text(json.dumps(content, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def clean_commit():
+    """Returns the commit of the tree. Raises Wrong: the tree has changes beside those that this script writes."""
+    ours = tuple(str(path.relative_to(ROOT)) for path in (SEEDS, RUNS, PAGE))
+    changed = shell("git", "status", "--porcelain", cwd=ROOT).stdout.splitlines()
+    if any(not line.endswith(ours) for line in changed):
+        raise Wrong("runs and seeds belong to a commit: the tree has other changes")
+    return shell("git", "rev-parse", "--short=8", "HEAD", cwd=ROOT).stdout.strip()
 
 
 def add_seeds(count):
     """Runs the same number of new seeds of each simulator. Adds them where no seed found a violation."""
-    dirty = shell("git", "status", "--porcelain", cwd=ROOT).stdout.split("\n")
-    if any(line and not line.endswith((str(SEEDS.relative_to(ROOT)), str(PAGE.relative_to(ROOT)))) for line in dirty):
-        raise Wrong("seeds belong to a commit: the tree has other changes")
-    commit = shell("git", "rev-parse", "--short=8", "HEAD", cwd=ROOT).stdout.strip()
+    commit = clean_commit()
     copy = Copy()
     for test, target in SIMULATORS.items():
         began = time.monotonic()
-        first = NEW_SEEDS_FROM + 1 + sum(tests.get(test, 0) for tests in read_seeds().values())
+        first = NEW_SEEDS_FROM + 1 + sum(tests.get(test, 0) for tests in read_json(SEEDS).values())
         sample = Mutation("", "", "", f"{target} {test}", "", "", "")
         status, output = run_test(copy.build(target), sample, first, count)
         if status != 0:
             raise Wrong(f"{test}, seeds {first} to {first + count - 1}:\n{output[-6000:]}")
-        seeds = read_seeds()
+        seeds = read_json(SEEDS)
         of_commit = seeds.setdefault(commit, {})
         of_commit[test] = of_commit.get(test, 0) + count
-        SEEDS.write_text(json.dumps(seeds, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        write_json(SEEDS, seeds)
         report_row(commit, test, f"{count} seeds", time.monotonic() - began)
     PAGE.write_text(page(), encoding="utf-8")
 

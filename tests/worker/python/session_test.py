@@ -6,6 +6,7 @@
 
 import dataclasses
 import gc
+import inspect
 import logging
 import pickle
 import re
@@ -36,6 +37,54 @@ class Records(unittest.TestCase):
             body, = re.findall(rf"^struct {name} {{\n(.*?)^}};", header, re.MULTILINE | re.DOTALL)
             members = re.findall(r"^  [\w:<>, ]+ (\w+)(?: = [^;]+)?;", body, re.MULTILINE)
             self.assertEqual([field.name for field in dataclasses.fields(getattr(millrace, name))], members, name)
+
+
+class Mirror(unittest.TestCase):
+    """Session has the methods of the C++ header with their parameters. Each exception has its reason."""
+
+    HEADER = (ROOT / "worker/include/millrace/session.h").read_text(encoding="utf-8")
+    OTHER_NAMES = {"connect": "__init__",  # a constructor may raise
+                   "await": "wait", "try_await": "try_wait"}  # "await" is a word of Python
+    ELSEWHERE = {"check": "millrace.check() needs no Session",
+                 "trace": "for programs with an HTTP port of their own: one of Python has option http, which serves /trace"}
+    OF_PYTHON = {"wait_into": "an update without a copy, for NumPy and torch", "try_wait_into": "the same",
+                 "wait_list": "one call for many tensors: the interpreter's lock is taken once",
+                 "close": "the destructor of C++: Python has no fixed time of an object's end"}
+    OTHER_OVERLOADS = {"push": "DeviceSpan: an array says by itself where it is", "try_push": "the same",
+                       "attach_weights": "DeviceArray: weights are attached in the host's memory alone; millrace.torch writes a card's"}
+    OTHER_PARAMETERS = {"options": ["at_least_step", "timeout"],  # the members of PullOptions
+                        "when": ["apply"]}  # the enum is a text
+
+    def methods_of_the_header(self):
+        """Returns {name: [parameters of each overload]}."""
+        body, = re.findall(r"^class MILLRACE_API Session {\n public:\n(.*?)^ private:", self.HEADER, re.MULTILINE | re.DOTALL)
+        body = re.sub(r"//.*", "", body)
+        found = {}
+        for name, parameters in re.findall(r"[\w:>*&] (\w+)\(([^;]*?)\)(?: const)?;", body):
+            parameters = re.sub(r"<(?:[^<>]|<[^<>]*>)*>", "", parameters)  # a template's arguments have commas
+            parameters = [re.sub(r" = .*", "", one).split()[-1] for one in parameters.split(",")] if parameters.strip() else []
+            found.setdefault(name, []).append([other for one in parameters for other in self.OTHER_PARAMETERS.get(one, [one])])
+        return found
+
+    def parameters_of(self, name):
+        method = getattr(millrace.Session, name)
+        return [] if isinstance(method, property) else list(inspect.signature(method).parameters)[1:]
+
+    def test_Methods_AreThoseOfTheHeader(self):
+        header = self.methods_of_the_header()
+        self.assertGreater(len(header), 30)
+        self.assertEqual(set(self.ELSEWHERE) - set(header), set())
+        expected = {self.OTHER_NAMES.get(name, name) for name in header if name not in self.ELSEWHERE} | set(self.OF_PYTHON)
+        found = {name for name in vars(millrace.Session) if not name.startswith("_")} | {"__init__"}
+        self.assertEqual(found, expected)
+
+    def test_Parameters_AreThoseOfTheHeader(self):
+        for name, overloads in self.methods_of_the_header().items():
+            if name in self.ELSEWHERE:
+                continue
+            with self.subTest(name):
+                self.assertEqual(len(overloads) > 1, name in self.OTHER_OVERLOADS)
+                self.assertEqual(self.parameters_of(self.OTHER_NAMES.get(name, name)), overloads[0])
 
 
 class Sums(WithShards):
@@ -254,6 +303,24 @@ class Sums(WithShards):
         np.testing.assert_array_equal(whole, np.arange(N) / -2)
         np.testing.assert_array_equal(part, np.arange(20, 30) / -2)
         np.testing.assert_array_equal(rows, [-2, -4])
+
+    def test_CallsThatTry_SayWhetherTheTimeHasPassed(self):
+        first, second = self.connect([millrace.Tensor("w", N)], workers=2, select="none", store="sgd:1", store_begin="worker")
+        out, ones = np.empty(N, np.float32), np.ones(N, np.float32)
+        self.assertFalse(second.try_place_weights([ones]))  # those of the worker with the lowest number count
+        first.place_weights([ones])
+        self.assertTrue(second.try_place_weights([ones], timeout=60))
+        for name, given in (("pull", [out]), ("pull_range", [5, out[:3]]), ("pull_indices", [np.array([4]), out[:1]]),
+                            ("pull_rows", [4, np.array([1]), out[:4]])):
+            with self.subTest(name):
+                self.assertIsNone(getattr(first, f"try_{name}")("w", *given, at_least_step=9))
+                self.assertEqual(getattr(first, f"try_{name}")("w", *given, timeout=60).least, 0)
+                self.assertEqual(given[-1][0], 1)
+                self.refused("timeout", "the weights were not there within 0.01 s", getattr(first, name), "w", *given, at_least_step=9, timeout=0.01)
+        first.push("w", ones)
+        self.assertFalse(first.try_finish())
+        second.push("w", ones)
+        self.assertEqual(in_threads(lambda worker: (first, second)[worker].try_finish(timeout=60), 2), [True, True])
 
     def test_Rows_ArePushedAndPulledAsTheirEntries(self):
         session, = self.connect([millrace.Tensor("w", N)], select="none", store="sgd:1")

@@ -20,6 +20,7 @@ import torch.distributed as dist
 import torch_ddp_cases
 import torch_ddp_training
 import torch_fakes
+import torch_half_cases
 import torch_path_cases
 import torch_peer_cases
 import torch_unused_cases
@@ -35,10 +36,10 @@ def main():
         library, cases = torch_fakes.FakeLibrary(torch_fakes.SumsOverGloo()), torch_ddp_cases.ALL
     elif servers == "peers":
         import millrace as library  # built
-        cases = torch_peer_cases.ALL + torch_unused_cases.ALL
+        cases = torch_peer_cases.ALL + torch_half_cases.ALL + torch_unused_cases.ALL
     else:
         import millrace as library  # built
-        cases = torch_ddp_cases.ALL + torch_ddp_cases.REAL + torch_path_cases.ALL + torch_unused_cases.ALL
+        cases = torch_ddp_cases.ALL + torch_ddp_cases.REAL + torch_path_cases.ALL + torch_half_cases.ALL + torch_unused_cases.ALL
     ranks = torch_ddp_training.Ranks(rank, world_size, library, servers, *sys.argv[5:])
     results = {}
     for case in cases:

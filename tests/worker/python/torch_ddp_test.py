@@ -20,6 +20,7 @@ import torch_required  # first: skips where PyTorch is absent
 import torch
 
 import torch_ddp_cases
+import torch_half_cases
 import torch_path_cases
 import torch_peer_cases
 import torch_unused_cases
@@ -109,9 +110,9 @@ class OverPeers(Cases, unittest.TestCase):
 
 
 add_tests(OverGloo, torch_ddp_cases.ALL)
-add_tests(OverShards, torch_ddp_cases.ALL + torch_ddp_cases.REAL + torch_path_cases.ALL + torch_unused_cases.ALL)
+add_tests(OverShards, torch_ddp_cases.ALL + torch_ddp_cases.REAL + torch_path_cases.ALL + torch_half_cases.ALL + torch_unused_cases.ALL)
 
-add_tests(OverPeers, torch_peer_cases.ALL + torch_unused_cases.ALL)
+add_tests(OverPeers, torch_peer_cases.ALL + torch_half_cases.ALL + torch_unused_cases.ALL)
 
 # Three lines, torchrun's environment, and no call of finish(). Rank 1 of "blocked" never pushes.
 PROGRAM = """
@@ -138,6 +139,28 @@ for step in range(3):
             time.sleep(600)
     ddp(torch.ones(1, 64)).sum().backward()
 print("trained", flush=True)
+"""
+
+# A step that waits: of two ranks, where rank 1 takes none, or for values that the shards will never have ("pull").
+STEP = """
+import sys, time
+import torch_required
+import torch
+from millrace.torch import Replica, StoreOptimizer
+rank, kind, servers = int(sys.argv[1]), *sys.argv[2:]
+model = torch.nn.Linear(64, 64)
+if kind == "replica":
+    trainer = Replica(model, servers, job=kind, worker=rank, workers=2, rate=0.1, timeout=None)
+else:
+    trainer = StoreOptimizer(model, servers, job=kind, store="sgd:0.1", rank=rank, world_size=1 if kind == "pull" else 2, timeout=None)
+if kind == "pull":
+    job = trainer._dense
+    job.pull_into = lambda name, parameter, update: job.session.pull(name, parameter.view(-1), at_least_step=99, timeout=None)
+model(torch.ones(1, 64)).sum().backward()
+print("blocked", flush=True)
+if rank == 1:
+    time.sleep(600)
+trainer.step()
 """
 
 # Rank 0 of two; the other one never starts. "alone": torch's store is this process'. "nowhere": no process listens there.
@@ -195,6 +218,22 @@ except RuntimeError as error:
     print(error)
 """
 
+
+# A State that meets the other ranks in the store of the environment before torch does.
+BEFORE_TORCH = """
+import torch_required
+import torch, torch.distributed as dist
+import millrace
+model = torch.nn.Linear(64, 64)
+mill = millrace.State(path="peers", select="topk:0.05", dense_below=0, model=model)
+assert mill.session is not None and not dist.is_initialized()
+dist.init_process_group("gloo")
+ddp = torch.nn.parallel.DistributedDataParallel(model)
+ddp.register_comm_hook(mill, millrace.hook)
+for step in range(3):
+    ddp(torch.ones(1, 64)).sum().backward()
+print("trained", mill.stats().steps, flush=True)
+"""
 
 # Trains 12 steps: "whole" does all of them, "killed" saves and dies after 6, "resumed" continues there. "forgetful" does so with
 # residuals and velocities alone.
@@ -255,6 +294,17 @@ class Programs(unittest.TestCase):
             self.assertIn("trained\n", text)
             self.assertNotIn("not left as finished", text)
 
+    def test_PeersMeet_BeforeTheProcessGroup(self):
+        without_libuv = {"use_libuv": False} if "use_libuv" in (torch.distributed.TCPStore.__init__.__doc__ or "") else {}
+        store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, **without_libuv)
+        # Those of torchrun, whose own store this process serves.
+        environment = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "WORLD_SIZE": "2", "USE_LIBUV": "0",
+                       "TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
+        for process in [python(BEFORE_TORCH, RANK=str(rank), **environment) for rank in range(2)]:
+            text = process.communicate(timeout=TIMEOUT_S)[0]
+            self.assertEqual(process.returncode, 0, text)
+            self.assertIn("trained 3\n", text)
+
     def test_KilledRank_IsNamedByTheOther(self):
         ranks = self.start("killed", "peers")
         try:
@@ -314,12 +364,12 @@ class Programs(unittest.TestCase):
         self.assertRegex(text, "raised (KeyboardInterrupt|RuntimeError).*KeyboardInterrupt")
         self.assertIn("made between two steps", text)
 
-    def test_ControlC_EndsABackwardPassThatWaits(self):
-        ranks = self.start("blocked")
+    def interrupt_the_first(self, ranks):
+        """Sends SIGINT to rank 0, which is blocked in a wait of at least 10 hours, and which must end."""
         try:
             for process in ranks:
                 self.assertIn("blocked\n", iter(process.stdout.readline, ""))
-            time.sleep(1)  # rank 0 is in its backward pass, and blocked on rank 1; the step's time limit is 10 hours
+            time.sleep(1)
             ranks[0].send_signal(signal.SIGINT)
             text = ranks[0].communicate(timeout=INTERRUPTED_S)[0]
             self.assertIn("KeyboardInterrupt", text)
@@ -327,6 +377,14 @@ class Programs(unittest.TestCase):
             for process in ranks:
                 process.kill()
                 process.communicate()
+
+    def test_ControlC_EndsABackwardPassThatWaits(self):
+        self.interrupt_the_first(self.start("blocked"))
+
+    def test_ControlC_EndsTheStepsOfReplicaAndStore(self):
+        for kind, count in (("replica", 2), ("store", 2), ("pull", 1)):
+            with self.subTest(kind=kind):
+                self.interrupt_the_first([python(STEP, rank, kind, self.shards.servers) for rank in range(count)])
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Training for the cases of torch_ddp_cases.py: the ranks, models, batches, and comparisons of parameters."""
 
 import itertools
+import time
 
 import torch
 import torch.distributed as dist
@@ -8,6 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from millrace.torch import State, hook
 
+UPDATE_S = 60  # until an update that no rank holds up is there
 SKIPPED = "skipped: "  # begins the result of a case that raised SkipTest
 
 
@@ -88,9 +90,9 @@ class Turns(torch.nn.Module):
 class Half(torch.nn.Module):
     """A layer with weights of 16 bits that computes in 32."""
 
-    def __init__(self):
+    def __init__(self, dtype):
         super().__init__()
-        self.weight = torch.nn.Parameter(torch.randn(40, 64).half())
+        self.weight = torch.nn.Parameter(torch.randn(40, 64).to(dtype))
 
     def forward(self, inputs):
         return inputs @ self.weight.float().t()
@@ -146,6 +148,42 @@ def train(ranks, ddp, step=plain_step, steps=4):
     for at in range(steps):
         step(ranks, ddp, optimizer, at)
     return [parameter.detach().clone() for parameter in ddp.module.parameters()]
+
+
+def stats_of_early_pushes(ranks, **options):
+    """Returns the state's figures of steps in which each rank in turn is ahead of the others.
+
+    Such a rank stays in its backward pass until an update is there. The others push nothing before it has pushed a bucket.
+    """
+    pushed, ahead = [], None
+
+    def step(ranks, ddp, optimizer, at):
+        nonlocal ahead
+        optimizer.zero_grad()
+        loss, ahead = loss_of(ddp, ranks, at), at % ranks.world_size == ranks.rank
+        if not ahead:
+            dist.barrier()
+        loss.backward()
+        optimizer.step()
+
+    def last_gradient(_):
+        if ahead:
+            assert pushed, "no bucket was pushed before the last gradient"
+            dist.barrier()
+            until = time.monotonic() + UPDATE_S
+            while all(bucket.there is None for bucket in pushed):
+                assert time.monotonic() < until, "no update came within the backward pass"
+                time.sleep(0.001)
+        pushed.clear()
+
+    with ranks.state(**options) as state:
+        ddp = wrapped(Deep, state)
+        train(ranks, ddp, steps=2)  # from the second step on DDP has its final buckets
+        send = state._exchange.send
+        state._exchange.send = lambda bucket: (send(bucket), pushed.append(bucket))[0]
+        ddp.module.first.weight.register_hook(last_gradient)
+        train(ranks, ddp, step, steps=ranks.world_size)
+        return state.stats()
 
 
 def assert_near(found, expected, bound=2e-6):

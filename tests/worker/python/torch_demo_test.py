@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""deploy/demo.sh --torch without its set-up: figures and plot of recorded rows, one small run on the loopback, Ctrl-C.
+"""deploy/demo.sh --torch without its set-up: figures and plot of recorded rows, small runs, Ctrl-C.
 
     torch_demo_test.py FOLDER_OF_PROGRAMS FOLDER_OF_PACKAGE [unittest arguments]
 """
@@ -23,8 +23,10 @@ DEMO = torch_required.ROOT / "worker/python/demo"
 sys.path[:0] = [str(DEMO), str(DEMO.parent / "examples")]
 import char_transformer  # noqa: E402
 import curves  # noqa: E402
+import lab  # noqa: E402
 import torch_demo  # noqa: E402
 
+PNG = b"\x89PNG\r\n\x1a\n"  # begins a picture
 # Rows of runs on four hosts behind 100 Mbit/s, shortened.
 RECORDED = [
     {"name": "f32", "label": "dense f32 over gloo", "rows": [[0, 4.2, 0.0, 0], [10, 3.0, 16.0, 760_000_000], [20, 2.6, 32.0, 1_520_000_000]]},
@@ -87,7 +89,7 @@ class Figures(unittest.TestCase):
             source.write_text(json.dumps({"runs": runs, "target": curves.with_figures(runs), "title": "recorded"}), encoding="utf-8")
             subprocess.run([sys.executable, DEMO / "plot.py", source, picture], check=True)
             data = picture.read_bytes()
-            self.assertEqual(data[:8], b"\x89PNG\r\n\x1a\n")
+            self.assertEqual(data[:8], PNG)
             self.assertGreater(int.from_bytes(data[16:20], "big"), 800)
 
 
@@ -101,7 +103,7 @@ class Options(unittest.TestCase):
 
     def test_Defaults_AreFourRanksBehindHundredMegabits(self):
         args = torch_demo.options([])
-        self.assertEqual((args.ranks, args.shards, args.link_rate, args.runs), (4, 4, "100mbit", ["f32", "bf16", "millrace"]))
+        self.assertEqual((args.ranks, args.shards, args.link_rate, args.runs), (4, 2, "100mbit", ["f32", "bf16", "millrace"]))
         self.assertEqual(torch_demo.options(["--steps", "7"]).millrace_steps, 11)
 
     def test_UnusableOptions_AreRefused(self):
@@ -182,7 +184,7 @@ class LeftOut(unittest.TestCase):
 
 @unittest.skipUnless(torch_required.BUILT, "the package millrace is not built")
 class Runs(unittest.TestCase):
-    """Two ranks and one shard on the loopback."""
+    """Two ranks and one shard, on the loopback or in namespaces."""
 
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory()
@@ -190,7 +192,7 @@ class Runs(unittest.TestCase):
         text = Path(self.folder.name) / "text.gz"
         with gzip.open(text, "wt", encoding="utf-8") as file:
             file.write("to be, or not to be: that is the question.\n" * 200)
-        self.words = [sys.executable, str(DEMO / "torch_demo.py"), "--link-rate", "none", "--ranks", "2", "--shards", "1", "--report-every",
+        self.words = [sys.executable, str(DEMO / "torch_demo.py"), "--ranks", "2", "--shards", "1", "--report-every",
                       "2", "--width", "32", "--layers", "1", "--batch", "1", "--data", str(text), "--folder", self.folder.name,
                       "--build", str(torch_required.PACKAGE.parent)]
 
@@ -204,21 +206,36 @@ class Runs(unittest.TestCase):
                     left.append(words)
         return left
 
-    def test_Run_PrintsTheTableAndWritesTheNumbers(self):
-        done = subprocess.run([*self.words, "--runs", "millrace", "--millrace-steps", "4"], capture_output=True, text=True, check=False)
+    def check_runs(self, link_rate, link):
+        """Dense f32 and Millrace: the table, the numbers and the picture."""
+        done = subprocess.run([*self.words, "--link-rate", link_rate, "--runs", "f32,millrace", "--steps", "2", "--millrace-steps", "4"],
+                              capture_output=True, text=True, check=False)
         self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("dense f32 over gloo", done.stdout)
         self.assertIn("Millrace topk:0.03", done.stdout)
         self.assertIn("step 4 of 4, loss", done.stderr)
         report = json.loads((Path(self.folder.name) / "demo.json").read_text(encoding="utf-8"))
-        self.assertIsNone(report["link"])
-        run, = report["runs"]
-        self.assertEqual([row[0] for row in run["rows"]], [0, 2, 4])
-        self.assertGreater(run["rows"][2][3], 0)
-        self.assertLess(run["rows"][2][1], run["rows"][0][1])
+        self.assertEqual(report["link"], link)
+        self.assertEqual([[row[0] for row in run["rows"]] for run in report["runs"]], [[0, 2], [0, 2, 4]])
+        for run in report["runs"]:
+            self.assertGreater(run["rows"][-1][3], 0)
+            self.assertLess(run["rows"][-1][1], run["rows"][0][1])
+        if importlib.util.find_spec("matplotlib"):
+            self.assertEqual((Path(self.folder.name) / "demo.png").read_bytes()[:8], PNG)
+        else:
+            self.assertIn("no plot: python3-matplotlib is missing", done.stderr)
         self.assertEqual(self.processes_left(), [])
 
+    def test_RunsOnTheLoopback_PrintTableNumbersAndPicture(self):
+        self.check_runs("none", None)
+
+    def test_RunsBehindLinks_PrintTableNumbersAndPicture(self):
+        if missing := lab.lacking():
+            self.skipTest(f"no network namespaces: {missing}")
+        self.check_runs("100mbit", "100mbit")
+
     def test_ControlC_EndsAllProcesses(self):
-        demo = subprocess.Popen([*self.words, "--runs", "f32", "--steps", "1000000"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        demo = subprocess.Popen([*self.words, "--link-rate", "none", "--runs", "f32", "--steps", "1000000"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         with demo:
             lines = []
             for line in demo.stderr:

@@ -75,9 +75,9 @@ class Examples(unittest.TestCase):
         cls.shards.stop()
         cls.folder.cleanup()
 
-    def run_example(self, name, *arguments, data=True):
-        command = [*torchrun("--nproc_per_node", "2"), str(EXAMPLES / name), "--servers", self.shards.servers,
-                   *map(str, arguments)]
+    def run_example(self, name, *arguments, data=True, peers=False):
+        command = [*torchrun("--nproc_per_node", "2"), str(EXAMPLES / name), *map(str, arguments)]
+        command += ["--path", "peers"] if peers else ["--servers", self.shards.servers]
         if data:
             command += ["--data", self.folder.name]
         done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, env=ENVIRONMENT)
@@ -86,6 +86,11 @@ class Examples(unittest.TestCase):
 
     def test_MnistCnn_LearnsTheDigits(self):
         text = self.run_example("mnist_cnn.py", "--steps", 50, "--select", "topk:0.05")
+        self.assertGreater(float(re.search(r"accuracy ([\d.]+)", text).group(1)), 0.5, text)
+        self.assertLess(float(re.search(r": ([\d.]+) of dense", text).group(1)), 0.2, text)
+
+    def test_MnistCnnOverPeers_LearnsTheDigits(self):
+        text = self.run_example("mnist_cnn.py", "--steps", 50, "--select", "topk:0.05", peers=True)
         self.assertGreater(float(re.search(r"accuracy ([\d.]+)", text).group(1)), 0.5, text)
         self.assertLess(float(re.search(r": ([\d.]+) of dense", text).group(1)), 0.2, text)
 

@@ -10,6 +10,8 @@ import weakref
 import torch
 import torch.distributed as dist
 
+from torch_shards import metrics_of
+
 REPLICAS, SHARDS = 2, 2
 
 
@@ -449,6 +451,19 @@ def parameter_without_gradient(ranks):
     state.close()
 
 
+def metrics_of_every_process(ranks):
+    """/metrics of a process has the steps of its own shard's job, over shards and over peers."""
+    for options, name in (({}, "millrace_worker_steps_total"), ({"path": "peers"}, "millrace_peer_steps_total")):
+        model, state = hooked(ranks, {"select": "topk:0.1", "http": "127.0.0.1:0", **options})
+        with state:
+            train(model, steps=2)
+            lines = [line for line in metrics_of(state.session).splitlines() if line.startswith(name + "{")]
+            ports = ranks.gather(state.http_port)
+        assert len(set(ports)) == dist.get_world_size() and 0 not in ports, ports
+        assert len(lines) == 1 and f'.shard{ranks.mesh.get_local_rank(1)}"' in lines[0], lines
+        assert float(lines[0].rsplit(" ", 1)[1]) >= 2, lines
+
+
 def refusals(ranks):
     """A State that cannot sum is refused with a sentence, before a job begins."""
     model = sharded(ranks.mesh["shard"])
@@ -469,5 +484,6 @@ def refusals(ranks):
 
 ALL = (lossless, lossless_beside_ddp, lossless_over_peers, sums_of_another_type, divide_factor, accumulation,
        modules_of_one_group, topk_trains, nothing_is_lost, saved_and_resumed, saved_and_resumed_with_momentum,
-       states_of_all_ranks, refusals, parameter_without_gradient, missing_hook, skipped_module, pass_that_ends_between_modules,
+       states_of_all_ranks, metrics_of_every_process, refusals, parameter_without_gradient, missing_hook, skipped_module,
+       pass_that_ends_between_modules,
        accumulation_that_the_hook_does_not_see, dropped_state_is_freed, timeout_is_a_job_error)

@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 
 from torch_ddp_cases import skips_of
-from torch_ddp_training import Deep, plain_step, train, wrapped
+from torch_ddp_training import Deep, plain_step, stats_of_early_pushes, train, wrapped
 from torch_shards import switch_of
 
 
@@ -30,25 +30,41 @@ def assert_same_steps(found, expected):
         assert all(map(torch.equal, one, other)), f"the paths differ from step {at} on"
 
 
-def same_bits_over_peers(ranks):
-    """A reproducible job has the same parameters over shards and over peers, after every step. Fused parameters would have a
-    common grid and a common selection, so the job over shards fuses none."""
-    for options in ({}, {"select": "topk:0.01"}, {"select": "topk:0.05", "dense_below": 0, "momentum": "correction:0.9"}):
-        assert_same_steps(parameters_of_steps(ranks, servers="peers", **options), parameters_of_steps(ranks, fuse_below=0, **options))
+CASES = ({}, {"select": "topk:0.01"}, {"select": "topk:0.05", "dense_below": 0, "momentum": "correction:0.9"})
 
 
-def same_bits_over_a_switch(ranks):
-    """A reproducible job has the same parameters over shards and over a switch, after every step, skipped ones included."""
-    cases = ({}, {"select": "topk:0.01"}, {"select": "topk:0.05", "dense_below": 0, "momentum": "correction:0.9"})
+@contextlib.contextmanager
+def path_of_a_switch(ranks, jobs):
+    """Runs a switch for that many jobs, numbered from 1. Yields the options of a State that takes it."""
     with contextlib.ExitStack() as stack:
-        found = stack.enter_context(switch_of(range(1, 2 + len(cases)), ranks.world_size)) if ranks.rank == 0 else None
+        found = stack.enter_context(switch_of(range(1, 1 + jobs), ranks.world_size)) if ranks.rank == 0 else None
         address, key = ranks.gather(found)[0]
-        path = {"path": "switch", "switch_address": address, "switch_key_file": key}
-        for number, options in enumerate(cases, 1):
-            assert_same_steps(parameters_of_steps(ranks, switch_job=number, **path, **options), parameters_of_steps(ranks, **options))
-        over_switch = skips_of(ranks, (1, 7), 9, reproducible=True, switch_job=1 + len(cases), **path)
-        assert_same_steps(over_switch, skips_of(ranks, (1, 7), 9, reproducible=True))
+        yield {"path": "switch", "switch_address": address, "switch_key_file": key}
         dist.barrier()
 
 
-ALL = (same_bits_over_peers, same_bits_over_a_switch)
+def same_bits_over_shards_a_switch_and_peers(ranks):
+    """A reproducible job has the same parameters over all three paths, after every step. Fused parameters would have a common
+    grid and a common selection, and peers fuse none, so neither do shards here."""
+    with path_of_a_switch(ranks, len(CASES)) as path:
+        for number, options in enumerate(CASES, 1):
+            over_shards = parameters_of_steps(ranks, fuse_below=0, **options)
+            assert_same_steps(parameters_of_steps(ranks, fuse_below=0, switch_job=number, **path, **options), over_shards)
+            assert_same_steps(parameters_of_steps(ranks, servers="peers", **options), over_shards)
+
+
+def same_bits_over_a_switch(ranks):
+    """So it has where shards fuse small parameters, also after skipped steps."""
+    with path_of_a_switch(ranks, 1 + len(CASES)) as path:
+        for number, options in enumerate(CASES, 1):
+            assert_same_steps(parameters_of_steps(ranks, switch_job=number, **path, **options), parameters_of_steps(ranks, **options))
+        over_switch = skips_of(ranks, (1, 7), 9, reproducible=True, switch_job=1 + len(CASES), **path)
+        assert_same_steps(over_switch, skips_of(ranks, (1, 7), 9, reproducible=True))
+
+
+def sums_of_the_largest_entries_are_hidden_over_shards(ranks):
+    assert stats_of_early_pushes(ranks, select="topk:0.02").seconds_hidden > 0
+
+
+ALL = (same_bits_over_shards_a_switch_and_peers, same_bits_over_a_switch,
+       sums_of_the_largest_entries_are_hidden_over_shards)

@@ -309,11 +309,17 @@ class Example(WithShards):
         self.assertEqual(set(torch.load(model)), {f"{layer}.{part}" for layer in (0, 3, 7, 9) for part in ("weight", "bias")})
 
     def test_KilledProcess_IsStartedAgainByTorchrun(self):
+        self.kill_under_torchrun()
+
+    def test_KilledProcessOfAPartialJob_IsStartedAgainByTorchrun(self):
+        self.kill_under_torchrun("--mode", "partial")
+
+    def kill_under_torchrun(self, *arguments):
         begins, step = r"process (\d+) begins at step (\d+)", r"step (\d+): loss"
         endless = 1_000_000_000
         elastic = torchrun("--nproc_per_node", 1, "--max_restarts", 1, "--monitor_interval", 0.2)
-        first = self.start(0, 2, endless)
-        second = self.start(1, 2, endless, starter=elastic)
+        first = self.start(0, 2, endless, *arguments)
+        second = self.start(1, 2, endless, *arguments, starter=elastic)
         self.assertEqual(self.next_match(first, begins)[1], "0")
         killed, _ = self.next_match(second, begins)
         self.next_match(second, step)

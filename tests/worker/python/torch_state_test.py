@@ -20,8 +20,10 @@ import torch
 
 from millrace.torch import State, hook, parameters
 from millrace.torch.options import PEER_KEYWORDS, http_of_rank, rank_and_world_size
+from millrace.torch.peers import own_host
 from millrace.torch.plan import plan_tensors
 from millrace.torch.residuals import share_of
+from millrace.torch.verdict import PlannedTimes
 from torch_fake_job import SIZES, Job, Scaler, gradients, mean
 from torch_fakes import (FUSE_BELOW, JOB_OPTIONS, WORKER_OPTIONS, FakeBucket, FakeLibrary, JobError, SumsInProcess, as_tensor,
                          wait_until)
@@ -390,6 +392,40 @@ class Plans(unittest.TestCase):
         self.assertEqual(plan_tensors({"w": 5}, {"select": "none"}, FUSE_BELOW).dense_text(),
                          '1 of them with 5 entries travel dense, by select="none": w')
 
+    def times(self, link_rate=1e9, shards=2, select="topk:0.01", refuses=False):
+        """Returns the plan's text with times of a model, and the questions (size, density, select, codec) to the model."""
+        asked = []
+
+        def advise(dimension, density, *, workers, shards, link_rate, select, codec):
+            self.assertEqual((workers, link_rate), (4, 1e9))
+            asked.append((dimension, density, select, codec))
+            if refuses:
+                raise JobError("no such codec", "invalid_argument")
+            rows = (("servers", False, 1e-9), ("servers_dense", True, 1e-9), ("gtopk", False, 7e-6), ("oktopk", False, 5e-6),
+                    ("dense_ring", True, 9e-6))
+            return SimpleNamespace(servers=SimpleNamespace(seconds=dimension * 1e-7), servers_dense=SimpleNamespace(seconds=dimension * 1e-6),
+                                   ranking=[SimpleNamespace(algorithm=name, dense=dense, seconds=seconds) for name, dense, seconds in rows])
+
+        times = PlannedTimes(advise, 4, shards, link_rate, select, "gap")
+        sizes = {"a.weight": 50_000, "a.bias": 100, "b.bias": 10, "c.bias": 100}
+        return plan_tensors(sizes, {"select": select}, FUSE_BELOW, times_of=times.of).dense_text(), asked
+
+    def test_LinkRate_PutsThePlannersTimesIntoTheReason(self):
+        text, asked = self.times()
+        self.assertEqual(asked, [(100, 0.01, "topk", "gap"), (10, 0.01, "topk", "gap")], "one question a size")
+        self.assertEqual(text, "2 of them with 200 entries travel dense, smaller than dense_below=4096 (100 entries: 100 us dense and 10 us "
+                         "selected at 1 Gbit/s, by the cost model): c.bias, a.bias; 1 of them with 10 entries travel dense, smaller than "
+                         "dense_below=4096 (10 entries: 10 us dense and 1 us selected at 1 Gbit/s, by the cost model): b.bias")
+        self.assertIn("(10 entries: 9 us dense and 5 us selected at 1 Gbit/s", self.times(shards=None)[0], "the fastest allreduces")
+
+    def test_TimesOfACount_AreThoseOfItsDensity(self):
+        self.assertEqual([density for _, density, *_ in self.times(select="topk:50:signs")[1]], [0.5, 1.0])
+
+    def test_NoTimes_LeaveTheReasonAsItIs(self):
+        plain = "3 of them with 210 entries travel dense, smaller than dense_below=4096: c.bias, b.bias, a.bias"
+        for options in ({"link_rate": 0}, {"select": "threshold:0.1"}, {"refuses": True}):
+            self.assertEqual(self.times(**options)[0], plain)
+
     def test_Log_NamesTheDenseParameters(self):
         with self.assertLogs("millrace.torch", "INFO") as logs, Job(select="topk:0.05", dense_below=300):
             pass
@@ -478,6 +514,14 @@ class OptionsOfAState(unittest.TestCase):
             del os.environ["RANK"], os.environ["WORLD_SIZE"]
         with self.assertRaisesRegex(ValueError, "torchrun"):
             rank_and_world_size(None, None)
+
+    def test_PeersOfOneTorchrun_ListenOnLoopback(self):
+        """Elsewhere a rank listens at the address that reaches MASTER_ADDR."""
+        for local, world, host in (("4", "4", "127.0.0.1"), ("2", "4", "towards master"), (None, "4", "towards master")):
+            environment = {"MASTER_ADDR": "master", "WORLD_SIZE": world, **({"LOCAL_WORLD_SIZE": local} if local else {})}
+            with self.subTest(environment), mock.patch.dict(os.environ, environment), \
+                    mock.patch("millrace.torch.peers.host_towards", "towards {}".format):
+                self.assertEqual(own_host(), host)
 
 
 class EndOfTheProcess(unittest.TestCase):

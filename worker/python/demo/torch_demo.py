@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Trains a transformer with PyTorch behind slow links: dense DDP over gloo, then through Millrace.
 
-Four ranks and four shards, each on a host of its own. A host is a network namespace (root); where there are
+Four ranks and two shards, each on a host of its own. A host is a network namespace (root); where there are
 none, all run on this machine's loopback, whose link has no limit. Each run trains the same network on the same batches.
 The report has held-out loss, time and bytes; bytes are counted at the hosts' interfaces, alike for all runs. With the
 defaults the runs take about 12 minutes.
@@ -67,7 +67,7 @@ def options(arguments):
     parser.add_argument("--link-rate", default="100mbit", metavar="RATE",
                         help="of each host's link; none: no namespaces (%(default)s)")
     parser.add_argument("--ranks", type=int, default=4, help="(%(default)s)")
-    parser.add_argument("--shards", type=int, default=4, help="(%(default)s)")
+    parser.add_argument("--shards", type=int, default=2, help="(%(default)s)")
     parser.add_argument("--steps", type=int, default=80, help="of the dense runs (%(default)s)")
     parser.add_argument("--millrace-steps", type=int, default=None, metavar="STEPS", help="1.5 times --steps unless given")
     parser.add_argument("--report-every", type=int, default=10, metavar="STEPS", help="(%(default)s)")

@@ -3,6 +3,8 @@
     millrace serve --shards 2 --listen 127.0.0.1:7600
     torchrun --nproc_per_node 2 mnist_cnn.py --data FOLDER --servers tcp://127.0.0.1:7600,tcp://127.0.0.1:7601
 
+    torchrun --nproc_per_node 2 mnist_cnn.py --data FOLDER --path peers        the ranks sum among themselves, without shards
+
 FOLDER has mnist-t10k-images-idx3-ubyte.gz and mnist-t10k-labels-idx1-ubyte.gz: of MNIST, or other files of that format.
 80 % of the images are for training, the others for the accuracy. --dense trains with DDP over gloo alone, to compare.
 """
@@ -43,7 +45,8 @@ def network():
 def options():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, metavar="FOLDER")
-    parser.add_argument("--servers", default="tcp://127.0.0.1:7600,tcp://127.0.0.1:7601")
+    parser.add_argument("--path", choices=("server", "peers"), default="server", help="what sums: shards, or the ranks themselves (%(default)s)")
+    parser.add_argument("--servers", default="tcp://127.0.0.1:7600,tcp://127.0.0.1:7601", help="the shards (%(default)s)")
     parser.add_argument("--job", default="mnist_cnn")
     parser.add_argument("--select", default="topk:0.01", help="entries that a rank sends (%(default)s)")
     parser.add_argument("--codec", default=None, help="of the entries, as gap+qsgd4")
@@ -64,7 +67,8 @@ def main():
     torch.manual_seed(1)
     ddp = DistributedDataParallel(network())
     if not args.dense:
-        mill = millrace.State(args.servers, job=args.job, select=args.select, codec=args.codec)
+        servers = args.servers if args.path == "server" else None
+        mill = millrace.State(servers, path=args.path, job=args.job, select=args.select, codec=args.codec)
         ddp.register_comm_hook(mill, millrace.hook)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.05)
 

@@ -17,6 +17,7 @@ from .updates import NO_ENTRIES, Entries, Filled, Piece, PulledSteps, Update
 DEFAULT_TIMEOUT_S = 600.0
 _FOREVER = float("inf")
 _END_S = 2.0
+_NO_WEIGHTS = "the weights were not there"
 
 TensorKey = Union[int, str]
 _Result = TypeVar("_Result")
@@ -216,44 +217,62 @@ class Session:
         out            [dimension] writable.
         at_least_step  the weights include the updates of all steps below it.
         """
-        record = self._session.pull(self._place(tensor), None, out, at_least_step, _seconds(timeout))
-        return PulledSteps(*self._in_time(record, "the weights were not there", timeout))
+        return self._in_time(self.try_pull(tensor, out, at_least_step, timeout), _NO_WEIGHTS, timeout)
+
+    def try_pull(self, tensor: TensorKey, out: Any, at_least_step: int = 0,
+                 timeout: Optional[float] = 0) -> Optional[PulledSteps]:
+        """Does the same, and returns None where the time has passed."""
+        return _pulled(self._session.pull(self._place(tensor), None, out, at_least_step, _seconds(timeout)))
 
     def pull_range(self, tensor: TensorKey, begin: int, out: Any, at_least_step: int = 0,
                    timeout: Optional[float] = DEFAULT_TIMEOUT_S) -> PulledSteps:
-        """Does the same for weights [begin, begin + len(out)) of the tensor."""
-        record = self._session.pull(self._place(tensor), begin, out, at_least_step, _seconds(timeout))
-        return PulledSteps(*self._in_time(record, "the weights were not there", timeout))
+        """Pulls weights [begin, begin + len(out)) of the tensor."""
+        return self._in_time(self.try_pull_range(tensor, begin, out, at_least_step, timeout), _NO_WEIGHTS, timeout)
+
+    def try_pull_range(self, tensor: TensorKey, begin: int, out: Any, at_least_step: int = 0,
+                       timeout: Optional[float] = 0) -> Optional[PulledSteps]:
+        """Does the same, and returns None where the time has passed."""
+        return _pulled(self._session.pull(self._place(tensor), begin, out, at_least_step, _seconds(timeout)))
 
     def pull_indices(self, tensor: TensorKey, indices: Any, out: Any, at_least_step: int = 0,
                      timeout: Optional[float] = DEFAULT_TIMEOUT_S) -> PulledSteps:
-        """Does the same for the weights of a list of indices.
+        """Pulls the weights of a list of indices.
 
         indices  [n] integers, strictly increasing.
         out      [n] writable.
         """
-        place = self._place(tensor)
-        record = self._session.pull_indices(place, indices, out, at_least_step, _seconds(timeout))
-        return PulledSteps(*self._in_time(record, "the weights were not there", timeout))
+        return self._in_time(self.try_pull_indices(tensor, indices, out, at_least_step, timeout), _NO_WEIGHTS, timeout)
+
+    def try_pull_indices(self, tensor: TensorKey, indices: Any, out: Any, at_least_step: int = 0,
+                         timeout: Optional[float] = 0) -> Optional[PulledSteps]:
+        """Does the same, and returns None where the time has passed."""
+        return _pulled(self._session.pull_indices(self._place(tensor), indices, out, at_least_step, _seconds(timeout)))
 
     def pull_rows(self, tensor: TensorKey, width: int, rows: Any, out: Any, at_least_step: int = 0,
                   timeout: Optional[float] = DEFAULT_TIMEOUT_S) -> PulledSteps:
-        """Does the same for rows of a table, as push_rows() has them: one index is sent for each.
+        """Pulls rows of a table, as push_rows() has them: one index is sent for each.
 
         rows  [n] integers, strictly increasing.
         out   [n, width] writable.
         """
+        return self._in_time(self.try_pull_rows(tensor, width, rows, out, at_least_step, timeout), _NO_WEIGHTS, timeout)
+
+    def try_pull_rows(self, tensor: TensorKey, width: int, rows: Any, out: Any, at_least_step: int = 0,
+                      timeout: Optional[float] = 0) -> Optional[PulledSteps]:
+        """Does the same, and returns None where the time has passed."""
         _check_width(out, width)
-        record = self._session.pull_rows(self._place(tensor), width, rows, out, at_least_step, _seconds(timeout))
-        return PulledSteps(*self._in_time(record, "the weights were not there", timeout))
+        return _pulled(self._session.pull_rows(self._place(tensor), width, rows, out, at_least_step, _seconds(timeout)))
 
     def place_weights(self, weights: Sequence[Any], timeout: Optional[float] = DEFAULT_TIMEOUT_S) -> None:
         """Gives the store its first weights, of all tensors at once (option store_begin = worker).
 
         weights  by tensor, [dimension] each, finite. Those of the worker with the lowest number count.
         """
-        placed = self._session.place_weights(list(weights), _seconds(timeout))
-        self._in_time(placed or None, "the store has no first weights", timeout)
+        self._in_time(self.try_place_weights(weights, timeout) or None, "the store has no first weights", timeout)
+
+    def try_place_weights(self, weights: Sequence[Any], timeout: Optional[float] = 0) -> bool:
+        """Does the same, and returns False where the time has passed."""
+        return self._session.place_weights(list(weights), _seconds(timeout))
 
     def status(self) -> SessionStatus:
         """Returns the present state, for displays."""
@@ -274,7 +293,11 @@ class Session:
 
     def finish(self, timeout: Optional[float] = DEFAULT_TIMEOUT_S) -> None:
         """Waits until every push is answered, then leaves the job as finished. wait() still hands out updates."""
-        self._in_time(self._session.finish(_seconds(timeout)) or None, "the job has not answered everything", timeout)
+        self._in_time(self.try_finish(timeout) or None, "the job has not answered everything", timeout)
+
+    def try_finish(self, timeout: Optional[float] = 0) -> bool:
+        """Does the same, and returns False where the time has passed."""
+        return self._session.finish(_seconds(timeout))
 
     def close(self) -> None:
         """Leaves the job at once. Calls of other threads that wait end with an error. Does nothing twice."""
@@ -349,6 +372,10 @@ class WaitList:
     def try_write(self, timeout: Optional[float] = 0) -> bool:
         """Does the same, and returns False where the time has passed. The updates before it are written then."""
         return self._waits.write(_seconds(timeout))
+
+
+def _pulled(record: Optional[Tuple[int, int]]) -> Optional[PulledSteps]:
+    return None if record is None else PulledSteps(*record)
 
 
 def _seconds(timeout: Optional[float]) -> float:

@@ -64,6 +64,15 @@ def host_towards(address):
                      "the other ranks reach")
 
 
+def own_host():
+    """Returns the host where a rank listens: loopback where torchrun has started all ranks on this machine, else this
+    machine's address on the way to MASTER_ADDR."""
+    ranks = dist.get_world_size() if dist.is_available() and dist.is_initialized() else os.environ.get("WORLD_SIZE")
+    if str(ranks) == os.environ.get("LOCAL_WORLD_SIZE") == os.environ.get("WORLD_SIZE"):
+        return "127.0.0.1"
+    return host_towards(os.environ.get("MASTER_ADDR", "localhost"))
+
+
 def _is_loopback(address):
     try:
         return ipaddress.ip_address(address.rpartition(":")[0].strip("[]")).is_loopback
@@ -218,7 +227,7 @@ class PeerLibrary:
             if len(self._addresses) != world_size:
                 raise ValueError(f"addresses has {len(self._addresses)} entries for {world_size} ranks")
             return self._peers.Group(rank, self._addresses, listen=self._listen, connect_timeout=limit.left(), **options)
-        listen = self._listen or f"{host_towards(os.environ.get('MASTER_ADDR', 'localhost'))}:{_FREE_PORT}"
+        listen = self._listen or f"{own_host()}:{_FREE_PORT}"
         store = rendezvous_store(limit, self._library.JobError)
         exchange = exchange_through(store, self._name, rank, world_size, limit, self._library.JobError)
         return self._peers.Group(rank, listen=listen, exchange=exchange, connect_timeout=limit.left(), **options)

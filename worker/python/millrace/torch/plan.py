@@ -71,13 +71,15 @@ def unmatched_patterns(rules, names):
     return [pattern for pattern in rules if not any(fnmatch.fnmatchcase(name, pattern) for name in names)]
 
 
-def plan_tensors(sizes, compression, fuse_below, dense_below=DENSE_BELOW, rules=None):
+def plan_tensors(sizes, compression, fuse_below, dense_below=DENSE_BELOW, rules=None, times_of=lambda size: ""):
     """Plans a job of parameters.
 
     sizes        {name: entries} in the order of the model; parameters without entries are left out.
     compression  those of COMPRESSION that the caller gave; "select" is among them.
     fuse_below   option of the job: the library sends neighbours below it together.
     dense_below  a parameter with fewer entries, and without a rule, is sent dense. 0: none is.
+    times_of     function of a size that returns the planner's times as a text, for the reason (verdict.PlannedTimes). They
+                 change no plan: each rank measures its own, and all ranks need one plan.
     Returns      the Plan. The last parameters of the model come first, as the backward pass computes them. Small dense
                  parameters come behind the others: they are neighbours, so the library sends them together.
     Raises       ValueError: a pattern matches no parameter.
@@ -104,7 +106,8 @@ def plan_tensors(sizes, compression, fuse_below, dense_below=DENSE_BELOW, rules=
         fused = not any(key in options for key in COMPRESSION) and size < fuse_below
         why = ""
         if name in small:
-            why = f"smaller than dense_below={dense_below}"
+            times = times_of(size)
+            why = f"smaller than dense_below={dense_below}" + (f" ({times})" if times else "")
         elif options.get("select", compression["select"]) == "none":
             why = "by a rule" if "select" in (ruled[name] or {}) else 'by select="none"'
         tensor = PlannedTensor(name, size, options, late=fused, dense=why)

@@ -23,7 +23,7 @@ from .parameters import Owners, named_mapping, owner_names, trained_names
 from .plan import COMPRESSION, DENSE_BELOW, SELECT, check_rules, plan_tensors
 from .report import Report, Stats
 from .residuals import FORMAT, Residuals, share_of
-from .verdict import Verdict
+from .verdict import PlannedTimes, Verdict
 
 _log = logging.getLogger("millrace.torch")
 _TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
@@ -76,7 +76,8 @@ class State:
     allreduce         what sums, "ssar_split_allgather" or "oktopk:boundaries=pooled" (millrace.peers); the k of one that
                       takes a k is select's.
     addresses         where each rank listens, "HOST:PORT" by rank. None: torch's store tells the ranks.
-    listen            HOST:PORT where this rank listens. None: a free port of the address towards MASTER_ADDR.
+    listen            HOST:PORT where this rank listens. None: a free port of loopback where torchrun has started all
+                      ranks on one machine, else of the address towards MASTER_ADDR.
     silence           seconds without an answer after which a rank counts as dead.
 
     Errors   JobError from backward(), of the session. It ends the exchange: the process must restart. So does a backward pass
@@ -420,7 +421,12 @@ class State:
         library = self._library
         # Peers sum each tensor by itself.
         fuse_below = library.JobConfig(**self._job).fuse_below if self._fuses else 0
-        plan = plan_tensors(sizes, self._compression, fuse_below, self._dense_below, self._rules)
+        shards = len(self._worker["shards"]) if "shards" in self._worker else None
+        advise = getattr(library, "advise", None) if shards is not None or self.world_size > 1 else None
+        link_rate = getattr(library.WorkerConfig(**self._worker), "link_rate", 0.0)
+        times = PlannedTimes(advise, self.world_size, shards, link_rate, str(self._compression["select"]),
+                             str(self._compression.get("codec_up", "gap" if self._fuses else "raw")))
+        plan = plan_tensors(sizes, self._compression, fuse_below, self._dense_below, self._rules, times.of)
         tensors = [library.Tensor(tensor.name, tensor.dimension, **tensor.options) for tensor in plan.tensors]
         self._places = {tensor.name: Place(at, tensor.dimension, tensor.late) for at, tensor in enumerate(plan.tensors)}
         if self._loss_scale is not None:
@@ -432,10 +438,7 @@ class State:
         self._session = library.Session(library.JobConfig(**self._job, **plan.job),
                                         library.WorkerConfig(**self._worker), tensors)
         entries = sum(tensor.dimension for tensor in plan.tensors)
-        shards = len(self._worker["shards"]) if "shards" in self._worker else None
-        exchanges = shards is not None or self.world_size > 1
-        verdict = Verdict(getattr(library, "advise", None) if exchanges else None, entries, self.world_size, shards,
-                          getattr(library.WorkerConfig(**self._worker), "link_rate", 0.0))
+        verdict = Verdict(advise, entries, self.world_size, shards, link_rate)
         self._report = Report(self._session, entries, self._summary_every, self._tensorboard, self._loss_scale, verdict)
         if self._sharded is not None:
             self._exchange = ShardedExchange(self._session, self._sharded, self._places, self._residuals, self._report,

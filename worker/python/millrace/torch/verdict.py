@@ -1,4 +1,4 @@
-"""The planner's verdict on a running job: whether dense gradients would be faster."""
+"""The planner's verdict on a running job: whether dense gradients would be faster. Its times of small parameters."""
 
 import math
 
@@ -61,6 +61,52 @@ class Verdict:
             self.text = (f"dense would be faster: a step waits {1e3 * waited:.1f} ms, and dense gradients would take "
                          f"{1e3 * dense.seconds:.1f} ms at {_rate(rate)}, by the cost model of millrace advise; "
                          f'try {remedy}')
+
+
+# Of the selections whose first number is no number of entries.
+_NO_DENSITY = ("threshold", "gspar_closed")
+
+
+class PlannedTimes:
+    """Has the planner's times of a parameter's exchange, of all entries and of the selected ones.
+
+    advise     millrace.advise(), or None: no times.
+    shards     as Verdict has them: without them the times are those of the fastest allreduces.
+    link_rate  bits a second; 0: not known, and no times.
+    select, codec  of the selected entries, as texts.
+    Cost       some ms for each size that is new.
+    """
+
+    def __init__(self, advise, workers, shards, link_rate, select, codec):
+        self._advise = advise if link_rate else None
+        self._over_peers, self._rate = shards is None, link_rate
+        self._shape = {"workers": workers, "shards": shards or 1, "link_rate": link_rate, "codec": codec}
+        self._selection, *numbers = select.split(":")
+        self._number = numbers[0] if numbers and self._selection not in _NO_DENSITY else ""
+        self._texts = {}  # by size
+
+    def of(self, size):
+        """Returns the times of a parameter of that size as a text; an empty one where the model has none."""
+        if size not in self._texts:
+            self._texts[size] = self._text(size)
+        return self._texts[size]
+
+    def _text(self, size):
+        if self._advise is None or not self._number:
+            return ""
+        number = float(self._number)
+        density = number if number < 1 else min(1.0, number / size)
+        try:
+            advice = self._advise(size, density, select=self._selection, **self._shape)
+        except RuntimeError:  # JobError: the model has no such selection or codec
+            return ""
+        dense, selected = advice.servers_dense, advice.servers
+        if self._over_peers:
+            sums = [time for time in advice.ranking if not time.algorithm.startswith("servers")]
+            dense, selected = (min((time for time in sums if time.dense == is_dense), key=lambda time: time.seconds)
+                               for is_dense in (True, False))
+        return (f"{size} entries: {1e6 * dense.seconds:.3g} us dense and {1e6 * selected.seconds:.3g} us selected at "
+                f"{_rate(self._rate)}, by the cost model")
 
 
 def _rate(bits):
