@@ -131,20 +131,41 @@ class Accumulator {
 
   /// Takes out the entries at the positions, increasing; sparse, in the host's memory. Zeros are in their place.
   ///
+  /// values   [selected.count], in the queue's memory: gets the values, for keep_errors().
   /// arrays   their memory becomes the result's: fresh memory would be paid for page by page.
   /// Cost     8 bytes an entry over the bus. Waits for the queue.
-  Result<Stream> take_at(const Positions<Queue>& selected, Stream&& arrays = {}) {
+  Result<Stream> take_at(const Positions<Queue>& selected, float* values, Stream&& arrays = {}) {
     const uint64_t count = selected.count;
     Stream taken{dimension_, false, std::move(arrays.indices), std::move(arrays.values)};
     taken.indices.resize(count);
     taken.values.resize(count);
     if (count == 0) return taken;
-    auto values = queue_->template allocate<float>(count);
-    take(*queue_, sum_.data(), selected.positions.data(), count, values.data());
+    take(*queue_, sum_.data(), selected.positions.data(), count, values);
     queue_->download(std::span<uint32_t>(taken.indices), static_cast<const uint32_t*>(selected.positions.data()));
-    queue_->download(std::span<float>(taken.values), static_cast<const float*>(values.data()));
+    queue_->download(std::span<float>(taken.values), static_cast<const float*>(values));
     if (auto done = queue_->finish(); !done) return std::unexpected(done.error());
     return taken;
+  }
+  Result<Stream> take_at(const Positions<Queue>& selected, Stream&& arrays = {}) {
+    auto values = queue_->template allocate<float>(selected.count);
+    return take_at(selected, values.data(), std::move(arrays));
+  }
+
+  /// Replaces the sum at positions by the differences between values and their code. The host codes taken values by the
+  /// same rules: so the errors of that code return without crossing the bus.
+  ///
+  /// values   [count], those that take_at() took at these positions; nothing was added there since.
+  /// code     as for take_coded().
+  /// Cost     that of the code, two reads and a write of the values. Waits for the queue.
+  /// Errors   those of the code; limit_exceeded: no memory. The sum is unchanged then.
+  template <class Code>
+  Status keep_errors(const uint32_t* positions, const float* values, uint64_t count, const Code& code) {
+    if (count == 0) return {};
+    auto decoded = queue_->template allocate<float>(count);
+    if (Status coded = code(values, count, decoded.data()); !coded) return coded;
+    queue_->launch(ScatterDifference{positions, values, decoded.data(), count, sum_.data()},
+                   (count + ScatterDifference::kThreads - 1) / ScatterDifference::kThreads);
+    return queue_->finish();
   }
 
   /// Checks that all values are finite.

@@ -112,7 +112,7 @@ def run_once(command, environment, seconds_max):
         raise NotHere("".join(told))
     if code != 0:
         raise Failed(f"exit code {code}: {''.join(told)}")
-    for name in ("MILLRACE_SHARED", "MILLRACE_PROGRAMS"):  # a run file has no folders of one machine
+    for name in ("MILLRACE_SHARED", "MILLRACE_PROGRAMS", "MILLRACE_BEFORE"):  # a run file has no folders of one machine
         if folder := environment.get(name):
             output = output.replace(json.dumps(folder)[1:-1], f"${name}")
     try:

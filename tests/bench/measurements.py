@@ -142,9 +142,14 @@ def rounds():
         "worker_dense", "A worker alone", "One worker's round of a dense push: n = 2^24, top-k of 1 %; one and two threads in turns.",
         "millrace-bench worker --dimension 16777216 --density 0.01 --json",
         (Figure("one thread, in passes over the gradient", row("dense_1_thread", "ratio_to_memory_pass")),
-         Figure("one thread, ms", row("dense_1_thread", "round_ms")),
+         Figure("one thread, ms", row("dense_1_thread", "round_ms")), Figure("two threads, ms", row("dense_2_threads", "round_ms")),
          Figure("one thread over two", row("dense_1_thread", "round_ms"), Goal(AT_LEAST, 1.6), over=row("dense_2_threads", "round_ms")),
          Figure("the same of a plain addition of the gradient", row("dense_1_thread", "addition_ms"), over=row("dense_2_threads", "addition_ms"))))
+    yield Measurement(
+        "worker_dense_before", "A worker alone", "The round of `worker_dense` over that of an older build, in turns. MILLRACE_BEFORE: its programs.",
+        'tests/bench/before.py "$MILLRACE_BEFORE" "$MILLRACE_PROGRAMS" worker_dense',
+        (Figure("one thread", ("rows", {"figure": "one thread, ms"}, "ratios", EACH), Goal(AT_MOST, 0.85)),
+         Figure("two threads", ("rows", {"figure": "two threads, ms"}, "ratios", EACH))), repetitions=1)
     serve = "millrace-bench serve --workers 4 --shards 2 --dimension 16777216 --density 0.01 --rounds 50"
     ddp_schemes = (("f32", "gloo, f32"), ("16_bits", "gloo, 16 bits"), ("millrace", "Millrace"), ("millrace_reselect", "Millrace, 1 % returns"))
     yield Measurement(

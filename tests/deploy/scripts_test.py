@@ -141,8 +141,9 @@ class Scripts(unittest.TestCase):
 
 
 class CardScript(unittest.TestCase):
-    STEPS = ["cuda_device_test", "session_device_test", "torch_cuda_test", "cuda_bench", "compile_cub_bench", "cub_bench", "torch_bench",
-             "memcheck", "racecheck", "initcheck", "ncu", "nsys", "nsys_stats"]
+    SANITIZERS = [f"{tool}{of}" for tool in ("memcheck", "racecheck", "initcheck") for of in ("", "_residuals", "_sessions")]
+    STEPS = ["cuda_device_test", "residual_device_test", "session_device_test", "torch_cuda_test", "cuda_bench", "compile_cub_bench",
+             "cub_bench", "torch_bench", *SANITIZERS, "ncu", "nsys", "nsys_stats", "run_files"]
 
     def setUp(self):
         self.tree = Path(self.enterContext(tempfile.TemporaryDirectory())).resolve()
@@ -175,7 +176,7 @@ class CardScript(unittest.TestCase):
         self.assertEqual(list(steps), ["configure", "build", *self.STEPS])
         for step, text in steps.items():
             self.assertRegex(text, r"^at most \d+ s, [a-z]+\.(txt|json|csv): \S", step)
-        self.assertEqual(list(self.verdicts("--dry-run", "sanitizers"))[2:], ["memcheck", "racecheck", "initcheck"])
+        self.assertEqual(list(self.verdicts("--dry-run", "sanitizers"))[2:], self.SANITIZERS)
         self.assertFalse(self.out.exists())
 
     def test_EachStepHasAVerdict(self):
@@ -187,9 +188,12 @@ class CardScript(unittest.TestCase):
         verdicts = self.verdicts("tests", "figures", "sanitizers", code=1)
         self.assertEqual(verdicts, {
             "card": "Made-up card, 9.0, 580.1", "configure": "failed with exit code 1", "cuda_device_test": "passed, 50 tests, 3 skipped",
+            "residual_device_test": "skipped: no worker_residual_device_test here",
             "session_device_test": "skipped, 6 skipped", "torch_cuda_test": "skipped: no torch here", "cuda_bench": "passed",
             "compile_cub_bench": "failed with exit code 1", "cub_bench": "skipped: no millrace_cub_bench here",
-            "torch_bench": "skipped: no torch here", "memcheck": "passed", "racecheck": "failed with exit code 9", "initcheck": "passed"})
+            "torch_bench": "skipped: no torch here", "run_files": "skipped: no torch here",
+            **{step: "failed with exit code 9" if step.startswith("racecheck") else "passed" for step in self.SANITIZERS},
+            **{step: "skipped: no worker_residual_device_test here" for step in self.SANITIZERS if step.endswith("_residuals")}})
         self.assertEqual(len((self.out / "verdicts.txt").read_text(encoding="utf-8").splitlines()), len(verdicts))
         self.assertEqual((self.out / "kernels.json").read_text(encoding="utf-8"), "{}\n")
         self.assertIn("top_k 1", (self.out / "log.txt").read_text(encoding="utf-8"))

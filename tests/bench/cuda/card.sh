@@ -10,14 +10,17 @@
 # FOLDER is .card by default: name it in .git/info/exclude. A program that it lacks is built for this card's architecture
 # alone, where the machine has the libraries. torch_cuda_test needs FOLDER/bin/millrace-server, and FOLDER/python built
 # for the machine's Python: `pack` leaves both out. The output folder ($OUT, or build/card-out) gets verdicts.txt, log.txt, kernels.json, cub.json, torch.json,
-# profile.csv and timeline.csv. Exit codes: 0 no step failed, 1 one did, 2 usage, 3 no card.
+# profile.csv, timeline.csv, and run files in runs/ (run_file.py). Exit codes: 0 no step failed, 1 one did, 2 usage, 3 no card.
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
 
-readonly PROGRAMS=(cuda_device_test worker_session_device_test millrace_cuda_bench millrace_cub_bench)
+readonly PROGRAMS=(cuda_device_test worker_residual_device_test worker_session_device_test millrace_cuda_bench millrace_cub_bench)
 readonly BUILD=build/card
 # The sanitizers slow kernels down ten times and more. Contexts and errors of the caller are no matter of memory.
 readonly SMALL_TESTS='-CudaLarge.*:CudaContexts.*:CudaErrors.*:CudaDraws*.GsparOfSeveralChunks*:CudaThresholds*.Sums*'
+# Shortages and refused streams are errors of CUDA that the library expects.
+readonly SMALL_RESIDUALS='*SendsAndKeepsTheBitsOfTheHost:*AloneCrossTheBus:MomentumOnDevice.HasTheBitsOfTheHost'
+readonly SMALL_SESSIONS='-*StatsReport*:*PushWaits*:*StreamsThatAreNone*:*MemoryOfAnotherDevice*'
 readonly KERNELS='regex:Collect|BucketTopK|Qsgd|SumTails'
 readonly COUNTERS=dram__bytes_read.sum,dram__bytes_write.sum,gpu__time_duration.sum,smsp__inst_executed.sum
 readonly SECONDS_MAX=540
@@ -121,6 +124,7 @@ build() {
 
 tests() {
   of_program cuda_device_test cuda_device_test 90 log.txt {}
+  of_program worker_residual_device_test residual_device_test 90 log.txt {}
   of_program worker_session_device_test session_device_test 60 log.txt {}
   of_program millrace-server torch_cuda_test 160 log.txt python3 tests/worker/python/torch_cuda_test.py \
     "$carried/bin" "$carried/python"
@@ -142,12 +146,21 @@ figures() {
   ! has_tool python3 torch_bench || step torch_bench 60 torch.json python3 tests/bench/cuda/torch_bench.py
 }
 
+# The run files of the page, from the numbers of this run (run_file.py).
+run_files() {
+  ! has_tool python3 run_files || step run_files 30 log.txt python3 tests/bench/cuda/run_file.py "$out" "$card"
+}
+
 sanitizers() {
   local tool
   for tool in memcheck racecheck initcheck; do
     has_tool compute-sanitizer "$tool" || continue
     of_program cuda_device_test "$tool" 150 log.txt compute-sanitizer --tool "$tool" --error-exitcode 9 {} \
       "--gtest_filter=$SMALL_TESTS"
+    of_program worker_residual_device_test "${tool}_residuals" 90 log.txt compute-sanitizer --tool "$tool" --error-exitcode 9 {} \
+      "--gtest_filter=$SMALL_RESIDUALS"
+    of_program worker_session_device_test "${tool}_sessions" 90 log.txt compute-sanitizer --tool "$tool" --error-exitcode 9 {} \
+      "--gtest_filter=$SMALL_SESSIONS"
   done
 }
 
@@ -184,7 +197,7 @@ done
 seconds=$((10#$seconds))
 [ "${#groups[@]}" -gt 0 ] || groups=(tests figures sanitizers profiles)
 
-architecture=90
+architecture=90 card=card
 if [ -z "$dry" ]; then
   card=$(nvidia-smi --query-gpu=name,compute_cap,driver_version --format=csv,noheader 2>/dev/null) || { say "no card here"; exit 3; }
   architecture=$(awk -F', *' 'NR == 1 {gsub(/[.]/, "", $2); print $2}' <<<"$card")
@@ -206,4 +219,5 @@ for group in "${groups[@]}"; do
     *) profiles ;;
   esac
 done
+[[ " ${groups[*]} " != *" figures "* ]] || run_files
 exit "$failed"

@@ -89,6 +89,33 @@ class AccumulatorPair {
     compare();
   }
 
+  /// Takes the k largest entries. The errors of a code of the last half of them stay in the sum.
+  void keep_errors(uint64_t k) {
+    const auto found = under_test_.select_top_k(k);
+    if (!found) return;  // values that are not finite, as take_selected() has them
+    auto values = queue_.template allocate<float>(found->count);
+    const auto taken = under_test_.take_at(*found, values.data());
+    ASSERT_TRUE(taken.has_value()) << taken.error().message;
+    host_.make_dense();
+    const Stream expected = host_.take_at(taken->indices);
+    expect_equal(*taken, expected);
+    const uint64_t first = found->count / 2, count = found->count - first;
+    const QsgdOptions options{.bits = 4, .bucket_size = 100, .random = RandomKey::from(5), .counter_base = 11};
+    const std::span<const float> coded = std::span<const float>(expected.values).subspan(first);
+    ByteBuffer bytes;
+    std::vector<float> decoded(count);
+    const Status host = qsgd_encode(coded, options, bytes, decoded);
+    auto code = queue_.template allocate<uint8_t>(qsgd_encoded_bytes(count, options.bits, options.bucket_size));
+    crossed_ = crossed();
+    const Status kept = under_test_.keep_errors(
+        found->positions.data() + first, values.data() + first, count,
+        [&](const float* of, uint64_t n, float* meant) { return qsgd(queue_, of, n, options, code.data(), meant); });
+    expect_crossed(sizeof(uint64_t));
+    ASSERT_EQ(kept.has_value(), host.has_value());
+    for (uint64_t i = 0; i < count && host; ++i) host_.values()[expected.indices[first + i]] = coded[i] - decoded[i];
+    compare();
+  }
+
   /// A gradient enters by a velocity: value by value, as the host's Velocity computes it.
   void enter(std::span<const float> gradient, float scale, AccumulatorPair& velocity, const MomentumShares& shares) {
     Accumulator<Queue> staged(queue_, gradient.size());
@@ -250,7 +277,7 @@ class CudaAccumulator : public ::testing::Test {
     const float weight = random.next_below(2) == 0 ? 1.0F : -0.3F;
     const uint64_t begin = random.next_below(dimension);
     const uint64_t end = begin + 1 + random.next_below(dimension - begin);
-    switch (random.next_below(12)) {
+    switch (random.next_below(13)) {
       case 0: return pair.add_dense(values, weight, NonFiniteValues::kRefused, random.next_below(4));
       case 1: return pair.add_dense(values, weight, NonFiniteValues::kLeftOut, random.next_below(4));
       case 2: return pair.add_stream(testing::random_stream(random, end - begin, 0.1), begin, 1);
@@ -262,6 +289,7 @@ class CudaAccumulator : public ::testing::Test {
       case 8: return pair.take_part(begin, end);
       case 9: return pair.take_coded(begin, end, CodeErrors::kStay);
       case 10: return pair.take_coded(begin, end, CodeErrors::kDropped);
+      case 11: return pair.keep_errors(1 + random.next_below(dimension));
       default: return random.next_below(3) == 0 ? pair.take_all() : pair.rewrite(begin, end, values);
     }
   }

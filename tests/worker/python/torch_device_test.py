@@ -225,6 +225,13 @@ class HookOnDevice(FakeDevice):
         raise AssertionError("the stream of the hook writes the updates")
 
 
+class FakeDeviceOfTwo(HookOnDevice):
+    """One of two devices: each has its own current stream, as in CUDA."""
+
+    def updates(self):
+        return self._on("updates")
+
+
 class ShardedOnDevice(unittest.TestCase):
     SMALL = "first.bias"
 
@@ -261,6 +268,41 @@ class ShardedOnDevice(unittest.TestCase):
         up, down = exchanges[0].copied()
         self.assertEqual(down, 3 * 4 * math.prod(SIZES[self.SMALL]))
         self.assertGreater(up, down)
+
+
+class TwoDevices(unittest.TestCase):
+    def test_EachHasItsStreamsItsParametersAndItsBytes(self):
+        """A process with two devices: the pushes and updates of one leave the other's current stream and counts as they are."""
+        names = ("first.weight", "first.bias")
+        tensors = [Tensor(name, math.prod(SIZES[name]), select=select) for name, select in zip(names, ("topk:0.05", "none"))]
+        session = FakeLibrary(SumsInProcess()).Session(JobConfig(name="two", workers=1, combine="mean"), WorkerConfig(worker=0), tensors)
+        entries = {tensor.name: tensor.dimension for tensor in tensors}
+        with mock.patch("millrace.torch.device.Streams", FakeDeviceOfTwo):
+            both = [device.Transfers(f"card {at}", session, entries) for at in range(2)]
+        given = gradients(1, workers=1)[0]
+        with both[0].gradients(None, "ready"), both[1].gradients(None, "ready"):
+            pushed = [there.push(name, given[name].flatten(), torch.float32, lambda view, at=at: session.push(at, view))
+                      for at, (there, name) in enumerate(zip(both, names))]
+        self.assertEqual([there.streams.current for there in both], [[None], [None]])
+        self.assertEqual(session.pushed_there, 2, "the second device asks, and is refused")
+        self.assertEqual([(number, host is None) for number, host in pushed], [(0, True), (0, False)])
+        found = [torch.full((entries[name],), 7.0) for name in names]
+        with both[1].updates():
+            self.assertEqual([there.streams.current[-1] for there in both], [None, "updates"])
+            both[1].copy(found[1], pushed[1][1])
+        with both[0].updates():
+            both[0].write(found[0], session.wait(0, 0).pieces)
+        for at, name in enumerate(names):
+            self.assertTrue(torch.equal(found[at] + session.residual(name), given[name].flatten()), name)
+        small = 4 * entries[names[1]]
+        self.assertEqual([there.streams.bytes_down for there in both], [0, small])
+        self.assertEqual(both[1].streams.bytes_up, small)
+        self.assertEqual(device.copied(both), (both[0].streams.bytes_up + small, small))
+        with self.assertLogs("millrace.torch", logging.INFO) as logs:
+            for there in both:
+                there.tell()
+        self.assertRegex(logs.output[0], f"card 0: gradients of 1 parameters with {entries[names[0]]} entries are selected or coded there")
+        self.assertRegex(logs.output[2], f"card 1: gradients of 1 parameters with {entries[names[1]]} entries are copied")
 
 
 class Updates(unittest.TestCase):

@@ -2,6 +2,7 @@
 
 #include <bit>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -20,8 +21,9 @@ constexpr uint64_t kGpuSessionDimension = 100'003;
 
 /// An array of the card that a stream of the caller's writes.
 struct CardArray {
-  explicit CardArray(std::span<const float> values)
-      : queue(cuda::DeviceQueue::make(0).value()), memory(queue->allocate<float>(values.size())) {
+  explicit CardArray(std::span<const float> values, int device = 0)
+      : queue(cuda::DeviceQueue::make(device).value()), memory(queue->allocate<float>(values.size())) {
+    [[maybe_unused]] const auto here = queue->on_its_device();
     queue->upload(memory.data(), values);
   }
   DeviceSpan span(int device) const { return {memory.data(), memory.size(), device, queue->stream()}; }
@@ -94,6 +96,51 @@ TEST_F(SessionOnCard, DenseCodesHaveTheBitsOfPushesFromTheHost) {
                                 value::onebit(), value::terngrad()}) {
     expect_updates_of_the_host(job_of(Selection::all(), Codec(index::gap, code)));
   }
+}
+
+TEST_F(SessionOnCard, MomentumAndClippingHaveTheBitsOfPushesFromTheHost) {
+  for (const Momentum& momentum : {Momentum::none(), Momentum::correction(0.9), Momentum::nesterov(0.9)}) {
+    for (const Selection& selection : {Selection::top_k(0.01), Selection::all()}) {
+      SessionOptions job = job_of(selection, Codec(index::gap, value::qsgd(4)));
+      job.momentum = momentum;
+      job.contributions.clip = 100;  // the gradients' norms are about 316
+      expect_updates_of_the_host(job);
+    }
+  }
+}
+
+/// Tensors on two cards and one of the host's memory have the updates of a session of the host's.
+TEST_F(SessionOnCard, TensorsOfTwoCardsAndTheHostShareASession) {
+  if (cuda::device_count() < 2) GTEST_SKIP() << "one CUDA device on this machine";
+  constexpr size_t kTensors = 3;
+  std::vector<TensorOptions> tensors;
+  for (size_t at = 0; at < kTensors; ++at) {
+    tensors.push_back({.name = "w" + std::to_string(at), .dimension = kGpuSessionDimension + at});
+  }
+  std::vector<std::vector<std::map<uint64_t, float>>> updates(2);
+  for (const bool on_cards : {false, true}) {
+    SessionOptions job = job_of(Selection::top_k(0.01), Codec(index::gap, value::qsgd(4)));
+    job.layout.fuse_below = 0;
+    FakeCluster cluster(session_spec_of(job, tensors), 2);
+    job.shards = cluster.addresses();
+    const auto session = Session::connect(job, job, tensors);
+    for (uint64_t step = 0; step < 4; ++step) {
+      for (size_t at = 0; at < kTensors; ++at) {
+        const auto gradient = values_of(Pattern::kGaussian, tensors[at].dimension, 10 * step + at);
+        if (!on_cards || at == 2) {
+          session->push(at, gradient);
+          continue;
+        }
+        const CardArray array(gradient, static_cast<int>(at));
+        session->push(at, array.span(DeviceSpan::kOfPointer));
+      }
+      for (size_t at = 0; at < kTensors; ++at) {
+        updates[on_cards ? 1 : 0].push_back(session_entries_of(session->await(at, step, kSessionSoon)));
+      }
+    }
+    session->finish(kSessionSoon);
+  }
+  EXPECT_EQ(updates[1], updates[0]);
 }
 
 TEST_F(SessionOnCard, WeightsThereHaveTheBitsOfTheHosts) {
@@ -173,12 +220,13 @@ TEST_F(SessionOnCard, StreamsThatAreNoneAreRefusedAndTheResidualStays) {
   session->finish(kSessionSoon);
 }
 
-/// Only the selected entries leave the card, and its memory is the residual and some scratch.
+/// Only the selected entries leave the card, no error of their code returns, and the card's memory is the residual and
+/// some scratch.
 TEST_F(SessionOnCard, StatsReportBusTransfersAndDeviceMemory) {
   constexpr uint64_t kDimension = uint64_t{1} << 24;
   const std::vector<TensorOptions> tensors = {{.name = "a", .dimension = kDimension},
                                               {.name = "b", .dimension = kDimension}};
-  SessionOptions job = job_of(Selection::top_k(0.001), Codec(index::gap));
+  SessionOptions job = job_of(Selection::top_k(0.001), Codec(index::gap, value::qsgd(4)));
   FakeCluster cluster(session_spec_of(job, tensors), 1);
   job.shards = cluster.addresses();
   const auto session = Session::connect(job, job, tensors);

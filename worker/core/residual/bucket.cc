@@ -107,7 +107,7 @@ Status Bucket::select(uint64_t step_of_job, float clip, uint64_t draws) {
   }
   take_returned();
   // Entries that a Bloom filter took along cancel out exactly; they must not stay stored.
-  if (!find_index_codec(codec_.index)->lossless()) residual_.on_host().drop_zeros();
+  if (!find_index_codec(codec_.index)->lossless()) residual_.entries().drop_zeros();
   uncompressed_ = protocol::step_sends(residual_.spec(), dimension_, step) == protocol::StepSends::kUncompressed;
   if (auto done = take_selection(step, draws, values); !done) return done;
   round_to_grid();
@@ -123,13 +123,6 @@ Status Bucket::take_selection(uint64_t step, uint64_t draws, ResidualSum::Values
   const SelectContext context{step, random_key(spec_.seed, bucket, step, draws ^ kDrawsOfSelection)};
   const bool takes_all = residual_.selector() == nullptr || uncompressed_;
   if (spec_.unbiased && !takes_all) return draw(context);
-  selected_there_ = false;
-  if (residual_.selector() == nullptr && !residual_.is_on_host()) {
-    const Status finite = residual_.check_finite_there();
-    selected_there_ = finite.has_value();
-    // Without memory for the check the values are copied.
-    if (finite || finite.error().code != ErrorCode::kLimitExceeded || !residual_.status()) return finite;
-  }
   auto taken = takes_all ? residual_.take_finite(values) : residual_.take_selected(context, spare_);
   if (!taken) return std::unexpected(taken.error());
   selected_ = std::move(*taken);

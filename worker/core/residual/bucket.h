@@ -215,10 +215,16 @@ class Bucket {
  private:
   friend class PushSlot;
   friend struct IdleTensor;
-  /// Holds a coded piece: the differences selected - sent return.
+  /// Names the place of a code's errors, the differences selected - sent.
+  enum class ErrorsOf : uint8_t {
+    kPiece,  ///< they return
+    kSum,    ///< the sum has them
+  };
+  /// Holds a coded piece.
   struct Recoded {
     Stream selected;
     SharedStream sent;  ///< other values at the same indices
+    ErrorsOf errors = ErrorsOf::kPiece;
   };
   /// Holds a counted piece: the entries of `sent` that were not carried return.
   struct Uncarried {
@@ -262,11 +268,10 @@ class Bucket {
   void take_staged();
   Stream join_staged();
   Status let_enter(float clip);
-  Status let_enter_there(Stream&& gradient, float clip);
   /// Says whether gradients enter in select(), not in their slots.
   bool enters_in_select() const { return velocity_.has_value() || spec_.clip != 0; }
   /// Says whether a slot adds to the residual itself.
-  bool enters_in_slot() const { return slots_.size() == 1 && !enters_in_select() && residual_.is_on_host(); }
+  bool enters_in_slot() const { return slots_.size() == 1 && !enters_in_select() && residual_.adds_in_push(); }
   /// How many entries a push collects. 0 where entries returned to the last step: they change the sum after the push.
   uint64_t largest_wanted() const {
     return residual_.selector() != nullptr && !had_returned_ ? residual_.selector()->largest_wanted() : 0;
@@ -287,8 +292,10 @@ class Bucket {
   bool draws() const { return spec_.unbiased && residual_.selector() != nullptr; }
   IndexRange range_of_part(size_t at) const { return {parts_[at].begin, parts_[at].end}; }
   Result<Stream> copy_part(size_t at) const;
-  Result<CodedPart> code_here(size_t at, const EncodeOptions& chosen);
-  Result<std::optional<CodedPart>> code_there(size_t at, const EncodeOptions& options);
+  Result<CodedPart> code_copy(size_t at, const EncodeOptions& chosen);
+  Result<std::optional<CodedPart>> code_in_sum(size_t at, const EncodeOptions& options);
+  bool has_returned(size_t at) const;
+  Result<ErrorsOf> keep_errors(size_t at, const EncodeOptions& options);
   EncodeOptions options_of_step(EncodeOptions options) const;
   bool goes_plain(const CodecSpec& codec) const;
   Result<CodedPart> code_dense(size_t at, Stream&& local, const Stream& dense, const EncodeOptions& options);
@@ -328,8 +335,7 @@ class Bucket {
   size_t deferred_ = 0;                  ///< number of them that are not computed
   size_t resolved_to_ = 0;               ///< those before this one are computed
   bool had_returned_ = false;            ///< the last select() added some
-  Stream selected_;                      ///< taken out by select(), indices of the bucket
-  bool selected_there_ = false;          ///< in place of selected_: the parts of the sum on a device, until coded
+  Stream selected_;                      ///< taken out by select(), indices of the bucket; or the sum holds them
   std::vector<uint8_t> coded_;           ///< by part: its share of selected_ is taken out
   size_t parts_left_ = 0;
   uint64_t entries_in_step_ = 0;

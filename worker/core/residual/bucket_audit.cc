@@ -98,7 +98,7 @@ Account Bucket::residual_account(size_t at) const {
 }
 
 void Bucket::add_audited(const StreamView& stream) {
-  const std::span<float> sum = residual_.on_host().values();
+  const std::span<float> sum = residual_.entries().values();
   for (size_t at = 0; at < parts_.size(); ++at) {
     const auto [begin, count] = std::pair(parts_[at].begin, parts_[at].end - parts_[at].begin);
     const StreamView piece{count, true, {}, stream.values.subspan(begin, count)};

@@ -92,14 +92,14 @@ Status PushSlot::add_device(const DeviceGradient& gradient, float weight, const 
   // For the observer of a test: no program has one.
   Result<Stream> seen = Stream{};
   const bool enters_now = !bucket_.enters_in_select();
-  if (enters_now && bucket_.ledger_.is_observed()) seen = bucket_.residual_.there().copy(gradient);
+  if (enters_now && bucket_.ledger_.is_observed()) seen = bucket_.residual_.copy(gradient);
   if (!seen) return std::unexpected(seen.error());
   const bool clips = bucket_.spec_.clip != 0;
-  const auto squares = clips ? bucket_.residual_.there().squares(gradient) : Result<double>(0);
+  const auto squares = clips ? bucket_.residual_.squares(gradient) : Result<double>(0);
   if (!squares) return std::unexpected(squares.error());
   const auto rule = bucket_.spec_.non_finite;
-  const auto left_out = enters_now ? bucket_.residual_.there().add(gradient, weight, rule)
-                                   : bucket_.residual_.stage(gradient, weight, rule);
+  const auto when = enters_now ? ResidualSum::Enters::kNow : ResidualSum::Enters::kLater;
+  const auto left_out = bucket_.residual_.add(gradient, weight, rule, when);
   if (!left_out) return std::unexpected(left_out.error());
   if (enters_now && bucket_.ledger_.is_observed()) {
     for (float& value : seen->values) value = std::isfinite(value) ? value : 0;
@@ -112,12 +112,10 @@ Status PushSlot::add_device(const DeviceGradient& gradient, float weight, const 
   return {};
 }
 
-/// Codes a part on the device: the code's error stays in the sum. Empty: nothing has changed, and the host codes it.
-///
-/// On the host the error joins the sum behind the entries that returned before. So a part with such entries is the
-/// host's: f32 sums depend on the order.
-Result<std::optional<CodedPart>> Bucket::code_there(size_t at, const EncodeOptions& options) {
-  if (std::ranges::any_of(returned_, [at](const ReturnedPiece& piece) { return piece.at == at; })) return std::nullopt;
+/// Codes a part where the sum holds it: the code's error stays in the sum. Empty: nothing has changed, and a copy is
+/// coded. So is a part with returned entries, as for keep_errors().
+Result<std::optional<CodedPart>> Bucket::code_in_sum(size_t at, const EncodeOptions& options) {
+  if (has_returned(at)) return std::nullopt;
   const IndexRange range = range_of_part(at);
   const uint64_t count = range.end - range.begin;
   Stream had;  // for the observer of a test: no program has one
@@ -132,9 +130,7 @@ Result<std::optional<CodedPart>> Bucket::code_there(size_t at, const EncodeOptio
   bytes->resize(kContainerHeaderBytes);
   const auto sent = std::make_shared<Stream>(Stream{count, true, {}, {}});
   sent->values.resize(count);
-  const auto lost = residual_.there().take_coded(range, options, spec_.codec_error, *bytes);
-  // Without memory there the host codes the part. It also has the sentence about a value that the codec cannot hold.
-  if (!lost && lost.error().code == ErrorCode::kLimitExceeded && residual_.status()) return std::nullopt;
+  const auto lost = residual_.take_coded(range, options, spec_.codec_error, *bytes);
   if (!lost) return std::unexpected(lost.error());
   if (!*lost) return std::nullopt;
   const ByteSpan code = ByteSpan(*bytes).subspan(kContainerHeaderBytes);

@@ -39,7 +39,7 @@ class Cursor {
 /// Copies the part's selected values. A dense push of a mostly zero gradient goes out in the smaller form.
 Result<Stream> Bucket::copy_part(size_t at) const {
   const IndexRange range = range_of_part(at);
-  if (selected_there_) return residual_.there().copy_part(range);
+  if (residual_.holds_selection()) return residual_.copy_part(range);
   return in_smaller_form(slice_of(selected_.view(), range.begin, range.end));
 }
 
@@ -54,18 +54,37 @@ const CodecChoice* Bucket::choose_codecs(ChoiceInput input) {
 Result<CodedPart> Bucket::code(size_t at, const EncodeOptions& options) {
   MILLRACE_CHECK(parts_left_ > 0 && coded_[at] == 0, parts_left_, at);
   const EncodeOptions chosen = options_of_step(options);
-  if (!selected_there_) return code_here(at, chosen);
-  auto there = code_there(at, chosen);
-  if (!there) return std::unexpected(there.error());
-  if (*there) return std::move(**there);
+  if (!residual_.holds_selection()) return code_copy(at, chosen);
+  auto in_sum = code_in_sum(at, chosen);
+  if (!in_sum) return std::unexpected(in_sum.error());
+  if (*in_sum) return std::move(**in_sum);
   // The sum keeps the values while the code of their copy may fail or throw.
-  auto coded = code_here(at, chosen);
-  if (coded) residual_.there().forget(range_of_part(at));
+  auto coded = code_copy(at, chosen);
+  if (coded) residual_.forget(range_of_part(at));
   return coded;
 }
 
-/// Codes a copy of the part's selected values on the host.
-Result<CodedPart> Bucket::code_here(size_t at, const EncodeOptions& chosen) {
+bool Bucket::has_returned(size_t at) const {
+  return std::ranges::any_of(returned_, [at](const ReturnedPiece& piece) { return piece.at == at; });
+}
+
+/// Leaves the errors of a part's value code in the sum, if they can be computed where the sum is.
+///
+/// Errors that return join the sum behind the entries that returned before. f32 sums depend on the order: so errors of
+/// a part with such entries return, too.
+Result<Bucket::ErrorsOf> Bucket::keep_errors(size_t at, const EncodeOptions& options) {
+  // The sum's place has the values as they were taken: before the grid, and before another form was chosen.
+  const bool as_taken = !residual_.holds_selection() && !selected_.dense && !grid_ && !codec_.automatic;
+  if (!as_taken || has_returned(at)) return ErrorsOf::kPiece;
+  returned_.reserve(returned_.size() + 1);  // once the sum has the errors no memory is taken
+  const auto [first, last] = range_of(selected_.indices, parts_[at].begin, parts_[at].end);
+  const auto kept = residual_.keep_errors({first, last}, options);
+  if (!kept) return std::unexpected(kept.error());
+  return *kept ? ErrorsOf::kSum : ErrorsOf::kPiece;
+}
+
+/// Codes a copy of the part's selected values.
+Result<CodedPart> Bucket::code_copy(size_t at, const EncodeOptions& chosen) {
   if (goes_plain(chosen.spec)) return code_plain(at);
   auto copied = copy_part(at);
   if (!copied) return std::unexpected(copied.error());
@@ -94,7 +113,9 @@ Result<CodedPart> Bucket::code_here(size_t at, const EncodeOptions& chosen) {
   if (!same_indices) {
     resolve_encoded(at, local.view(), sent.view, rest.view());
   } else if (spec_.codec_error == protocol::CodecError::kRetain) {
-    put_off({at, Recoded{std::move(local), sent}});
+    const auto errors = local.dense ? Result<ErrorsOf>(ErrorsOf::kPiece) : keep_errors(at, chosen);
+    if (!errors) return std::unexpected(errors.error());
+    put_off({at, Recoded{std::move(local), sent, *errors}});
   } else {
     lose_difference(at, local.view(), sent.view);
   }
@@ -158,7 +179,7 @@ void Bucket::skip_part(size_t at) {
   // Without values after an error of the device, which ends the session.
   if (auto copied = copy_part(at)) {
     give_back(at, std::move(*copied));
-    if (selected_there_) residual_.there().forget(range_of_part(at));
+    if (residual_.holds_selection()) residual_.forget(range_of_part(at));
   }
   part_is_coded(at, 0);
 }

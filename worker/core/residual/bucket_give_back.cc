@@ -89,7 +89,8 @@ Bucket::Resolved Bucket::resolve(const ReturnedPiece& piece) {
   Buffer<float> error;
   Resolved found;
   subtract_exactly(recoded.selected.values, recoded.sent.view.values, error, found.beyond);
-  found.back = nonzero_of(recoded.selected.view(), error);
+  const bool returns = recoded.errors == ErrorsOf::kPiece;
+  found.back = returns ? nonzero_of(recoded.selected.view(), error) : Stream::empty(recoded.selected.dimension);
   return found;
 }
 

@@ -11,31 +11,18 @@
 namespace millrace::worker {
 
 Status Bucket::let_enter(float clip) {
-  if (!residual_.is_on_host()) return let_enter_there(residual_.has_staged() ? Stream{} : join_staged(), clip);
-  Stream entering = join_staged();
-  scale(entering, clip);
-  if (velocity_) entering = velocity_->enter(std::move(entering));
+  const auto watch = ledger_.is_observed() ? ResidualSum::Watch::kYes : ResidualSum::Watch::kNo;
+  auto entering = residual_.enter(join_staged(), clip, watch);
+  if (!entering) return std::unexpected(entering.error());
   if (spec_.audit || ledger_.is_observed()) {
     for (auto& slot : slots_) {
-      const Stream of_slot = slice_of(entering.view(), slot->offset_, slot->offset_ + slot->dimension_);
+      const Stream of_slot = slice_of(entering->values.view(), slot->offset_, slot->offset_ + slot->dimension_);
       slot->book_entered(of_slot.view());
       ledger_.enter(slot->offset_, of_slot.view(), 1);
     }
   }
-  add_to_residual(std::move(entering));
+  if (!entering->is_added) add_to_residual(std::move(entering->values));
   return {};
-}
-
-/// gradient  of the host, where none is staged on the device.
-Status Bucket::let_enter_there(Stream&& gradient, float clip) {
-  if (ledger_.is_observed()) {  // for the observer of a test: no program has one
-    auto copied = residual_.has_staged() ? residual_.copy_staged() : Result<Stream>(gradient);
-    if (!copied) return std::unexpected(copied.error());
-    scale(*copied, clip);
-    const Stream entering = velocity_ ? velocity_->on_host().enter(std::move(*copied)) : std::move(*copied);
-    ledger_.enter(slots_[0]->offset_, entering.view(), 1);
-  }
-  return residual_.enter(std::move(gradient), clip);
 }
 
 bool Bucket::masks(uint64_t step) const {
@@ -50,11 +37,9 @@ void Bucket::mask_applied(size_t at, uint64_t step, const SharedStream& sent, co
 BucketState Bucket::state(float clip) const {
   BucketState state{residual(), std::nullopt};
   std::optional<Velocity> velocity;
-  if (velocity_) velocity.emplace(velocity_->on_host());
+  if (velocity_) velocity.emplace(velocity_->copied());
   std::vector<Stream> staged;
-  if (residual_.has_staged()) {
-    if (auto copied = residual_.copy_staged()) staged.push_back(std::move(*copied));
-  }
+  if (auto copied = residual_.copy_staged(); copied && *copied) staged.push_back(std::move(**copied));
   for (const auto& slot : slots_) {
     if (!enters_in_select() || slot->staged_.dimension == 0) continue;
     staged.push_back(rebased(slot->staged_.view(), slot->offset_, dimension_));

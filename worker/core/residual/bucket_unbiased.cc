@@ -9,7 +9,7 @@ namespace millrace::worker {
 Status Bucket::draw(const SelectContext& context) {
   IndexBuffer positions;
   Buffer<float> values;
-  Accumulator& sum = residual_.on_host();
+  Accumulator& sum = residual_.entries();
   if (!sum.is_empty()) {
     if (auto done = residual_.selector()->draw(sum.view(), context, positions, values); !done) return done;
   }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <cstring>
 #include <span>
@@ -49,6 +50,19 @@ Status code_values(Queue& queue, const ValuesToCode& array, const EncodeOptions&
     }
     default: return fail(ErrorCode::kUnsupported, "a value codec without a kernel");
   }
+}
+
+/// Writes the values that the host's value codec decodes for values, which are where a queue's kernels run.
+///
+/// REQUIRES  device_codes(options.spec, count); count is at least 1.
+/// Cost      nothing crosses the bus but a codec's header. Waits for the queue.
+/// Errors    as append_code().
+template <class Queue>
+Status decoded_values(Queue& queue, const ValuesToCode& array, const EncodeOptions& options) {
+  auto code =
+      queue.template allocate<uint8_t>(find_value_codec(options.spec.value)->bytes_max(array.count, options.spec));
+  std::array<uint8_t, sizeof(int16_t)> header{};
+  return code_values(queue, array, options, header, code.data());
 }
 
 /// Appends to `out` the bytes that the host's value codec appends for the same values, which are where a queue's

@@ -32,6 +32,12 @@ struct IndexRange {
   uint64_t end = 0;
 };
 
+/// Names a range of the entries that a selection took out, in their order.
+struct EntryRange {
+  uint64_t first = 0;
+  uint64_t last = 0;
+};
+
 /// Holds the sum that waits to be sent, of a tensor whose gradients are in a device's memory. Numbers only: Bucket has
 /// the rules and the accounts, as for a sum in the host's memory.
 ///
@@ -54,6 +60,11 @@ class DeviceResidual {
   ///
   /// Errors   non_finite: the sums overflowed; nothing is taken.
   virtual Result<Stream> take_selected(uint64_t step, Stream&& arrays) = 0;
+  /// Adds the errors of a value code to the sum: of entries that the last take_selected() took out. The host has coded
+  /// the same values by `options`.
+  ///
+  /// REQUIRES  device_codes() of options.spec and the tensor's dimension. Nothing was added at the entries since.
+  virtual Status keep_errors(const EntryRange& entries, const EncodeOptions& options) = 0;
 
   // --- steps that send everything as a dense code. Ranges are not empty.
 

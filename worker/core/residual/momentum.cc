@@ -89,7 +89,7 @@ Status Velocity::leave_device() {
   return {};
 }
 
-Velocity Velocity::on_host() const {
+Velocity Velocity::copied() const {
   Velocity copied = *this;
   if (copied.there_ != nullptr && !copied.leave_device()) copied.there_ = nullptr;
   return copied;
@@ -224,7 +224,7 @@ Status Velocity::add(const StreamView& entries) {
 }
 
 Stream Velocity::values() const {
-  if (there_ != nullptr) return on_host().values();
+  if (there_ != nullptr) return copied().values();
   Stream masked = velocity_;
   for (const Mask& mask : masks_) end(masked, mask);
   if (masked.dense) return masked;

@@ -53,7 +53,7 @@ class Velocity {
   /// Moves the velocity to the host, if it is not there.
   Status leave_device();
   /// Returns the velocity and its masks, in the host's memory.
-  Velocity on_host() const;
+  Velocity copied() const;
 
   /// Notes a mask: an update applied entries sent for [begin, begin + dimension of `sent`). Of the entries that are not
   /// 0 those are all (`carried` is null), or those that it carries. resolve_one_deferred() or the next enter() computes

@@ -99,8 +99,8 @@ void PushSlot::add_whole(std::span<const float> gradient, float weight) {
 }
 
 void PushSlot::add_audited(const StreamView& stream, float weight) {
-  bucket_.residual_.on_host().make_dense();
-  const std::span<float> residual = bucket_.residual_.on_host().values();
+  bucket_.residual_.entries().make_dense();
+  const std::span<float> residual = bucket_.residual_.entries().values();
   // All of it before the first part is added: the residual must not keep some parts of a gradient when memory runs out.
   std::vector<Stream> cuts;
   if (!stream.dense) {

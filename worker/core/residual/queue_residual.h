@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "kernels/base/check.h"
 #include "kernels/cuda/accumulator.h"
 #include "kernels/cuda/selector.h"
 #include "kernels/cuda/tail_sums.h"
@@ -35,11 +36,28 @@ class QueueResidual final : public DeviceResidual {
   Result<Stream> take_selected(uint64_t step, Stream&& arrays) override {
     [[maybe_unused]] const auto here = queue_->on_its_device();
     const Retained before = selector_.retained();
-    const auto selected = selector_.select(*queue_, sum_, step);
-    auto taken = selected ? sum_.take_at(*selected, std::move(arrays)) : std::unexpected(selected.error());
-    // Without memory nothing is taken, and the host selects for this step again.
-    if (!taken) (void)selector_.restore_retained(before);
+    taken_.reset();
+    auto selected = selector_.select(*queue_, sum_, step);
+    auto values = queue_->template allocate<float>(selected ? selected->count : 0);
+    auto taken =
+        selected ? sum_.take_at(*selected, values.data(), std::move(arrays)) : std::unexpected(selected.error());
+    if (taken) {
+      taken_.emplace(std::move(*selected), std::move(values));
+    } else {
+      // Without memory nothing is taken, and the host selects for this step again.
+      (void)selector_.restore_retained(before);
+    }
     return taken;
+  }
+
+  Status keep_errors(const EntryRange& entries, const EncodeOptions& options) override {
+    [[maybe_unused]] const auto here = queue_->on_its_device();
+    MILLRACE_CHECK(taken_ && entries.first <= entries.last && entries.last <= taken_->at.count, entries.first,
+                   entries.last);
+    return sum_.keep_errors(taken_->at.positions.data() + entries.first, taken_->values.data() + entries.first,
+                            entries.last - entries.first, [&](const float* values, uint64_t count, float* decoded) {
+                              return decoded_values(*queue_, {values, count, decoded}, options);
+                            });
   }
 
   Status check_finite() const override {
@@ -159,6 +177,10 @@ class QueueResidual final : public DeviceResidual {
 
  private:
   using Sum = cuda::Accumulator<Queue>;
+  struct Taken {
+    cuda::Positions<Queue> at;
+    cuda::MemoryOf<Queue, float> values;
+  };
 
   Status is_of_this_device(const DeviceGradient& gradient) const {
     if (gradient.device == queue_->device()) return {};
@@ -188,6 +210,7 @@ class QueueResidual final : public DeviceResidual {
   Sum sum_;
   std::unique_ptr<Sum> staged_;    ///< jobs with momentum or clipping
   std::unique_ptr<Sum> velocity_;  ///< jobs with momentum
+  std::optional<Taken> taken_;     ///< by the last selection
   cuda::SumSelector<Queue> selector_;
 };
 

@@ -26,6 +26,12 @@ double change_of_squares(std::span<const float> held, std::span<const float> add
 /// Returns the root of a sum that rounding may leave a little below 0, where entries cancel out.
 double root_of(double squares) { return std::sqrt(squares < 0 ? 0 : squares); }
 
+/// Returns the values that enter for clip * gradient by a velocity, which moves; null: by none.
+Stream entering_by(Velocity* velocity, Stream&& gradient, float clip) {
+  scale(gradient, clip);
+  return velocity != nullptr ? velocity->enter(std::move(gradient)) : std::move(gradient);
+}
+
 }  // namespace
 
 ResidualSum::ResidualSum(const SelectionSpec& spec, uint64_t dimension, Velocity* velocity)
@@ -72,19 +78,35 @@ void ResidualSum::add_to_dense(const StreamView& stream, float weight, uint64_t 
 Result<Stream> ResidualSum::take_selected(const SelectContext& context, Stream& spare) {
   if (device_) {
     auto taken = device_->take_selected(context.step, std::exchange(spare, {}));
-    if (taken || taken.error().code != ErrorCode::kLimitExceeded || !device_->status()) return taken;
+    if (taken || !is_shortage(taken.error())) return taken;
     // No memory to select there: the sum is the host's until the next gradient of a device.
     if (auto left = leave_device(); !left) return std::unexpected(left.error());
   }
   return on_host_.take_selected(*selector_, context);
 }
 
+Result<bool> ResidualSum::keep_errors(const EntryRange& entries, const EncodeOptions& options) {
+  if (!device_ || !device_codes(options.spec, on_host_.dimension())) return false;
+  const Status kept = device_->keep_errors(entries, options);
+  if (kept) return true;
+  return is_shortage(kept.error()) ? Result<bool>(false) : std::unexpected(kept.error());
+}
+
 Result<Stream> ResidualSum::take_finite(Values values) {
+  holds_selection_ = false;
   if (!device_) {
     if (values == Values::kUnknown && !all_finite(on_host_.view().values)) {
       return fail(ErrorCode::kNonFinite, kOverflow);
     }
     return on_host_.take_all();
+  }
+  if (!selector_) {
+    const Status finite = device_->check_finite();
+    holds_selection_ = finite.has_value();
+    if (holds_selection_) return Stream::empty(on_host_.dimension());
+    if (finite.error().code == ErrorCode::kNonFinite) return fail(ErrorCode::kNonFinite, kOverflow);
+    // Without memory for the check the values are copied.
+    if (!is_shortage(finite.error())) return std::unexpected(finite.error());
   }
   auto all = device_->copy();
   if (!all) return all;
@@ -93,9 +115,27 @@ Result<Stream> ResidualSum::take_finite(Values values) {
   return all;
 }
 
-Status ResidualSum::check_finite_there() const {
-  const Status finite = device_->check_finite();
-  return finite || finite.error().code != ErrorCode::kNonFinite ? finite : fail(ErrorCode::kNonFinite, kOverflow);
+bool ResidualSum::is_shortage(const Error& error) const {
+  return error.code == ErrorCode::kLimitExceeded && device_ && device_->status();
+}
+
+Result<Stream> ResidualSum::copy_part(const IndexRange& part) const {
+  MILLRACE_CHECK(holds_selection_);
+  return device_->copy_part(part);
+}
+
+Result<std::optional<Mass>> ResidualSum::take_coded(const IndexRange& part, const EncodeOptions& options,
+                                                    protocol::CodecError errors, ByteBuffer& out) {
+  MILLRACE_CHECK(holds_selection_);
+  auto lost = device_->take_coded(part, options, errors, out);
+  // The host codes the part then. It also has the sentence about a value that the codec cannot hold.
+  if (!lost && is_shortage(lost.error())) return std::nullopt;
+  return lost;
+}
+
+void ResidualSum::forget(const IndexRange& part) {
+  MILLRACE_CHECK(holds_selection_);
+  device_->forget(part);
 }
 
 Stream ResidualSum::take_all() {
@@ -171,32 +211,51 @@ Status ResidualSum::move_to_device(const MakeDeviceResidual& make) {
   return {};
 }
 
-Result<uint64_t> ResidualSum::stage(const DeviceGradient& gradient, float weight, protocol::NonFinite rule) {
+Result<uint64_t> ResidualSum::add(const DeviceGradient& gradient, float weight, protocol::NonFinite rule, Enters when) {
+  if (when == Enters::kNow) return device_->add(gradient, weight, rule);
   auto left_out = device_->stage(gradient, weight, rule);
   has_staged_ = left_out.has_value();
   return left_out;
 }
 
-Status ResidualSum::enter(Stream&& gradient, float clip) {
-  if (device_) {
-    const Status entered = enter_there(gradient.view(), clip);
-    if (entered || entered.error().code != ErrorCode::kLimitExceeded || !device_->status()) return entered;
-    // No memory there: gradient, velocity and sum are the host's until the next gradient of a device.
-    if (std::exchange(has_staged_, false)) {
-      auto staged = device_->copy_staged();
-      if (!staged) return std::unexpected(staged.error());
-      gradient = std::move(*staged);
-    }
-    if (auto left = leave_device(); !left) return left;
+Result<double> ResidualSum::squares(const DeviceGradient& gradient) { return device_->squares(gradient); }
+
+Result<Stream> ResidualSum::copy(const DeviceGradient& gradient) const { return device_->copy(gradient); }
+
+Result<std::optional<Stream>> ResidualSum::copy_staged() const {
+  if (!has_staged_) return std::nullopt;
+  auto copied = device_->copy_staged();
+  if (!copied) return std::unexpected(copied.error());
+  return std::move(*copied);
+}
+
+Result<ResidualSum::Entering> ResidualSum::enter(Stream&& gradient, float clip, Watch watch) {
+  if (!device_) return Entering{entering_by(velocity_, std::move(gradient), clip)};
+  Entering added;
+  added.is_added = true;
+  if (watch == Watch::kYes) {
+    auto copied = has_staged_ ? device_->copy_staged() : Result<Stream>(gradient);
+    if (!copied) return std::unexpected(copied.error());
+    std::optional<Velocity> velocity;
+    if (velocity_ != nullptr) velocity.emplace(velocity_->copied());
+    added.values = entering_by(velocity ? &*velocity : nullptr, std::move(*copied), clip);
   }
-  scale(gradient, clip);
-  on_host_.add(velocity_ != nullptr ? velocity_->enter(std::move(gradient)) : std::move(gradient));
-  return {};
+  const Status entered = enter_there(gradient.view(), clip);
+  if (entered) return added;
+  if (!is_shortage(entered.error())) return std::unexpected(entered.error());
+  // No memory there: gradient, velocity and sum are the host's until the next gradient of a device.
+  if (std::exchange(has_staged_, false)) {
+    auto staged = device_->copy_staged();
+    if (!staged) return std::unexpected(staged.error());
+    gradient = std::move(*staged);
+  }
+  if (auto left = leave_device(); !left) return std::unexpected(left.error());
+  return Entering{entering_by(velocity_, std::move(gradient), clip)};
 }
 
 Status ResidualSum::add_velocity(const StreamView& entries) {
   const Status added = velocity_->add(entries);
-  if (added || added.error().code != ErrorCode::kLimitExceeded || !device_ || !device_->status()) return added;
+  if (added || !is_shortage(added.error())) return added;
   if (auto left = leave_device(); !left) return left;
   return velocity_->add(entries);
 }

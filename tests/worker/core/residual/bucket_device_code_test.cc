@@ -6,18 +6,21 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/cuda/draw_kernels.h"
 #include "tests/worker/core/residual/device_buckets.h"
 
 /// Jobs that select nothing, and code all values where they are: payload, residual and accounts are the host's.
 namespace millrace::worker {
 namespace {
 
+using DenseCodeOnDevice = OnDevice;
+
 const std::vector<std::string> kDenseCodecs = {"gap+qsgd4",    "gap+qsgd2:max:100", "gap+qsgd8:l2", "raw+qsgd3:l2:7",
                                                "gap+f16",      "raw+bf16",          "gap+onebit",   "gap+onebit:33",
                                                "raw+terngrad", "gap+terngrad:1000"};
 
 /// Pushes patterns of values for some steps. Where errors are dropped, the mostly zero ones travel as entries.
-void train_there(BucketPair& pair, uint64_t steps, uint64_t allocations = ScarceQueue::kPlenty) {
+void train_there(BucketPair& pair, uint64_t steps, uint64_t allocations = ScarceMemory::kPlenty) {
   const std::vector<testing::Pattern> patterns = {testing::Pattern::kGaussian,  testing::Pattern::kFewDistinct,
                                                   testing::Pattern::kGaussian,  testing::Pattern::kMostlyZero,
                                                   testing::Pattern::kHeavyTail, testing::Pattern::kAllZero,
@@ -30,7 +33,7 @@ void train_there(BucketPair& pair, uint64_t steps, uint64_t allocations = Scarce
   pair.settle();
 }
 
-TEST(DenseCodeOnDevice, SendsAndKeepsTheBitsOfTheHost) {
+TEST_F(DenseCodeOnDevice, SendsAndKeepsTheBitsOfTheHost) {
   for (const std::string& codec : kDenseCodecs) {
     for (const auto errors : {protocol::CodecError::kRetain, protocol::CodecError::kDrop}) {
       SCOPED_TRACE(codec + (errors == protocol::CodecError::kDrop ? " drop" : ""));
@@ -48,7 +51,7 @@ TEST(DenseCodeOnDevice, SendsAndKeepsTheBitsOfTheHost) {
   }
 }
 
-TEST(DenseCodeOnDevice, TakesEverySize) {
+TEST_F(DenseCodeOnDevice, TakesEverySize) {
   for (const uint64_t dimension : {1, 2, 7, 65, 191, 513, 1'535, 12'289}) {
     for (const std::string& codec : kDenseCodecs) {
       SCOPED_TRACE(codec + " " + std::to_string(dimension));
@@ -60,7 +63,7 @@ TEST(DenseCodeOnDevice, TakesEverySize) {
 }
 
 /// A gradient of zeros that are negative, and one that the code decodes to exactly.
-TEST(DenseCodeOnDevice, KeepsTheSignsOfZeros) {
+TEST_F(DenseCodeOnDevice, KeepsTheSignsOfZeros) {
   for (const std::string codec : {"gap+onebit", "raw+qsgd4", "gap+f16"}) {
     SCOPED_TRACE(codec);
     BucketPair pair(job_of("none", codec), 3);
@@ -74,7 +77,7 @@ TEST(DenseCodeOnDevice, KeepsTheSignsOfZeros) {
   }
 }
 
-TEST(DenseCodeOnDevice, PartsThatAreSkippedReturn) {
+TEST_F(DenseCodeOnDevice, PartsThatAreSkippedReturn) {
   BucketPair pair(job_of("none", "gap+qsgd4"), 5);
   for (const size_t skipped : {0, 2, 7}) {
     pair.skip(skipped);
@@ -83,12 +86,12 @@ TEST(DenseCodeOnDevice, PartsThatAreSkippedReturn) {
   }
 }
 
-TEST(DenseCodeOnDevice, GradientsOfTheHostsMemoryJoinTheResidual) {
+TEST_F(DenseCodeOnDevice, GradientsOfTheHostsMemoryJoinTheResidual) {
   BucketPair pair(job_of("none", "gap+qsgd4"), 3);
   push_from_both(pair);
 }
 
-TEST(DenseCodeOnDevice, MomentumAndClippingHaveTheBitsOfTheHost) {
+TEST_F(DenseCodeOnDevice, MomentumAndClippingHaveTheBitsOfTheHost) {
   for (const auto momentum : {protocol::Momentum::kNone, protocol::Momentum::kNesterov}) {
     protocol::JobSpec spec = momentum_job("none", momentum);
     spec.clip = 20;
@@ -99,7 +102,7 @@ TEST(DenseCodeOnDevice, MomentumAndClippingHaveTheBitsOfTheHost) {
 }
 
 /// Whichever allocation fails: of the check, of a code, of its sums, or of entries.
-TEST(DenseCodeOnDevice, WithoutMemoryThereTheHostCodesThePart) {
+TEST_F(DenseCodeOnDevice, WithoutMemoryThereTheHostCodesThePart) {
   for (const std::string codec : {"gap+qsgd4", "gap+f16", "gap+onebit"}) {
     for (uint64_t allocations = 0; allocations < 40; allocations += allocations < 8 ? 1 : 4) {
       for (const auto errors : {protocol::CodecError::kRetain, protocol::CodecError::kDrop}) {
@@ -115,21 +118,14 @@ TEST(DenseCodeOnDevice, WithoutMemoryThereTheHostCodesThePart) {
   }
 }
 
-TEST(DenseCodeOnDevice, CodedBytesAloneCrossTheBus) {
+TEST_F(DenseCodeOnDevice, CodedBytesAloneCrossTheBus) {
   for (const std::string& codec : kDenseCodecs) {
     SCOPED_TRACE(codec);
     DeviceJob job(job_of("none", codec));
-    const cuda::HostQueue* queue = nullptr;
-    const MakeDeviceResidual make = [&](const SelectionSpec& spec, uint64_t dimension) {
-      auto made = std::make_unique<cuda::HostQueue>();
-      queue = made.get();
-      return Result<std::unique_ptr<DeviceResidual>>(
-          std::make_unique<QueueResidual<cuda::HostQueue>>(std::move(made), spec, dimension));
-    };
     uint64_t sent = 0;
     for (uint64_t step = 0; step < 4; ++step) {
       const auto gradient = testing::values_of(testing::Pattern::kGaussian, kDeviceDimension, step);
-      ASSERT_TRUE(job.bucket->slot(0).add_device({gradient.data(), gradient.size(), 0}, 1, make).has_value());
+      ASSERT_TRUE(job.bucket->slot(0).add_device(GradientThere(gradient), 1, make_there).has_value());
       ASSERT_TRUE(job.bucket->select(step).has_value());
       for (size_t at = 0; at < job.layout.parts.size(); ++at) {
         const EncodeOptions options{job.spec.codec_up, random_key(at, step), job.layout.parts[at].begin};
@@ -140,8 +136,8 @@ TEST(DenseCodeOnDevice, CodedBytesAloneCrossTheBus) {
     }
     // A check and a count a push, and a count, a flag and 32 bytes of sums a part; twice those of dropped errors.
     const uint64_t counters = 4 * (16 + 3 * (8 + 8 + 2 * sizeof(cuda::ChunkSums)));
-    EXPECT_LE(queue->bytes_down(), sent + counters);
-    EXPECT_EQ(queue->bytes_up(), 0u);
+    EXPECT_LE(bytes_down(), sent + counters);
+    EXPECT_EQ(bytes_up(), 0u);
   }
 }
 
@@ -156,7 +152,7 @@ struct LostValues : LedgerObserver {
   std::map<uint64_t, double> sum;
 };
 
-TEST(DenseCodeOnDevice, ObserverSeesTheLostValuesOfTheHost) {
+TEST_F(DenseCodeOnDevice, ObserverSeesTheLostValuesOfTheHost) {
   for (const auto errors : {protocol::CodecError::kRetain, protocol::CodecError::kDrop}) {
     protocol::JobSpec spec = job_of("none", "gap+qsgd4");
     spec.codec_error = errors;
@@ -167,7 +163,7 @@ TEST(DenseCodeOnDevice, ObserverSeesTheLostValuesOfTheHost) {
     for (uint64_t step = 0; step < 3; ++step) {
       const auto gradient = testing::values_of(testing::Pattern::kGaussian, kDeviceDimension, step);
       ASSERT_TRUE(host.slot(0).add_dense(gradient, 1).has_value());
-      ASSERT_TRUE(device.slot(0).add_device({gradient.data(), gradient.size(), 0}, 1, kOnHostQueue).has_value());
+      ASSERT_TRUE(device.slot(0).add_device(GradientThere(gradient), 1, make_there).has_value());
       for (Bucket* bucket : {&host, &device}) {
         ASSERT_TRUE(bucket->select(step).has_value());
         for (size_t at = 0; at < layout.parts.size(); ++at) {
@@ -182,19 +178,19 @@ TEST(DenseCodeOnDevice, ObserverSeesTheLostValuesOfTheHost) {
   }
 }
 
-TEST(DenseCodeOnDevice, ValueThatTheCodeCannotHoldIsTheHostsError) {
+TEST_F(DenseCodeOnDevice, ValueThatTheCodeCannotHoldIsTheHostsError) {
   DeviceJob job(job_of("none", "gap+bf16"));
   const std::vector<float> gradient(kDeviceDimension, std::numeric_limits<float>::max());
-  ASSERT_TRUE(job.bucket->slot(0).add_device({gradient.data(), gradient.size(), 0}, 1, kOnHostQueue).has_value());
+  ASSERT_TRUE(job.bucket->slot(0).add_device(GradientThere(gradient), 1, make_there).has_value());
   ASSERT_TRUE(job.bucket->select(0).has_value());
   EXPECT_EQ(job.bucket->code(0, {job.spec.codec_up, {}, 0}).error().code, ErrorCode::kLimitExceeded);
   EXPECT_EQ(residual_bits_of(job.bucket->residual().values), residual_bits_of(gradient)) << "none is lost";
 }
 
-TEST(DenseCodeOnDevice, FailedDeviceIsAnErrorOfTheCode) {
+TEST_F(DenseCodeOnDevice, FailedDeviceIsAnErrorOfTheCode) {
   DeviceJob job(job_of("none", "gap+qsgd4"));
   const std::vector<float> gradient(kDeviceDimension, 1);
-  ASSERT_TRUE(job.bucket->slot(0).add_device({gradient.data(), gradient.size(), 0}, 1, FailingResidual::make));
+  ASSERT_TRUE(job.bucket->slot(0).add_device(GradientThere(gradient), 1, FailingResidual::make));
   ASSERT_TRUE(job.bucket->select(0).has_value());
   FailingResidual::fails_at = FailingResidual::Call::kCode;
   const auto coded = job.bucket->code(0, {job.spec.codec_up, {}, 0});

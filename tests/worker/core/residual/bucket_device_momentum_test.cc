@@ -11,10 +11,13 @@
 namespace millrace::worker {
 namespace {
 
+using ClippingOnDevice = OnDevice;
+using MomentumOnDevice = OnDevice;
+
 constexpr protocol::Momentum kMomenta[] = {protocol::Momentum::kCorrection, protocol::Momentum::kNesterov,
                                            protocol::Momentum::kNesterovPrinted};
 
-TEST(MomentumOnDevice, HasTheBitsOfTheHost) {
+TEST_F(MomentumOnDevice, HasTheBitsOfTheHost) {
   for (const protocol::Momentum momentum : kMomenta) {
     for (const std::string select : {"topk:0.03", "topk:50:dense=2", "threshold_reuse:0.02:3", "bucket_topk:0.02:64"}) {
       for (const bool masked : {true, false}) {
@@ -38,7 +41,7 @@ TEST(MomentumOnDevice, HasTheBitsOfTheHost) {
   }
 }
 
-TEST(ClippingOnDevice, HasTheBitsOfTheHost) {
+TEST_F(ClippingOnDevice, HasTheBitsOfTheHost) {
   for (const bool has_momentum : {false, true}) {
     protocol::JobSpec spec = momentum_job("topk:0.03", protocol::Momentum::kNesterov);
     if (!has_momentum) spec.momentum = {};
@@ -49,19 +52,19 @@ TEST(ClippingOnDevice, HasTheBitsOfTheHost) {
       auto gradient = testing::values_of(testing::Pattern::kGaussian, kDeviceDimension, step);
       if (step == 1) gradient[33] = std::numeric_limits<float>::infinity();
       step == 3 ? pair.push_host(gradient) : pair.push(gradient, step == 2 ? 0.3f : 1.0f);
-      pair.step(step, step == 4 ? 0 : ScarceQueue::kPlenty);
+      pair.step(step, step == 4 ? 0 : ScarceMemory::kPlenty);
       if (::testing::Test::HasFatalFailure()) return;
     }
     pair.settle();
   }
 }
 
-TEST(MomentumOnDevice, GradientsOfTheHostsMemoryEnterThere) {
+TEST_F(MomentumOnDevice, GradientsOfTheHostsMemoryEnterThere) {
   BucketPair pair(momentum_job("topk:0.02", protocol::Momentum::kNesterov), 3);
   push_from_both(pair);
 }
 
-TEST(MomentumOnDevice, ValuesThatAreNotFiniteAreRefusedOrDroppedAsOnTheHost) {
+TEST_F(MomentumOnDevice, ValuesThatAreNotFiniteAreRefusedOrDroppedAsOnTheHost) {
   for (const auto rule : {protocol::NonFinite::kRefuse, protocol::NonFinite::kDropAndCount}) {
     protocol::JobSpec spec = momentum_job("topk:0.02", protocol::Momentum::kCorrection);
     spec.non_finite = rule;
@@ -78,13 +81,13 @@ TEST(MomentumOnDevice, ValuesThatAreNotFiniteAreRefusedOrDroppedAsOnTheHost) {
 }
 
 /// Whichever allocation fails: of the velocity, of a mask, of entries that return, or of the selection.
-TEST(MomentumOnDevice, WithoutMemoryTheStepIsTheHosts) {
+TEST_F(MomentumOnDevice, WithoutMemoryTheStepIsTheHosts) {
   for (uint64_t allocations = 0; allocations < 24; ++allocations) {
     SCOPED_TRACE(allocations);
     BucketPair pair(momentum_job("topk:0.03", protocol::Momentum::kCorrection), 5 + allocations);
     for (uint64_t step = 0; step < 5; ++step) {
       pair.push(testing::values_of(testing::Pattern::kGaussian, kDeviceDimension, step));
-      pair.step(step, step % 2 == 0 ? allocations : ScarceQueue::kPlenty);
+      pair.step(step, step % 2 == 0 ? allocations : ScarceMemory::kPlenty);
       if (::testing::Test::HasFatalFailure()) return;
     }
     pair.settle();
@@ -92,7 +95,7 @@ TEST(MomentumOnDevice, WithoutMemoryTheStepIsTheHosts) {
 }
 
 /// The velocity is read without memory there. Restored entries move it to the host, until the next gradient.
-TEST(MomentumOnDevice, WithoutMemoryTheVelocityIsTakenAndRestored) {
+TEST_F(MomentumOnDevice, WithoutMemoryTheVelocityIsTakenAndRestored) {
   for (const uint64_t allocations : {0, 1, 2}) {
     SCOPED_TRACE(allocations);
     BucketPair pair(momentum_job("topk:0.03", protocol::Momentum::kNesterov), 5 + allocations);
@@ -108,31 +111,31 @@ TEST(MomentumOnDevice, WithoutMemoryTheVelocityIsTakenAndRestored) {
   }
 }
 
-TEST(MomentumOnDevice, PushWithoutMemoryTakesNothing) {
+TEST_F(MomentumOnDevice, PushWithoutMemoryTakesNothing) {
   const auto gradient = testing::values_of(testing::Pattern::kGaussian, kDeviceDimension, 1);
-  const DeviceGradient there{gradient.data(), gradient.size(), 0};
+  const GradientThere there(gradient);
   DeviceJob job(momentum_job("topk:0.03", protocol::Momentum::kCorrection));
   PushSlot& slot = job.bucket->slot(0);
   // There is none for the sum, for the staged gradient, and for a counter.
   for (const uint64_t allocations : {0, 1, 2}) {
-    ScarceQueue::left = allocations;
-    const Status done = slot.add_device(there, 1, kOnHostQueue);
-    ScarceQueue::left = ScarceQueue::kPlenty;
+    ScarceMemory::left = allocations;
+    const Status done = slot.add_device(there, 1, make_there);
+    ScarceMemory::left = ScarceMemory::kPlenty;
     ASSERT_FALSE(done.has_value()) << allocations;
     EXPECT_EQ(done.error().code, ErrorCode::kLimitExceeded);
     EXPECT_FALSE(slot.filled());
     EXPECT_EQ(residual_bits_of(to_dense(job.bucket->state(1).residual.view()).values),
               std::vector<uint32_t>(kDeviceDimension, 0));
   }
-  ASSERT_TRUE(slot.add_device(there, 1, kOnHostQueue).has_value());
+  ASSERT_TRUE(slot.add_device(there, 1, make_there).has_value());
   EXPECT_EQ(residual_bits_of(job.bucket->state(1).residual.values), residual_bits_of(gradient));
 }
 
-TEST(MomentumOnDevice, FailedDeviceIsAnErrorOfTheStepAndOfTheSlot) {
+TEST_F(MomentumOnDevice, FailedDeviceIsAnErrorOfTheStepAndOfTheSlot) {
   const auto gradient = testing::values_of(testing::Pattern::kGaussian, kDeviceDimension, 1);
   DeviceJob job(momentum_job("topk:0.03", protocol::Momentum::kCorrection));
   PushSlot& slot = job.bucket->slot(0);
-  ASSERT_TRUE(slot.add_device({gradient.data(), gradient.size(), 0}, 1, FailingResidual::make).has_value());
+  ASSERT_TRUE(slot.add_device(GradientThere(gradient), 1, FailingResidual::make).has_value());
   FailingResidual::fails_at = FailingResidual::Call::kEnter;
   const Status selected = job.bucket->select(0);
   FailingResidual::fails_at = FailingResidual::Call::kNone;
@@ -141,7 +144,7 @@ TEST(MomentumOnDevice, FailedDeviceIsAnErrorOfTheStepAndOfTheSlot) {
   EXPECT_EQ(slot.device_status().error().message, "the device has failed");
 }
 
-TEST(MomentumOnDevice, ObserverSeesTheValuesThatEnter) {
+TEST_F(MomentumOnDevice, ObserverSeesTheValuesThatEnter) {
   DeviceEntered observer;
   const protocol::JobSpec spec = momentum_job("topk:0.5:dense=9", protocol::Momentum::kNesterovPrinted, false);
   const protocol::JobLayout layout = protocol::plan_layout(spec, 1);
@@ -152,7 +155,7 @@ TEST(MomentumOnDevice, ObserverSeesTheValuesThatEnter) {
     if (step == 1) {
       ASSERT_TRUE(bucket.slot(0).add_dense(gradient, 1).has_value());
     } else {
-      ASSERT_TRUE(bucket.slot(0).add_device({gradient.data(), gradient.size(), 0}, 1, kOnHostQueue).has_value());
+      ASSERT_TRUE(bucket.slot(0).add_device(GradientThere(gradient), 1, make_there).has_value());
     }
     ASSERT_TRUE(bucket.select(step).has_value());
     for (size_t at = 0; at < layout.parts.size(); ++at) {

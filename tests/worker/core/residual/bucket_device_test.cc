@@ -5,14 +5,17 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/cuda/select_kernels.h"
 #include "tests/worker/core/residual/device_buckets.h"
 
 /// A bucket whose gradients are in a device's memory sends and keeps the bits of one whose gradients are the host's.
-/// HostQueue takes the card's place: the code is the same.
 namespace millrace::worker {
 namespace {
 
-TEST(BucketOnDevice, SendsAndKeepsTheBitsOfTheHost) {
+using BucketOnDevice = OnDevice;
+using ResidualOnDevice = OnDevice;
+
+TEST_F(BucketOnDevice, SendsAndKeepsTheBitsOfTheHost) {
   for (const std::string select : {"topk:0.03", "topk:50:dense=2", "topk:0.02:warm_up=3", "threshold:0.9"}) {
     for (const std::string codec : {"gap+qsgd4", "raw", "bitmap+f16"}) {
       SCOPED_TRACE(select + " " + codec);
@@ -35,7 +38,7 @@ TEST(BucketOnDevice, SendsAndKeepsTheBitsOfTheHost) {
 }
 
 /// Their state stays from step to step: thresholds are reused, and end with a stage of the warm-up.
-TEST(BucketOnDevice, SelectionsByThresholdsHaveThePositionsOfTheHost) {
+TEST_F(BucketOnDevice, SelectionsByThresholdsHaveThePositionsOfTheHost) {
   for (const std::string select :
        {"trimmed:0.02", "radix:0.02", "threshold_reuse:0.02:3", "threshold_reuse:0.01:9:warm_up=4",
         "binary_search:0.02", "sampled:0.02:2", "sampled:0.02:dense=2", "gaussian:0.02", "by_size:0.02",
@@ -53,7 +56,7 @@ TEST(BucketOnDevice, SelectionsByThresholdsHaveThePositionsOfTheHost) {
 }
 
 /// Wherever the memory ends in a step, the host selects for it once, with the state of before.
-TEST(ResidualOnDevice, AShortageWithinASelectionLeavesItsStateAsItWas) {
+TEST_F(ResidualOnDevice, AShortageWithinASelectionLeavesItsStateAsItWas) {
   constexpr uint64_t kShortStep = 2, kSteps = 6;
   for (const std::string select :
        {"sampled:0.02:4", "sampled:0.02:4:warm_up=4", "threshold_reuse:0.02:4", "trimmed:0.02"}) {
@@ -67,17 +70,17 @@ TEST(ResidualOnDevice, AShortageWithinASelectionLeavesItsStateAsItWas) {
         for (ResidualSum* sum : {&there, &here}) {
           sum->add(Stream{kDeviceDimension, true, {}, {values.begin(), values.end()}});
         }
-        ASSERT_TRUE(there.move_to_device(kOnHostQueue));
-        ScarceQueue::left = step == kShortStep ? allocations : ScarceQueue::kPlenty;
+        ASSERT_TRUE(there.move_to_device(make_there));
+        ScarceMemory::left = step == kShortStep ? allocations : ScarceMemory::kPlenty;
         Stream spare_there, spare_here;
         const Result<Stream> sent = there.take_selected({.step = step}, spare_there);
-        ScarceQueue::left = ScarceQueue::kPlenty;
+        ScarceMemory::left = ScarceMemory::kPlenty;
         const Result<Stream> expected = here.take_selected({.step = step}, spare_here);
         ASSERT_TRUE(sent.has_value() && expected.has_value()) << step;
         ASSERT_EQ(sent->indices, expected->indices) << step;
         ASSERT_EQ(sent->values, expected->values) << step;
         ASSERT_EQ(there.retained(), here.retained()) << step;
-        shortages += step == kShortStep && there.is_on_host() ? 1 : 0;
+        shortages += step == kShortStep && there.adds_in_push() ? 1 : 0;
       }
     }
     EXPECT_GT(shortages, 1u) << select;
@@ -86,7 +89,7 @@ TEST(ResidualOnDevice, AShortageWithinASelectionLeavesItsStateAsItWas) {
 }
 
 /// Buckets with fewer entries than their k leave holes, which are closed.
-TEST(BucketOnDevice, BucketsOfFewEntriesHaveThePositionsOfTheHost) {
+TEST_F(BucketOnDevice, BucketsOfFewEntriesHaveThePositionsOfTheHost) {
   for (const std::string select :
        {"bucket_topk:1:64", "bucket_topk:0.1:100", "bucket_topk:0.01:4096", "bucket_topk:50"}) {
     SCOPED_TRACE(select);
@@ -102,7 +105,7 @@ TEST(BucketOnDevice, BucketsOfFewEntriesHaveThePositionsOfTheHost) {
   }
 }
 
-TEST(BucketOnDevice, GradientsOfTheHostsMemoryJoinTheResidual) {
+TEST_F(BucketOnDevice, GradientsOfTheHostsMemoryJoinTheResidual) {
   for (const std::string select : {"topk:0.02", "bucket_topk:0.02:64"}) {
     SCOPED_TRACE(select);
     BucketPair pair(job_of(select, "gap"), 3);
@@ -110,7 +113,7 @@ TEST(BucketOnDevice, GradientsOfTheHostsMemoryJoinTheResidual) {
   }
 }
 
-TEST(BucketOnDevice, ValuesThatAreNotFiniteAreRefusedOrDroppedAsOnTheHost) {
+TEST_F(BucketOnDevice, ValuesThatAreNotFiniteAreRefusedOrDroppedAsOnTheHost) {
   for (const auto rule : {protocol::NonFinite::kRefuse, protocol::NonFinite::kDropAndCount}) {
     protocol::JobSpec spec = job_of("topk:0.02", "gap");
     spec.non_finite = rule;
@@ -127,18 +130,18 @@ TEST(BucketOnDevice, ValuesThatAreNotFiniteAreRefusedOrDroppedAsOnTheHost) {
   }
 }
 
-TEST(BucketOnDevice, SumsThatOverflowAreAnErrorOfTheStep) {
+TEST_F(BucketOnDevice, SumsThatOverflowAreAnErrorOfTheStep) {
   for (const std::string select : {"topk:0.03", "topk:50:dense=9", "bucket_topk:0.02:64", "none"}) {
     DeviceJob job(job_of(select, select == "none" ? "raw+qsgd4" : "gap"));
     const std::vector<float> gradient(kDeviceDimension, std::numeric_limits<float>::max());
-    const DeviceGradient there{gradient.data(), gradient.size(), 0};
-    ASSERT_TRUE(job.bucket->slot(0).add_device(there, 2, kOnHostQueue).has_value());
+    const GradientThere there(gradient);
+    ASSERT_TRUE(job.bucket->slot(0).add_device(there, 2, make_there).has_value());
     EXPECT_EQ(job.bucket->select(0).error().code, ErrorCode::kNonFinite);
   }
 }
 
 /// Whichever allocation fails: of the entries that return, or of the selection.
-TEST(BucketOnDevice, DeviceWithoutMemoryForTheSelectionSelectsOnTheHost) {
+TEST_F(BucketOnDevice, DeviceWithoutMemoryForTheSelectionSelectsOnTheHost) {
   for (const std::string select : {"topk:0.03", "threshold:0.9", "threshold_reuse:0.02:5", "sampled:0.02:5:dense=1",
                                    "bucket_topk:0.02:64", "bucket_topk:1:64"}) {
     uint64_t allocations = 0;
@@ -147,7 +150,7 @@ TEST(BucketOnDevice, DeviceWithoutMemoryForTheSelectionSelectsOnTheHost) {
       BucketPair pair(job_of(select, "gap+qsgd4"), 5 + allocations);
       for (uint64_t step = 0; step < 4; ++step) {
         pair.push(testing::values_of(testing::Pattern::kGaussian, kDeviceDimension, step));
-        pair.step(step, step % 2 == 0 ? allocations : ScarceQueue::kPlenty);
+        pair.step(step, step % 2 == 0 ? allocations : ScarceMemory::kPlenty);
         if (::testing::Test::HasFatalFailure()) return;
       }
       pair.settle();
@@ -155,28 +158,70 @@ TEST(BucketOnDevice, DeviceWithoutMemoryForTheSelectionSelectsOnTheHost) {
   }
 }
 
-TEST(BucketOnDevice, PushWithoutMemoryTakesNothing) {
+/// The error of a value code is computed where the sum is, so that nothing returns over the bus. Codes that the device
+/// does not have return their errors, of 8 bytes an entry.
+TEST_F(BucketOnDevice, SelectedEntriesAloneCrossTheBus) {
+  constexpr uint64_t kSize = 50'003, kSteps = 4;
+  struct Case {
+    const char* codec;
+    uint64_t up;  ///< bytes an entry
+  };
+  for (const auto& [codec, up] : std::vector<Case>{{"raw", 0},
+                                                   {"gap", 0},
+                                                   {"gap+qsgd4", 0},
+                                                   {"gap+qsgd2:max:100", 0},
+                                                   {"bitmap+f16", 0},
+                                                   {"gap+bf16", 0},
+                                                   {"gap+onebit", 0},
+                                                   {"raw+terngrad", 0},
+                                                   {"gap+qsgd_elias4", 8},
+                                                   {"gap+sign_mean", 8}}) {
+    for (const std::string select : {"topk:0.03", "bucket_topk:0.02:1000"}) {
+      SCOPED_TRACE(select + " " + codec);
+      DeviceJob job(job_of(select, codec, kSize));
+      for (uint64_t step = 0; step < kSteps; ++step) {
+        const auto gradient = testing::values_of(testing::Pattern::kGaussian, kSize, step);
+        ASSERT_TRUE(job.bucket->slot(0).add_device(GradientThere(gradient), 1, make_there).has_value());
+        ASSERT_TRUE(job.bucket->select(step).has_value());
+        for (size_t at = 0; at < job.layout.parts.size(); ++at) {
+          const EncodeOptions options{job.spec.codec_up, random_key(at, step), job.layout.parts[at].begin};
+          ASSERT_TRUE(job.bucket->code(at, options).has_value());
+        }
+      }
+      const uint64_t entries = job.bucket->counters().entries_sent;
+      ASSERT_GT(entries, kSteps * kSize / 60);
+      // A step's checks and the state of its selection; a part's flag, or exponent, of the code.
+      const uint64_t counters = kSteps * (16 + 4 * sizeof(cuda::SelectState) + job.layout.parts.size() * 8);
+      EXPECT_GE(bytes_down(), 8 * entries);
+      EXPECT_LE(bytes_down(), 8 * entries + counters);
+      EXPECT_LE(bytes_up(), up * entries);
+      EXPECT_EQ(bytes_up() == 0, up == 0);
+    }
+  }
+}
+
+TEST_F(BucketOnDevice, PushWithoutMemoryTakesNothing) {
   DeviceJob job(job_of("topk:0.03", "gap"));
   PushSlot& slot = job.bucket->slot(0);
   const auto gradient = testing::values_of(testing::Pattern::kGaussian, kDeviceDimension, 1);
-  const DeviceGradient there{gradient.data(), gradient.size(), 0};
+  const GradientThere there(gradient);
   // There is none for the sum, for the first counter, and with the sum in place for the second counter.
   for (const uint64_t allocations : {0, 1, 1}) {
-    ScarceQueue::left = allocations;
-    const Status done = slot.add_device(there, 1, kOnHostQueue);
-    ScarceQueue::left = ScarceQueue::kPlenty;
+    ScarceMemory::left = allocations;
+    const Status done = slot.add_device(there, 1, make_there);
+    ScarceMemory::left = ScarceMemory::kPlenty;
     ASSERT_FALSE(done.has_value());
     EXPECT_EQ(done.error().code, ErrorCode::kLimitExceeded);
     EXPECT_TRUE(slot.device_status().has_value());
     EXPECT_FALSE(slot.filled());
   }
-  ASSERT_TRUE(slot.add_device(there, 1, kOnHostQueue).has_value());
+  ASSERT_TRUE(slot.add_device(there, 1, make_there).has_value());
   EXPECT_EQ(residual_bits_of(job.bucket->residual().values), residual_bits_of(gradient));
 }
 
-TEST(BucketOnDevice, FailedDeviceIsAnErrorOfTheStepAndOfTheSlot) {
+TEST_F(BucketOnDevice, FailedDeviceIsAnErrorOfTheStepAndOfTheSlot) {
   const auto gradient = testing::values_of(testing::Pattern::kGaussian, kDeviceDimension, 1);
-  const DeviceGradient there{gradient.data(), gradient.size(), 0};
+  const GradientThere there(gradient);
   for (const auto call : {FailingResidual::Call::kAdd, FailingResidual::Call::kSelect}) {
     DeviceJob job(job_of("topk:0.03", "gap"));
     PushSlot& slot = job.bucket->slot(0);
@@ -192,7 +237,19 @@ TEST(BucketOnDevice, FailedDeviceIsAnErrorOfTheStepAndOfTheSlot) {
   }
 }
 
-TEST(BucketOnDevice, ObserverSeesTheValuesThatEnter) {
+TEST_F(BucketOnDevice, FailedDeviceIsAnErrorOfTheCodeOfASelection) {
+  DeviceJob job(job_of("topk:0.03", "gap+qsgd4"));
+  const auto gradient = testing::values_of(testing::Pattern::kGaussian, kDeviceDimension, 1);
+  ASSERT_TRUE(job.bucket->slot(0).add_device(GradientThere(gradient), 1, FailingResidual::make));
+  ASSERT_TRUE(job.bucket->select(0).has_value());
+  FailingResidual::fails_at = FailingResidual::Call::kCode;
+  const auto coded = job.bucket->code(0, {job.spec.codec_up, {}, 0});
+  FailingResidual::fails_at = FailingResidual::Call::kNone;
+  ASSERT_FALSE(coded.has_value());
+  EXPECT_EQ(coded.error().code, ErrorCode::kInternal);
+}
+
+TEST_F(BucketOnDevice, ObserverSeesTheValuesThatEnter) {
   DeviceEntered observer;
   protocol::JobSpec spec = job_of("topk:0.03", "gap");
   spec.non_finite = protocol::NonFinite::kDropAndCount;
@@ -200,15 +257,15 @@ TEST(BucketOnDevice, ObserverSeesTheValuesThatEnter) {
   Bucket bucket(spec, layout.buckets.at(0), layout.parts, &observer);
   auto gradient = testing::values_of(testing::Pattern::kGaussian, kDeviceDimension, 1);
   gradient[7] = std::numeric_limits<float>::infinity();
-  ASSERT_TRUE(bucket.slot(0).add_device({gradient.data(), gradient.size(), 0}, 0.5f, kOnHostQueue).has_value());
+  ASSERT_TRUE(bucket.slot(0).add_device(GradientThere(gradient), 0.5f, make_there).has_value());
   EXPECT_EQ(residual_bits_of(observer.sum), residual_bits_of(bucket.residual().values));
 }
 
-TEST(BucketOnDevice, RulesThatNeedTheHostsMemoryAreNamed) {
+TEST_F(BucketOnDevice, RulesThatNeedTheHostsMemoryAreNamed) {
   const auto why_not = [](const protocol::JobSpec& spec) {
     DeviceJob job(spec);
     const std::vector<float> gradient(kDeviceDimension, 1);
-    const Status done = job.bucket->slot(0).add_device({gradient.data(), gradient.size(), 0}, 1, kOnHostQueue);
+    const Status done = job.bucket->slot(0).add_device(GradientThere(gradient), 1, make_there);
     if (done) return std::string();
     EXPECT_EQ(done.error().code, ErrorCode::kUnsupported);
     EXPECT_NE(done.error().message.find("select by topk"), std::string::npos) << done.error().message;
@@ -243,20 +300,21 @@ TEST(BucketOnDevice, RulesThatNeedTheHostsMemoryAreNamed) {
   EXPECT_NE(why_not(spec).find("not over servers"), std::string::npos);
 }
 
-TEST(BucketOnDevice, GradientsOfAnotherSizeOrDeviceAreRefused) {
+TEST_F(BucketOnDevice, GradientsOfAnotherSizeOrDeviceAreRefused) {
   DeviceJob job(job_of("topk:0.03", "gap"));
   const std::vector<float> gradient(kDeviceDimension, 1);
+  const GradientThere array(gradient);
+  const DeviceGradient there = array;
   PushSlot& slot = job.bucket->slot(0);
-  EXPECT_EQ(slot.add_device({gradient.data(), 7, 0}, 1, kOnHostQueue).error().code, ErrorCode::kInvalidArgument);
-  const Status other = slot.add_device({gradient.data(), gradient.size(), 1}, 1, kOnHostQueue);
+  EXPECT_EQ(slot.add_device({there.values, 7, 0}, 1, make_there).error().code, ErrorCode::kInvalidArgument);
+  const Status other = slot.add_device({there.values, there.count, 1}, 1, make_there);
   EXPECT_EQ(other.error().code, ErrorCode::kInvalidArgument);
   EXPECT_NE(other.error().message.find("device 1"), std::string::npos) << other.error().message;
   const MakeDeviceResidual none = [](const SelectionSpec&, uint64_t) -> Result<std::unique_ptr<DeviceResidual>> {
     return fail(ErrorCode::kUnavailable, "no device");
   };
   DeviceJob without(job_of("topk:0.03", "gap"));
-  EXPECT_EQ(without.bucket->slot(0).add_device({gradient.data(), gradient.size(), 0}, 1, none).error().code,
-            ErrorCode::kUnavailable);
+  EXPECT_EQ(without.bucket->slot(0).add_device(GradientThere(gradient), 1, none).error().code, ErrorCode::kUnavailable);
   EXPECT_TRUE(without.bucket->slot(0).add_dense(gradient, 1).has_value()) << "the host's memory remains possible";
 }
 

@@ -15,38 +15,17 @@
 #include <vector>
 
 #include "kernels/base/random.h"
-#include "kernels/cuda/host_queue.h"
 #include "tests/support/oracles/select_oracle.h"
+#include "tests/worker/core/residual/device_place.h"
 #include "tests/worker/core/residual/forwarding_residual.h"
 #include "worker/core/residual/bucket.h"
 #include "worker/core/residual/idle_tensor.h"
 #include "worker/core/residual/local_clip.h"
-#include "worker/core/residual/queue_residual.h"
 
-/// Buckets whose residual is in a device's memory, beside buckets of the host. HostQueue takes the card's place: the
-/// code is the same.
+/// Buckets whose residual is in a device's memory, beside buckets of the host.
 namespace millrace::worker {
 
 inline constexpr uint64_t kDeviceDimension = 5'003;
-
-/// A HostQueue with a limit on its allocations: a device whose memory others use.
-class ScarceQueue : public cuda::HostQueue {
- public:
-  static constexpr uint64_t kPlenty = std::numeric_limits<uint64_t>::max();
-  static inline uint64_t left = kPlenty;  ///< of all queues
-
-  template <class T>
-  cuda::HostMemory<T> allocate(size_t count) {
-    let_allocations_fail_after(left == 0 ? 0 : kPlenty);
-    if (left != 0 && left != kPlenty && count != 0) --left;
-    return cuda::HostQueue::allocate<T>(count);
-  }
-};
-
-inline const MakeDeviceResidual kOnHostQueue = [](const SelectionSpec& spec,
-                                                  uint64_t dimension) -> Result<std::unique_ptr<DeviceResidual>> {
-  return std::make_unique<QueueResidual<ScarceQueue>>(std::make_unique<ScarceQueue>(), spec, dimension);
-};
 
 /// A device that works until a test sets `fails_at`, as one whose memory has an error.
 class FailingResidual final : public testing::ForwardingResidual {
@@ -55,7 +34,7 @@ class FailingResidual final : public testing::ForwardingResidual {
   static inline Call fails_at = Call::kNone;
 
   FailingResidual(const SelectionSpec& spec, uint64_t dimension)
-      : ForwardingResidual(kOnHostQueue(spec, dimension).value()) {}
+      : ForwardingResidual(make_there(spec, dimension).value()) {}
   static Result<std::unique_ptr<DeviceResidual>> make(const SelectionSpec& spec, uint64_t dimension) {
     return std::make_unique<FailingResidual>(spec, dimension);
   }
@@ -71,6 +50,10 @@ class FailingResidual final : public testing::ForwardingResidual {
   Result<Stream> take_selected(uint64_t step, Stream&& arrays) override {
     if (auto whole = at(Call::kSelect); !whole) return std::unexpected(whole.error());
     return ForwardingResidual::take_selected(step, std::move(arrays));
+  }
+  Status keep_errors(const EntryRange& entries, const EncodeOptions& options) override {
+    if (auto whole = at(Call::kCode); !whole) return whole;
+    return ForwardingResidual::keep_errors(entries, options);
   }
   Result<std::optional<Mass>> take_coded(const IndexRange& range, const EncodeOptions& options,
                                          protocol::CodecError errors, ByteBuffer& out) override {
@@ -159,7 +142,7 @@ class BucketPair {
 
   void push(std::span<const float> gradient, float weight = 1) {
     const Status wanted = host_.bucket->slot(0).add_dense(gradient, weight);
-    const Status done = device_.bucket->slot(0).add_device({gradient.data(), gradient.size(), 0}, weight, kOnHostQueue);
+    const Status done = device_.bucket->slot(0).add_device(GradientThere(gradient), weight, make_there);
     ASSERT_EQ(done.has_value(), wanted.has_value());
     if (!done) {
       ASSERT_EQ(done.error().code, wanted.error().code);
@@ -182,15 +165,15 @@ class BucketPair {
   /// Selects and codes a step, with updates of earlier steps in between.
   ///
   /// allocations  that succeed on the device in the meantime.
-  void step(uint64_t step, uint64_t allocations = ScarceQueue::kPlenty) {
+  void step(uint64_t step, uint64_t allocations = ScarceMemory::kPlenty) {
     const double squares = host_.bucket->slot(0).squared_norm();
     ASSERT_EQ(device_.bucket->slot(0).squared_norm(), squares);
     const double clip = host_.spec.clip;
     const auto factor = squares > clip * clip ? static_cast<float>(clip / std::sqrt(squares)) : 1.0f;
     const Status wanted = host_.bucket->select(step, clip != 0 ? factor : 1);
-    ScarceQueue::left = allocations;
+    ScarceMemory::left = allocations;
     const Status done = device_.bucket->select(step, clip != 0 ? factor : 1);
-    allocations = std::exchange(ScarceQueue::left, ScarceQueue::kPlenty);
+    allocations = std::exchange(ScarceMemory::left, ScarceMemory::kPlenty);
     ASSERT_TRUE(wanted.has_value()) << wanted.error().message;
     ASSERT_TRUE(done.has_value()) << done.error().message;
     compare();
@@ -265,19 +248,19 @@ class BucketPair {
   }
 
   /// allocations  that succeed on the device, of each call.
-  void take_and_restore_velocity(uint64_t allocations = ScarceQueue::kPlenty) {
+  void take_and_restore_velocity(uint64_t allocations = ScarceMemory::kPlenty) {
     Stream taken[2];
-    ScarceQueue::left = allocations;
+    ScarceMemory::left = allocations;
     for (DeviceJob* job : {&host_, &device_}) taken[job == &device_] = idle(*job).take_velocity();
-    ScarceQueue::left = ScarceQueue::kPlenty;
+    ScarceMemory::left = ScarceMemory::kPlenty;
     ASSERT_EQ(testing::listed(taken[1].indices), testing::listed(taken[0].indices));
     ASSERT_EQ(residual_bits_of(taken[1].values), residual_bits_of(taken[0].values));
     ASSERT_GT(taken[0].count(), 0u);
     compare();
     for (DeviceJob* job : {&host_, &device_}) {
-      ScarceQueue::left = allocations;
+      ScarceMemory::left = allocations;
       const Status restored = idle(*job).restore(Stream::empty(dimension()), taken[job == &device_].view());
-      ScarceQueue::left = ScarceQueue::kPlenty;
+      ScarceMemory::left = ScarceMemory::kPlenty;
       ASSERT_TRUE(restored.has_value()) << restored.error().message;
     }
     compare();
@@ -320,9 +303,9 @@ class BucketPair {
     options.random = random_key(host_.spec.seed, at, step);
     options.index_base = host_.layout.parts[at].begin;
     auto expected = host_.bucket->code(at, options);
-    std::swap(ScarceQueue::left, allocations);
+    std::swap(ScarceMemory::left, allocations);
     auto found = device_.bucket->code(at, options);
-    std::swap(ScarceQueue::left, allocations);
+    std::swap(ScarceMemory::left, allocations);
     ASSERT_TRUE(expected.has_value() && found.has_value());
     ASSERT_TRUE(std::ranges::equal(found->container.bytes, expected->container.bytes)) << "part " << at;
     const Stream sent = found->sent.copy(), wanted = expected->sent.copy();

@@ -21,6 +21,9 @@ class ForwardingResidual : public worker::DeviceResidual {
   Result<Stream> take_selected(uint64_t step, Stream&& arrays) override {
     return works_->take_selected(step, std::move(arrays));
   }
+  Status keep_errors(const worker::EntryRange& entries, const EncodeOptions& options) override {
+    return works_->keep_errors(entries, options);
+  }
   Status check_finite() const override { return works_->check_finite(); }
   Result<std::optional<Mass>> take_coded(const worker::IndexRange& range, const EncodeOptions& options,
                                          protocol::CodecError errors, ByteBuffer& out) override {

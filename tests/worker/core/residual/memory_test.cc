@@ -12,7 +12,9 @@
 #include "tests/support/index_ledger.h"
 #include "tests/support/replaced_new.h"
 #include "tests/worker/core/residual/device_buckets.h"
+#include "tests/worker/core/residual/scarce_queue.h"
 #include "worker/core/residual/bucket.h"
+#include "worker/core/residual/queue_residual.h"
 
 /// Memory that ends while a gradient is taken: nothing of it was taken, and the same push can be tried again. Memory
 /// that ends while a part is coded: the residual has its values.
@@ -180,8 +182,8 @@ class SparedQueue : public ScarceQueue {
 /// Codes a part with memory ending at an allocation. Returns whether memory ended.
 ///
 /// there  allocations that succeed on the device. Without any the host codes the part.
-bool memory_ends_in_code(protocol::CodecError errors, uint64_t there, uint64_t at) {
-  protocol::JobSpec spec = job_of("none", "gap+qsgd4");
+bool memory_ends_in_code(const std::string& selection, protocol::CodecError errors, uint64_t there, uint64_t at) {
+  protocol::JobSpec spec = job_of(selection, "gap+qsgd4");
   spec.codec_error = errors;
   DeviceJob job(spec);
   const MakeDeviceResidual make = [](const SelectionSpec& select, uint64_t dimension) {
@@ -194,7 +196,7 @@ bool memory_ends_in_code(protocol::CodecError errors, uint64_t there, uint64_t a
   const EncodeOptions options{job.spec.codec_up, random_key(1, 0), job.layout.parts[0].begin};
   bool is_coded = false;
   bool memory_ended = false;
-  ScarceQueue::left = there;
+  ScarceMemory::left = there;
   try {
     const FailingAllocation failing(at, FailingAllocation::Then::kGoesOn);
     is_coded = job.bucket->code(0, options).has_value();
@@ -203,7 +205,7 @@ bool memory_ends_in_code(protocol::CodecError errors, uint64_t there, uint64_t a
   } catch (const std::bad_alloc&) {
     memory_ended = true;
   }
-  ScarceQueue::left = ScarceQueue::kPlenty;
+  ScarceMemory::left = ScarceMemory::kPlenty;
   if (!is_coded) {
     EXPECT_EQ(residual_bits_of(job.bucket->residual().values), residual_bits_of(gradient));
   }
@@ -257,11 +259,13 @@ TEST(StarvedCode, LosesNothingOfTheHostsSelection) {
 
 TEST(StarvedCode, LosesNothingOfASumOnADevice) {
   for (const auto errors : {protocol::CodecError::kRetain, protocol::CodecError::kDrop}) {
-    for (const uint64_t there : {ScarceQueue::kPlenty, uint64_t{0}}) {
-      uint64_t at = 0;
-      while (at < kAllocationsMax && memory_ends_in_code(errors, there, at)) ++at;
-      EXPECT_GT(at, 3u) << "payload, values and their owners";
-      EXPECT_LT(at, kAllocationsMax);
+    for (const uint64_t there : {ScarceMemory::kPlenty, uint64_t{0}}) {
+      for (const std::string select : {"none", "topk:0.1"}) {
+        uint64_t at = 0;
+        while (at < kAllocationsMax && memory_ends_in_code(select, errors, there, at)) ++at;
+        EXPECT_GT(at, 3u) << "payload, values and their owners";
+        EXPECT_LT(at, kAllocationsMax);
+      }
     }
   }
 }
