@@ -123,7 +123,7 @@ Status Bucket::take_selection(uint64_t step, uint64_t draws, ResidualSum::Values
   const SelectContext context{step, random_key(spec_.seed, bucket, step, draws ^ kDrawsOfSelection)};
   const bool takes_all = residual_.selector() == nullptr || uncompressed_;
   if (spec_.unbiased && !takes_all) return draw(context);
-  auto taken = takes_all ? residual_.take_finite(values) : residual_.take_selected(context, spare_);
+  auto taken = takes_all ? residual_.take_finite(values) : residual_.take_selected(context, spare_, keeps());
   if (!taken) return std::unexpected(taken.error());
   selected_ = std::move(*taken);
   return {};

@@ -294,6 +294,7 @@ class Bucket {
   Result<Stream> copy_part(size_t at) const;
   Result<CodedPart> code_copy(size_t at, const EncodeOptions& chosen);
   Result<std::optional<CodedPart>> code_in_sum(size_t at, const EncodeOptions& options);
+  TakenEntries keeps() const;
   bool has_returned(size_t at) const;
   Result<ErrorsOf> keep_errors(size_t at, const EncodeOptions& options);
   EncodeOptions options_of_step(EncodeOptions options) const;

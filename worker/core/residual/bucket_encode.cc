@@ -64,6 +64,14 @@ Result<CodedPart> Bucket::code(size_t at, const EncodeOptions& options) {
   return coded;
 }
 
+/// Says whether a device keeps the selected entries for keep_errors(). It has the values as they were taken: before the
+/// grid, and before another form was chosen.
+TakenEntries Bucket::keeps() const {
+  const bool returns = spec_.codec_error == protocol::CodecError::kRetain && !residual_.adds_in_push();
+  const bool as_taken = !grid_ && !codec_.automatic && device_codes(codec_, dimension_);
+  return returns && as_taken ? TakenEntries::kKept : TakenEntries::kForgotten;
+}
+
 bool Bucket::has_returned(size_t at) const {
   return std::ranges::any_of(returned_, [at](const ReturnedPiece& piece) { return piece.at == at; });
 }
@@ -73,14 +81,13 @@ bool Bucket::has_returned(size_t at) const {
 /// Errors that return join the sum behind the entries that returned before. f32 sums depend on the order: so errors of
 /// a part with such entries return, too.
 Result<Bucket::ErrorsOf> Bucket::keep_errors(size_t at, const EncodeOptions& options) {
-  // The sum's place has the values as they were taken: before the grid, and before another form was chosen.
-  const bool as_taken = !residual_.holds_selection() && !selected_.dense && !grid_ && !codec_.automatic;
-  if (!as_taken || has_returned(at)) return ErrorsOf::kPiece;
+  const bool kept = keeps() == TakenEntries::kKept && !residual_.holds_selection() && !selected_.dense;
+  if (!kept || has_returned(at)) return ErrorsOf::kPiece;
   returned_.reserve(returned_.size() + 1);  // once the sum has the errors no memory is taken
   const auto [first, last] = range_of(selected_.indices, parts_[at].begin, parts_[at].end);
-  const auto kept = residual_.keep_errors({first, last}, options);
-  if (!kept) return std::unexpected(kept.error());
-  return *kept ? ErrorsOf::kSum : ErrorsOf::kPiece;
+  const auto stay = residual_.keep_errors({first, last}, options);
+  if (!stay) return std::unexpected(stay.error());
+  return *stay ? ErrorsOf::kSum : ErrorsOf::kPiece;
 }
 
 /// Codes a copy of the part's selected values.
@@ -107,8 +114,8 @@ Result<CodedPart> Bucket::code_copy(size_t at, const EncodeOptions& chosen) {
     return CodedPart{std::move(payload), std::move(sent)};
   }
   SharedStream sent = SharedStream::from(std::move(container->decoded));
-  // A codec changed values at the selected indices only, as QSGD does: the differences can wait until the bytes are
-  // sent.
+  // A codec changed values at the selected indices only, as QSGD does: on the host the differences can wait until the
+  // bytes are sent.
   const bool same_indices = local.dense == sent.view.dense && std::ranges::equal(local.indices, sent.view.indices);
   if (!same_indices) {
     resolve_encoded(at, local.view(), sent.view, rest.view());

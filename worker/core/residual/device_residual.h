@@ -38,6 +38,9 @@ struct EntryRange {
   uint64_t last = 0;
 };
 
+/// Says whether a device keeps the entries that a selection took out, for keep_errors(), until the next selection.
+enum class TakenEntries : uint8_t { kForgotten, kKept };
+
 /// Holds the sum that waits to be sent, of a tensor whose gradients are in a device's memory. Numbers only: Bucket has
 /// the rules and the accounts, as for a sum in the host's memory.
 ///
@@ -59,11 +62,12 @@ class DeviceResidual {
   /// Selects for the step and takes the selected entries out; sparse, in the memory of `arrays`.
   ///
   /// Errors   non_finite: the sums overflowed; nothing is taken.
-  virtual Result<Stream> take_selected(uint64_t step, Stream&& arrays) = 0;
+  virtual Result<Stream> take_selected(uint64_t step, Stream&& arrays, TakenEntries taken) = 0;
   /// Adds the errors of a value code to the sum: of entries that the last take_selected() took out. The host has coded
   /// the same values by `options`.
   ///
-  /// REQUIRES  device_codes() of options.spec and the tensor's dimension. Nothing was added at the entries since.
+  /// REQUIRES  they are kept, and nothing was added at them since. device_codes() of options.spec and the tensor's
+  ///           dimension.
   virtual Status keep_errors(const EntryRange& entries, const EncodeOptions& options) = 0;
 
   // --- steps that send everything as a dense code. Ranges are not empty.

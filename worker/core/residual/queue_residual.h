@@ -33,7 +33,7 @@ class QueueResidual final : public DeviceResidual {
     return sum_.add(stream, begin);
   }
 
-  Result<Stream> take_selected(uint64_t step, Stream&& arrays) override {
+  Result<Stream> take_selected(uint64_t step, Stream&& arrays, TakenEntries entries) override {
     [[maybe_unused]] const auto here = queue_->on_its_device();
     const Retained before = selector_.retained();
     taken_.reset();
@@ -41,9 +41,8 @@ class QueueResidual final : public DeviceResidual {
     auto values = queue_->template allocate<float>(selected ? selected->count : 0);
     auto taken =
         selected ? sum_.take_at(*selected, values.data(), std::move(arrays)) : std::unexpected(selected.error());
-    if (taken) {
-      taken_.emplace(std::move(*selected), std::move(values));
-    } else {
+    if (taken && entries == TakenEntries::kKept) taken_.emplace(std::move(*selected), std::move(values));
+    if (!taken) {
       // Without memory nothing is taken, and the host selects for this step again.
       (void)selector_.restore_retained(before);
     }

@@ -75,9 +75,9 @@ void ResidualSum::add_to_dense(const StreamView& stream, float weight, uint64_t 
   on_host_.add_and_collect(stream.values, weight, wanted);
 }
 
-Result<Stream> ResidualSum::take_selected(const SelectContext& context, Stream& spare) {
+Result<Stream> ResidualSum::take_selected(const SelectContext& context, Stream& spare, TakenEntries entries) {
   if (device_) {
-    auto taken = device_->take_selected(context.step, std::exchange(spare, {}));
+    auto taken = device_->take_selected(context.step, std::exchange(spare, {}), entries);
     if (taken || !is_shortage(taken.error())) return taken;
     // No memory to select there: the sum is the host's until the next gradient of a device.
     if (auto left = leave_device(); !left) return std::unexpected(left.error());

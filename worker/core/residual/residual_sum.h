@@ -8,6 +8,7 @@
 
 #include "kernels/accumulate/accumulator.h"
 #include "kernels/base/buffer.h"
+#include "kernels/base/check.h"
 #include "kernels/base/result.h"
 #include "kernels/base/retained.h"
 #include "kernels/codec/codec.h"
@@ -37,7 +38,10 @@ class ResidualSum {
   const SelectionSpec& spec() const { return spec_; }
   /// Returns the stored entries of the sum, for rules that change them in place: audit, unbiased jobs, Bloom filters.
   /// REQUIRES: adds_in_push(), as in these jobs, which take no gradient of a device.
-  Accumulator& entries() { return on_host_; }
+  Accumulator& entries() {
+    MILLRACE_CHECK(adds_in_push());
+    return on_host_;
+  }
   /// Says whether a push adds a gradient of the host's memory to the sum. A device would wait: there the push stages
   /// it, and the selection adds it.
   bool adds_in_push() const { return device_ == nullptr; }
@@ -64,11 +68,12 @@ class ResidualSum {
   /// spare     its memory may become the result's.
   /// REQUIRES  there is a selector.
   /// Errors    non_finite: nothing is taken. Those of the device.
-  Result<Stream> take_selected(const SelectContext& context, Stream& spare);
+  Result<Stream> take_selected(const SelectContext& context, Stream& spare,
+                               TakenEntries entries = TakenEntries::kForgotten);
   /// Adds the errors of a part's value code to the sum, where its place still has the selected values: on a device.
   /// Returns false where nothing was added: the caller returns the errors.
   ///
-  /// entries   of the last take_selected(). Nothing was added at them since.
+  /// entries   of the last take_selected(), which kept them. Nothing was added at them since.
   /// options   by which the host has coded their values.
   Result<bool> keep_errors(const EntryRange& entries, const EncodeOptions& options);
   /// Selects all values, and takes them out in their present form. Where holds_selection() is true then, they stay in

@@ -47,9 +47,9 @@ class FailingResidual final : public testing::ForwardingResidual {
     if (auto whole = at(Call::kAdd); !whole) return whole;
     return ForwardingResidual::add(stream, begin);
   }
-  Result<Stream> take_selected(uint64_t step, Stream&& arrays) override {
+  Result<Stream> take_selected(uint64_t step, Stream&& arrays, TakenEntries entries) override {
     if (auto whole = at(Call::kSelect); !whole) return std::unexpected(whole.error());
-    return ForwardingResidual::take_selected(step, std::move(arrays));
+    return ForwardingResidual::take_selected(step, std::move(arrays), entries);
   }
   Status keep_errors(const EntryRange& entries, const EncodeOptions& options) override {
     if (auto whole = at(Call::kCode); !whole) return whole;

@@ -18,8 +18,8 @@ class ForwardingResidual : public worker::DeviceResidual {
     return works_->add(gradient, weight, rule);
   }
   Status add(const StreamView& stream, uint64_t begin) override { return works_->add(stream, begin); }
-  Result<Stream> take_selected(uint64_t step, Stream&& arrays) override {
-    return works_->take_selected(step, std::move(arrays));
+  Result<Stream> take_selected(uint64_t step, Stream&& arrays, worker::TakenEntries entries) override {
+    return works_->take_selected(step, std::move(arrays), entries);
   }
   Status keep_errors(const worker::EntryRange& entries, const EncodeOptions& options) override {
     return works_->keep_errors(entries, options);

@@ -208,6 +208,7 @@ bool memory_ends_in_code(const std::string& selection, protocol::CodecError erro
   ScarceMemory::left = ScarceMemory::kPlenty;
   if (!is_coded) {
     EXPECT_EQ(residual_bits_of(job.bucket->residual().values), residual_bits_of(gradient));
+    EXPECT_TRUE(job.bucket->code(0, options).has_value());
   }
   return memory_ended;
 }
