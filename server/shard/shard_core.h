@@ -109,9 +109,9 @@ class ShardCore {
   /// Returns the latest time at which on_tick() must be called.
   TimeNs next_deadline() const;
 
-  /// Leaves the number to a spare that waits, as after an operator's drain, where the core has jobs. Otherwise, once no
-  /// spare waits any more, or after limits.drain_ms, it stops admitting new jobs and steps. Rounds in flight may finish
-  /// for the rest of limits.drain_ms.
+  /// Leaves the number to a spare that waits, as after an operator's drain, where the core has jobs without a store.
+  /// Otherwise, once no spare waits any more, or after half of limits.drain_ms, it stops admitting new jobs and steps.
+  /// Rounds in flight may finish for the rest of limits.drain_ms.
   ///
   /// Then the core ends the jobs in the table and sends every member Goodbye(kShutdown), and stopped() holds. A table
   /// that cannot be written is tried again until the end of drain_ms, for a second at least. The core logs each job
@@ -295,7 +295,9 @@ class ShardCore {
 
   // shard_core_drain.cc: the number left to a spare
   void refresh_drain(Actions& actions);
+  TimeNs half_of_drain() const;
   std::string refuses_drain() const;
+  std::string refuses_departure() const;
   std::string finishes_first() const;
   bool is_asked_to_leave() const;
   bool is_leaving_number() const;

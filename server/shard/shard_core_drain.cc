@@ -97,13 +97,28 @@ void ShardCore::refuse_drain(std::string refusal, Actions& actions) {
   drain_ = std::move(answer);
 }
 
+/// Returns half of the time of a shutdown: the departure has the first one, and rounds in flight the second one.
+TimeNs ShardCore::half_of_drain() const { return static_cast<TimeNs>(config_.limits.drain_ms) * kNsPerMs / 2; }
+
+/// Returns why a shutdown must not move this shard's jobs; empty: it may. A spare continues a store from its own
+/// --store-dir. Whether that is this process's folder only an operator knows.
+std::string ShardCore::refuses_departure() const {
+  if (drain_ && drain_->refusal.empty()) return refuses_drain();
+  const auto of_store = std::ranges::find_if(jobs_, [](const auto& job) { return job.second->spec().has_store(); });
+  if (of_store != jobs_.end()) {
+    return fmt::format("the weights of job '{}' are in this shard's --store-dir; 'millrace cluster drain' moves them",
+                       of_store->second->spec().name);
+  }
+  return refuses_drain();
+}
+
 /// Continues the departure of a shutdown. Where no spare takes the number, the jobs end, in the time that is left.
 ///
 /// REQUIRES: the table was read in this poll, and has no other process of this number.
 void ShardCore::advance_departure(TimeNs now, Actions& actions) {
   const std::string why = ends_departure(now, actions);
   if (why.empty()) return;
-  draining_until_ = *departing_until_;
+  draining_until_ = *departing_until_ + half_of_drain();
   departing_until_.reset();
   if (!jobs_.empty()) {
     log(Severity::kInfo, fmt::format("shard {} leaves its number to no spare: {}", config_.shard, why), actions);
@@ -118,8 +133,8 @@ std::string ShardCore::ends_departure(TimeNs now, Actions& actions) {
   // The next poll finds the other process.
   if (is_known && view->shards[config_.shard].entry.incarnation > config_.incarnation) return {};
   if (jobs_.empty()) return "it has no jobs";
-  if (std::string refusal = refuses_drain(); !refusal.empty()) return refusal;
-  if (now >= *departing_until_) return "none has taken it within --drain";
+  if (std::string refusal = refuses_departure(); !refusal.empty()) return refusal;
+  if (now >= *departing_until_) return "none has taken it within half of --drain";
   if (!view) return {};
   // The spares of a file are read after its shards, and one may take the number in between: it does not wait either.
   const bool may_be_taken = lease_released_ && !spares_gone_;

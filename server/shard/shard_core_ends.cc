@@ -106,10 +106,13 @@ void ShardCore::begin_shutdown(TimeNs now, Actions& actions) {
   note_time(now);
   // Another process has the number, and its jobs: this one ends when its workers know the address.
   if (stopped_ || superseded_at_ || departing_until_ || draining_until_) return;
-  const TimeNs until = now + static_cast<TimeNs>(config_.limits.drain_ms) * kNsPerMs;
+  const TimeNs half = half_of_drain();
   // Without jobs there is nothing to hand over: the number is free as soon as this process has ended.
-  const bool departs = !jobs_.empty() && until > now;
-  (departs ? departing_until_ : draining_until_) = until;
+  if (!jobs_.empty() && half > 0) {
+    departing_until_ = now + half;
+  } else {
+    draining_until_ = now + 2 * half;
+  }
   catch_out_of_memory(std::nullopt, actions, [&] {
     log(Severity::kInfo, fmt::format("shard {} is shutting down", config_.shard), actions);
     if (departing_until_) advance_departure(now, actions);

@@ -372,7 +372,8 @@ Result<ShardCore::Admitted> ShardCore::admit(const protocol::PeerId& from, const
 
 Result<Job*> ShardCore::admit_newcomer(const protocol::PeerId& from, const protocol::Header& header,
                                        const protocol::Hello& hello, TimeNs now, Actions& actions) {
-  if (draining_until_ || superseded_at_)
+  // A job with a store would end the departure, and all jobs with it.
+  if (draining_until_ || superseded_at_ || (departing_until_ && hello.spec.has_store()))
     return fail(ErrorCode::kUnavailable, fmt::format("shard {} is shutting down", config_.shard));
   // A member stays a member, regardless of its connection.
   if (const Status room = config_.room_for_worker ? config_.room_for_worker(now) : Status(); !room)

@@ -26,6 +26,11 @@ Limits drains_for(uint32_t drain_ms) {
   return limits;
 }
 
+protocol::JobSpec with_store(protocol::JobSpec spec) {
+  spec.store.optimizer = optimizer_from_text("sgd:0.1").value();
+  return spec;
+}
+
 /// A job over the given shards, and one spare that waits.
 class DepartureTest : public ::testing::Test {
  protected:
@@ -135,7 +140,7 @@ TEST_F(DepartureTest, TheShardEndsWithItsLastJob) {
 }
 
 TEST_F(DepartureTest, ANumberThatNoSpareTakesEndsItsJobsInTime) {
-  begin(1, drains_for(2'000));
+  begin(1, drains_for(4'000));
   cluster().shut_down();
   cluster().pass(1'900);
   EXPECT_FALSE(cluster().core().stopped());
@@ -143,7 +148,7 @@ TEST_F(DepartureTest, ANumberThatNoSpareTakesEndsItsJobsInTime) {
   EXPECT_TRUE(has_ended_its_jobs());
   EXPECT_EQ(cluster().take_of<Goodbye>(0).size(), 1u);
   EXPECT_TRUE(cluster().table().read_job(uint64_t{1}).value()->membership.finished);
-  EXPECT_EQ(cluster().said("none has taken it within --drain"), 1u);
+  EXPECT_EQ(cluster().said("none has taken it within half of --drain"), 1u);
 }
 
 TEST_F(DepartureTest, ASpareThatGoesAwayEndsTheWait) {
@@ -213,7 +218,7 @@ TEST_F(DepartureTest, ATableThatIsAwayForAMomentDoesNotEndTheJobs) {
 }
 
 TEST_F(DepartureTest, ASecondOrderChangesNothing) {
-  begin(1, drains_for(2'000));
+  begin(1, drains_for(4'000));
   cluster().shut_down();
   cluster().pass(1'500);
   cluster().shut_down();
@@ -262,13 +267,50 @@ TEST_F(DepartureTest, ARequestThatIsWithdrawnDoesNotEndTheDeparture) {
   EXPECT_FALSE(cluster().core().stopped());
 }
 
-TEST_F(DepartureTest, AShardWhoseWeightsAreInNoSaveEndsItsJobs) {
-  protocol::JobSpec spec = ScriptedCluster::small_job(1, kDimension);
-  spec.store.optimizer = optimizer_from_text("sgd:0.1").value();
-  begin(1, {}, spec);
+/// The spare may have another folder.
+TEST(Departure, AShardWithWeightsSavesThemAndEndsTheirJob) {
+  ScriptedCluster cluster(with_store(ScriptedCluster::small_job(1)), 1, {}, {.possible = true, .every = 0});
+  const auto spare = millrace::testing::open_memory_table(cluster.table_state);
+  ASSERT_TRUE(spare->hold_spare_lease());
+  cluster.join_all();
+  cluster.push(0, 0, std::vector<float>(64, 1.0f));
+  cluster.ack(0, 1);
+  cluster.shut_down();
+  cluster.serve_disk();
+  cluster.pass(kSomePollsMs);
+  EXPECT_TRUE(cluster.core().stopped());
+  EXPECT_EQ(cluster.counted(Metric::kJobsEnded, "shutdown"), 1);
+  EXPECT_EQ(cluster.disk.saves.size(), 1u);
+  EXPECT_EQ(cluster.said("are in this shard's --store-dir"), 1u);
+}
+
+TEST(Departure, AnOperatorsDrainMovesWeightsAlsoAtAShutdown) {
+  ScriptedCluster cluster(with_store(ScriptedCluster::small_job(1)), 1, {}, {.possible = true, .every = 0});
+  const auto spare = millrace::testing::open_memory_table(cluster.table_state);
+  ASSERT_TRUE(spare->hold_spare_lease());
+  cluster.join_all();
+  cluster.serve_disk();
+  ASSERT_EQ(cluster.table().set_drain(0, 1, protocol::DrainNote{1, ""}), true);
+  cluster.pass(kSomePollsMs);
+  ASSERT_FALSE(keeps_number(cluster));
+  cluster.shut_down();
+  cluster.pass(kSomePollsMs);
+  EXPECT_FALSE(keeps_number(cluster));
+  EXPECT_FALSE(cluster.core().stopped());
+}
+
+TEST_F(DepartureTest, AJobWithAStoreOpensAtTheSpare) {
+  begin(1);
   cluster().shut_down();
-  EXPECT_TRUE(has_ended_its_jobs());
-  EXPECT_EQ(cluster().said("in no save"), 1u);
+  protocol::Hello hello = cluster().hello(0);
+  hello.spec = with_store(hello.spec);
+  hello.spec.name = "stored";
+  const protocol::Body answer = cluster().say_hello(0, hello);
+  const auto* refusal = std::get_if<protocol::Refuse>(&answer);
+  ASSERT_TRUE(refusal != nullptr);
+  EXPECT_TRUE(refusal->retry);
+  cluster().pass(kSomePollsMs);
+  EXPECT_FALSE(cluster().core().stopped()) << "the other job waits for the spare";
 }
 
 TEST(Departure, AShardThatReplacesASwitchEndsItsJobs) {

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "protocol/keys/key_files.h"
 
@@ -100,6 +101,28 @@ TEST_F(AccessOfFiles, AFloodWithoutContributionsHasTheReasonBeforeItsEnd) {
     intake = access->take(received(alice(), hello_for("j"), 10), 0);
   }
   EXPECT_TRUE(access->take({alice(), fail(ErrorCode::kMalformed, "x"), 10}, 0).refusal);
+}
+
+TEST_F(AccessOfFiles, MessagesThatTheProtocolRequiresEndNoSession) {
+  policy(R"({"keys": ["*"], "jobs": ["*"], "may": ["create"], "rate": "80kbit"})");
+  const auto passes = [&](Access& access, const protocol::Body& body) {
+    const Access::Intake intake = access.take(received(alice(), body, 4'000'000), 0);
+    return !intake.refusal && intake.ends_because.empty();
+  };
+  const std::vector<protocol::Body> bodies = {protocol::Place{},   protocol::State{},    protocol::Update{},
+                                              protocol::Fetched{}, protocol::Snapshot{}, protocol::Synced{},
+                                              protocol::Goodbye{}};
+  for (const protocol::Body& body : bodies) {
+    SCOPED_TRACE(protocol::body_name(body));
+    const auto access = open();
+    for (int run = 0; run < 100; ++run) ASSERT_TRUE(passes(*access, body)) << run;
+    const Access::Intake heartbeat = access->take(received(alice(), protocol::Heartbeat{}, 100), 0);
+    EXPECT_FALSE(heartbeat.refusal || !heartbeat.ends_because.empty()) << "it is no flood of heartbeats";
+    const Access::Intake contribution = access->take(received(alice(), protocol::Contribution{}, 100), 0);
+    ASSERT_TRUE(contribution.refusal) << "they count";
+    EXPECT_TRUE(std::get<protocol::Refuse>(contribution.refusal->body).retry);
+    EXPECT_EQ(contribution.ends_because, "") << "its connection stays";
+  }
 }
 
 TEST_F(AccessOfFiles, AKeyThatFloodsMayConnectAndIsHeard) {

@@ -88,6 +88,17 @@ TEST(RateLimit, ChargedMessagesFloodByTheirOwnBytes) {
   EXPECT_EQ(sent_until_flood(61 * kNsPerS), 128);
 }
 
+TEST(RateLimit, DueMessagesDelayAndBelongToNoFlood) {
+  const PublicKey key = protocol::draw_key_pair().public_key;
+  RateLimit limit;
+  limit.set(key, 1'000, 0);
+  for (int at = 0; at < 1'000; ++at) limit.charge_due(key, 1'000'000, 0);
+  EXPECT_EQ(limit.charge(key, 100, 0), kPasses) << "a heartbeat";
+  EXPECT_EQ(limit.take(key, 100, 0), kOver) << "a contribution waits";
+  EXPECT_EQ(limit.take(key, 100, 59 * kNsPerS), kOver);
+  EXPECT_EQ(limit.take(key, 100, 61 * kNsPerS), kPasses);
+}
+
 TEST(RateLimit, AnotherRateHoldsAtOnceAndFillsNothing) {
   const PublicKey key = protocol::draw_key_pair().public_key;
   RateLimit limit;
