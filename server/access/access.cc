@@ -22,6 +22,15 @@ Result<AccessRules> read_rules(const protocol::PublicKey& own, const AccessFiles
   return AccessRules::of(own, std::move(*allowed));
 }
 
+/// Returns whether the protocol requires the message of an honest worker, as large as the job makes it. These are first
+/// weights of a store, the returns that a shard or a joiner needs, and the worker's end.
+bool is_due(const protocol::Body& body) {
+  return std::holds_alternative<protocol::Place>(body) || std::holds_alternative<protocol::State>(body) ||
+         std::holds_alternative<protocol::Update>(body) || std::holds_alternative<protocol::Fetched>(body) ||
+         std::holds_alternative<protocol::Snapshot>(body) || std::holds_alternative<protocol::Synced>(body) ||
+         std::holds_alternative<protocol::Goodbye>(body);
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Access>> Access::open(const AccessFiles& files) {
@@ -169,17 +178,21 @@ void Access::charge_unfinished(const protocol::PeerId& peer, uint64_t bytes, Tim
 RateLimit::Verdict Access::count(const protocol::Received& received, TimeNs now) {
   const protocol::PublicKey& key = received.peer.key;
   if (!has_rate(key, now)) return RateLimit::Verdict::kPasses;
+  if (received.message && is_due(received.message->body)) {
+    rates_.charge_due(key, received.bytes, now);
+    return RateLimit::Verdict::kPasses;
+  }
   const bool waits = received.message && std::holds_alternative<protocol::Contribution>(received.message->body);
   return waits ? rates_.take(key, received.bytes, now) : rates_.charge(key, received.bytes, now);
 }
 
-/// Refuses a message that is no contribution, of a key that floods.
+/// Refuses a message that is neither a contribution nor due, of a key that floods.
 Access::Intake Access::flood(const protocol::Received& received) const {
   protocol::Refuse refusal;
   refusal.code = ErrorCode::kLimitExceeded;
   refusal.sentence = fmt::format(
-      "key '{}' is over its rate, and has sent more than {} times its debt by messages that are no contributions; this "
-      "connection ends",
+      "key '{}' is over its rate, and has sent more than {} times its debt by heartbeats, acknowledgements, "
+      "Hellos, pulls or unreadable messages; this connection ends",
       rules_.name_of(received.peer.key), RateLimit::kOverdraft);
   const protocol::Header header = received.message ? received.message->header : protocol::Header{};
   return {.refusal = protocol::Message{header, std::move(refusal), {}},

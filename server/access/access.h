@@ -72,7 +72,8 @@ class Access {
   static constexpr std::string_view kOverRate = "over_rate";
   /// Counts a message, refused or not, against the rate of its key, and judges it. A refusal by the AccessRules is
   /// recorded and logged; one by the key's rate is not. Where the key floods, contributions can come again over a new
-  /// connection; other messages have no pace, and their refusal ends the sender's session.
+  /// connection. Heartbeats and the like have no pace: their refusal ends the sender's session. Messages that the
+  /// protocol requires now (first weights, returns, a Goodbye) always pass.
   Intake take(const protocol::Received& received, TimeNs now);
   /// Counts the bytes of a message that a closed connection has left unfinished. They lengthen no debt.
   void charge_unfinished(const protocol::PeerId& peer, uint64_t bytes, TimeNs now);

@@ -44,6 +44,12 @@ double RateLimit::count_in_debt(Bucket& bucket, uint64_t bytes) {
   return kOverdraft * (bucket.debt_bytes + bucket.bytes_per_s);
 }
 
+/// Takes the bytes from the bucket, down to the largest debt of charged messages.
+void RateLimit::lengthen_debt(Bucket& bucket, uint64_t bytes) {
+  const double least = std::min(bucket.bytes, -kChargedDebtMaxS * bucket.bytes_per_s);
+  bucket.bytes = std::max(bucket.bytes - static_cast<double>(bytes), least);
+}
+
 RateLimit::Verdict RateLimit::take(const protocol::PublicKey& key, uint64_t bytes, TimeNs now) {
   Bucket* bucket = limited(key, now);
   if (bucket == nullptr) return Verdict::kPasses;
@@ -64,9 +70,12 @@ RateLimit::Verdict RateLimit::charge(const protocol::PublicKey& key, uint64_t by
     bucket->charged_bytes += static_cast<double>(bytes);
     floods = bucket->charged_bytes > flood_bytes;
   }
-  const double least = std::min(bucket->bytes, -kChargedDebtMaxS * bucket->bytes_per_s);
-  bucket->bytes = std::max(bucket->bytes - static_cast<double>(bytes), least);
+  lengthen_debt(*bucket, bytes);
   return floods ? Verdict::kFloods : Verdict::kPasses;
+}
+
+void RateLimit::charge_due(const protocol::PublicKey& key, uint64_t bytes, TimeNs now) {
+  if (Bucket* bucket = limited(key, now)) lengthen_debt(*bucket, bytes);
 }
 
 }  // namespace millrace::server

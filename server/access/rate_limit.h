@@ -17,7 +17,7 @@ class RateLimit {
     kPasses = 1,
     kOver = 2,  ///< the key is in debt
     /// It is, and has sent kOverdraft times its debt: its senders ignore the refusals. A charged message counts charged
-    /// ones alone: a worker that repeats refused contributions is not ended by its heartbeats.
+    /// ones alone: a worker that repeats refused contributions is not ended by its heartbeats. Due ones do not count.
     kFloods = 3,
   };
   /// Bytes that a key may send while in debt: this many times its debt at the beginning and a second of its rate.
@@ -32,6 +32,8 @@ class RateLimit {
   Verdict take(const protocol::PublicKey& key, uint64_t bytes, TimeNs now);
   /// Counts a message that passes in any case: its bytes are taken from the bucket. Never kOver.
   Verdict charge(const protocol::PublicKey& key, uint64_t bytes, TimeNs now);
+  /// The same for a message that the protocol requires now, however large: it is no flood, and belongs to none.
+  void charge_due(const protocol::PublicKey& key, uint64_t bytes, TimeNs now);
 
  private:
   struct Bucket {
@@ -44,6 +46,7 @@ class RateLimit {
   };
   static void fill(Bucket& bucket, TimeNs now);
   Bucket* limited(const protocol::PublicKey& key, TimeNs now);
+  static void lengthen_debt(Bucket& bucket, uint64_t bytes);
   static double count_in_debt(Bucket& bucket, uint64_t bytes);
   std::unordered_map<protocol::PublicKey, Bucket> buckets_;
 };

@@ -88,6 +88,23 @@ void release(Counted& one) {
   all_held.fetch_sub(one.held.exchange(0, std::memory_order_relaxed), std::memory_order_relaxed);
 }
 
+/// Returns some of the held bytes; all, where they are fewer.
+void release_some(Counted& one, uint64_t bytes) {
+  uint64_t held = one.held.load(std::memory_order_relaxed);
+  while (!one.held.compare_exchange_weak(held, held - std::min(held, bytes), std::memory_order_relaxed)) {
+  }
+  all_held.fetch_sub(std::min(held, bytes), std::memory_order_relaxed);
+}
+
+/// Returns what hold() has counted for a hidden frame.
+uint64_t held_by_hidden(uint64_t frame_bytes) {
+  constexpr uint64_t kShortMax = 255;
+  constexpr uint64_t kShortHead = 2;  // flags and length
+  constexpr uint64_t kLongHead = 9;
+  const uint64_t hidden = frame_bytes + kHidingBytes;
+  return kHiddenFrameBytes + hidden + (hidden <= kShortMax ? kShortHead : kLongHead);
+}
+
 bool is_admitted(const Counted& one) {
   return one.admitted.load(std::memory_order_relaxed) == one.accepted_at.load(std::memory_order_relaxed);
 }
@@ -180,12 +197,15 @@ void count_closed(int descriptor) {
   release(*one);
 }
 
-void count_message(int descriptor) {
+void count_message(int descriptor, std::span<const uint64_t> frames) {
   Counted* one = counted_of(descriptor);
   if (one == nullptr || one->accepted_at.load(std::memory_order_relaxed) == 0) return;
   one->unread.store(0, std::memory_order_relaxed);
   one->messages.fetch_add(1, std::memory_order_relaxed);
-  if (one->hides_ends.load(std::memory_order_relaxed)) release(*one);
+  if (!one->hides_ends.load(std::memory_order_relaxed)) return;
+  uint64_t held = 0;
+  for (const uint64_t frame_bytes : frames) held += held_by_hidden(frame_bytes);
+  release_some(*one, held);
 }
 
 void admit_connection(int descriptor, TimeNs accepted_at) {

@@ -21,9 +21,8 @@
 ///            into ZeroMQ's shared buffer, kFrameBytes for each frame, and the bytes. The message's end returns it.
 /// Whole      messages do not count: ZMQ_RCVHWM of them wait for the loop, and then ZeroMQ stops reading. To end such a
 ///            connection would help its peer: the messages stay, and the next connection has room for as many.
-/// Keys       CURVE hides the ends of messages. The frames of a stranger with an allowed key count until the loop takes
-///            its next message, which returns them all. The begin of a further message may be among them: such a
-///            stranger holds up to twice `each_max`.
+/// Keys       CURVE hides the ends of messages. So whole messages of a stranger with an allowed key count too, until
+///            the loop takes them. A taken message returns what its own frames hold.
 /// Handshake  a stranger that chooses its routing identity is ended before ZeroMQ sees it (frame_count.h).
 /// Cost       of a connection with a session: some relaxed loads and an addition for each recv().
 /// Threads    any: ZeroMQ's thread counts, the loop reads.
@@ -41,6 +40,8 @@ inline constexpr uint64_t kReadBytes = 18 << 10;
 inline constexpr uint64_t kFrameBytes = 64;
 /// The same of a frame that CURVE has hidden: ZeroMQ copies its text, with the allocator's heads, and frees the buffer.
 inline constexpr uint64_t kHiddenFrameBytes = 128;
+/// What CURVE adds to a frame: the command's name, a nonce, a MAC, and flags.
+inline constexpr uint64_t kHidingBytes = 8 + 8 + 16 + 1;
 /// A stranger may always hold this: a handshake and a Hello of some ten kB. The connection itself costs about half.
 inline constexpr uint64_t kStrangerShare = 128 << 10;
 
@@ -64,7 +65,9 @@ void count_connection(int descriptor, TimeNs now);
 /// Ends the counts of a connection whose other end has ended it.
 void count_closed(int descriptor);
 /// Counts a message that the owner has taken: the bytes so far are no rest of it.
-void count_message(int descriptor);
+///
+/// frames  the bytes of each, without what CURVE added. Those of a frame that is left out stay counted.
+void count_message(int descriptor, std::span<const uint64_t> frames);
 /// Notes that a connection has a session. It is no stranger from now on, also when the session has ended.
 void admit_connection(int descriptor, TimeNs accepted_at);
 /// Returns when the connection with this number began; 0: it is not counted.

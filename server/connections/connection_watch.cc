@@ -1,7 +1,9 @@
 #include "server/connections/connection_watch.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
+#include <span>
 #include <utility>
 
 #include "server/connections/connection_ledger.h"
@@ -13,6 +15,18 @@ namespace {
 constexpr uint64_t kWireSlackBytes = 64 << 10;
 /// Time after which no message of a closed connection waits for the loop any more.
 constexpr TimeNs kForgottenAfter = 10 * kNsPerS;
+
+struct Frames {
+  std::array<uint64_t, 2> bytes = {};
+  size_t count = 0;
+};
+/// Returns the frames that came over the wire. Of a message that cannot be read one came at least.
+Frames frames_of(const protocol::PeerId& peer, const MessageSize& size) {
+  const uint64_t identity = std::min<uint64_t>(size.bytes, peer.bytes.size());
+  const uint64_t came = size.bytes - identity;
+  if (!size.payload_bytes) return {.bytes = {came, 0}, .count = came == 0 ? size_t{0} : size_t{1}};
+  return {.bytes = {came - std::min(came, *size.payload_bytes), *size.payload_bytes}, .count = 2};
+}
 
 }  // namespace
 
@@ -30,7 +44,8 @@ void ConnectionWatch::set_room(uint64_t connections) {
       std::max(kOfAddressMin, static_cast<uint32_t>(std::min<uint64_t>(connections / kAddressShare, UINT32_MAX))));
 }
 
-void ConnectionWatch::on_message(const protocol::PeerId& peer, int descriptor, Spoken spoken, TimeNs now) {
+void ConnectionWatch::on_message(const protocol::PeerId& peer, int descriptor, Spoken spoken, TimeNs now,
+                                 MessageSize size) {
   const TimeNs accepted = accepted_at(descriptor);
   if (accepted == 0) {
     // It waited when its connection was closed: its bytes are none of an unfinished message.
@@ -46,7 +61,8 @@ void ConnectionWatch::on_message(const protocol::PeerId& peer, int descriptor, S
   if (known.accepted_at != accepted) return;
   known.spoke = true;
   known.unread = 0;
-  count_message(descriptor);
+  const Frames frames = frames_of(peer, size);
+  count_message(descriptor, std::span(frames.bytes).first(frames.count));
   if (spoken == Spoken::kHello) known.hello_at = now;
 }
 

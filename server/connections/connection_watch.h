@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
@@ -12,6 +13,12 @@
 #include "server/connections/connection_judge.h"
 
 namespace millrace::server {
+
+/// The size of a received message.
+struct MessageSize {
+  uint64_t bytes = 0;                          ///< of all frames, the routing identity among them
+  std::optional<uint64_t> payload_bytes = {};  ///< of the frame behind the envelope; empty: it cannot be read
+};
 
 /// Ends connections that stay without a session, that leave messages unfinished, or that the loop is done with.
 ///
@@ -47,7 +54,7 @@ class ConnectionWatch {
   void set_room(uint64_t connections);
   enum class Spoken : uint8_t { kHello = 1, kOther = 2 };
   /// Notes a message that the loop has taken.
-  void on_message(const protocol::PeerId& peer, int descriptor, Spoken spoken, TimeNs now);
+  void on_message(const protocol::PeerId& peer, int descriptor, Spoken spoken, TimeNs now, MessageSize size = {});
   /// Notes that the peer has a session: its connection is no stranger's (connection_ledger.h). Called before the
   /// answer to its Hello, after which it may send large messages.
   void on_session(const protocol::PeerId& peer);

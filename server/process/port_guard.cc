@@ -101,8 +101,10 @@ void PortGuard::answer(protocol::KeyGate& gate) {
 bool PortGuard::on_message(const protocol::Received& received, TimeNs now) {
   const bool is_hello = received.message && (std::holds_alternative<protocol::Hello>(received.message->body) ||
                                              std::holds_alternative<protocol::ShardHello>(received.message->body));
+  MessageSize size{.bytes = received.bytes, .payload_bytes = {}};
+  if (received.message) size.payload_bytes = received.message->payload.bytes.size();
   connections_.on_message(received.peer, received.descriptor,
-                          is_hello ? ConnectionWatch::Spoken::kHello : ConnectionWatch::Spoken::kOther, now);
+                          is_hello ? ConnectionWatch::Spoken::kHello : ConnectionWatch::Spoken::kOther, now, size);
   return is_hello;
 }
 
