@@ -221,13 +221,15 @@ except RuntimeError as error:
 
 # A State that meets the other ranks in the store of the environment before torch does.
 BEFORE_TORCH = """
+import sys
 import torch_required
 import torch, torch.distributed as dist
 import millrace
 model = torch.nn.Linear(64, 64)
 mill = millrace.State(path="peers", select="topk:0.05", dense_below=0, model=model)
 assert mill.session is not None and not dist.is_initialized()
-dist.init_process_group("gloo")
+# Not from the environment: for torchrun's store torch 2.14 asks for libuv, which Debian's build of it lacks.
+dist.init_process_group("gloo", init_method=f"file://{sys.argv[2]}/gloo", rank=int(sys.argv[1]), world_size=2)
 ddp = torch.nn.parallel.DistributedDataParallel(model)
 ddp.register_comm_hook(mill, millrace.hook)
 for step in range(3):
@@ -298,9 +300,9 @@ class Programs(unittest.TestCase):
         without_libuv = {"use_libuv": False} if "use_libuv" in (torch.distributed.TCPStore.__init__.__doc__ or "") else {}
         store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, **without_libuv)
         # Those of torchrun, whose own store this process serves.
-        environment = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "WORLD_SIZE": "2", "USE_LIBUV": "0",
+        environment = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "WORLD_SIZE": "2",
                        "TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
-        for process in [python(BEFORE_TORCH, RANK=str(rank), **environment) for rank in range(2)]:
+        for process in [python(BEFORE_TORCH, rank, self.folder.name, RANK=str(rank), **environment) for rank in range(2)]:
             text = process.communicate(timeout=TIMEOUT_S)[0]
             self.assertEqual(process.returncode, 0, text)
             self.assertIn("trained 3\n", text)
