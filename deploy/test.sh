@@ -17,15 +17,16 @@
 #                                  commit can reach (tests/lint/affected.py).
 #   deploy/test.sh --quick         setup, build, dev.
 #   deploy/test.sh --release       all stages, and in each the tests that CI leaves out. All unit tests run in all three
-#                                  builds, everything under lint, the models, fuzzers for 60 seconds each. Then five more
+#                                  builds, everything under lint, the models, fuzzers for 60 seconds each. Then six more
 #                                  stages follow.
 #                                    punish kills and restarts workers and shards of a job for ten minutes.
 #                                    papers every script of tests/bench/papers with --quick, as a trial run.
+#                                    record puts each fault of tests/sim/RECORD.md back: its test must find it.
 #                                    packages builds the Debian packages and the image, checks and runs both. Root.
 #                                    trixie tests the Python package on Debian 13, and its wheel. Tests of
 #                                           DistributedDataParallel must not skip.
 #                                    forky  the same on Debian testing: FSDP2 needs its PyTorch, and must not skip.
-#                                  Three and a half hours.
+#                                  Five hours.
 #   deploy/test.sh --stage NAME    that stage alone (repeatable).
 #
 # A stage has a budget of time on two cores with an empty compiler cache, for a tree that equals the last green commit.
@@ -37,9 +38,9 @@ cd "$(dirname "$0")/.."
 
 readonly ALL_STAGES=(setup build asan tsan fuzz lint models dev)
 readonly QUICK_STAGES=(setup build dev)
-readonly RELEASE_STAGES=("${ALL_STAGES[@]}" punish papers packages trixie forky)
+readonly RELEASE_STAGES=("${ALL_STAGES[@]}" punish papers record packages trixie forky)
 # Seconds; 25 minutes in all, without the stages of --release alone.
-declare -rA BUDGETS=([setup]=5 [build]=690 [asan]=130 [tsan]=20 [fuzz]=15 [lint]=30 [models]=10 [dev]=600 [punish]=620 [papers]=600 [packages]=1500 [trixie]=1800 [forky]=1800)
+declare -rA BUDGETS=([setup]=5 [build]=690 [asan]=130 [tsan]=20 [fuzz]=15 [lint]=30 [models]=10 [dev]=600 [punish]=620 [papers]=600 [record]=5400 [packages]=1500 [trixie]=1800 [forky]=1800)
 readonly LOGS=build/logs
 readonly GREEN=tests/lint/green_commit.txt
 readonly JOBS=${MILLRACE_JOBS:-$(nproc)}
@@ -206,6 +207,9 @@ stage_trixie() { python_on trixie python_torch_ddp_test; }
 
 # A mirror's copy of testing may be older than a week.
 stage_forky() { python_on forky python_torch_fsdp_test --aptopt='Acquire::Check-Valid-Until "false"'; }
+
+# Each fault that was found is put back, and its test must find it again. The verdicts go to tests/sim/record/runs.json.
+stage_record() { tests/sim/record.py --run; }
 
 stage_packages() { deploy/setup.sh --packages && deploy/packages.sh --lint --test --image-test; }
 
