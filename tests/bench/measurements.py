@@ -231,7 +231,7 @@ def rounds():
                ("slow_reader", "Hellos for a taken number, whose sender reads nothing"), ("hello_flood", "the same, whose sender reads the refusals"),
                ("wrong_key", "handshakes with a key that is not allowed"), ("replay", "recorded handshakes, sent again"))
     yield Measurement(
-        "hostile_rate", "Rounds through shards", "Steps a second of 4 workers and 2 shards under attack over those without one; peak memory of the shard.",
+        "hostile_rate", "Rounds through shards", "Steps a second of 4 workers and 2 shards with keys, under attack over those without one; peak memory of the shard.",
         "/usr/bin/python3 tests/bench/hostile_rate.py --programs $MILLRACE_PROGRAMS --json",
         (*(Figure(title, ("rows", {"kind": kind}, "ratio"), Goal(AT_LEAST, 0.8)) for kind, title in attacks),
          *(Figure(f"`{kind}`: growth of the shard's peak, over its limit of memory", ("rows", {"kind": kind}, "growth_over_limit"), Goal(AT_MOST, 1))
