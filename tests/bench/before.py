@@ -25,7 +25,7 @@ PAIRS = 9
 
 
 def values_of(report, figures):
-    """The values of a report's figures by name. Figures without a number are left out."""
+    """Returns the values of a report's figures by name, without the figures that have no number."""
     values = {}
     for figure in figures:
         try:
@@ -36,7 +36,7 @@ def values_of(report, figures):
 
 
 def measured(one, folders, pairs):
-    """The values of each pair, by build. Raises Failed, NotHere."""
+    """Returns the values of each pair, by build. Raises Failed, NotHere."""
     runs = {build: [] for build in folders}
     for pair in range(pairs):
         for build in sorted(folders, reverse=pair % 2 == 1):
@@ -47,7 +47,7 @@ def measured(one, folders, pairs):
 
 
 def compared(one, runs):
-    """A row for each figure that all runs have."""
+    """Returns a row for each figure that all runs have."""
     rows = []
     for figure in one.figures:
         values = {build: [run[figure.name] for run in of_build if figure.name in run] for build, of_build in runs.items()}
@@ -59,13 +59,13 @@ def compared(one, runs):
 
 
 def commit_of(folder):
-    """The commit of the tree that a folder is in."""
+    """Returns the commit of the tree that a folder is in."""
     told = subprocess.run(["git", "-C", folder, "rev-parse", "--short=10", "HEAD"], capture_output=True, text=True, check=False)
     return told.stdout.strip() if told.returncode == 0 else "unknown"
 
 
 def table(rows):
-    """The rows for people: medians, and the ratios of the pairs."""
+    """Returns the rows as text for people: medians, and the ratios of the pairs."""
     width = max(len(row["figure"]) for row in rows)
     lines = [f"{'figure':{width}}  {'before':>10}  {'now':>10}  {'now/before':>10}  of the pairs"]
     for row in rows:

@@ -16,10 +16,6 @@ using ::testing::HasSubstr;
 
 constexpr int64_t kSomePollsMs = 200;
 
-bool keeps_number(ScriptedCluster& cluster, uint32_t shard = 0) {
-  return cluster.table().read_cluster().value().shards[shard].held;
-}
-
 Limits drains_for(uint32_t drain_ms) {
   Limits limits;
   limits.drain_ms = drain_ms;
@@ -64,7 +60,7 @@ TEST_F(DepartureTest, TheShardServesUntilASpareHasItsNumber) {
   for (const uint32_t shards : {1u, 2u}) {
     begin(shards);
     cluster().shut_down();
-    EXPECT_FALSE(keeps_number(cluster())) << "at once: a spare looks at the lease";
+    EXPECT_FALSE(holds_number(cluster())) << "at once: a spare looks at the lease";
     cluster().pass(kSomePollsMs);
     cluster().push(0, 0, std::vector<float>(kDimension, 1.0f));
     EXPECT_EQ(cluster().gather(0, 0).parts, shards) << "it decides steps that begin now";
@@ -210,7 +206,7 @@ TEST_F(DepartureTest, ATableThatIsAwayForAMomentDoesNotEndTheJobs) {
   EXPECT_FALSE(cluster().core().stopped());
   cluster().table().mode = testing::FailingTable::Mode::kWorks;
   cluster().pass(kSomePollsMs);
-  EXPECT_FALSE(keeps_number(cluster()));
+  EXPECT_FALSE(holds_number(cluster()));
   take_over();
   cluster().pass(kSomePollsMs);
   EXPECT_TRUE(cluster().core().stopped());
@@ -231,7 +227,7 @@ TEST_F(DepartureTest, AnOrderWithinAnOperatorsDrainEndsNoJob) {
   begin(1);
   ASSERT_EQ(cluster().table().set_drain(0, 1, protocol::DrainNote{1, ""}), true);
   cluster().pass(kSomePollsMs);
-  ASSERT_FALSE(keeps_number(cluster()));
+  ASSERT_FALSE(holds_number(cluster()));
   take_over();  // not found yet, and the spare waits no longer
   cluster().shut_down();
   EXPECT_FALSE(cluster().core().stopped());
@@ -263,7 +259,7 @@ TEST_F(DepartureTest, ARequestThatIsWithdrawnDoesNotEndTheDeparture) {
   cluster().shut_down();
   ASSERT_EQ(cluster().table().set_drain(0, 1, std::nullopt), true);
   cluster().pass(kSomePollsMs);
-  EXPECT_FALSE(keeps_number(cluster()));
+  EXPECT_FALSE(holds_number(cluster()));
   EXPECT_FALSE(cluster().core().stopped());
 }
 
@@ -292,10 +288,10 @@ TEST(Departure, AnOperatorsDrainMovesWeightsAlsoAtAShutdown) {
   cluster.serve_disk();
   ASSERT_EQ(cluster.table().set_drain(0, 1, protocol::DrainNote{1, ""}), true);
   cluster.pass(kSomePollsMs);
-  ASSERT_FALSE(keeps_number(cluster));
+  ASSERT_FALSE(holds_number(cluster));
   cluster.shut_down();
   cluster.pass(kSomePollsMs);
-  EXPECT_FALSE(keeps_number(cluster));
+  EXPECT_FALSE(holds_number(cluster));
   EXPECT_FALSE(cluster.core().stopped());
 }
 
@@ -333,12 +329,12 @@ TEST(Departure, AShardThatRecoversServesAgainBeforeItLeaves) {
   ASSERT_TRUE(cluster.core().status(cluster.now).jobs.at(0).recovering);
   cluster.shut_down();
   cluster.pass(kSomePollsMs);
-  EXPECT_TRUE(keeps_number(cluster));
+  EXPECT_TRUE(holds_number(cluster));
   EXPECT_FALSE(cluster.core().stopped());
   cluster.welcome_with_weights(1);
   for (const uint32_t worker : {0u, 1u}) cluster.say_state(worker, true);
   cluster.pass(kSomePollsMs);
-  EXPECT_FALSE(keeps_number(cluster));
+  EXPECT_FALSE(holds_number(cluster));
   EXPECT_FALSE(cluster.core().stopped());
 }
 

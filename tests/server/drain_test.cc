@@ -13,9 +13,6 @@ using ::testing::HasSubstr;
 
 constexpr int64_t kPollsMs = 200;
 
-bool is_held(ScriptedCluster& cluster, uint32_t shard = 0) {
-  return cluster.table().read_cluster().value().shards[shard].held;
-}
 std::string refusal(ScriptedCluster& cluster) {
   const auto note = cluster.table().read_drain(0).value();
   return note ? note->refusal : "";
@@ -26,12 +23,12 @@ TEST(Drain, TheShardServesUntilASpareHasItsNumberAndThenSaysWhereItIs) {
   ScriptedCluster cluster(ScriptedCluster::small_job(1, kDimension), 2);
   cluster.join_all();
   cluster.pass(kPollsMs);
-  ASSERT_TRUE(is_held(cluster));
+  ASSERT_TRUE(holds_number(cluster));
   ASSERT_EQ(cluster.table().set_drain(0, 1, DrainNote{1, ""}), true);
   cluster.pass(kPollsMs);
-  EXPECT_FALSE(is_held(cluster));
+  EXPECT_FALSE(holds_number(cluster));
   EXPECT_EQ(cluster.table().read_cluster()->shards[0].state(), protocol::ClusterView::Shard::State::kDraining);
-  EXPECT_TRUE(is_held(cluster, 1));
+  EXPECT_TRUE(holds_number(cluster, 1));
   cluster.push(0, 0, std::vector<float>(kDimension, 1.0f));
   EXPECT_EQ(cluster.gather(0, 0).parts, 2u) << "it decides steps";
   EXPECT_FALSE(cluster.core().stopped());
@@ -56,7 +53,7 @@ class TableFailsAtHandOver : public ::testing::Test {
     cluster_.join_all();
     ASSERT_EQ(cluster_.table().set_drain(0, 1, DrainNote{1, ""}), true);
     cluster_.pass(kPollsMs);
-    ASSERT_FALSE(is_held(cluster_));
+    ASSERT_FALSE(holds_number(cluster_));
     cluster_.take(0);
     ASSERT_EQ(cluster_.table().take_over_shard(0, 1, "tcp://spare:9", ""), 2u);
     cluster_.fail_table_writes(true);
@@ -95,24 +92,24 @@ TEST(Drain, ARequestThatIsWithdrawnLeavesTheShardItsNumber) {
   ScriptedCluster cluster(ScriptedCluster::small_job(1));
   ASSERT_EQ(cluster.table().set_drain(0, 1, DrainNote{1, ""}), true);
   cluster.pass(kPollsMs);
-  ASSERT_FALSE(is_held(cluster));
+  ASSERT_FALSE(holds_number(cluster));
   ASSERT_EQ(cluster.table().set_drain(0, 1, std::nullopt), true);
   cluster.pass(kPollsMs);
-  EXPECT_TRUE(is_held(cluster));
+  EXPECT_TRUE(holds_number(cluster));
 }
 
 TEST(Drain, ATableThatCannotBeReadLeavesTheShardItsNumber) {
   ScriptedCluster cluster(ScriptedCluster::small_job(1));
   cluster.fail_table_writes(true);
   cluster.pass(kPollsMs);
-  EXPECT_TRUE(is_held(cluster));
+  EXPECT_TRUE(holds_number(cluster));
 }
 
 TEST(Drain, AShardThatReplacesASwitchRefuses) {
   ScriptedCluster cluster(ScriptedCluster::small_job(1), 1, {}, {}, "192.0.2.1:7800");
   ASSERT_EQ(cluster.table().set_drain(0, 1, DrainNote{1, ""}), true);
   cluster.pass(kPollsMs);
-  EXPECT_TRUE(is_held(cluster));
+  EXPECT_TRUE(holds_number(cluster));
   EXPECT_THAT(refusal(cluster), HasSubstr("switch"));
 }
 
@@ -125,7 +122,7 @@ TEST(Drain, AShardWhoseWeightsHaveNoPlaceForSavesRefuses) {
     cluster.join_all();
     ASSERT_EQ(cluster.table().set_drain(0, 1, DrainNote{1, ""}), true);
     cluster.pass(kPollsMs);
-    EXPECT_EQ(is_held(cluster), !has_place);
+    EXPECT_EQ(holds_number(cluster), !has_place);
     EXPECT_THAT(refusal(cluster), HasSubstr(has_place ? "" : "in no save"));
   }
 }
@@ -143,12 +140,12 @@ TEST(Drain, AShardWritesTheLastSaveOfAJobBeforeItLeaves) {
   ASSERT_TRUE(cluster.core().status(cluster.now).jobs.empty());
   ASSERT_EQ(cluster.table().set_drain(0, 1, DrainNote{1, ""}), true);
   cluster.pass(kPollsMs);
-  EXPECT_TRUE(is_held(cluster));
+  EXPECT_TRUE(holds_number(cluster));
   EXPECT_EQ(refusal(cluster), "");
   cluster.disk.holds = false;
   cluster.serve_disk();
   cluster.pass(kPollsMs);
-  EXPECT_FALSE(is_held(cluster));
+  EXPECT_FALSE(holds_number(cluster));
   EXPECT_EQ(cluster.disk.saves.size(), 1u);
 }
 
@@ -165,7 +162,7 @@ TEST(Drain, AFailedLastSaveIsTheReasonOfARefusal) {
   cluster.pass(kPollsMs);
   ASSERT_EQ(cluster.table().set_drain(0, 1, DrainNote{1, ""}), true);
   cluster.pass(kPollsMs);
-  EXPECT_TRUE(is_held(cluster));
+  EXPECT_TRUE(holds_number(cluster));
   EXPECT_THAT(refusal(cluster), HasSubstr("its last save has failed"));
 }
 
@@ -178,13 +175,13 @@ TEST(Drain, AShardThatRecoversServesAgainBeforeItLeaves) {
   ASSERT_EQ(cluster.table().set_drain(0, 2, DrainNote{2, ""}), true);
   cluster.pass(kPollsMs);
   cluster.pass(kPollsMs);
-  EXPECT_TRUE(is_held(cluster));
+  EXPECT_TRUE(holds_number(cluster));
   EXPECT_EQ(cluster.said("leaves its number to a spare later: job 'job' recovers"), 1u) << "once";
   cluster.welcome_with_weights(1);
   for (const uint32_t worker : {0u, 1u}) cluster.say_state(worker, true);
   cluster.pass(kPollsMs);
   ASSERT_FALSE(cluster.core().status(cluster.now).jobs.at(0).recovering);
-  EXPECT_FALSE(is_held(cluster));
+  EXPECT_FALSE(holds_number(cluster));
 }
 
 TEST(Drain, AShardThatReadsTheSaveOfAJobServesItBeforeItLeaves) {
@@ -196,19 +193,19 @@ TEST(Drain, AShardThatReadsTheSaveOfAJobServesItBeforeItLeaves) {
   cluster.welcome_with_weights(0);
   ASSERT_EQ(cluster.table().set_drain(0, 2, DrainNote{2, ""}), true);
   cluster.pass(kPollsMs);
-  EXPECT_TRUE(is_held(cluster));
+  EXPECT_TRUE(holds_number(cluster));
   EXPECT_EQ(refusal(cluster), "") << "the shard recovers";
   cluster.disk.holds = true;
   cluster.welcome_with_weights(1);
   for (const uint32_t worker : {0u, 1u}) cluster.say_state(worker, true);
   cluster.pass(kPollsMs);
   ASSERT_FALSE(cluster.core().status(cluster.now).jobs.at(0).recovering);
-  EXPECT_TRUE(is_held(cluster));
+  EXPECT_TRUE(holds_number(cluster));
   EXPECT_EQ(refusal(cluster), "") << "its store does";
   cluster.disk.holds = false;
   cluster.serve_disk();
   cluster.pass(kPollsMs);
-  EXPECT_FALSE(is_held(cluster));
+  EXPECT_FALSE(holds_number(cluster));
 }
 
 TEST(Drain, AShardEndsTheSaveThatIsUnderWayBeforeItLeaves) {
@@ -228,12 +225,12 @@ TEST(Drain, AShardEndsTheSaveThatIsUnderWayBeforeItLeaves) {
   cluster.carry_out(0, actions);
   ASSERT_EQ(cluster.table().set_drain(0, 1, DrainNote{1, ""}), true);
   cluster.pass(kPollsMs);
-  EXPECT_TRUE(is_held(cluster));
+  EXPECT_TRUE(holds_number(cluster));
   EXPECT_EQ(refusal(cluster), "");
   cluster.disk.holds = false;
   cluster.serve_disk();
   cluster.pass(kPollsMs);
-  EXPECT_FALSE(is_held(cluster));
+  EXPECT_FALSE(holds_number(cluster));
 }
 
 TEST(Drain, AProcessOfARemovedClusterStops) {

@@ -185,4 +185,9 @@ T expect_body(const protocol::Body& body) {
   return *found;
 }
 
+/// Returns whether the shard's process holds its lease, so that no spare takes its number.
+inline bool holds_number(ScriptedCluster& cluster, uint32_t shard = 0) {
+  return cluster.table().read_cluster().value().shards[shard].held;
+}
+
 }  // namespace millrace::server
