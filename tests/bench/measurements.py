@@ -292,8 +292,8 @@ def recoveries():
     script = "/usr/bin/python3 tests/bench/goodput.py --programs $MILLRACE_PROGRAMS/.."
     yield Measurement(
         "goodput", "Failures and joins", "Useful pushes of 4 workers and 2 shards under random failures over those of undisturbed times.",
-        # About 25 minutes: of each kind 12 failures with 10 s between them, and 2 with 60 s.
-        f"{script} --mtbf 10s,60s --kills 12,2 --quiet 10s --json",
+        # About 35 minutes: of each kind 20 failures with 10 s between them, and 3 with 60 s.
+        f"{script} --mtbf 10s,60s --kills 20,3 --quiet 10s --json",
         (*(Figure(f"{title}, MTBF {mtbf} s", ("rows", {"kind": kind, "mtbf_s": mtbf}, "goodput"), goal) for kind, title in kinds for mtbf, goal in goals),
          *(Figure(f"{title}: recovery, {label}, s", ("rows", {"kind": kind, "mtbf_s": 10}, f"recovery_{key}_s"), goal)
            for kind, title in kinds for key, label, goal in (("p50", "median", None), ("p99", "p99", Goal(AT_MOST, 2)), ("max", "longest", None))),
