@@ -1,6 +1,6 @@
 #include "kernels/cuda/accumulate_kernels.h"
 
-#include "kernels/cuda/device_launch.cuh"
+#include "kernels/cuda/queue/device_launch.cuh"
 
 #define MILLRACE_ACCUMULATE_KERNELS(KERNEL) \
   KERNEL(FillValue)                         \

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "kernels/cuda/block_kernel.h"
 #include "kernels/cuda/momentum_shares.h"
+#include "kernels/cuda/queue/block_kernel.h"
 
 /// The kernels of an accumulator, a dense sum: the forms of addition that Bucket's pushes have.
 namespace millrace::cuda {

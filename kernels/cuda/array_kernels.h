@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kernels/cuda/block_kernel.h"
+#include "kernels/cuda/queue/block_kernel.h"
 #include "kernels/cuda/select_kernels.h"
 
 /// The kernels of whole arrays: add, take, give back, apply, and the Bloom filter.

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "kernels/cuda/block_kernel.h"
 #include "kernels/cuda/quantize_kernels.h"
+#include "kernels/cuda/queue/block_kernel.h"
 
 namespace millrace::cuda {
 

@@ -1,6 +1,6 @@
 #include "kernels/cuda/draw_kernels.h"
 
-#include "kernels/cuda/device_launch.cuh"
+#include "kernels/cuda/queue/device_launch.cuh"
 
 #define MILLRACE_DRAW_KERNELS(KERNEL) \
   KERNEL(SumTails)                    \

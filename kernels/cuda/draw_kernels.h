@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kernels/cuda/block_kernel.h"
+#include "kernels/cuda/queue/block_kernel.h"
 #include "kernels/cuda/select_kernels.h"
 
 /// The kernels of sums over values, and of draws by size.

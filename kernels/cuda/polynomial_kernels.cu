@@ -1,6 +1,6 @@
 #include "kernels/cuda/polynomial_kernels.h"
 
-#include "kernels/cuda/device_launch.cuh"
+#include "kernels/cuda/queue/device_launch.cuh"
 
 #define MILLRACE_POLYNOMIAL_KERNELS(KERNEL) \
   KERNEL(FindFarPoints)                     \

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kernels/cuda/block_kernel.h"
+#include "kernels/cuda/queue/block_kernel.h"
 
 /// The kernels of piecewise polynomials.
 namespace millrace::cuda {

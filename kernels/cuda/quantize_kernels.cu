@@ -1,7 +1,7 @@
 #include "kernels/cuda/quantize_kernels.h"
 
 #include "kernels/cuda/bucket_kernels.h"
-#include "kernels/cuda/device_launch.cuh"
+#include "kernels/cuda/queue/device_launch.cuh"
 
 #define MILLRACE_QUANTIZE_KERNELS(KERNEL) \
   KERNEL(QsgdWarps<2, false>)             \

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "kernels/cuda/block_kernel.h"
+#include "kernels/cuda/queue/block_kernel.h"
 
 /// The kernels of value codes. Arithmetic is that of kernels/quantize, operation by operation: same bits.
 namespace millrace::cuda {

@@ -1,6 +1,6 @@
 #include "kernels/cuda/segment_kernels.h"
 
-#include "kernels/cuda/device_launch.cuh"
+#include "kernels/cuda/queue/device_launch.cuh"
 
 #define MILLRACE_SELECT_KERNELS(KERNEL) \
   KERNEL(BeginSelection)                \

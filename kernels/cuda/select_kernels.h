@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kernels/cuda/block_kernel.h"
+#include "kernels/cuda/queue/block_kernel.h"
 
 /// The kernels of selections. Positions come out in increasing order without one block waiting for another. A block
 /// reserves room for the candidates of its tile behind those of earlier blocks, and a table of segments remembers the

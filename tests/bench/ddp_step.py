@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Time that a step spends in communication: DDP over gloo in f32 and in 16 bits, and DDP with Millrace's hook.
+"""Time that a step spends in communication: DDP over gloo in f32 and in bf16, and DDP with Millrace's hook.
 
     tests/bench/ddp_step.py [--programs FOLDER] [--package FOLDER] [--link-rate 1gbit] [--rounds N] [--json]
 
@@ -11,7 +11,7 @@ network and batches, and run in turn within each round. A step is a forward and 
 it lasts until the last rank's end. The same step without communication is DDP's no_sync(). The difference of both is
 the time in communication; ratios are those of one round, and medians are over rounds.
 
-    f32, 16_bits        DDP over gloo. 16 bits are bf16, or fp16 where gloo cannot add bf16: the label says which.
+    f32, bf16           DDP over gloo; bf16 by worker/python/examples/bf16_hook.py, as gloo adds none
     millrace            select topk:0.01, values without loss
     millrace_reselect   the same, where the shards return the largest 1 % of the sum, and keep the rest for later
     passes              no exchange: one pass over memory that adds each gradient to a residual, and zeroes the gradient. No
@@ -21,8 +21,7 @@ processor_ms is the processor time that communication adds to a step, summed ove
 shards' in a step.
 
 Limits: all processes share this machine's processors, so the selections and codings of all ranks wait for each other.
-With fewer processors than hosts, Millrace's time is bound by processors, and gloo's f32 by the link. gloo adds fp16 in
-software, so its time is of processors, too: a rank sends half of f32's bytes, and may take longer.
+With fewer processors than hosts, Millrace's time is bound by processors, and gloo's by the link.
 
 Exit codes: 0 measured and within the goals (--json: measured), 1 beyond them or failed, 77 this machine lacks something.
 """
@@ -45,7 +44,7 @@ from processes import Failed, Processes  # pylint: disable=wrong-import-position
 
 RANK = Path(__file__).with_name("ddp_step_rank.py")
 RANKS, SHARDS = 4, 2
-OVER_F32_MAX, OVER_16_BITS_MAX = 0.06, 0.12
+OVER_F32_MAX, OVER_BF16_MAX = 0.06, 0.12
 MS = 1e3
 
 
@@ -88,7 +87,7 @@ def rows_of(steps, labels):
             "scheme": scheme, "label": labels[scheme], "rounds": len(seconds),
             "step_ms": MS * statistics.median(steps.of(scheme, True, "seconds")), "alone_ms": MS * statistics.median(steps.of(scheme, False, "seconds")),
             "communication_ms": MS * statistics.median(seconds), "communication_quartile_1_ms": MS * quartile(seconds, 1),
-            "communication_quartile_3_ms": MS * quartile(seconds, 3), "over_f32": over(scheme, "f32"), "over_16_bits": over(scheme, "16_bits"),
+            "communication_quartile_3_ms": MS * quartile(seconds, 3), "over_f32": over(scheme, "f32"), "over_bf16": over(scheme, "bf16"),
             "processor_ms": MS * statistics.mean(steps.beyond_alone(scheme, "processor_s", sum)),
             "shards_processor_ms": MS * statistics.mean(steps.of(scheme, True, "shards_processor_s")),
             "bytes_sent": statistics.median(steps.of(scheme, True, "bytes_sent")),
@@ -104,17 +103,17 @@ def measure(arguments, folder):
         run["shards"] = processes.pids()
         said = [line for line in processes.lines_of(processes.start_ranks(RANKS, [json.dumps(run)], RANK)) if line.startswith("{")]
     report = json.loads(said[-1])
-    labels = {"f32": "DDP over gloo, f32", "16_bits": f"DDP over gloo, {report['label16']}", "millrace": "Millrace, 1 %",
+    labels = {"f32": "DDP over gloo, f32", "bf16": "DDP over gloo, bf16", "millrace": "Millrace, 1 %",
               "millrace_reselect": "Millrace, 1 %, 1 % returns", "passes": "one pass over memory"}
     return rows_of(Steps(report["steps"]), labels)
 
 
 def show(rows):
-    print(f"{'':27} step ms  alone ms  communication ms (quartiles)  / f32  / 16 bits  processor ms  at shards  MB sent  received")
+    print(f"{'':27} step ms  alone ms  communication ms (quartiles)  / f32     / bf16  processor ms  at shards  MB sent  received")
     for row in rows:
         print(f"{row['label']:27}{row['step_ms']:8.1f}{row['alone_ms']:10.1f}{row['communication_ms']:18.1f}"
               f" ({row['communication_quartile_1_ms']:.0f} to {row['communication_quartile_3_ms']:.0f})".ljust(81)
-              + f"{row['over_f32']:8.3f}{row['over_16_bits']:11.3f}{row['processor_ms']:14.1f}{row['shards_processor_ms']:11.1f}"
+              + f"{row['over_f32']:8.3f}{row['over_bf16']:11.3f}{row['processor_ms']:14.1f}{row['shards_processor_ms']:11.1f}"
               f"{row['bytes_sent'] / 1e6:9.2f}{row['bytes_received'] / 1e6:10.2f}")
 
 
@@ -158,7 +157,7 @@ def main():
         return 0
     show(rows)
     lossless = next(row for row in rows if row["scheme"] == "millrace")
-    return 0 if lossless["over_f32"] <= OVER_F32_MAX and lossless["over_16_bits"] <= OVER_16_BITS_MAX else 1
+    return 0 if lossless["over_f32"] <= OVER_F32_MAX and lossless["over_bf16"] <= OVER_BF16_MAX else 1
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
     ddp_step_rank.py '{"width": 2048, "layers": 6, "batch": 4, "warmup": 2, "rounds": 15, "servers": "tcp://…", "shards": [PID, …]}'
 
-RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are torchrun's. Rank 0 prints one line of JSON at the end: `steps`, the
-records of all ranks' steps, and `label16`, the 16-bit type of gloo.
+RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are torchrun's. Rank 0 prints one line of JSON at the end: the records
+of all ranks' steps.
 """
 
 import contextlib
@@ -22,10 +22,10 @@ import millrace
 from trace_cost import ROOT, processor_seconds
 
 sys.path.insert(0, str(ROOT / "worker/python/examples"))
-from char_transformer import half_precision_hook  # pylint: disable=wrong-import-position
+from bf16_hook import Bf16Hook  # pylint: disable=wrong-import-position
 
 MILLRACE = {"millrace": {}, "millrace_reselect": {"reselect": "topk:0.01"}}
-SCHEMES = ("f32", "16_bits", *MILLRACE, "passes")
+SCHEMES = ("f32", "bf16", *MILLRACE, "passes")
 SELECT = "topk:0.01"
 BLOCK = 1 << 15  # entries of a gradient and a residual that fit into a core's cache
 SETTLED_S = 0.05  # Millrace postpones some work past the end of a step
@@ -56,11 +56,10 @@ class Replica:
     """
 
     def __init__(self, run, scheme):
-        self.ddp, self.note, self.mill = DistributedDataParallel(network(run), gradient_as_bucket_view=True), "", None
+        self.ddp, self.mill = DistributedDataParallel(network(run), gradient_as_bucket_view=True), None
         self._residuals = [torch.zeros_like(parameter) for parameter in self.ddp.parameters()] if scheme == "passes" else None
-        if scheme == "16_bits":
-            self.note, hook = half_precision_hook()
-            self.ddp.register_comm_hook(None, hook)
+        if scheme == "bf16":
+            self.ddp.register_comm_hook(None, Bf16Hook())
         if scheme in MILLRACE:
             self.mill = millrace.State(run["servers"], job=scheme, select=SELECT, model=self.ddp, summary_every=0, **MILLRACE[scheme])
             self.ddp.register_comm_hook(self.mill, millrace.hook)
@@ -113,7 +112,7 @@ def main():
     collected = [None] * dist.get_world_size() if rank == 0 else None
     dist.gather_object(records, collected)
     if rank == 0:
-        print(json.dumps({"steps": sum(collected, []), "label16": replicas["16_bits"].note}), flush=True)
+        print(json.dumps({"steps": sum(collected, [])}), flush=True)
     for replica in replicas.values():
         if replica.mill:
             replica.mill.finish()

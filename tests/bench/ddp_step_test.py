@@ -19,7 +19,7 @@ from results import figure_values  # pylint: disable=wrong-import-position
 
 TIMEOUT_S = 1400
 WIDTH, LAYERS = 128, 2  # a weight is over the size below which Millrace sends tensors dense
-SCHEMES = ["f32", "16_bits", "millrace", "millrace_reselect", "passes"]
+SCHEMES = ["f32", "bf16", "millrace", "millrace_reselect", "passes"]
 
 
 class DdpStep(unittest.TestCase):
@@ -34,10 +34,10 @@ class DdpStep(unittest.TestCase):
         self.assertEqual([*rows], SCHEMES)
         ring = 4 * LAYERS * (WIDTH * WIDTH + WIDTH) * 2 * (ddp_step.RANKS - 1) / ddp_step.RANKS
         self.assertGreater(rows["f32"]["bytes_sent"], ring)
-        self.assertGreater(rows["16_bits"]["bytes_sent"], ring / 2)
-        self.assertLess(rows["16_bits"]["bytes_sent"], rows["f32"]["bytes_sent"])
+        self.assertGreater(rows["bf16"]["bytes_sent"], ring / 2)
+        self.assertLess(rows["bf16"]["bytes_sent"], rows["f32"]["bytes_sent"])
         self.assertGreater(rows["millrace"]["bytes_sent"], 0)
-        self.assertLess(rows["millrace"]["bytes_sent"], rows["16_bits"]["bytes_sent"])
+        self.assertLess(rows["millrace"]["bytes_sent"], rows["bf16"]["bytes_sent"])
         self.assertLess(rows["passes"]["bytes_sent"], rows["millrace"]["bytes_sent"])
         for figure in MEASUREMENTS["ddp_step"].figures:
             self.assertEqual(len(figure_values(figure, report)), 1, figure.name)
@@ -51,16 +51,16 @@ def record(scheme, talks, number, rank, seconds, checksum=1.0):
 class Steps(unittest.TestCase):
     def records(self):
         """Alone a step takes 1 s, rank 1 a half more. The exchange adds 10 s, 5 s and 1 s, in round 1 twice as much, to the last rank."""
-        added = {"f32": 10, "16_bits": 5, "millrace": 1}
+        added = {"f32": 10, "bf16": 5, "millrace": 1}
         return [record(scheme, talks, number, rank, 1 + rank / 2 + (seconds * (number + 1) if talks else 0))
                 for number in (-1, 0, 1) for scheme, seconds in added.items() for talks in (False, True) for rank in (0, 1)]
 
     def test_CommunicationIsTheLastRanksTimeBeyondTheStepAlone(self):
-        rows = {row["scheme"]: row for row in ddp_step.rows_of(ddp_step.Steps(self.records()), dict.fromkeys(("f32", "16_bits", "millrace"), ""))}
+        rows = {row["scheme"]: row for row in ddp_step.rows_of(ddp_step.Steps(self.records()), dict.fromkeys(("f32", "bf16", "millrace"), ""))}
         self.assertEqual([rows[scheme]["communication_ms"] for scheme in rows], [15_000, 7_500, 1_500])
         self.assertEqual([rows[scheme]["alone_ms"] for scheme in rows], [1_500] * 3)
         self.assertAlmostEqual(rows["millrace"]["over_f32"], 0.1)
-        self.assertAlmostEqual(rows["millrace"]["over_16_bits"], 0.2)
+        self.assertAlmostEqual(rows["millrace"]["over_bf16"], 0.2)
         self.assertAlmostEqual(rows["millrace"]["processor_ms"], 30)
         self.assertEqual(rows["millrace"]["rounds"], 2)
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-#include "kernels/cuda/device_queue.h"
+#include "kernels/cuda/queue/device_queue.h"
 #include "worker/core/residual/queue_residual.h"
 #include "worker/session/queue_weights.h"
 

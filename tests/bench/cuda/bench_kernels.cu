@@ -1,6 +1,6 @@
 #include "tests/bench/cuda/bench_kernels.h"
 
-#include "kernels/cuda/device_launch.cuh"
+#include "kernels/cuda/queue/device_launch.cuh"
 
 #define MILLRACE_BENCH_KERNELS(KERNEL) \
   KERNEL(ReadPass)                     \

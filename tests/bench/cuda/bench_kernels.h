@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kernels/cuda/block_kernel.h"
+#include "kernels/cuda/queue/block_kernel.h"
 
 namespace millrace::cuda {
 

@@ -14,7 +14,7 @@
 #define MILLRACE_HAS_DEVICE_TOPK
 #endif
 
-#include "kernels/cuda/device_block.cuh"
+#include "kernels/cuda/queue/device_block.cuh"
 #include "tests/bench/cuda/bench_kernels.h"
 
 using namespace millrace::cuda;
@@ -63,8 +63,8 @@ double sort_ms(const uint32_t* keys, uint32_t* keys_out, uint64_t n) {
   size_t bytes = 0;
   require(cub::DeviceRadixSort::SortKeysDescending(nullptr, bytes, keys, keys_out, n), "sort");
   auto* scratch = device_array<uint8_t>(bytes);
-  const double ms = median_ms(
-      [&] { require(cub::DeviceRadixSort::SortKeysDescending(scratch, bytes, keys, keys_out, n), "sort"); });
+  const double ms =
+      median_ms([&] { require(cub::DeviceRadixSort::SortKeysDescending(scratch, bytes, keys, keys_out, n), "sort"); });
   cudaFree(scratch);
   return ms;
 }
@@ -111,13 +111,14 @@ int main(int argc, char** argv) {
   run_kernel<FillNormal><<<1056, FillNormal::kThreads>>>(FillNormal{values, n, RoundKeys::of(1, 7)});
   keys_of<<<1056, 256>>>(values, keys, n);
   require(cudaDeviceSynchronize(), "fill");
-  const double read =
-      median_ms([&] { run_kernel<ReadPass><<<n / ReadPass::kBlockEntries, ReadPass::kThreads>>>(ReadPass{values, keys_out}); });
+  const double read = median_ms(
+      [&] { run_kernel<ReadPass><<<n / ReadPass::kBlockEntries, ReadPass::kThreads>>>(ReadPass{values, keys_out}); });
   const double sort = sort_ms(keys, keys_out, n);
   std::printf("{");
 #ifdef MILLRACE_HAS_DEVICE_TOPK
   print_top_k(keys, keys_out, static_cast<uint32_t>(n), static_cast<uint32_t>(n / 100));
 #endif
-  std::printf("\"read_pass_ms\": %.4f, \"cub_radix_sort_keys_ms\": %.4f, \"cub_version\": %d}\n", read, sort, CUB_VERSION);
+  std::printf("\"read_pass_ms\": %.4f, \"cub_radix_sort_keys_ms\": %.4f, \"cub_version\": %d}\n", read, sort,
+              CUB_VERSION);
   return 0;
 }

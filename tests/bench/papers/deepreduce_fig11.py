@@ -26,7 +26,7 @@ def through_shards(codec, select="topk:0.1"):
 
 SCHEMES = {
     "dense f32": {"kind": "ddp"},
-    "dense 16 bits": {"kind": "ddp16"},
+    "dense 16 bits": {"kind": "bf16"},
     "top-r pairs": through_shards("raw+raw"),
     "BF-P0": through_shards("bloom_p0:0.001+raw"),
     "BF-P2 + Fit-Poly": through_shards("bloom_p2:0.001+fit_poly"),

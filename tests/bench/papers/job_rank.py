@@ -5,7 +5,7 @@
 
 "lr_factor" multiplies the learning rate of the network; "batch" and "momentum" replace its own. RANK, WORLD_SIZE,
 MASTER_ADDR and MASTER_PORT are torchrun's. Rank 0 prints a line of JSON a report: step, the loss and the quality on
-held-out data, and the seconds of the steps so far, without the reports.
+held-out data, and of the steps so far, without the reports, the seconds and the seconds of its processor.
 """
 
 import json
@@ -23,7 +23,8 @@ import networks
 from experiment import DATA, ROOT, trace_models
 
 sys.path.insert(0, str(ROOT / "worker/python/examples"))
-from char_transformer import CharTransformer, half_precision_hook, read_text, windows  # pylint: disable=wrong-import-position
+from bf16_hook import Bf16Hook  # pylint: disable=wrong-import-position
+from char_transformer import CharTransformer, read_text, windows  # pylint: disable=wrong-import-position
 
 SYMBOLS = 65  # of Tiny Shakespeare
 HELD_OUT_WINDOWS = 64
@@ -114,7 +115,7 @@ class Exchange:
 
     alone  no exchange: each rank trains a model of its own.
     flat   one all-reduce of all gradients after the backward pass: nothing overlaps.
-    ddp    DDP's own buckets over gloo, in f32; ddp16 in 16 bits.
+    ddp    DDP's own buckets over gloo, in f32; bf16 the same in bf16 (bf16_hook.py).
     mill   a State, with millrace.hook. Where its options clip, updates are not clipped.
     """
 
@@ -122,9 +123,9 @@ class Exchange:
         self.note, self.mill = "", None
         self.flat = scheme["kind"] == "flat"
         self.model = model if scheme["kind"] in ("alone", "flat") else DistributedDataParallel(model, bucket_cap_mb=bucket_mb)
-        if scheme["kind"] == "ddp16":
-            self.note, chosen = half_precision_hook()
-            self.model.register_comm_hook(None, chosen)
+        if scheme["kind"] == "bf16":
+            self.note = "bf16"
+            self.model.register_comm_hook(None, Bf16Hook())
         if scheme["kind"] == "mill":
             import millrace
             self.mill = millrace.State(servers, job="papers", model=self.model, **scheme["options"])
@@ -159,7 +160,7 @@ def train(run):
     for group in optimizer.param_groups:
         group["lr"] *= run.get("lr_factor", 1.0)
     draw = torch.Generator().manual_seed(1000 * run["seed"] + rank)
-    seconds = 0.0
+    seconds = processor = 0.0
     for step in range(run["steps"] + 1):
         if step % run["report_every"] == 0 or step == run["steps"]:
             dist.barrier()
@@ -170,17 +171,18 @@ def train(run):
                     loss, quality = task.report(task.model)
                 torch.set_num_threads(1)
                 task.model.train()
-                say({"step": step, "loss": loss, "quality": quality, "seconds": seconds})
+                say({"step": step, "loss": loss, "quality": quality, "seconds": seconds, "processor": processor})
             dist.barrier()
         if step == run["steps"]:
             break
-        began = time.monotonic()
+        began, used = time.monotonic(), time.process_time()
         optimizer.zero_grad()
         exchange.backward(task.loss(exchange.model, draw))
         if norm:
             nn.utils.clip_grad_norm_(task.model.parameters(), norm)
         optimizer.step()
         seconds += time.monotonic() - began
+        processor += time.process_time() - used
     if rank == 0:
         end = {"parameters": sum(parameter.numel() for parameter in task.model.parameters()), "note": exchange.note}
         if exchange.mill is not None:

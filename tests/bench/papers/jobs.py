@@ -122,7 +122,7 @@ class Jobs:
         self.folder.mkdir(parents=True, exist_ok=True)
 
     def run(self, name, run):
-        """Returns {"rows": [{"step", "loss", "quality", "seconds", "bytes"}], "parameters", "commit", …} of one training.
+        """Returns {"rows": [{"step", "loss", "quality", "seconds", "processor", "bytes"}], "parameters", "commit", …} of one training.
 
         bytes  that all hosts have sent since the first row.
         Ends the script as skipped where a rank did. Raises Failed: a process ended with an error.

@@ -2,8 +2,11 @@
 
 Seven schemes of the paper, and dense in 16 bits, as real jobs of PyTorch: a rank is a process in a network namespace
 behind 100 Mbit/s. 4 and 8 ranks, three seeds. All schemes train the same number of steps on the same batches. Sparse
-schemes are millrace.State(path="peers"); dense ones are DDP over gloo. Finished runs are kept in OUT/jobs, and an
-interrupted script continues. Sparse schemes of the LSTM clip with the State's option, AFTER as dense ones do.
+schemes are millrace.State(path="peers"); dense ones are DDP over gloo. Sparse schemes of the LSTM clip with the State's
+option. Finished runs are kept in OUT/jobs, and an interrupted script continues.
+
+Controls say why Ok-Topk's quality differs from dense training's: each changes one thing, on 4 ranks. They run behind
+10 Gbit/s, and their times count nowhere: they may run on a machine with other work, and with --only control.
 """
 
 from experiment import panels, table
@@ -11,21 +14,40 @@ from jobs import Jobs, a_step, curve, draw_curves, first_with, mean, need_namesp
 
 RATE, BITS_A_MS = "100mbit", 1e5
 STEPS, SEEDS = 200, 3
-DENSE = {"Dense": {"kind": "flat"}, "DenseOvlp": {"kind": "ddp"}, "Dense 16 bits": {"kind": "ddp16"}}
+DENSE = {"Dense": {"kind": "flat"}, "DenseOvlp": {"kind": "ddp"}, "Dense 16 bits": {"kind": "bf16"}}
 SPARSE = {"TopkA": "topk_a", "TopkDSA": "dsar_split_allgather", "gTopk": "gtopk", "Gaussiank": "gaussian_k", "Ok-Topk": "oktopk"}
-AFTER = "Ok-Topk, clip after sum"  # of the LSTM: whether local clipping makes the difference
+CONTROL_RANKS, CONTROL_RATE = 4, "10gbit"
 ALONE, ALONE_STEPS = {"kind": "alone"}, 20  # training without an exchange: the computation in a step
 NEAR = 0.98  # of the quality that the dense run ends with: the quality that times are compared at
 
 
-def schemes(network, density):
-    """Returns {name: scheme of job_rank.py}. The LSTM's gradients are clipped: locally, where a residual keeps the rest."""
-    def through_peers(allreduce, **clip):
-        return {"kind": "mill", "options": {"path": "peers", "insecure": True, "allreduce": allreduce, "select": f"topk:{density}", **clip}}
+def through_peers(allreduce, density, **options):
+    return {"kind": "mill", "options": {"path": "peers", "insecure": True, "allreduce": allreduce, "select": f"topk:{density:g}", **options}}
 
-    clip = {"clip": 0.25} if network == "lstm" else {}
-    sparse = {name: through_peers(allreduce, **clip) for name, allreduce in SPARSE.items()}
-    return DENSE | sparse | ({AFTER: through_peers(SPARSE["Ok-Topk"])} if clip else {})
+
+def clip_of(network):
+    """Returns the State's options that clip. Local clipping leaves a residual, so the LSTM's gradients keep the rest."""
+    return {"clip": 0.25} if network == "lstm" else {}
+
+
+def schemes(network, density):
+    """Returns {name: scheme of job_rank.py}."""
+    return DENSE | {name: through_peers(allreduce, density, **clip_of(network)) for name, allreduce in SPARSE.items()}
+
+
+def controls(network, density):
+    """Returns {name: (scheme, changes of its run)}.
+
+    TopkA applies at most CONTROL_RANKS times the entries of a rank, Ok-Topk as many as one rank selects.
+    """
+    clip, oktopk = clip_of(network), SPARSE["Ok-Topk"]
+    made = {f"control: {CONTROL_RANKS} x the entries": (through_peers(oktopk, CONTROL_RANKS * density, **clip), {}),
+            "control: 10 x the entries": (through_peers(oktopk, 10 * density, **clip), {}),
+            "control: thresholds of each step": (through_peers(f"{oktopk}:thresholds_period=1:boundaries_period=1", density, **clip), {}),
+            "control: 3 x the rate": (through_peers(oktopk, density, **clip), {"lr_factor": 3.0}),
+            "control: TopkA, 3 x the rate": (through_peers(SPARSE["TopkA"], density, **clip), {"lr_factor": 3.0}),
+            "control: Dense, 3 x the rate": (DENSE["Dense"], {"lr_factor": 3.0})}
+    return made | ({"control: clip after the sum": (through_peers(oktopk, density), {})} if clip else {})
 
 
 def label(ranks, name):
@@ -35,17 +57,28 @@ def label(ranks, name):
 
 def trainings(here, jobs, network, density, ranks):
     """Returns {scheme: [result of each seed]}."""
+    return made_of(here, jobs, network, ranks, {name: (scheme, {}) for name, scheme in schemes(network, density).items()})
+
+
+def made_of(here, jobs, network, ranks, runs):
+    """Returns {name: [result of each seed]} of {name: (scheme, changes of its run)}."""
     steps = 4 if here.quick else STEPS
-    results = {name: jobs.taken_over(label(ranks, name)) for name in schemes(network, density)}
-    missing = {name: scheme for name, scheme in schemes(network, density).items() if not results[name]}
+    results = {name: jobs.taken_over(label(ranks, name)) for name in runs}
+    missing = {name: run for name, run in runs.items() if not results[name]}
     for seed in range(here.seed, here.seed + (1 if here.quick else SEEDS)):
-        for name, scheme in missing.items():
+        for name, (scheme, changes) in missing.items():
             run = {"network": network, "scheme": scheme, "ranks": ranks, "shards": 0, "rate": RATE, "steps": steps,
-                   "report_every": max(1, steps // 20), "seed": seed}
+                   "report_every": max(1, steps // 20), "seed": seed, **changes}
             result = jobs.run(f"oktopk-{network}-{ranks}-{seed}", run)
             results[name] = (results[name] or []) + [result]
             print(f"  {network}, {ranks} ranks, seed {seed}, {name}: {result['rows'][-1]['seconds']:.0f} s", flush=True)
     return results
+
+
+def control_trainings(here, jobs, network, density, ranks):
+    """Returns {control: [result of each seed]}."""
+    return made_of(here, jobs, network, ranks, {name: (scheme, {"rate": CONTROL_RATE, **changes})
+                                                for name, (scheme, changes) in controls(network, density).items()})
 
 
 def computation_ms(jobs, network, ranks):
@@ -57,12 +90,13 @@ def computation_ms(jobs, network, ranks):
 
 
 def row_of(ranks, name, results, target, computation):
-    """Returns a row of one scheme: means over its seeds. link_ms: of a step's bytes at the link's rate."""
+    """Returns a row of one scheme: means over its seeds. link_ms: of a step's bytes at the link's rate; processor_ms: of rank 0."""
     times, steps = ([first_with(result["rows"], target, key) for result in results] for key in ("seconds", "step"))
     kilobytes = mean(a_step(result, "bytes") for result in results) / 1e3 / ranks
     qualities = [result["rows"][-1]["quality"] for result in results]
+    processor = 1e3 * mean(a_step(result, "processor") for result in results) if all("processor" in result["rows"][-1] for result in results) else None
     return {"ranks": ranks, "scheme": name, "step_ms": 1e3 * mean(a_step(result, "seconds") for result in results),
-            "computation_ms": computation, "link_ms": 8e3 * kilobytes / BITS_A_MS, "step_kb": kilobytes,
+            "computation_ms": computation, "processor_ms": processor, "link_ms": 8e3 * kilobytes / BITS_A_MS, "step_kb": kilobytes,
             "loss": mean(result["rows"][-1]["loss"] for result in results), "quality": mean(qualities), "least": min(qualities), "most": max(qualities),
             "seconds": None if None in times else mean(times), "steps": None if None in steps else mean(steps)}
 
@@ -73,15 +107,23 @@ def rows_of(jobs, network, ranks, results):
     return [row_of(ranks, name, of, target, computation) for name, of in results.items()]
 
 
-def plot(network, all_results):
-    """Returns the figure: a line of panels for each of seconds and bytes, a column for each number of ranks."""
+def plot(network, all_results, of_controls):
+    """Returns the figure: a line of panels for each of seconds and bytes, a column for each number of ranks; and one of the controls."""
     keys = ("seconds", "bytes")
-    figure, axes = panels(len(keys), len(all_results), width=5.0, height=3.4)
+    figure, axes = panels(len(keys) + 1, len(all_results), width=5.0, height=3.4)
     for line, key in zip(axes, keys):
         for axis, (ranks, results) in zip(line, all_results.items()):
             draw_curves(axis, results, key, lambda of: curve(of, "quality"), lambda name: name in DENSE)
             axis.set(title=f"{network}, {ranks} ranks, {RATE}", ylabel="held-out accuracy")
             axis.legend(fontsize=6)
+    first, *others = axes[-1]
+    for axis in others:
+        axis.remove()
+    ranks = next(iter(all_results))
+    beside = {name: all_results[ranks][name] for name in ("Dense", "TopkA", "Ok-Topk")} | of_controls
+    draw_curves(first, beside, "step", lambda of: curve(of, "quality"), lambda name: name in all_results[ranks])
+    first.set(title=f"{network}, {ranks} ranks, controls of Ok-Topk", ylabel="held-out accuracy")
+    first.legend(fontsize=6)
     return figure
 
 
@@ -102,8 +144,12 @@ def ratios(rows, key):
 
 def parts(rows):
     """Returns the text of the parts of Ok-Topk's step, a piece for each number of ranks."""
-    of = [row for row in rows if row["scheme"] == "Ok-Topk"]
-    return ". ".join(f"{row['ranks']} ranks: {row['step_ms']:.0f}, {row['computation_ms']:.0f} and {row['link_ms']:.0f}" for row in of)
+    pieces = []
+    for row in rows:
+        if row["scheme"] == "Ok-Topk":
+            processor = f"{row['processor_ms']:.0f}" if row.get("processor_ms") else "not measured"
+            pieces.append(f"{row['ranks']} ranks: {row['step_ms']:.0f}, {row['computation_ms']:.0f}, {row['link_ms']:.0f}, {processor}")
+    return ". ".join(pieces)
 
 
 def steps_to(rows):
@@ -125,10 +171,14 @@ def steps_of_dense(all_results, name):
     return ". ".join(pieces)
 
 
-def of_control(all_results):
-    """Returns the sentence about AFTER, or that there is no such control."""
-    ends = [f"{ranks} ranks: {100 * curve(results[AFTER], 'quality')[-1]:.1f} %" for ranks, results in all_results.items() if AFTER in results]
-    return f"Ok-Topk, clipped after the sum as Dense is, ends with this accuracy. {'. '.join(ends)}" if ends else "The reason was not isolated"
+def said_of_controls(of_controls):
+    """Returns the sentence about the controls, with the least and the most of their seeds."""
+    said = []
+    for name, results in of_controls.items():
+        ends = [100 * result["rows"][-1]["quality"] for result in results]
+        said.append(f"{name.removeprefix('control: ')} {mean(ends):.1f} % ({min(ends):.1f} to {max(ends):.1f})")
+    return (f"Controls of Ok-Topk on {CONTROL_RANKS} ranks, with one change each, end with this accuracy. " + ", ".join(said) +
+            f". TopkA applies up to {CONTROL_RANKS} x the entries that Ok-Topk does")
 
 
 def gaps(all_results):
@@ -141,36 +191,38 @@ def gaps(all_results):
     return ". ".join(pieces)
 
 
-def compare(here, rows, all_results, claim):
+def compare(here, rows, all_results, of_controls, claim):
     here.compare(claim, f"time to {NEAR:.0%} of the dense quality, over Ok-Topk's. {ratios(rows, 'seconds')}",
                  f"it is a step's time, compared below, times the steps to that quality. {steps_to(rows)}")
     here.compare("a step of Ok-Topk takes the least time", f"a step's time over Ok-Topk's. {ratios(rows, 'step_ms')}",
-                 "in ms a step of Ok-Topk, its computation, and its bytes at the link's rate, which may overlap. " + parts(rows) +
-                 ". Where these are less than a step, the rest was not measured apart")
+                 "in ms a step of Ok-Topk, its computation, its bytes at the link's rate, and the processor time of a rank. " + parts(rows) +
+                 f". The ranks share {here.machine.rsplit(', ', 1)[-1]}, so a step takes at least their processor time over the cores")
     ends = (f"{ranks} ranks: " + ", ".join(f"{name} {100 * row['quality']:.1f} %" for name, row in of.items()) for ranks, of in by_ranks(rows).items())
     spread = (f"{ranks} ranks: {100 * of['Ok-Topk']['least']:.1f} to {100 * of['Ok-Topk']['most']:.1f}" for ranks, of in by_ranks(rows).items())
     here.compare("the quality of Ok-Topk is close to that of dense SGD",
                  "held-out accuracy after the same steps. " + ". ".join(ends) + ". Ok-Topk's seeds. " + ". ".join(spread),
-                 f"{of_control(all_results)}. Dense has the loss of Ok-Topk's steps at these steps. {steps_of_dense(all_results, 'Ok-Topk')}. Of TopkA's. "
-                 f"{steps_of_dense(all_results, 'TopkA')}. Points of Ok-Topk behind dense at half of the steps, and at their end. {gaps(all_results)}. "
-                 "Ok-Topk and gTopk apply about k entries of a sum, the others all that a rank selected. That share was not isolated")
+                 f"{said_of_controls(of_controls)}. Dense has the loss of Ok-Topk's steps at these steps. {steps_of_dense(all_results, 'Ok-Topk')}. Of TopkA's. "
+                 f"{steps_of_dense(all_results, 'TopkA')}. Points of Ok-Topk behind dense at half of the steps, and at their end. {gaps(all_results)}")
 
 
 def run_figure(here, network, density, claim):
     """Runs one figure: its network of job_rank.py, the share of the entries that sparse schemes send, and the paper's claim on time."""
     need_namespaces()
-    all_ranks = [2] if here.quick else [4, 8]
-    jobs = Jobs(here, [label(ranks, name) for ranks in all_ranks for name in schemes(network, density)])
+    all_ranks = [2] if here.quick else [CONTROL_RANKS, 8]
+    names = [label(ranks, name) for ranks in all_ranks for name in schemes(network, density)]
+    jobs = Jobs(here, [*names, *(label(all_ranks[0], name) for name in controls(network, density))])
     all_results = {ranks: trainings(here, jobs, network, density, ranks) for ranks in all_ranks}
+    of_controls = control_trainings(here, jobs, network, density, all_ranks[0])
     rows = [row for ranks, results in all_results.items() for row in rows_of(jobs, network, ranks, results)]
     table(rows, [("ranks", "ranks", "d"), ("scheme", "scheme", "s"), ("step_ms", "ms a step", ".0f"), ("computation_ms", "computation", ".0f"),
-                 ("link_ms", "bytes", ".0f"), ("step_kb", "kB a rank and step", ".0f"), ("loss", "loss", ".3f"), ("quality", "accuracy", ".3f"),
+                 ("processor_ms", "processor", ".0f"), ("link_ms", "bytes", ".0f"), ("step_kb", "kB a rank and step", ".0f"), ("loss", "loss", ".3f"), ("quality", "accuracy", ".3f"),
                  ("seconds", "s to target", ".1f")])
-    compare(here, rows, all_results, claim)
+    compare(here, rows, all_results, of_controls, claim)
     made = [result for results in all_results.values() for of in results.values() for result in of if "parameters" in result]
     parameters = made[0]["parameters"] if made else jobs.before["parameters"]
     half = next((result.get("note") for results in all_results.values() for result in results["Dense 16 bits"]), None)
-    here.finish(plot(network, all_results), {"network": network, "density": density, "rate": RATE, "parameters": parameters, "commits": sorted(jobs.commits),
-                                             "rows": rows, **jobs.add_notes(half),
-                                             "curves": {label(ranks, name): [result["rows"] for result in of]
-                                                        for ranks, results in all_results.items() for name, of in results.items()}})
+    named = {label(ranks, name): of for ranks, results in all_results.items() for name, of in results.items()}
+    named |= {label(all_ranks[0], name): of for name, of in of_controls.items()}
+    here.finish(plot(network, all_results, of_controls),
+                {"network": network, "density": density, "rate": RATE, "parameters": parameters, "commits": sorted(jobs.commits), "rows": rows,
+                 **jobs.add_notes(half), "curves": {name: [result["rows"] for result in of] for name, of in named.items()}})

@@ -24,7 +24,7 @@ OUTPUT_LAYER = {"cnn": "f2.*", "resnet8": "head.*", "lstm": "o.*"}
 CASES = [("cnn", 64), ("resnet8", 64), ("lstm", 16), ("resnet8", 256), ("resnet8", 1024)]
 QUICK = [("cnn", 64), ("lstm", 16)]
 DENSE_16 = "SGD, 16 bits"
-DENSE = {"SGD": {"kind": "ddp"}, DENSE_16: {"kind": "ddp16"}}
+DENSE = {"SGD": {"kind": "ddp"}, DENSE_16: {"kind": "bf16"}}
 SCHEMES = (*DENSE, "RGC", "quantized RGC")
 DENSITY = 0.001
 # Of one network alone, that of the case: whether the density, or local clipping, makes the difference.

@@ -4,10 +4,9 @@
     tests/bench/papers/time_to_loss.py [--quick] [--out FOLDER] [--programs FOLDER] [--seed N]
 
 Real jobs of PyTorch: 4 ranks, and 4 shards for the sparse schemes, each a process in a network namespace. Dense is DDP
-over gloo in 16 bits: bf16, or fp16 where this torch's gloo lacks bf16. All schemes have the same batches. A sparse
-scheme trains half as many steps more: it may reach the dense run's loss later in steps. Dense has half of the sparse
-schemes' learning rate. Of a quarter, half and the whole, half gave dense the least loss in a trial with seed 1, whose
-runs are not kept. Finished runs are kept in OUT/jobs.
+over gloo in bf16. All schemes have the same batches. A sparse scheme trains half as many steps more: it may reach the
+dense run's loss later in steps. Dense has half of the sparse schemes' learning rate. Of a quarter, half and the whole,
+half gave dense the least loss in a trial with seed 1, whose runs are not kept. Finished runs are kept in OUT/jobs.
 """
 
 from experiment import Experiment, panels, table
@@ -27,7 +26,7 @@ def through_shards(select, **options):
 
 
 SCHEMES = {
-    DENSE: {"kind": "ddp16"},
+    DENSE: {"kind": "bf16"},
     "3 %": through_shards("topk:0.03"),
     "3 %, momentum corrected": through_shards("topk:0.03", momentum=f"nesterov:{MOMENTUM}"),
     "1 %": through_shards("topk:0.01"),
@@ -37,7 +36,7 @@ SCHEMES = {
 
 def train(here, jobs, name, scheme, seed):
     """Returns the result of one training."""
-    steps = 4 if here.quick else {"alone": ALONE_STEPS, "ddp16": STEPS, "mill": SPARSE_STEPS}[scheme["kind"]]
+    steps = 4 if here.quick else {"alone": ALONE_STEPS, "bf16": STEPS, "mill": SPARSE_STEPS}[scheme["kind"]]
     run = {"network": NETWORK, "scheme": scheme, "ranks": RANKS, "shards": SHARDS if scheme["kind"] == "mill" else 0, "rate": RATE,
            "steps": steps, "report_every": 1 if here.quick else REPORT_EVERY, "seed": seed, "momentum": MOMENTUM,
            "bucket_mb": BUCKET_MB, **({"lr_factor": DENSE_LR_FACTOR} if name == DENSE else {})}

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/host_queue.h"
+#include "kernels/cuda/queue/host_queue.h"
 
 namespace millrace::cuda {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/device_queue.h"
+#include "kernels/cuda/queue/device_queue.h"
 
 namespace millrace::cuda {
 

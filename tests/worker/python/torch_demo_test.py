@@ -15,13 +15,11 @@ import sys
 import tempfile
 import unittest
 from pathlib import Path
-from unittest import mock
 
 import torch_required  # first: skips where PyTorch is absent
 
 DEMO = torch_required.ROOT / "worker/python/demo"
 sys.path[:0] = [str(DEMO), str(DEMO.parent / "examples")]
-import char_transformer  # noqa: E402
 import curves  # noqa: E402
 import lab  # noqa: E402
 import torch_demo  # noqa: E402
@@ -30,7 +28,7 @@ PNG = b"\x89PNG\r\n\x1a\n"  # begins a picture
 # Rows of runs on four hosts behind 100 Mbit/s, shortened.
 RECORDED = [
     {"name": "f32", "label": "dense f32 over gloo", "rows": [[0, 4.2, 0.0, 0], [10, 3.0, 16.0, 760_000_000], [20, 2.6, 32.0, 1_520_000_000]]},
-    {"name": "bf16", "label": "dense fp16 over gloo", "rows": [[0, 4.2, 0.0, 0], [10, 3.0, 8.0, 380_000_000], [20, 2.61, 16.0, 760_000_000]]},
+    {"name": "bf16", "label": "dense bf16 over gloo", "rows": [[0, 4.2, 0.0, 0], [10, 3.0, 8.0, 380_000_000], [20, 2.61, 16.0, 760_000_000]]},
     {"name": "millrace", "label": "Millrace topk:0.01", "rows": [[0, 4.2, 0.0, 0], [20, 2.9, 4.0, 40_000_000], [40, 2.5, 8.0, 80_000_000]]},
 ]
 
@@ -43,8 +41,6 @@ class Figures(unittest.TestCase):
     def test_LinesOfTheExample_AreRows(self):
         self.assertEqual(curves.row_of("[default0]:step 20: held-out loss 2.9012 a character, 4.05 s\n"), (20, 2.9012, 4.05))
         self.assertIsNone(curves.row_of("step 20: 4.2 kB up and 16.9 kB down a step"))
-        self.assertEqual(curves.dense_type_of("[default0]:gradients travel as fp16"), "fp16")
-        self.assertIsNone(curves.dense_type_of("gradients travel"))
 
     def test_TimeToALoss_IsOnTheLineBetweenRows(self):
         rows = RECORDED[2]["rows"]
@@ -64,7 +60,7 @@ class Figures(unittest.TestCase):
         self.assertEqual(len(table), 5)
         self.assertIn("to loss 2.636", table[0])
         self.assertRegex(table[4], r"^Millrace topk:0.01 +40 +2.500 +8.0 s +200 ms +2.0 MB +6.6 s$")
-        self.assertIn("Beside dense fp16 over gloo, a step of Millrace moves 19.0 x fewer bytes in 4.0 x less time. "
+        self.assertIn("Beside dense bf16 over gloo, a step of Millrace moves 19.0 x fewer bytes in 4.0 x less time. "
                       "It reaches the dense runs' loss", curves.sentence_of(runs))
 
     def test_LossThatIsNotReached_IsReported(self):
@@ -121,67 +117,6 @@ class Options(unittest.TestCase):
             self.assertIn("licences of Debian", description)
 
 
-class LeftOut(unittest.TestCase):
-    """Ranks whose gloo adds no 16-bit type, in the place of processes."""
-
-    class Ranks:
-        """Is Processes: a rank of a 16-bit run ends with `code`, others report their steps."""
-
-        code = torch_demo.SKIPPED
-
-        def __init__(self, *_):
-            pass
-
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *_):
-            pass
-
-        def start_ranks(self, _, arguments):
-            return arguments
-
-        def lines_of(self, arguments):
-            if "bf16" in arguments:
-                raise torch_demo.Failed(f"rank0 ended with code {self.code}", self.code)
-            return [f"step {step}: held-out loss {3 - step}.0 a character, {step}.00 s" for step in (0, 1)]
-
-    def demo(self, *words, **fields):
-        """Returns the exit code, output and errors of a demo of one step."""
-        printed, said = io.StringIO(), io.StringIO()
-        with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(printed), contextlib.redirect_stderr(said), \
-                mock.patch.object(torch_demo, "Processes", type("Ranks", (self.Ranks,), fields)), \
-                mock.patch.object(torch_demo.signal, "signal"), mock.patch.object(torch_demo.plot, "draw"), \
-                mock.patch.object(sys, "argv", ["demo", "--link-rate", "none", "--steps", "1", "--folder", folder, *words]):
-            return torch_demo.main(), printed.getvalue(), said.getvalue()
-
-    def test_RunThatTorchCannotMake_IsLeftOut(self):
-        code, table, said = self.demo("--runs", "f32,bf16")
-        self.assertEqual(code, 0, said)
-        self.assertIn("dense f32 over gloo", table)
-        self.assertNotIn("bf16", table)
-        self.assertIn("run bf16 is left out", said)
-
-    def test_RankWhoseGlooAddsNo16Bits_EndsAsSkipped(self):
-        refused = RuntimeError("Invalid scalar type")
-        with contextlib.redirect_stderr(io.StringIO()) as said, mock.patch.multiple(
-                char_transformer.dist, new_group=mock.DEFAULT, barrier=mock.DEFAULT, all_reduce=mock.Mock(side_effect=refused)), \
-                self.assertRaises(SystemExit) as ended:
-            char_transformer.half_precision_hook()
-        self.assertEqual(ended.exception.code, torch_demo.SKIPPED)
-        self.assertIn("neither bf16 nor fp16", said.getvalue())
-
-    def test_NoRunLeft_Fails(self):
-        code, _, said = self.demo("--runs", "bf16")
-        self.assertEqual(code, 1)
-        self.assertIn("no run is left", said)
-
-    def test_OtherErrorOfARank_Fails(self):
-        code, table, said = self.demo("--runs", "f32,bf16", code=1)
-        self.assertEqual((code, table), (1, ""))
-        self.assertIn("rank0 ended with code 1", said)
-
-
 @unittest.skipUnless(torch_required.BUILT, "the package millrace is not built")
 class Runs(unittest.TestCase):
     """Two ranks and one shard, on the loopback or in namespaces."""
@@ -207,16 +142,17 @@ class Runs(unittest.TestCase):
         return left
 
     def check_runs(self, link_rate, link):
-        """Dense f32 and Millrace: the table, the numbers and the picture."""
-        done = subprocess.run([*self.words, "--link-rate", link_rate, "--runs", "f32,millrace", "--steps", "2", "--millrace-steps", "4"],
+        """All runs: the table, the numbers and the picture."""
+        done = subprocess.run([*self.words, "--link-rate", link_rate, "--steps", "2", "--millrace-steps", "4"],
                               capture_output=True, text=True, check=False)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("dense f32 over gloo", done.stdout)
+        self.assertIn("dense bf16 over gloo", done.stdout)
         self.assertIn("Millrace topk:0.03", done.stdout)
         self.assertIn("step 4 of 4, loss", done.stderr)
         report = json.loads((Path(self.folder.name) / "demo.json").read_text(encoding="utf-8"))
         self.assertEqual(report["link"], link)
-        self.assertEqual([[row[0] for row in run["rows"]] for run in report["runs"]], [[0, 2], [0, 2, 4]])
+        self.assertEqual([[row[0] for row in run["rows"]] for run in report["runs"]], [[0, 2], [0, 2], [0, 2, 4]])
         for run in report["runs"]:
             self.assertGreater(run["rows"][-1][3], 0)
             self.assertLess(run["rows"][-1][1], run["rows"][0][1])

@@ -110,5 +110,41 @@ class Examples(unittest.TestCase):
         self.assertLess(int(re.search(r"(\d+) bytes up", text).group(1)), 300_000, text)
 
 
+# A rank with two buckets of 7 entries, which three ranks cannot share out evenly. Prints their means.
+BF16_RANK = """
+import sys
+import torch
+import torch.distributed as dist
+sys.path.insert(0, sys.argv[1])
+from bf16_hook import Bf16Hook
+
+class Bucket:
+    def __init__(self, gradients):
+        self.buffer = lambda: gradients
+
+dist.init_process_group("gloo")
+hook, rank = Bf16Hook(), dist.get_rank()
+buckets = [Bucket((1 + 2.0 ** -10) * (torch.arange(7.0) + 10 * rank + first)) for first in (0, 100)]
+means = [future.wait() for future in [hook(None, bucket) for bucket in buckets]]
+print([bucket.buffer().tolist() == mean.tolist() for bucket, mean in zip(buckets, means)], torch.cat(means).tolist())
+dist.barrier()
+"""
+
+
+class Bf16(unittest.TestCase):
+    def test_HookReturnsTheMeanOfRoundedGradients(self):
+        ranks, parts = 3, []
+        with tempfile.NamedTemporaryFile("w", suffix=".py") as script:
+            script.write(BF16_RANK)
+            script.flush()
+            command = [*torchrun("--nproc_per_node", str(ranks)), script.name, str(EXAMPLES)]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, env=ENVIRONMENT)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        for first in (0, 100):
+            of_ranks = [(1 + 2.0 ** -10) * (torch.arange(7.0) + 10 * rank + first) for rank in range(ranks)]
+            parts.append((sum(one.bfloat16().float() for one in of_ranks) / ranks).bfloat16())
+        self.assertEqual(done.stdout.count(f"[True, True] {torch.cat(parts).tolist()}"), ranks, done.stdout)
+
+
 if __name__ == "__main__":
     unittest.main()

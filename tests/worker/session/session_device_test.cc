@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/cuda/host_queue.h"
+#include "kernels/cuda/queue/host_queue.h"
 #include "tests/support/oracles/select_oracle.h"
 #include "tests/worker/core/residual/forwarding_residual.h"
 #include "tests/worker/session/session_jobs.h"

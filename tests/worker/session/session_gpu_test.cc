@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/device_queue.h"
+#include "kernels/cuda/queue/device_queue.h"
 #include "tests/support/oracles/select_oracle.h"
 #include "tests/worker/session/session_jobs.h"
 #include "tests/worker/toys/fake_cluster.h"

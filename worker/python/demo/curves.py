@@ -13,19 +13,12 @@ import re
 FORMAT = 1
 TOLERANCE = 1.01  # of the loss that a curve must reach
 ROW = re.compile(r"step (\d+): held-out loss ([\d.]+) a character, ([\d.]+) s")
-DENSE_TYPE = re.compile(r"gradients travel as (\w+)")
 
 
 def row_of(line):
     """Returns (step, loss, seconds) of a line of the example, or None."""
     found = ROW.search(line)
     return (int(found.group(1)), float(found.group(2)), float(found.group(3))) if found else None
-
-
-def dense_type_of(line):
-    """Returns the 16-bit type that the example chose, or None for another line."""
-    found = DENSE_TYPE.search(line)
-    return found.group(1) if found else None
 
 
 def seconds_to(rows, loss):

@@ -26,7 +26,7 @@ from pathlib import Path
 import curves
 import lab
 import plot
-from processes import SKIPPED, Failed, Processes
+from processes import Failed, Processes
 
 INTERRUPTED = 130
 LICENCES = Path("/usr/share/common-licenses")
@@ -71,7 +71,7 @@ def options(arguments):
     parser.add_argument("--steps", type=int, default=80, help="of the dense runs (%(default)s)")
     parser.add_argument("--millrace-steps", type=int, default=None, metavar="STEPS", help="1.5 times --steps unless given")
     parser.add_argument("--report-every", type=int, default=10, metavar="STEPS", help="(%(default)s)")
-    parser.add_argument("--runs", default=",".join(RUNS), help="some of %(default)s; bf16 is fp16 where gloo lacks it")
+    parser.add_argument("--runs", default=",".join(RUNS), help="some of %(default)s")
     parser.add_argument("--select", default="topk:0.03", help="entries that a rank sends (%(default)s)")
     parser.add_argument("--codec", default="gap+qsgd4", help="of the entries, and of their sums (%(default)s)")
     parser.add_argument("--lr", type=float, default=0.03, metavar="RATE",
@@ -118,10 +118,7 @@ def licences(args):
 
 
 def train(args, hosts, name, text):
-    """Runs one training. Returns the run as curves.py describes it.
-
-    Raises  Failed: with code SKIPPED where this machine's torch cannot make the run.
-    """
+    """Runs one training. Returns the run as curves.py describes it."""
     steps = args.millrace_steps if name == "millrace" else args.steps
     run = {"name": name, "label": f"Millrace {args.select}, {args.codec}" if name == "millrace" else f"dense {name} over gloo", "rows": []}
     logs = args.folder / name
@@ -138,11 +135,6 @@ def train(args, hosts, name, text):
             arguments += ["--dense", name, "--sgd", DENSE_LR * args.lr]
         progress, sent_before = Progress(run["label"], steps), 0
         for line in processes.lines_of(processes.start_ranks(args.ranks, arguments)):
-            if (dense_type := curves.dense_type_of(line)) and dense_type != name:
-                progress.end()
-                say(f"gloo of this torch cannot add {name}: the dense 16-bit run is {dense_type}")
-                run["label"] = f"dense {dense_type} over gloo"
-                progress = Progress(run["label"], steps)
             if row := curves.row_of(line):
                 sent = hosts.bytes_sent(args.ranks + args.shards)
                 if not run["rows"]:
@@ -153,24 +145,6 @@ def train(args, hosts, name, text):
     if not run["rows"] or run["rows"][-1][0] != steps:
         raise Failed(f"{run['label']} ended before step {steps}: logs are in {logs}")
     return run
-
-
-def train_all(args, hosts, text):
-    """Returns the runs that this machine's torch can make.
-
-    Raises  Failed: a run failed, or torch can make none.
-    """
-    runs = []
-    for name in args.runs:
-        try:
-            runs.append(train(args, hosts, name, text))
-        except Failed as failure:
-            if failure.code != SKIPPED:
-                raise
-            say(f"gloo of this torch adds neither bf16 nor fp16: run {name} is left out")
-    if not runs:
-        raise Failed("no run is left")
-    return runs
 
 
 def report_of(args, limited, runs, description):
@@ -218,7 +192,7 @@ def main():
     try:
         text, description = text_file(args)
         say(f"{args.ranks} ranks and {args.shards} shards learn {description}")
-        runs = train_all(args, hosts, text)
+        runs = [train(args, hosts, name, text) for name in args.runs]
     except Failed as error:
         say(str(error))
         return 1

@@ -5,7 +5,7 @@
 
 FOLDER has tinyshakespeare.txt.gz; any other gzipped text of at least some 100 kB is given as a file. The last tenth of
 the text is for the loss that counts.
---dense trains with DDP over gloo alone, to compare: f32, or bf16 by DDP's own hook. Times leave out the reports.
+--dense trains with DDP over gloo alone, to compare: f32, or bf16 (bf16_hook.py). Times leave out the reports.
 Adam takes gradients that are clipped after the sum. With --sgd the momentum is in the State: each worker adds it to its
 residual, so that entries that are sent late have theirs.
 """
@@ -20,14 +20,13 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 import millrace
+from bf16_hook import Bf16Hook
 
 MOMENTUM = 0.9  # of --sgd
-SKIPPED = 77  # exit code
 
 
 class CharTransformer(nn.Module):
@@ -80,25 +79,6 @@ def report(ddp, text, args, step, seconds):
     dist.barrier()
 
 
-def half_precision_hook():
-    """Returns the name and DDP's hook of the 16-bit type that gloo can add: bf16, or fp16 where it lacks bf16.
-
-    Ends the program as skipped where gloo adds neither, as that of Debian testing.
-    """
-    # DDP refuses the hook of bf16 by its name where there is no CUDA; gloo can add bf16 all the same.
-    for name, kind, hook in (("bf16", torch.bfloat16, lambda state, bucket: default_hooks.bf16_compress_hook(state, bucket)),
-                             ("fp16", torch.float16, default_hooks.fp16_compress_hook)):
-        trial = dist.new_group()  # its failure would reach later barriers of the main group
-        try:
-            dist.all_reduce(torch.zeros(1, dtype=kind), group=trial)
-            return name, hook
-        except RuntimeError:
-            continue
-    dist.barrier()  # rank 0 has the store, which the others need until here
-    print("skipped: gloo of this torch adds neither bf16 nor fp16", file=sys.stderr)
-    sys.exit(SKIPPED)
-
-
 def options():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, metavar="FOLDER|FILE")
@@ -117,17 +97,14 @@ def options():
     parser.add_argument("--report-every", type=int, default=50, metavar="STEPS", help="between two reports (%(default)s)")
     parser.add_argument("--report-windows", type=int, default=64, help="of the held-out text (%(default)s)")
     parser.add_argument("--dense", nargs="?", const="f32", choices=("f32", "bf16"),
-                        help="DDP over gloo, without Millrace; bf16 is fp16 where gloo cannot add bf16")
+                        help="DDP over gloo, without Millrace (default type: f32)")
     return parser.parse_args()
 
 
 def exchange_by(args, ddp):
     """Gives DDP the hook that the options ask for. Returns the State of Millrace's, or None."""
     if args.dense == "bf16":
-        name, dense_hook = half_precision_hook()
-        ddp.register_comm_hook(None, dense_hook)
-        if dist.get_rank() == 0:
-            print(f"gradients travel as {name}", flush=True)
+        ddp.register_comm_hook(None, Bf16Hook())
     if args.dense:
         return None
     # The embedding is the output layer as well: RedSync does not quantize it.

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "kernels/base/check.h"
-#include "kernels/cuda/device_queue.h"
+#include "kernels/cuda/queue/device_queue.h"
 #include "tests/worker/core/residual/device_place.h"
 #include "worker/core/residual/queue_residual.h"
 

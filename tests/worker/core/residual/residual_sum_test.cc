@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/cuda/host_queue.h"
+#include "kernels/cuda/queue/host_queue.h"
 #include "kernels/reduce/reduce.h"
 #include "tests/support/oracles/select_oracle.h"
 #include "worker/core/residual/queue_residual.h"

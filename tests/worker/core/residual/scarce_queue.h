@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/host_queue.h"
+#include "kernels/cuda/queue/host_queue.h"
 #include "tests/worker/core/residual/device_place.h"
 
 namespace millrace::worker {

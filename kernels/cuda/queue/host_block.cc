@@ -1,4 +1,4 @@
-#include "kernels/cuda/host_block.h"
+#include "kernels/cuda/queue/host_block.h"
 
 namespace millrace::cuda {
 

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "kernels/cuda/device_block.cuh"
-#include "kernels/cuda/device_launch.h"
+#include "kernels/cuda/queue/device_block.cuh"
+#include "kernels/cuda/queue/device_launch.h"
 
 namespace millrace::cuda {
 

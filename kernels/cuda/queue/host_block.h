@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "kernels/base/check.h"
-#include "kernels/cuda/block_kernel.h"
+#include "kernels/cuda/queue/block_kernel.h"
 
 namespace millrace::cuda {
 

@@ -1,4 +1,4 @@
-#include "kernels/cuda/device_queue.h"
+#include "kernels/cuda/queue/device_queue.h"
 
 #include <cuda.h>
 #include <cuda_runtime_api.h>

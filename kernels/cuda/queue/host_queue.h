@@ -10,7 +10,7 @@
 
 #include "kernels/base/buffer.h"
 #include "kernels/base/result.h"
-#include "kernels/cuda/host_block.h"
+#include "kernels/cuda/queue/host_block.h"
 
 namespace millrace::cuda {
 

@@ -2,7 +2,7 @@
 
 #include <type_traits>
 
-#include "kernels/cuda/block_kernel.h"
+#include "kernels/cuda/queue/block_kernel.h"
 
 namespace millrace::cuda {
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "kernels/base/result.h"
-#include "kernels/cuda/device_launch.h"
+#include "kernels/cuda/queue/device_launch.h"
 
 namespace millrace::cuda {
 
