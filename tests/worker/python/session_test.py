@@ -173,7 +173,24 @@ class Sums(WithShards):
         second.push("v", np.ones(3, np.float32))
         waits.write(timeout=60)
         np.testing.assert_array_equal(v, np.full(3, 2))
-        self.assertTrue(waits.try_write(), "all of it is written")
+        self.assertFalse(waits.try_write(), "the next part has not ended")
+
+    def test_WaitList_HasOnePartAfterTheOther(self):
+        session, = self.connect([millrace.Tensor("w", N), millrace.Tensor("v", 3)], select="none", fuse_below=0)
+        w, v = np.ones(N, np.float32), np.array([1, 2, 3], np.float32)
+        waits = session.wait_list()
+        waits.end()  # of a part without updates
+        waits.push([("w", w)])
+        waits.end()
+        waits.push([("v", v)])
+        waits.write(timeout=60)
+        kept = sys.getrefcount(w)
+        waits.write(timeout=60)
+        self.assertEqual(sys.getrefcount(w), kept - 1, "a part that is written lets its arrays go")
+        self.assertFalse(waits.try_write(timeout=0.01), "the third part has not ended")
+        waits.end()
+        self.assertTrue(waits.try_write(timeout=60))
+        np.testing.assert_array_equal(v, [1, 2, 3])
 
     def test_WaitList_KeepsTheUpdatesBeforeAnError(self):
         session, = self.connect([millrace.Tensor("w", N), millrace.Tensor("v", 3)], select="none", fuse_below=0)

@@ -207,16 +207,10 @@ def buckets_are_pushed_during_the_backward_pass(ranks):
     with ranks.state() as state:
         ddp = wrapped(Deep, state)
         train(ranks, ddp, steps=2)
-        push, made = state.session.push, state.session.wait_list
-        state.session.push = lambda *arguments, **more: events.append("push") or push(*arguments, **more)
-
-        def wait_list():
-            waits = made()
-            push_all = waits.push
-            waits.push = lambda *arguments, **more: events.append("push") or push_all(*arguments, **more)
-            return waits
-
-        state.session.wait_list = wait_list
+        waits = state._exchange._waits
+        for of in (state.session, waits):
+            push = of.push
+            of.push = lambda *arguments, push=push, **more: events.append("push") or push(*arguments, **more)
         ddp.module.first.weight.register_hook(lambda gradient: events.append("last gradient"))
         train(ranks, ddp, steps=1)
     assert "push" in events[:events.index("last gradient")] and events[-1] == "push", events

@@ -332,13 +332,14 @@ class WaitList:
     """Lists updates that one thread awaits while another one still pushes: each is written as soon as it is there.
 
     A call takes the interpreter's lock once for many tensors. Session.push() and Session.wait_into() take it for each.
+    A list has one part after the other, as of a step each.
 
     waits = session.wait_list()
     thread A: waits.push([("w", gradient_of_w), ("v", gradient_of_v)]); waits.end()
     thread B: waits.write()
 
-    Threads  one calls push(), add() and end(); another one calls write() or try_write().
-    Memory   the list holds the arrays as long as it lives: make one for each step.
+    Threads  one calls push() and add(), another one write() or try_write(), and any calls end().
+    Memory   the list holds the arrays of a part until write() or try_write() has returned it as written.
     """
 
     def __init__(self, session: Session) -> None:
@@ -359,11 +360,11 @@ class WaitList:
         self._waits.add(self._session._place(tensor), step, out)
 
     def end(self) -> None:
-        """Says that the list is whole."""
+        """Ends a part of the list: later updates are of the next part."""
         self._waits.end()
 
     def write(self, timeout: Optional[float] = DEFAULT_TIMEOUT_S) -> None:
-        """Blocks until the list has ended and its updates are written, in their order.
+        """Blocks until a part has ended and its updates are written, in their order. The next call writes the next part.
 
         Errors  those of Session.wait_into().
         """

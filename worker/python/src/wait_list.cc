@@ -46,13 +46,13 @@ void WaitList::drop_unpushed() {
 
 void WaitList::end() {
   const std::lock_guard lock(mutex_);
-  ended_ = true;
+  ends_.push_back(waits_.size());
   changed_.notify_all();
 }
 
 WaitList::Wait* WaitList::next(Time limit) {
   std::unique_lock lock(mutex_);
-  changed_.wait_until(lock, limit, [this] { return ended_ || has_next(); });
+  changed_.wait_until(lock, limit, [this] { return is_written() || has_next(); });
   return has_next() ? &waits_[written_] : nullptr;
 }
 
@@ -112,7 +112,7 @@ void WaitList::add(size_t tensor, uint64_t step, py::handle out) {
 
 bool WaitList::write(double timeout_s) {
   const PythonSession::Counted counted(session_.calls_);
-  return wait_in_slices(timeout_s, [&](milliseconds slice) {
+  const bool is_whole = wait_in_slices(timeout_s, [&](milliseconds slice) {
     return session_.call([&](Session& session) {
       const Time limit = std::chrono::steady_clock::now() + slice;
       while (Wait* wait = next(limit)) {
@@ -122,9 +122,23 @@ bool WaitList::write(double timeout_s) {
         ++written_;
       }
       const std::lock_guard lock(mutex_);
-      return ended_ && written_ == waits_.size();
+      return is_written();
     });
   });
+  if (is_whole) drop_part();
+  return is_whole;
+}
+
+void WaitList::drop_part() {
+  std::deque<Wait> part;  // its arrays go without the mutex: code of theirs may hand over the interpreter's lock
+  const std::lock_guard lock(mutex_);
+  for (; written_ > 0; --written_) {
+    part.push_back(std::move(waits_.front()));
+    waits_.pop_front();
+  }
+  const size_t end = ends_.front();
+  ends_.pop_front();
+  for (size_t& later : ends_) later -= end;
 }
 
 void bind_wait_list(py::module_& module) {

@@ -15,10 +15,10 @@
 
 namespace millrace::python {
 
-/// Lists updates that one thread awaits while another one still pushes. Times are seconds.
+/// Lists updates that one thread awaits while another one still pushes, part by part. Times are seconds.
 ///
-/// Threads  one calls push(), add() and end(), and another one write(), both with the interpreter's lock. They release
-///          it while the library works.
+/// Threads  one calls push() and add(), another one write(), and any end(), all with the interpreter's lock. They
+///          release it while the library works.
 class WaitList {
  public:
   /// session  outlives the list.
@@ -32,9 +32,10 @@ class WaitList {
   size_t push(const pybind11::list& gradients, double timeout_s);
   /// Adds an update, as PythonSession::wait_into() takes it.
   void add(size_t tensor, uint64_t step, pybind11::handle out);
-  /// Says that nothing more is pushed.
+  /// Ends a part of the list: later updates are of the next one.
   void end();
-  /// Writes the updates in their order. Returns whether the list has ended and all of them are written.
+  /// Writes the updates of a part in their order. Returns true once the part has ended and all of them are written; the
+  /// next call writes the next part.
   bool write(double timeout_s);
 
  private:
@@ -50,16 +51,21 @@ class WaitList {
   void pushed(Wait& wait, uint64_t step);
   /// Removes the last updates, those that are not pushed.
   void drop_unpushed();
-  /// Returns the first update that is not written, once its step is pushed. Null: not until `limit`, or never.
+  /// Returns the part's first update that is not written, once its step is pushed. Null: the part is written, or not
+  /// until `limit`.
   Wait* next(Time limit);
-  bool has_next() const { return written_ < waits_.size() && waits_[written_].step.has_value(); }
+  bool has_next() const { return !is_written() && written_ < waits_.size() && waits_[written_].step.has_value(); }
+  /// Returns whether the part has ended and is written.
+  bool is_written() const { return !ends_.empty() && written_ == ends_.front(); }
+  /// Lets the arrays of a written part go. REQUIRES: the interpreter's lock.
+  void drop_part();
 
   PythonSession& session_;
   std::mutex mutex_;  ///< of the members below. An update with a step is the writer's, without it.
   std::condition_variable changed_;
-  std::deque<Wait> waits_;
-  size_t written_ = 0;
-  bool ended_ = false;
+  std::deque<Wait> waits_;   ///< of the part that is written now, and of those behind it
+  size_t written_ = 0;       ///< of waits_
+  std::deque<size_t> ends_;  ///< of these parts, each as a number of waits_
 };
 
 /// Adds the class WaitList to the module.

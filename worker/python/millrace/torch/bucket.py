@@ -139,13 +139,14 @@ class Bucket:
     """Holds a bucket of DDP in one step.
 
     buffer   [entries] the gradients of the bucket; the updates are written into it.
+    future   None: the exchange makes it.
     missing  parameters whose update is still awaited.
     ready    of a device: the event behind which the buffer has the gradients; else None.
     began, pushed, there  when its pushes began and ended, and when its last update was there, of those that are not late;
              None before.
     """
 
-    def __init__(self, buffer, layout, last, future, ready=None):
+    def __init__(self, buffer, layout, last, future=None, ready=None):
         self.buffer, self.layout, self.last, self.future, self.ready = buffer, layout, last, future, ready
         self.missing = len(layout.names)
         self.began = self.pushed = self.there = None

@@ -4,6 +4,7 @@ Buckets of a device have a second thread, which pushes them: a push waits for th
 not.
 """
 
+import collections
 import contextlib
 import queue
 import threading
@@ -37,13 +38,35 @@ def lasting(error):
     return error if isinstance(error, Exception) else RuntimeError("the step was interrupted")
 
 
+class _Gate:
+    """Is a threading.Event that is set once, with less code: a step leaves a processor's caches without it.
+
+    REQUIRES: one thread at a time calls set().
+    """
+
+    def __init__(self):
+        self._is_set, self._lock = False, threading.Lock()
+        self._lock.acquire()
+
+    def set(self):
+        if not self._is_set:
+            self._is_set = True
+            self._lock.release()
+
+    def wait(self, timeout):
+        if not self._lock.acquire(timeout=timeout):
+            return False
+        self._lock.release()
+        return True
+
+
 @dataclass(eq=False)
 class _Step:
     last_push: float = 0.0
     buckets: list = field(default_factory=list)
     late: list = field(default_factory=list)
     flag: Any = None  # memory of the tensor FLAG
-    finished: threading.Event = field(default_factory=threading.Event)
+    finished: _Gate = field(default_factory=_Gate)
     error: Optional[Exception] = None  # stays in the list of steps, so that buckets which are sent later get it as well
 
 
@@ -56,14 +79,12 @@ class _Wait(NamedTuple):
     late: bool = False  # as Place has it
 
 
-@dataclass(eq=False)
-class _BucketWaits:
-    """Of a bucket in the host's memory, the waits of the parameters that are not late."""
+class _Written(NamedTuple):
+    """Says that the parameters of a bucket in the host's memory that are not late have their updates."""
 
     bucket: Bucket
-    waits: Any  # WaitList of the session
-    updates: int  # in the list when it ends
-    pushed: Optional[float] = None  # when the list ended
+    updates: int  # in the waiter's list
+    pushed: float  # when the last of them was pushed
 
 
 class Exchange:
@@ -93,9 +114,12 @@ class Exchange:
         self._session, self._places, self._residuals = session, places, residuals
         self._loss_scale, self._report, self._timeout = loss_scale, report, timeout
         self.steps = 0  # whose last bucket is sent; the caller's thread counts
-        self._queue = queue.SimpleQueue()
+        self._waits = session.wait_list()  # a part in front of each item
+        self._items = collections.deque()  # of the waiter
+        self._waits_since = time.monotonic()  # the waiter, for its next item
         self._lock = threading.Lock()  # of the futures and of the error
         self._steps = []  # begun, and not finished
+        self._next = _Step()  # made ahead: the hook's time is the loop's
         self._open = None  # the step whose last bucket is not sent yet
         self._unawaited = None  # the step whose last bucket is sent, and whose backward pass has not ended
         self._error = None
@@ -108,7 +132,7 @@ class Exchange:
         self._thread.start()
 
     def send(self, bucket):
-        """Pushes a bucket. Its future completes with the buffer when all updates are in it.
+        """Pushes a bucket, and makes its future, which completes with the buffer when all updates are in it.
 
         Returns  after the step's last bucket: the step, for await_step(); else None.
         """
@@ -120,9 +144,9 @@ class Exchange:
             self._open, self._unawaited = None, step
             self.steps += 1
         if bucket.ready is not None:
+            self._give_future(bucket)
             if self._pusher is None:
-                self._pusher = threading.Thread(target=self._serve, args=(self._unpushed, self._push_bucket),
-                                                name="millrace pusher")
+                self._pusher = threading.Thread(target=self._serve_pusher, name="millrace pusher")
                 self._pusher.start()
             self._unpushed.put((step, bucket))
         else:
@@ -131,6 +155,8 @@ class Exchange:
             except BaseException as error:
                 self.fail(lasting(error))
                 raise
+        if bucket.last:
+            self._next = _Step()
         return step if bucket.last else None
 
     def await_step(self, step):
@@ -189,8 +215,9 @@ class Exchange:
     def close(self):
         """Ends the waiter. Steps that are not finished fail."""
         self._closed = True
-        for items, thread in ((self._unpushed, self._pusher), (self._queue, self._thread)):
-            items.put(None)
+        self._unpushed.put(None)
+        self._put(None)
+        for thread in (self._pusher, self._thread):
             # The garbage collector may end a State in any thread.
             if thread is not None and thread is not threading.current_thread():
                 thread.join()
@@ -201,10 +228,9 @@ class Exchange:
             error = RuntimeError(GIVEN_UP)
             self.fail(error)
             raise error
-        step = _Step()
+        step = self._open = self._next
         with self._lock:
             self._steps.append(step)
-        self._open = step
         return step
 
     def _push_bucket(self, step_and_bucket):
@@ -223,6 +249,7 @@ class Exchange:
             if bucket.last:
                 self._transfers[there].tell()
         bucket.pushed = self._clock()
+        self._give_future(bucket)
         if not bucket.layout.names and self._loss_scale is None:
             self._complete(bucket)
         if bucket.last:
@@ -234,26 +261,39 @@ class Exchange:
         if transfers is not None:
             for at, (name, values) in enumerate(bucket.slices):
                 wait = self._push(step, bucket, at, name, values, transfers)
-                (step.late.append if wait.late else self._queue.put)(wait)
+                (step.late.append if wait.late else self._put)(wait)
             return
         pushes = bucket.layout.pushes(bucket.buffer, self._places)
         if pushes.early:
             self._push_early(step, bucket, pushes)
+            self._give_future(bucket)
+            self._put(_Written(bucket, len(pushes.early), time.monotonic()))
         for at, name, values in pushes.late:
             step.late.append(self._push(step, bucket, at, name, values, None))
 
     def _push_early(self, step, bucket, pushes):
         """Pushes parameters that are not late. The waiter writes their updates meanwhile, without the interpreter's lock."""
-        item = _BucketWaits(bucket, self._session.wait_list(), len(pushes.early))
-        self._queue.put(item)
         if self._loss_scale is None and not self.finds_unused and not self._held_back and not self._residuals.names():
-            self._timed_push(item.waits.push, pushes.gradients)
+            self._timed_push(self._waits.push, pushes.gradients)
         else:
             for at, name, values in pushes.early:
                 wait = self._push(step, bucket, at, name, values, None)
-                item.waits.add(wait.tensor, wait.number, wait.out)
-        item.pushed = time.monotonic()
-        item.waits.end()  # not after an error, which the waiter finds
+                self._waits.add(wait.tensor, wait.number, wait.out)
+
+    def _give_future(self, bucket):
+        """Makes the future of a bucket that has none. Of the host it is made behind the pushes: until then nothing reads it.
+
+        Raises  the error that ended the exchange: its fail() has not seen this future.
+        """
+        if bucket.future is None:
+            with self._lock:
+                self.raise_error()
+                bucket.future = device.future_of(bucket.buffer)
+
+    def _put(self, item):
+        """Hands an item to the waiter: it is behind the updates that its list has so far."""
+        self._items.append(item)
+        self._waits.end()
 
     def _end_pushes(self, step):
         if self._loss_scale is not None:
@@ -264,8 +304,8 @@ class Exchange:
         step.last_push = self._clock()
         self._push_seconds = 0.0
         for wait in step.late:
-            self._queue.put(wait)
-        self._queue.put(step)
+            self._put(wait)
+        self._put(step)
 
     def _push(self, step, bucket, at, name, values, transfers):
         """Returns the wait for the update.
@@ -342,14 +382,35 @@ class Exchange:
         return result
 
     def _run(self):
-        calls = {_Wait: self._await_update, _BucketWaits: self._await_bucket, _Step: self._finish}
-        self._serve(self._queue, lambda item: calls[type(item)](item))
+        calls = {_Wait: self._await_update, _Written: self._bucket_is_written, _Step: self._finish}
+        try:
+            while (item := self._next_item()) is not None:
+                calls[type(item)](item)
+                self._waits_since = time.monotonic()
+        except Exception as error:
+            self.fail(error)
 
-    def _serve(self, items, call):
-        """Calls a function with each item, until one is None or the process ends. Errors end the exchange."""
+    def _next_item(self):
+        """Returns the waiter's next item when the updates in front of it are written; None: the State or the process ends.
+
+        Raises  the session's error where the time of the step's waits has passed.
+        """
+        while not self._waits.try_write(min(POLL_S, self._wait_left())):
+            self.raise_error()
+            if self._ends():
+                if not self._items:
+                    return None
+                raise self._end_error()
+            if not self._wait_left():
+                self._end_wait(self._waits.write)
+                break  # written in the last moment
+        return self._items.popleft()
+
+    def _serve_pusher(self):
+        """Pushes the buckets of devices until one is None or the process ends. Errors end the exchange."""
         while True:
             try:
-                item = items.get(timeout=POLL_S)
+                item = self._unpushed.get(timeout=POLL_S)
             except queue.Empty:
                 if self._ends():
                     return
@@ -357,7 +418,7 @@ class Exchange:
             if item is None:
                 return
             try:
-                call(item)
+                self._push_bucket(item)
             except Exception as error:
                 self.fail(error)
 
@@ -382,24 +443,21 @@ class Exchange:
                 wait.bucket.there = self._clock()
             self._arrived(wait.bucket, 1)
 
-    def _await_bucket(self, item):
-        """Awaits the updates of a bucket in the host's memory: those of its first parameters while others are pushed."""
+    def _bucket_is_written(self, item):
         self.raise_error()
-        began = time.monotonic()  # the waiter was with the bucket before
-        while not item.waits.try_write(min(POLL_S, self._wait_left(item, began))):
-            self._raise_if_ends()
-            self.raise_error()
-            if not self._wait_left(item, began):
-                self._end_wait(item.waits.write)
-        self._wait_seconds += time.monotonic() - max(began, item.pushed)
+        self._wait_seconds += self._seconds_of_wait(item)
         item.bucket.there = self._clock()
         self._arrived(item.bucket, item.updates)
 
-    def _wait_left(self, item, began):
-        """Returns the seconds that the waits of the step have left: all of them until the bucket is pushed."""
-        if item.pushed is None:
-            return self._timeout
-        return max(0.0, self._timeout - self._wait_seconds - (time.monotonic() - max(began, item.pushed)))
+    def _seconds_of_wait(self, item):
+        """Returns the seconds that the waiter has waited for a bucket: since it is pushed, and the item before is done."""
+        return time.monotonic() - max(self._waits_since, item.pushed)
+
+    def _wait_left(self):
+        """Returns the seconds that the waits of the step have left: all of them until a bucket is pushed."""
+        item = self._items[0] if self._items else None
+        waited = self._seconds_of_wait(item) if isinstance(item, _Written) else 0.0
+        return max(0.0, self._timeout - self._wait_seconds - waited)
 
     def _arrived(self, bucket, updates):
         bucket.missing -= updates
@@ -433,7 +491,7 @@ class Exchange:
         self._count(step)
         with self._lock:
             self._steps.remove(step)
-        step.finished.set()
+            step.finished.set()
         self._report.tell()
 
     def _count(self, step):
@@ -452,7 +510,7 @@ class Exchange:
 
     def _complete(self, bucket):
         with self._lock, self._updates_of(bucket):
-            if not bucket.future.done():
+            if self._error is None:  # fail() has completed it otherwise
                 bucket.future.set_result(bucket.buffer)
 
     def _updates_of(self, bucket):
@@ -472,7 +530,7 @@ class Exchange:
             for step in self._steps:
                 step.error = self._error
                 for bucket in step.buckets:
-                    if not bucket.future.done():
+                    if bucket.future is not None and not bucket.future.done():
                         bucket.future.set_exception(self._error)
                 step.finished.set()
 

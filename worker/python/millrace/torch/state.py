@@ -165,9 +165,8 @@ class State:
         """Pushes a bucket of DDP and returns the future of its mean. hook() calls it."""
         if self._sharded is not None:
             raise RuntimeError("this State has mesh=: its hook is fsdp_hook(), for FSDPModule.set_all_reduce_hook()")
-        future = future_of(bucket.buffer())
         try:
-            self._send(bucket, future)
+            future = self._send(bucket)
         except BaseException as error:
             if self._exchange is not None:
                 self._exchange.fail(lasting(error))
@@ -175,8 +174,9 @@ class State:
             if not self._at_the_end_of_backward(functools.partial(_raise, error)):
                 raise
             of_futures = error if isinstance(error, Exception) else RuntimeError(repr(error))
+            future = future_of(bucket.buffer())
             for waiting in [*(bucket.future for bucket in self._collected), future]:
-                if not waiting.done():
+                if waiting is not None and not waiting.done():
                     waiting.set_exception(of_futures)
             self._collected = []
             self._coverage.restart()
@@ -190,8 +190,8 @@ class State:
         self._sharded.check(module)
         return ShardedHook(self, self._exchange, module)
 
-    def _send(self, bucket, future):
-        """Sends the bucket, or collects it until the State is connected."""
+    def _send(self, bucket):
+        """Sends the bucket, or collects it until the State is connected. Returns its future."""
         buffer, parameters = bucket.buffer(), bucket.parameters()
         self._check_buffer(buffer)
         layout = self._layout(parameters)
@@ -206,7 +206,8 @@ class State:
             self._coverage.add(layout)
         if self._coverage.is_at_first():
             self._owners.look(buffer, parameters)
-        self._collected.append(Bucket(buffer, layout, last, future, ready=ready_of(buffer)))
+        sent = Bucket(buffer, layout, last, ready=ready_of(buffer))
+        self._collected.append(sent)
         if last:
             self._end_coverage()
         if self._exchange is not None:
@@ -218,6 +219,9 @@ class State:
                     exchange = self._exchange
                     if not self._at_the_end_of_backward(lambda: exchange.await_step(step)):
                         exchange.leave()
+        else:
+            sent.future = future_of(buffer)
+        return sent.future
 
     def _layout(self, parameters):
         """Returns the Layout of a bucket with these parameters. A new one replaces that of DDP's buckets before."""

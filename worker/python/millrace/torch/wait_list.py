@@ -1,5 +1,6 @@
 """The calls of millrace.WaitList for a session that waits for each update by itself."""
 
+import queue
 import threading
 
 from .deadline import Deadline
@@ -8,11 +9,13 @@ from .deadline import Deadline
 class WaitList:
     """Is a millrace.WaitList over push(), try_wait_into() and wait_into() of a session.
 
-    The waits begin at the list's end: between two pushes they would ask for the interpreter's lock.
+    The waits of a part begin at its end: between two pushes they would ask for the interpreter's lock.
     """
 
     def __init__(self, session):
-        self._session, self._waits, self._whole = session, [], threading.Event()
+        self._session, self._lock, self._added = session, threading.Lock(), []
+        self._parts = queue.SimpleQueue()
+        self._part = None  # that is written now, the next wait at its end
 
     def push(self, gradients, timeout):
         limit = Deadline(timeout)
@@ -20,22 +23,31 @@ class WaitList:
             self.add(tensor, self._session.push(tensor, gradient, timeout=limit.left()), gradient)
 
     def add(self, tensor, step, out):
-        self._waits.append((tensor, step, out))
+        with self._lock:
+            self._added.append((tensor, step, out))
 
     def end(self):
-        self._waits.reverse()  # the next one is the last one
-        self._whole.set()
+        with self._lock:
+            self._parts.put(self._added[::-1])
+            self._added = []
 
     def try_write(self, timeout):
         limit = Deadline(timeout)
-        if not self._whole.wait(timeout):
+        if self._part is None:
+            try:
+                self._part = self._parts.get(timeout=limit.left())
+            except queue.Empty:
+                return False
+        while self._part and self._session.try_wait_into(*self._part[-1], timeout=limit.left()) is not None:
+            self._part.pop()
+        if self._part:
             return False
-        while self._waits and self._session.try_wait_into(*self._waits[-1], timeout=limit.left()) is not None:
-            self._waits.pop()
-        return not self._waits
+        self._part = None
+        return True
 
     def write(self, timeout):
-        """Does the same, and raises the session's error where the time has passed. Returns at once before the list's end."""
-        while not self.try_write(timeout) and self._whole.is_set():
-            self._session.wait_into(*self._waits[-1], timeout=0)  # its error names the process that the job is blocked on
-            self._waits.pop()
+        """Does the same, and raises the session's error where the time has passed. REQUIRES: the part has ended."""
+        while not self.try_write(timeout):
+            if self._part:
+                self._session.wait_into(*self._part[-1], timeout=0)  # its error names the process that the job is blocked on
+                self._part.pop()
