@@ -22,7 +22,7 @@ import millrace
 from trace_cost import ROOT, processor_seconds
 
 sys.path.insert(0, str(ROOT / "worker/python/examples"))
-from bf16_hook import Bf16Hook  # pylint: disable=wrong-import-position
+from bf16_hook import Bf16State, bf16_hook  # pylint: disable=wrong-import-position
 
 MILLRACE = {"millrace": {}, "millrace_reselect": {"reselect": "topk:0.01"}}
 SCHEMES = ("f32", "bf16", *MILLRACE, "passes")
@@ -59,7 +59,7 @@ class Replica:
         self.ddp, self.mill = DistributedDataParallel(network(run), gradient_as_bucket_view=True), None
         self._residuals = [torch.zeros_like(parameter) for parameter in self.ddp.parameters()] if scheme == "passes" else None
         if scheme == "bf16":
-            self.ddp.register_comm_hook(None, Bf16Hook())
+            self.ddp.register_comm_hook(Bf16State(), bf16_hook)
         if scheme in MILLRACE:
             self.mill = millrace.State(run["servers"], job=scheme, select=SELECT, model=self.ddp, summary_every=0, **MILLRACE[scheme])
             self.ddp.register_comm_hook(self.mill, millrace.hook)

@@ -23,7 +23,7 @@ import networks
 from experiment import DATA, ROOT, trace_models
 
 sys.path.insert(0, str(ROOT / "worker/python/examples"))
-from bf16_hook import Bf16Hook  # pylint: disable=wrong-import-position
+from bf16_hook import Bf16State, bf16_hook  # pylint: disable=wrong-import-position
 from char_transformer import CharTransformer, read_text, windows  # pylint: disable=wrong-import-position
 
 SYMBOLS = 65  # of Tiny Shakespeare
@@ -125,7 +125,7 @@ class Exchange:
         self.model = model if scheme["kind"] in ("alone", "flat") else DistributedDataParallel(model, bucket_cap_mb=bucket_mb)
         if scheme["kind"] == "bf16":
             self.note = "bf16"
-            self.model.register_comm_hook(None, Bf16Hook())
+            self.model.register_comm_hook(Bf16State(), bf16_hook)
         if scheme["kind"] == "mill":
             import millrace
             self.mill = millrace.State(servers, job="papers", model=self.model, **scheme["options"])

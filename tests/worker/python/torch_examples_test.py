@@ -116,16 +116,16 @@ import sys
 import torch
 import torch.distributed as dist
 sys.path.insert(0, sys.argv[1])
-from bf16_hook import Bf16Hook
+from bf16_hook import Bf16State, bf16_hook
 
 class Bucket:
     def __init__(self, gradients):
         self.buffer = lambda: gradients
 
 dist.init_process_group("gloo")
-hook, rank = Bf16Hook(), dist.get_rank()
+state, rank = Bf16State(), dist.get_rank()
 buckets = [Bucket((1 + 2.0 ** -10) * (torch.arange(7.0) + 10 * rank + first)) for first in (0, 100)]
-means = [future.wait() for future in [hook(None, bucket) for bucket in buckets]]
+means = [future.wait() for future in [bf16_hook(state, bucket) for bucket in buckets]]
 print([bucket.buffer().tolist() == mean.tolist() for bucket, mean in zip(buckets, means)], torch.cat(means).tolist())
 dist.barrier()
 """

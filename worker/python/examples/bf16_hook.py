@@ -11,21 +11,26 @@ import torch
 import torch.distributed as dist
 
 
-class Bf16Hook:
-    """Returns the mean of all ranks' gradients: rounded to bf16, added in f32, and rounded once more.
+def bf16_hook(state, bucket):
+    """Returns a future of the mean of all ranks' gradients: rounded to bf16, added in f32, and rounded once more.
 
-    A thread exchanges the buckets in their order, while the backward pass continues. It ends with the process.
+    state  a Bf16State, made at all ranks.
     """
+    future = torch.futures.Future()
+    state.put(bucket.buffer(), future)
+    return future
+
+
+class Bf16State:
+    """Has a thread that exchanges buckets in their order, while the backward pass continues. It ends with the process."""
 
     def __init__(self):
         self._group, self._ranks = dist.new_group(), dist.get_world_size()
         self._buckets = queue.SimpleQueue()
         threading.Thread(target=self._run, name="bf16", daemon=True).start()
 
-    def __call__(self, state, bucket):
-        future = torch.futures.Future()
-        self._buckets.put((bucket.buffer(), future))
-        return future
+    def put(self, gradients, future):
+        self._buckets.put((gradients, future))
 
     def _run(self):
         while True:

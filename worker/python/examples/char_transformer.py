@@ -24,7 +24,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 import millrace
-from bf16_hook import Bf16Hook
+from bf16_hook import Bf16State, bf16_hook
 
 MOMENTUM = 0.9  # of --sgd
 
@@ -104,7 +104,7 @@ def options():
 def exchange_by(args, ddp):
     """Gives DDP the hook that the options ask for. Returns the State of Millrace's, or None."""
     if args.dense == "bf16":
-        ddp.register_comm_hook(None, Bf16Hook())
+        ddp.register_comm_hook(Bf16State(), bf16_hook)
     if args.dense:
         return None
     # The embedding is the output layer as well: RedSync does not quantize it.
