@@ -85,6 +85,7 @@ class _Written(NamedTuple):
     bucket: Bucket
     updates: int  # in the waiter's list
     pushed: float  # when the last of them was pushed
+    step: Any = None  # _Step that ends with them
 
 
 class Exchange:
@@ -238,7 +239,7 @@ class Exchange:
         self.raise_error()
         bucket.began = self._clock()
         if bucket.ready is None:
-            self._push_slices(step, bucket, None)
+            written = self._push_slices(step, bucket, None)
         else:
             there = bucket.buffer.device
             if there not in self._transfers:
@@ -246,6 +247,7 @@ class Exchange:
                 self._transfers[there] = device.Transfers(there, self._session, entries)
             with self._transfers[there].gradients(bucket.buffer, bucket.ready):
                 self._push_slices(step, bucket, self._transfers[there])
+            written = None
             if bucket.last:
                 self._transfers[there].tell()
         bucket.pushed = self._clock()
@@ -253,23 +255,26 @@ class Exchange:
         if not bucket.layout.names and self._loss_scale is None:
             self._complete(bucket)
         if bucket.last:
-            self._end_pushes(step)
+            self._end_pushes(step, written)
+        elif written is not None:
+            self._put(written)
 
     def _push_slices(self, step, bucket, transfers):
+        """Pushes the parameters of a bucket. Returns of one in the host's memory the item for the waiter, or None."""
         if self._loss_scale is not None and bucket is step.buckets[0]:
             self._loss_scale.begin_step()
         if transfers is not None:
             for at, (name, values) in enumerate(bucket.slices):
                 wait = self._push(step, bucket, at, name, values, transfers)
                 (step.late.append if wait.late else self._put)(wait)
-            return
-        pushes = bucket.layout.pushes(bucket.buffer, self._places)
+            return None
+        pushes, written = bucket.layout.pushes(bucket.buffer, self._places), None
         if pushes.early:
             self._push_early(step, bucket, pushes)
-            self._give_future(bucket)
-            self._put(_Written(bucket, len(pushes.early), time.monotonic()))
+            written = _Written(bucket, len(pushes.early), time.monotonic())
         for at, name, values in pushes.late:
             step.late.append(self._push(step, bucket, at, name, values, None))
+        return written
 
     def _push_early(self, step, bucket, pushes):
         """Pushes parameters that are not late. The waiter writes their updates meanwhile, without the interpreter's lock."""
@@ -295,7 +300,8 @@ class Exchange:
         self._items.append(item)
         self._waits.end()
 
-    def _end_pushes(self, step):
+    def _end_pushes(self, step, written):
+        """Ends the pushes of a step. written: the waiter's item of its last bucket, or None."""
         if self._loss_scale is not None:
             step.flag = self._loss_scale.flag()
             place = self._places[FLAG]
@@ -303,9 +309,11 @@ class Exchange:
             step.late.append(_Wait(place.tensor, number, step.flag, None))
         step.last_push = self._clock()
         self._push_seconds = 0.0
-        for wait in step.late:
-            self._put(wait)
-        self._put(step)
+        if written is not None and not step.late:
+            self._put(written._replace(step=step))
+            return
+        for item in (*([] if written is None else [written]), *step.late, step):
+            self._put(item)
 
     def _push(self, step, bucket, at, name, values, transfers):
         """Returns the wait for the update.
@@ -448,6 +456,8 @@ class Exchange:
         self._wait_seconds += self._seconds_of_wait(item)
         item.bucket.there = self._clock()
         self._arrived(item.bucket, item.updates)
+        if item.step is not None:
+            self._finish(item.step)
 
     def _seconds_of_wait(self, item):
         """Returns the seconds that the waiter has waited for a bucket: since it is pushed, and the item before is done."""
