@@ -84,7 +84,7 @@ class _Written(NamedTuple):
 
     bucket: Bucket
     updates: int  # in the waiter's list
-    pushed: float  # when the last of them was pushed
+    pushed: float  # when the item was handed over
     step: Any = None  # _Step that ends with them
 
 
@@ -239,15 +239,14 @@ class Exchange:
         self.raise_error()
         bucket.began = self._clock()
         if bucket.ready is None:
-            written = self._push_slices(step, bucket, None)
+            early = self._push_slices(step, bucket, None)
         else:
             there = bucket.buffer.device
             if there not in self._transfers:
                 entries = {name: place.entries for name, place in self._places.items() if name != FLAG}
                 self._transfers[there] = device.Transfers(there, self._session, entries)
             with self._transfers[there].gradients(bucket.buffer, bucket.ready):
-                self._push_slices(step, bucket, self._transfers[there])
-            written = None
+                early = self._push_slices(step, bucket, self._transfers[there])
             if bucket.last:
                 self._transfers[there].tell()
         bucket.pushed = self._clock()
@@ -255,26 +254,25 @@ class Exchange:
         if not bucket.layout.names and self._loss_scale is None:
             self._complete(bucket)
         if bucket.last:
-            self._end_pushes(step, written)
-        elif written is not None:
-            self._put(written)
+            self._end_pushes(step, bucket, early)
+        elif early:
+            self._put(_Written(bucket, early, time.monotonic()))
 
     def _push_slices(self, step, bucket, transfers):
-        """Pushes the parameters of a bucket. Returns of one in the host's memory the item for the waiter, or None."""
+        """Pushes the parameters of a bucket. Returns how many of them are in the waiter's list."""
         if self._loss_scale is not None and bucket is step.buckets[0]:
             self._loss_scale.begin_step()
         if transfers is not None:
             for at, (name, values) in enumerate(bucket.slices):
                 wait = self._push(step, bucket, at, name, values, transfers)
                 (step.late.append if wait.late else self._put)(wait)
-            return None
-        pushes, written = bucket.layout.pushes(bucket.buffer, self._places), None
+            return 0
+        pushes = bucket.layout.pushes(bucket.buffer, self._places)
         if pushes.early:
             self._push_early(step, bucket, pushes)
-            written = _Written(bucket, len(pushes.early), time.monotonic())
         for at, name, values in pushes.late:
             step.late.append(self._push(step, bucket, at, name, values, None))
-        return written
+        return len(pushes.early)
 
     def _push_early(self, step, bucket, pushes):
         """Pushes parameters that are not late. The waiter writes their updates meanwhile, without the interpreter's lock."""
@@ -300,8 +298,8 @@ class Exchange:
         self._items.append(item)
         self._waits.end()
 
-    def _end_pushes(self, step, written):
-        """Ends the pushes of a step. written: the waiter's item of its last bucket, or None."""
+    def _end_pushes(self, step, bucket, early):
+        """Ends the pushes of a step with its last bucket, of which `early` parameters are in the waiter's list."""
         if self._loss_scale is not None:
             step.flag = self._loss_scale.flag()
             place = self._places[FLAG]
@@ -309,11 +307,12 @@ class Exchange:
             step.late.append(_Wait(place.tensor, number, step.flag, None))
         step.last_push = self._clock()
         self._push_seconds = 0.0
-        if written is not None and not step.late:
-            self._put(written._replace(step=step))
-            return
-        for item in (*([] if written is None else [written]), *step.late, step):
-            self._put(item)
+        if early:
+            self._put(_Written(bucket, early, time.monotonic(), None if step.late else step))
+        for wait in step.late:
+            self._put(wait)
+        if step.late or not early:
+            self._put(step)
 
     def _push(self, step, bucket, at, name, values, transfers):
         """Returns the wait for the update.
@@ -406,7 +405,7 @@ class Exchange:
         while not self._waits.try_write(min(POLL_S, self._wait_left())):
             self.raise_error()
             if self._ends():
-                if not self._items:
+                if not self._steps:
                     return None
                 raise self._end_error()
             if not self._wait_left():
@@ -465,7 +464,9 @@ class Exchange:
 
     def _wait_left(self):
         """Returns the seconds that the waits of the step have left: all of them until a bucket is pushed."""
-        item = self._items[0] if self._items else None
+        if not self._items:
+            return self._timeout
+        item = self._items[0]
         waited = self._seconds_of_wait(item) if isinstance(item, _Written) else 0.0
         return max(0.0, self._timeout - self._wait_seconds - waited)
 
