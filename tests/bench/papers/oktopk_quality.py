@@ -19,6 +19,7 @@ STEPS, SEEDS = 200, 3
 DENSE = {"Dense": {"kind": "flat"}, "DenseOvlp": {"kind": "ddp"}, "Dense 16 bits": {"kind": "bf16"}}
 SPARSE = {"TopkA": "topk_a", "TopkDSA": "dsar_split_allgather", "gTopk": "gtopk", "Gaussiank": "gaussian_k", "Ok-Topk": "oktopk"}
 CONTROL_RANKS, CONTROL_RATE = 4, "10gbit"
+MORE_ENTRIES, NEW_THRESHOLDS = f"control: {CONTROL_RANKS} x the entries", "control: thresholds and boundaries of each step"
 ALONE, ALONE_STEPS = {"kind": "alone"}, 20  # training without an exchange: the computation in a step
 NEAR = 0.98  # of the quality that the dense run ends with: the quality that times are compared at
 
@@ -43,9 +44,9 @@ def controls(network, density):
     TopkA applies at most CONTROL_RANKS times the entries of a rank, Ok-Topk as many as one rank selects.
     """
     clip, oktopk = clip_of(network), SPARSE["Ok-Topk"]
-    made = {f"control: {CONTROL_RANKS} x the entries": (through_peers(oktopk, CONTROL_RANKS * density, **clip), {}),
+    made = {MORE_ENTRIES: (through_peers(oktopk, CONTROL_RANKS * density, **clip), {}),
             "control: 10 x the entries": (through_peers(oktopk, 10 * density, **clip), {}),
-            "control: thresholds and boundaries of each step": (through_peers(f"{oktopk}:thresholds_period=1:boundaries_period=1", density, **clip), {}),
+            NEW_THRESHOLDS: (through_peers(f"{oktopk}:thresholds_period=1:boundaries_period=1", density, **clip), {}),
             "control: 3 x the rate": (through_peers(oktopk, density, **clip), {"lr_factor": 3.0}),
             "control: TopkA at 3 x the rate": (through_peers(SPARSE["TopkA"], density, **clip), {"lr_factor": 3.0}),
             "control: Dense at 3 x the rate": (DENSE["Dense"], {"lr_factor": 3.0})}
@@ -173,14 +174,19 @@ def steps_of_dense(all_results, name):
     return ". ".join(pieces)
 
 
-def said_of_controls(of_controls):
-    """Returns the sentence about the controls, with the least and the most of their seeds."""
-    said = []
+def said_of_controls(of_controls, schemes_beside):
+    """Returns the sentences about the controls, with the least and the most of their seeds.
+
+    schemes_beside  {scheme: trainings} on as many ranks.
+    """
+    said, end = [], {name: 100 * curve(results, "quality")[-1] for name, results in (schemes_beside | of_controls).items()}
+    behind = [end["TopkA"] - end[name] for name in ("Ok-Topk", MORE_ENTRIES, NEW_THRESHOLDS)]
     for name, results in of_controls.items():
         ends = [100 * result["rows"][-1]["quality"] for result in results]
         said.append(f"{name.removeprefix('control: ')} {mean(ends):.1f} % ({min(ends):.1f} to {max(ends):.1f})")
     return (f"Controls on {CONTROL_RANKS} ranks, Ok-Topk where no other scheme is named, end with this accuracy. " + "; ".join(said) +
-            f". TopkA applies up to {CONTROL_RANKS} x the entries that Ok-Topk does")
+            f". TopkA applies up to {CONTROL_RANKS} x the entries that Ok-Topk does. Ok-Topk is {behind[0]:.1f} points behind TopkA, "
+            f"with {CONTROL_RANKS} x the entries {behind[1]:.1f}, with thresholds and boundaries of each step {behind[2]:.1f}")
 
 
 def gaps(all_results):
@@ -203,7 +209,7 @@ def compare(here, rows, all_results, of_controls, claim):
     spread = (f"{ranks} ranks: {100 * of['Ok-Topk']['least']:.1f} to {100 * of['Ok-Topk']['most']:.1f}" for ranks, of in by_ranks(rows).items())
     here.compare("the quality of Ok-Topk is close to that of dense SGD",
                  "held-out accuracy after the same steps. " + ". ".join(ends) + ". Ok-Topk's seeds. " + ". ".join(spread),
-                 f"{said_of_controls(of_controls)}. Dense has the loss of Ok-Topk's steps at these steps. {steps_of_dense(all_results, 'Ok-Topk')}. Of TopkA's. "
+                 f"{said_of_controls(of_controls, next(iter(all_results.values())))}. Dense has the loss of Ok-Topk's steps at these steps. {steps_of_dense(all_results, 'Ok-Topk')}. Of TopkA's. "
                  f"{steps_of_dense(all_results, 'TopkA')}. Points of Ok-Topk behind dense at half of the steps, and at their end. {gaps(all_results)}")
 
 

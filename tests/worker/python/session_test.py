@@ -192,7 +192,7 @@ class Sums(WithShards):
         self.assertTrue(waits.try_write(timeout=60))
         np.testing.assert_array_equal(v, [1, 2, 3])
 
-    def test_WaitListThatEndsWithinAPush_HasNoUpdatesThatWereNotPushed(self):
+    def test_WaitListThatEndsWithinAPush_HasThePushedUpdates(self):
         first, second = self.connect([millrace.Tensor("w", N), millrace.Tensor("v", 3)], workers=2, select="none", fuse_below=0)
         w, v = np.ones(N, np.float32), np.ones(3, np.float32)
         waits = first.wait_list()
