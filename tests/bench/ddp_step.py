@@ -21,7 +21,8 @@ processor_ms is the processor time that communication adds to a step, summed ove
 shards' in a step.
 
 Limits: all processes share this machine's processors, so the selections and codings of all ranks wait for each other.
-With fewer processors than hosts, Millrace's time is bound by processors, and gloo's by the link.
+With fewer processors than hosts, Millrace's time is bound by processors, and gloo's f32 by the link. bf16 is bound by both:
+the hook's additions and conversions take processors as well.
 
 Exit codes: 0 measured and within the goals (--json: measured), 1 beyond them or failed, 77 this machine lacks something.
 """

@@ -27,6 +27,7 @@ from processes import Processes  # pylint: disable=wrong-import-position
 RANK = Path(__file__).with_name("job_rank.py")
 FP16 = ("16 bits are fp16, as torch 1.13's gloo has no bf16. gloo adds fp16 in software: at 1 Gbit/s and more its time is of "
         "processors, not of the link.")
+BF16 = "16 bits are bf16, which gloo does not add: a hook exchanges bytes and adds. At 1 Gbit/s and more its time is of processors, too."
 STALE = ("with clip were measured before its correction, and not repeated. Each rank clipped to the norm over the root of the ranks, "
          "and the update was a mean.")
 CLIP_RULE = 2  # marks kept runs with clip; 1 clipped as STALE says
@@ -84,8 +85,8 @@ def need_namespaces():
         sys.exit(SKIPPED)
 
 
-def earlier_result(here, names):
-    """Returns the result in OUT that --only completes. Ends the script with a sentence where there is nothing to complete.
+def earlier_report(here, names):
+    """Returns the report in OUT that --only completes. Ends the script with a sentence where there is nothing to complete.
 
     names  of all trainings of the script.
     """
@@ -101,7 +102,13 @@ def earlier_result(here, names):
     report = json.loads(path.read_text(encoding="utf-8"))
     if report["quick"]:
         sys.exit(f"--only completes a full run, but --quick wrote {path}: run the script without --only first")
-    return report["result"]
+    return report
+
+
+def half_of(trainings):
+    """Returns the 16-bit type of dense trainings; None where some are taken over: an earlier page has it."""
+    kinds = {training.get("note") for training in trainings}
+    return kinds.pop() if len(kinds) == 1 else None
 
 
 class Jobs:
@@ -114,8 +121,11 @@ class Jobs:
     def __init__(self, here, names=()):
         """names: of all trainings of a script with --only."""
         self.here, self.commits, self.before, self.stale = here, set(), None, set()
+        self.machines_before = []
         if here.only and not here.quick:
-            self.before = earlier_result(here, names)
+            report = earlier_report(here, names)
+            self.before = report["result"]
+            self.machines_before = self.before.get("machines", [report["machine"]])
             self.commits |= set(self.before["commits"])
         self._trial = tempfile.TemporaryDirectory(prefix="millrace-jobs-") if here.quick else None  # a trial run reuses none
         self.folder = Path(self._trial.name) if self._trial else here.out / "jobs"
@@ -146,16 +156,17 @@ class Jobs:
     def add_notes(self, half):
         """Adds to the page where its parts are from, and what `half`, the 16-bit type of a dense training, means for its time.
 
-        Returns  {"half", "stale"}, for the JSON.
+        Returns  {"half", "stale", "machines"}, for the JSON.
         """
         half = half or (self.before or {}).get("half")
-        if half == "fp16":
-            self.here.note(FP16)
+        if half:
+            self.here.note({"fp16": FP16, "bf16": BF16}[half])
         if self.before:
-            self.here.note(f"Run with --only '{self.here.only}'. The rest is of commit {' and '.join(self.before['commits'])}.")
+            self.here.note(f"Run with --only '{self.here.only}'. The rest is of commit {' and '.join(self.before['commits'])}, "
+                           f"on {' and '.join(self.machines_before)}.")
         if self.stale:
             self.here.note(f"{len(self.stale)} schemes {STALE}")
-        return {"half": half, "stale": sorted(self.stale)}
+        return {"half": half, "stale": sorted(self.stale), "machines": list(dict.fromkeys([*self.machines_before, self.here.machine]))}
 
     def _make(self, name, run, kept):
         with tempfile.NamedTemporaryFile("w", suffix=".json", encoding="utf-8") as file:

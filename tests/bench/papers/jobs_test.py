@@ -19,10 +19,11 @@ class Only(unittest.TestCase):
         self.out = Path(self.enterContext(tempfile.TemporaryDirectory()))
 
     def jobs(self, only):
-        return jobs.Jobs(SimpleNamespace(only=only, quick=False, out=self.out, name="figure"), NAMES)
+        self.notes = []
+        return jobs.Jobs(SimpleNamespace(only=only, quick=False, out=self.out, name="figure", machine="a new one", note=self.notes.append), NAMES)
 
     def write(self, quick=False):
-        (self.out / "figure.json").write_text(json.dumps({"quick": quick, "result": RESULT}), encoding="utf-8")
+        (self.out / "figure.json").write_text(json.dumps({"quick": quick, "machine": "an old one", "result": RESULT}), encoding="utf-8")
 
     def refused(self, only):
         """Returns the sentence that the script ends with."""
@@ -37,6 +38,15 @@ class Only(unittest.TestCase):
         self.assertEqual(here.taken_over(NAMES[0]), [{"rows": [{"step": 1}]}])
         self.assertIsNone(here.taken_over(NAMES[1]))
         self.assertEqual(here.stale, {NAMES[0]})
+
+    def test_Page_NamesTheMachineOfOtherTrainings(self):
+        self.write()
+        self.assertEqual(self.jobs("TopkA").add_notes(None)["machines"], ["an old one", "a new one"])
+        self.assertEqual(self.notes, ["Run with --only 'TopkA'. The rest is of commit 0123abc, on an old one."])
+
+    def test_HalfOfTrainings_IsTheEarlierPagesWhereSomeAreTakenOver(self):
+        self.assertEqual(jobs.half_of([{"note": "bf16"}, {"note": "bf16"}]), "bf16")
+        self.assertIsNone(jobs.half_of([{"note": "bf16"}, {"rows": []}]))
 
     def test_PatternOfNoTraining_IsRefusedWithTheirNames(self):
         self.write()

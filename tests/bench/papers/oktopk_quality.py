@@ -9,14 +9,17 @@ Controls say why Ok-Topk's quality differs from dense training's: each changes o
 10 Gbit/s, and their times count nowhere: they may run on a machine with other work, and with --only control.
 """
 
+import sys
+
 from experiment import panels, table
-from jobs import Jobs, a_step, curve, draw_curves, first_with, mean, need_namespaces
+from jobs import Jobs, a_step, curve, draw_curves, first_with, half_of, mean, need_namespaces
 
 RATE, BITS_A_MS = "100mbit", 1e5
 STEPS, SEEDS = 200, 3
 DENSE = {"Dense": {"kind": "flat"}, "DenseOvlp": {"kind": "ddp"}, "Dense 16 bits": {"kind": "bf16"}}
 SPARSE = {"TopkA": "topk_a", "TopkDSA": "dsar_split_allgather", "gTopk": "gtopk", "Gaussiank": "gaussian_k", "Ok-Topk": "oktopk"}
 CONTROL_RANKS, CONTROL_RATE = 4, "10gbit"
+MORE_ENTRIES, NEW_THRESHOLDS = f"control: {CONTROL_RANKS} x the entries", "control: thresholds and boundaries of each step"
 ALONE, ALONE_STEPS = {"kind": "alone"}, 20  # training without an exchange: the computation in a step
 NEAR = 0.98  # of the quality that the dense run ends with: the quality that times are compared at
 
@@ -41,12 +44,12 @@ def controls(network, density):
     TopkA applies at most CONTROL_RANKS times the entries of a rank, Ok-Topk as many as one rank selects.
     """
     clip, oktopk = clip_of(network), SPARSE["Ok-Topk"]
-    made = {f"control: {CONTROL_RANKS} x the entries": (through_peers(oktopk, CONTROL_RANKS * density, **clip), {}),
+    made = {MORE_ENTRIES: (through_peers(oktopk, CONTROL_RANKS * density, **clip), {}),
             "control: 10 x the entries": (through_peers(oktopk, 10 * density, **clip), {}),
-            "control: thresholds of each step": (through_peers(f"{oktopk}:thresholds_period=1:boundaries_period=1", density, **clip), {}),
+            NEW_THRESHOLDS: (through_peers(f"{oktopk}:thresholds_period=1:boundaries_period=1", density, **clip), {}),
             "control: 3 x the rate": (through_peers(oktopk, density, **clip), {"lr_factor": 3.0}),
-            "control: TopkA, 3 x the rate": (through_peers(SPARSE["TopkA"], density, **clip), {"lr_factor": 3.0}),
-            "control: Dense, 3 x the rate": (DENSE["Dense"], {"lr_factor": 3.0})}
+            "control: TopkA at 3 x the rate": (through_peers(SPARSE["TopkA"], density, **clip), {"lr_factor": 3.0}),
+            "control: Dense at 3 x the rate": (DENSE["Dense"], {"lr_factor": 3.0})}
     return made | ({"control: clip after the sum": (through_peers(oktopk, density), {})} if clip else {})
 
 
@@ -171,14 +174,19 @@ def steps_of_dense(all_results, name):
     return ". ".join(pieces)
 
 
-def said_of_controls(of_controls):
-    """Returns the sentence about the controls, with the least and the most of their seeds."""
-    said = []
+def said_of_controls(of_controls, schemes_beside):
+    """Returns the sentences about the controls, with the least and the most of their seeds.
+
+    schemes_beside  {scheme: trainings} on as many ranks.
+    """
+    said, end = [], {name: 100 * curve(results, "quality")[-1] for name, results in (schemes_beside | of_controls).items()}
+    behind = [end["TopkA"] - end[name] for name in ("Ok-Topk", MORE_ENTRIES, NEW_THRESHOLDS)]
     for name, results in of_controls.items():
         ends = [100 * result["rows"][-1]["quality"] for result in results]
         said.append(f"{name.removeprefix('control: ')} {mean(ends):.1f} % ({min(ends):.1f} to {max(ends):.1f})")
-    return (f"Controls of Ok-Topk on {CONTROL_RANKS} ranks, with one change each, end with this accuracy. " + ", ".join(said) +
-            f". TopkA applies up to {CONTROL_RANKS} x the entries that Ok-Topk does")
+    return (f"Controls on {CONTROL_RANKS} ranks, Ok-Topk where no other scheme is named, end with this accuracy. " + "; ".join(said) +
+            f". TopkA applies up to {CONTROL_RANKS} x the entries that Ok-Topk does. Ok-Topk is {behind[0]:.1f} points behind TopkA, "
+            f"with {CONTROL_RANKS} x the entries {behind[1]:.1f}, with thresholds and boundaries of each step {behind[2]:.1f}")
 
 
 def gaps(all_results):
@@ -196,13 +204,25 @@ def compare(here, rows, all_results, of_controls, claim):
                  f"it is a step's time, compared below, times the steps to that quality. {steps_to(rows)}")
     here.compare("a step of Ok-Topk takes the least time", f"a step's time over Ok-Topk's. {ratios(rows, 'step_ms')}",
                  "in ms a step of Ok-Topk, its computation, its bytes at the link's rate, and the processor time of a rank. " + parts(rows) +
-                 f". The ranks share {here.machine.rsplit(', ', 1)[-1]}, so a step takes at least their processor time over the cores")
+                 ". All ranks share the cores of one machine. A part that was not measured explains nothing")
     ends = (f"{ranks} ranks: " + ", ".join(f"{name} {100 * row['quality']:.1f} %" for name, row in of.items()) for ranks, of in by_ranks(rows).items())
     spread = (f"{ranks} ranks: {100 * of['Ok-Topk']['least']:.1f} to {100 * of['Ok-Topk']['most']:.1f}" for ranks, of in by_ranks(rows).items())
     here.compare("the quality of Ok-Topk is close to that of dense SGD",
                  "held-out accuracy after the same steps. " + ". ".join(ends) + ". Ok-Topk's seeds. " + ". ".join(spread),
-                 f"{said_of_controls(of_controls)}. Dense has the loss of Ok-Topk's steps at these steps. {steps_of_dense(all_results, 'Ok-Topk')}. Of TopkA's. "
+                 f"{said_of_controls(of_controls, next(iter(all_results.values())))}. Dense has the loss of Ok-Topk's steps at these steps. {steps_of_dense(all_results, 'Ok-Topk')}. Of TopkA's. "
                  f"{steps_of_dense(all_results, 'TopkA')}. Points of Ok-Topk behind dense at half of the steps, and at their end. {gaps(all_results)}")
+
+
+def without_times(row):
+    """Returns the figures of a control's report that do not depend on the link and the machine."""
+    return {key: row[key] for key in ("step", "loss", "quality")}
+
+
+def need_one_clip_rule(jobs):
+    """Ends the script where controls would be compared with trainings that clipped by another rule."""
+    stale = jobs.stale & {label(CONTROL_RANKS, name) for name in SPARSE}
+    if stale:
+        sys.exit(f"these trainings clipped by an earlier rule: make them too, by --only '{CONTROL_RANKS} ranks|control': {'; '.join(sorted(stale))}")
 
 
 def run_figure(here, network, density, claim):
@@ -212,6 +232,7 @@ def run_figure(here, network, density, claim):
     names = [label(ranks, name) for ranks in all_ranks for name in schemes(network, density)]
     jobs = Jobs(here, [*names, *(label(all_ranks[0], name) for name in controls(network, density))])
     all_results = {ranks: trainings(here, jobs, network, density, ranks) for ranks in all_ranks}
+    need_one_clip_rule(jobs)
     of_controls = control_trainings(here, jobs, network, density, all_ranks[0])
     rows = [row for ranks, results in all_results.items() for row in rows_of(jobs, network, ranks, results)]
     table(rows, [("ranks", "ranks", "d"), ("scheme", "scheme", "s"), ("step_ms", "ms a step", ".0f"), ("computation_ms", "computation", ".0f"),
@@ -220,9 +241,9 @@ def run_figure(here, network, density, claim):
     compare(here, rows, all_results, of_controls, claim)
     made = [result for results in all_results.values() for of in results.values() for result in of if "parameters" in result]
     parameters = made[0]["parameters"] if made else jobs.before["parameters"]
-    half = next((result.get("note") for results in all_results.values() for result in results["Dense 16 bits"]), None)
+    half = half_of(result for results in all_results.values() for result in results["Dense 16 bits"])
     named = {label(ranks, name): of for ranks, results in all_results.items() for name, of in results.items()}
-    named |= {label(all_ranks[0], name): of for name, of in of_controls.items()}
     here.finish(plot(network, all_results, of_controls),
                 {"network": network, "density": density, "rate": RATE, "parameters": parameters, "commits": sorted(jobs.commits), "rows": rows,
-                 **jobs.add_notes(half), "curves": {name: [result["rows"] for result in of] for name, of in named.items()}})
+                 **jobs.add_notes(half), "curves": {name: [result["rows"] for result in of] for name, of in named.items()} |
+                 {label(all_ranks[0], name): [[without_times(row) for row in result["rows"]] for result in of] for name, of in of_controls.items()}})

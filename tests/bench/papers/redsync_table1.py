@@ -11,7 +11,7 @@ SGD does. The 66 runs take 100 minutes on two cores. Finished ones are kept in O
 """
 
 from experiment import Experiment, panels, table
-from jobs import AXES, Jobs, curve, draw_curves, first_with, mean, need_namespaces
+from jobs import AXES, Jobs, curve, draw_curves, first_with, half_of, mean, need_namespaces
 from peers import PROGRAM
 
 RANKS, SHARDS, RATE, SEEDS = 4, 2, "1gbit", 3
@@ -165,7 +165,7 @@ def main():
                  ("error", "error, %", ".2f"), ("least", "least", ".2f"), ("most", "most", ".2f"), ("kb", "kB a rank and step", ".1f")])
     compare(here, results, rows)
     here.finish(plot(results), {"ranks": RANKS, "shards": SHARDS, "rate": RATE, "commits": sorted(jobs.commits), "rows": rows,
-                                **jobs.add_notes(results[CASES[0]][DENSE_16][0].get("note")),
+                                **jobs.add_notes(half_of(results[CASES[0]][DENSE_16])),
                                 "curves": {label(network, batch, name): [run["rows"] for run in runs]
                                            for (network, batch), of in results.items() for name, runs in of.items()}})
 

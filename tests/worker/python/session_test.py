@@ -192,6 +192,20 @@ class Sums(WithShards):
         self.assertTrue(waits.try_write(timeout=60))
         np.testing.assert_array_equal(v, [1, 2, 3])
 
+    def test_WaitListThatEndsWithinAPush_HasThePushedUpdates(self):
+        first, second = self.connect([millrace.Tensor("w", N), millrace.Tensor("v", 3)], workers=2, select="none", fuse_below=0)
+        w, v = np.ones(N, np.float32), np.ones(3, np.float32)
+        waits = first.wait_list()
+        waits.push([("w", w)])
+        end = threading.Timer(0.1, waits.end)  # within the push that follows, except on a busy machine
+        end.start()
+        self.refused("timeout", "the next step could not be pushed", waits.push, [("v", v), ("w", np.ones(N, np.float32))], timeout=1)
+        end.join()
+        second.push("w", np.ones(N, np.float32))
+        second.push("v", np.ones(3, np.float32))
+        waits.write(timeout=60)
+        np.testing.assert_array_equal(w, np.full(N, 2))
+
     def test_WaitList_KeepsTheUpdatesBeforeAnError(self):
         session, = self.connect([millrace.Tensor("w", N), millrace.Tensor("v", 3)], select="none", fuse_below=0)
         w, infinite = np.ones(N, np.float32), np.array([1, np.inf, 3], np.float32)

@@ -6,6 +6,7 @@
 
 import os
 import socket
+import time
 import unittest
 from types import SimpleNamespace
 from unittest import mock
@@ -131,6 +132,40 @@ class Steps(unittest.TestCase):
             step()
         self.assertLessEqual(session._left[1], 6.0 - 4.0 + 1e-9)
         self.assertGreater(session._left[1], 0.0)
+
+    def ddp(self, late, push_seconds, wait_seconds):
+        """Returns an Exchange of parameters a and b, and a call that sends one of them in a bucket of its own or both in one."""
+        session = SlowSession(self.clock, 0.0)
+
+        def push(place, gradient, timeout):
+            self.clock.now += push_seconds[place]
+            return 0
+
+        session.push, session._left = push, dict(enumerate(wait_seconds))
+        session.wait_into = mock.Mock(side_effect=JobError("blocked on worker 1", "timeout"))
+        report = SimpleNamespace(count=lambda *seconds: None, tell=lambda: None)
+        exchange = Exchange(session, {"a": Place(0, 3, False), "b": Place(1, 3, late)}, Residuals(), None, report, LIMIT_S,
+                            clock=self.clock.monotonic)
+        self.addCleanup(exchange.close)
+        return exchange, lambda names, last: exchange.send(
+            Bucket(torch.ones(3 * len(names)), Layout([torch.zeros(3) for _ in names], list(names)), last))
+
+    def test_OfDdp_ALatePushIsNoWait(self):
+        exchange, send = self.ddp(late=True, push_seconds=(0.0, 8.0), wait_seconds=(0.0, 3.0))
+        exchange.await_step(send("ab", last=True))
+
+    def test_OfDdp_NoTimeLeftIsNoErrorBeforeTheNextPush(self):
+        exchange, send = self.ddp(late=False, push_seconds=(0.0, 0.0), wait_seconds=(LIMIT_S, 0.0))
+        send("a", last=False)
+        while exchange._wait_seconds < LIMIT_S:
+            time.sleep(0.001)
+        time.sleep(0.1)  # the waiter looks for the next bucket
+        exchange.await_step(send("b", last=True))
+
+    def test_WaitListWhosePartHasNotEnded_DoesNotWaitForEver(self):
+        waits = WaitList(SlowSession(self.clock, 0.0))
+        with self.assertRaisesRegex(TimeoutError, "has not ended"):
+            waits.write(timeout=0)
 
     def test_OfDdpsPushes(self):
         session = SlowSession(self.clock, 6.0)

@@ -553,6 +553,26 @@ class EndOfTheProcess(unittest.TestCase):
         done = self.run_script("mill = state(2)\nhook(mill, torch_fakes.FakeBucket([weight], [torch.ones(8)]))")
         self.assertEqual((done.returncode, done.stdout), (0, "left\n"))
 
+    def test_PushThatOutlivesTheMainThread_EndsWithAnError(self):
+        done = self.run_script("\n".join([
+            "import threading, time",
+            "entered, push = threading.Event(), Told.push",
+            "def slow(*arguments, **more):",
+            "    entered.set()",
+            "    threading.main_thread().join()",
+            "    time.sleep(1)  # the waiter looks meanwhile",
+            "    return push(*arguments, **more)",
+            "Told.push = slow",
+            "mill = State('tcp://a:1', job='j', rank=0, world_size=2, _library=library, named_parameters=[('w', weight)],",
+            "             select='topk:0.5', dense_below=0)",
+            "def train():",
+            "    try: hook(mill, torch_fakes.FakeBucket([weight], [torch.ones(8)])).wait()",
+            "    except RuntimeError as error: print(error)",
+            "threading.Thread(target=train).start()",
+            "entered.wait()"]))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("the main thread has ended", done.stdout)
+
     def test_ExceptionOfTheProgram_LeavesTheJobAsFailed(self):
         done = self.run_script("mill = state(1)\nraise ValueError('own fault')")
         self.assertEqual((done.returncode, done.stdout), (1, "left\n"))

@@ -18,36 +18,47 @@ def bf16_hook(state, bucket):
     """
     future = torch.futures.Future()
     state.put(bucket.buffer(), future)
-    return future
+    return future.then(lambda done: done.wait())  # an error reaches DDP as an error, not as a value
 
 
 class Bf16State:
-    """Has a thread that exchanges buckets in their order, while the backward pass continues. It ends with the process."""
+    """Has two threads that exchange buckets in their order, while the backward pass continues. They end with the process.
+
+    Every rank adds one part of a bucket, and hands its mean to all. The first thread moves gradients to the ranks that
+    add them, the second one adds and moves the means: the link has work while a rank adds.
+    """
 
     def __init__(self):
-        self._group, self._ranks = dist.new_group(), dist.get_world_size()
-        self._buckets = queue.SimpleQueue()
-        threading.Thread(target=self._run, name="bf16", daemon=True).start()
+        self._ranks = dist.get_world_size()
+        self._scatters, self._gathers = dist.new_group(), dist.new_group()
+        self._buckets, self._scattered = queue.SimpleQueue(), queue.SimpleQueue()
+        for name, work in (("bf16 scatter", self._scatter_all), ("bf16 gather", self._gather_all)):
+            threading.Thread(target=work, name=name, daemon=True).start()
 
     def put(self, gradients, future):
         self._buckets.put((gradients, future))
 
-    def _run(self):
+    def _scatter_all(self):
         while True:
             gradients, future = self._buckets.get()
             try:
-                self._to_mean(gradients)
-                future.set_result(gradients)
+                part = -(-gradients.numel() // self._ranks)
+                of_rank = torch.zeros(self._ranks * part, dtype=torch.bfloat16)
+                of_rank[:gradients.numel()].copy_(gradients)
+                to_add = torch.empty_like(of_rank)
+                dist.all_to_all_single(to_add.view(torch.uint8), of_rank.view(torch.uint8), group=self._scatters)
+                self._scattered.put((gradients, future, to_add.view(self._ranks, part)))
             except Exception as error:
                 future.set_exception(error)
 
-    def _to_mean(self, gradients):
-        """Replaces the gradients by the mean. Every rank adds one part of them, and hands it to all."""
-        part = -(-gradients.numel() // self._ranks)
-        of_all = torch.zeros(self._ranks * part, dtype=torch.bfloat16)
-        of_all[:gradients.numel()].copy_(gradients)
-        to_add = torch.empty_like(of_all)
-        dist.all_to_all_single(to_add.view(torch.uint8), of_all.view(torch.uint8), group=self._group)
-        mean = to_add.view(self._ranks, part).sum(0, dtype=torch.float32).div_(self._ranks).to(torch.bfloat16)
-        dist.all_gather([rows.view(torch.uint8) for rows in of_all.view(self._ranks, part)], mean.view(torch.uint8), group=self._group)
-        gradients.copy_(of_all[:gradients.numel()])
+    def _gather_all(self):
+        while True:
+            gradients, future, to_add = self._scattered.get()
+            try:
+                mean = to_add.sum(0, dtype=torch.float32).div_(self._ranks).to(torch.bfloat16)
+                means = torch.empty_like(to_add)
+                dist.all_gather([part.view(torch.uint8) for part in means], mean.view(torch.uint8), group=self._gathers)
+                gradients.copy_(means.view(-1)[:gradients.numel()])
+                future.set_result(gradients)
+            except Exception as error:
+                future.set_exception(error)

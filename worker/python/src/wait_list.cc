@@ -40,8 +40,14 @@ void WaitList::pushed(Wait& wait, uint64_t step) {
 }
 
 void WaitList::drop_unpushed() {
+  std::deque<Wait> dropped;  // as in drop_part()
   const std::lock_guard lock(mutex_);
-  while (!waits_.empty() && !waits_.back().step) waits_.pop_back();
+  while (!waits_.empty() && !waits_.back().step) {
+    dropped.push_back(std::move(waits_.back()));
+    waits_.pop_back();
+  }
+  for (size_t& end : ends_) end = std::min(end, waits_.size());
+  changed_.notify_all();
 }
 
 void WaitList::end() {

@@ -84,7 +84,8 @@ class _Written(NamedTuple):
 
     bucket: Bucket
     updates: int  # in the waiter's list
-    pushed: float  # when the last of them was pushed
+    pushed: float  # when the item was handed over
+    step: Any = None  # _Step that ends with them
 
 
 class Exchange:
@@ -238,14 +239,14 @@ class Exchange:
         self.raise_error()
         bucket.began = self._clock()
         if bucket.ready is None:
-            self._push_slices(step, bucket, None)
+            early = self._push_slices(step, bucket, None)
         else:
             there = bucket.buffer.device
             if there not in self._transfers:
                 entries = {name: place.entries for name, place in self._places.items() if name != FLAG}
                 self._transfers[there] = device.Transfers(there, self._session, entries)
             with self._transfers[there].gradients(bucket.buffer, bucket.ready):
-                self._push_slices(step, bucket, self._transfers[there])
+                early = self._push_slices(step, bucket, self._transfers[there])
             if bucket.last:
                 self._transfers[there].tell()
         bucket.pushed = self._clock()
@@ -253,23 +254,25 @@ class Exchange:
         if not bucket.layout.names and self._loss_scale is None:
             self._complete(bucket)
         if bucket.last:
-            self._end_pushes(step)
+            self._end_pushes(step, bucket, early)
+        elif early:
+            self._put(_Written(bucket, early, time.monotonic()))
 
     def _push_slices(self, step, bucket, transfers):
+        """Pushes the parameters of a bucket. Returns how many of them are in the waiter's list."""
         if self._loss_scale is not None and bucket is step.buckets[0]:
             self._loss_scale.begin_step()
         if transfers is not None:
             for at, (name, values) in enumerate(bucket.slices):
                 wait = self._push(step, bucket, at, name, values, transfers)
                 (step.late.append if wait.late else self._put)(wait)
-            return
+            return 0
         pushes = bucket.layout.pushes(bucket.buffer, self._places)
         if pushes.early:
             self._push_early(step, bucket, pushes)
-            self._give_future(bucket)
-            self._put(_Written(bucket, len(pushes.early), time.monotonic()))
         for at, name, values in pushes.late:
             step.late.append(self._push(step, bucket, at, name, values, None))
+        return len(pushes.early)
 
     def _push_early(self, step, bucket, pushes):
         """Pushes parameters that are not late. The waiter writes their updates meanwhile, without the interpreter's lock."""
@@ -295,7 +298,8 @@ class Exchange:
         self._items.append(item)
         self._waits.end()
 
-    def _end_pushes(self, step):
+    def _end_pushes(self, step, bucket, early):
+        """Ends the pushes of a step with its last bucket, of which `early` parameters are in the waiter's list."""
         if self._loss_scale is not None:
             step.flag = self._loss_scale.flag()
             place = self._places[FLAG]
@@ -303,9 +307,12 @@ class Exchange:
             step.late.append(_Wait(place.tensor, number, step.flag, None))
         step.last_push = self._clock()
         self._push_seconds = 0.0
+        if early:
+            self._put(_Written(bucket, early, time.monotonic(), None if step.late else step))
         for wait in step.late:
             self._put(wait)
-        self._put(step)
+        if step.late or not early:
+            self._put(step)
 
     def _push(self, step, bucket, at, name, values, transfers):
         """Returns the wait for the update.
@@ -398,7 +405,7 @@ class Exchange:
         while not self._waits.try_write(min(POLL_S, self._wait_left())):
             self.raise_error()
             if self._ends():
-                if not self._items:
+                if not self._steps:
                     return None
                 raise self._end_error()
             if not self._wait_left():
@@ -448,6 +455,8 @@ class Exchange:
         self._wait_seconds += self._seconds_of_wait(item)
         item.bucket.there = self._clock()
         self._arrived(item.bucket, item.updates)
+        if item.step is not None:
+            self._finish(item.step)
 
     def _seconds_of_wait(self, item):
         """Returns the seconds that the waiter has waited for a bucket: since it is pushed, and the item before is done."""
@@ -455,7 +464,9 @@ class Exchange:
 
     def _wait_left(self):
         """Returns the seconds that the waits of the step have left: all of them until a bucket is pushed."""
-        item = self._items[0] if self._items else None
+        if not self._items:
+            return self._timeout
+        item = self._items[0]
         waited = self._seconds_of_wait(item) if isinstance(item, _Written) else 0.0
         return max(0.0, self._timeout - self._wait_seconds - waited)
 

@@ -13,7 +13,7 @@ class WaitList:
     """
 
     def __init__(self, session):
-        self._session, self._lock, self._added = session, threading.Lock(), []
+        self._session, self._lock, self._added = session, threading.RLock(), []  # the garbage collector may call end()
         self._parts = queue.SimpleQueue()
         self._part = None  # that is written now, the next wait at its end
 
@@ -28,8 +28,8 @@ class WaitList:
 
     def end(self):
         with self._lock:
-            self._parts.put(self._added[::-1])
-            self._added = []
+            added, self._added = self._added, []
+            self._parts.put(added[::-1])
 
     def try_write(self, timeout):
         limit = Deadline(timeout)
@@ -46,8 +46,9 @@ class WaitList:
         return True
 
     def write(self, timeout):
-        """Does the same, and raises the session's error where the time has passed. REQUIRES: the part has ended."""
+        """Does the same, and raises the session's error where the time has passed. TimeoutError: the part has not ended."""
         while not self.try_write(timeout):
-            if self._part:
-                self._session.wait_into(*self._part[-1], timeout=0)  # its error names the process that the job is blocked on
-                self._part.pop()
+            if self._part is None:
+                raise TimeoutError("a part of the list has not ended in time")
+            self._session.wait_into(*self._part[-1], timeout=0)  # its error names the process that the job is blocked on
+            self._part.pop()
