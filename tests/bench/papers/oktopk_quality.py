@@ -184,7 +184,7 @@ def said_of_controls(of_controls, schemes_beside):
     for name, results in of_controls.items():
         ends = [100 * result["rows"][-1]["quality"] for result in results]
         said.append(f"{name.removeprefix('control: ')} {mean(ends):.1f} % ({min(ends):.1f} to {max(ends):.1f})")
-    return (f"Controls on {CONTROL_RANKS} ranks, Ok-Topk where no other scheme is named, end with this accuracy. " + "; ".join(said) +
+    return (f"Controls on {CONTROL_RANKS} ranks, Ok-Topk where no other scheme is named, end with this accuracy. " + ". ".join(said) +
             f". TopkA applies up to {CONTROL_RANKS} x the entries that Ok-Topk does. Ok-Topk is {behind[0]:.1f} points behind TopkA, "
             f"with {CONTROL_RANKS} x the entries {behind[1]:.1f}, with thresholds and boundaries of each step {behind[2]:.1f}")
 
