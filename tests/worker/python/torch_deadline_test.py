@@ -162,6 +162,12 @@ class Steps(unittest.TestCase):
         time.sleep(0.1)  # the waiter looks for the next bucket
         exchange.await_step(send("b", last=True))
 
+    def test_OfDdp_NoTimeAtAllIsNoErrorBeforeAPush(self):
+        exchange = Exchange(SlowSession(self.clock, 0.0), {}, Residuals(), None, None, 0.0, clock=self.clock.monotonic)
+        self.addCleanup(exchange.close)
+        time.sleep(0.1)  # the waiter looks for a bucket
+        exchange.raise_error()
+
     def test_WaitListWhosePartHasNotEnded_DoesNotWaitForEver(self):
         waits = WaitList(SlowSession(self.clock, 0.0))
         with self.assertRaisesRegex(TimeoutError, "has not ended"):

@@ -6,6 +6,7 @@ not.
 
 import collections
 import contextlib
+import math
 import queue
 import threading
 import time
@@ -463,9 +464,9 @@ class Exchange:
         return time.monotonic() - max(self._waits_since, item.pushed)
 
     def _wait_left(self):
-        """Returns the seconds that the waits of the step have left: all of them until a bucket is pushed."""
+        """Returns the seconds that the waits of the step have left: no limit until a bucket is pushed."""
         if not self._items:
-            return self._timeout
+            return math.inf
         item = self._items[0]
         waited = self._seconds_of_wait(item) if isinstance(item, _Written) else 0.0
         return max(0.0, self._timeout - self._wait_seconds - waited)
