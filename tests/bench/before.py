@@ -25,7 +25,7 @@ PAIRS = 9
 
 
 def values_of(report, figures):
-    """Returns the values of a report's figures by name, without the figures that have no number."""
+    """Returns {name: value} of the figures that have a number in the report."""
     values = {}
     for figure in figures:
         try:
@@ -65,7 +65,7 @@ def commit_of(folder):
 
 
 def table(rows):
-    """Returns the rows as text for people: medians, and the ratios of the pairs."""
+    """Returns a text table of the rows: medians, and the ratios of the pairs."""
     width = max(len(row["figure"]) for row in rows)
     lines = [f"{'figure':{width}}  {'before':>10}  {'now':>10}  {'now/before':>10}  of the pairs"]
     for row in rows:

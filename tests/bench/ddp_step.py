@@ -11,7 +11,7 @@ network and batches, and run in turn within each round. A step is a forward and 
 it lasts until the last rank's end. The same step without communication is DDP's no_sync(). The difference of both is
 the time in communication; ratios are those of one round, and medians are over rounds.
 
-    f32, bf16           DDP over gloo; bf16 by worker/python/examples/bf16_hook.py, as gloo adds none
+    f32, bf16           DDP over gloo; bf16 by worker/python/examples/bf16_hook.py, as gloo of torch 1.13 adds none
     millrace            select topk:0.01, values without loss
     millrace_reselect   the same, where the shards return the largest 1 % of the sum, and keep the rest for later
     passes              no exchange: one pass over memory that adds each gradient to a residual, and zeroes the gradient. No

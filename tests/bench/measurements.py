@@ -202,7 +202,7 @@ def rounds():
     yield Measurement(
         "ddp_step", "Rounds through shards",
         "Time in communication of a step of PyTorch's DDP, over DDP's by gloo: 25 M parameters, 4 ranks and 2 shards behind 1 Gbit/s each. "
-        "gloo adds no bf16: a hook exchanges bytes, and adds. Beside the link its time is of processors.",
+        "gloo of torch 1.13 adds no bf16: the ranks exchange bytes, and add. That time is the link's and the processors'.",
         "/usr/bin/python3 tests/bench/ddp_step.py --programs $MILLRACE_PROGRAMS --package $MILLRACE_PROGRAMS/../python --json",
         (Figure("1 % without loss, over gloo's f32", ddp_row("millrace", "over_f32"), Goal(AT_MOST, 0.06)),
          Figure("1 % without loss, over gloo's bf16", ddp_row("millrace", "over_bf16"), Goal(AT_MOST, 0.12)),

@@ -27,7 +27,8 @@ from processes import Processes  # pylint: disable=wrong-import-position
 RANK = Path(__file__).with_name("job_rank.py")
 FP16 = ("16 bits are fp16, as torch 1.13's gloo has no bf16. gloo adds fp16 in software: at 1 Gbit/s and more its time is of "
         "processors, not of the link.")
-BF16 = "16 bits are bf16, which gloo does not add: a hook exchanges bytes and adds. At 1 Gbit/s and more its time is of processors, too."
+BF16 = ("16 bits are bf16. gloo of torch 1.13 does not add it: the ranks exchange bytes, and add. At 1 Gbit/s and more this takes "
+        "processors' time, too.")
 STALE = ("with clip were measured before its correction, and not repeated. Each rank clipped to the norm over the root of the ranks, "
          "and the update was a mean.")
 CLIP_RULE = 2  # marks kept runs with clip; 1 clipped as STALE says

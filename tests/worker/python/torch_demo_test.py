@@ -15,6 +15,7 @@ import sys
 import tempfile
 import unittest
 from pathlib import Path
+from unittest import mock
 
 import torch_required  # first: skips where PyTorch is absent
 
@@ -115,6 +116,37 @@ class Options(unittest.TestCase):
             with gzip.open(path, "rt", encoding="utf-8") as file:
                 self.assertGreater(len(file.read()), 100_000)
             self.assertIn("licences of Debian", description)
+
+
+class FailedRank(unittest.TestCase):
+    class Ranks:
+        """Is Processes: a rank of the bf16 run fails, others report their steps."""
+
+        def __init__(self, *_):
+            pass
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+        def start_ranks(self, _, arguments):
+            return arguments
+
+        def lines_of(self, arguments):
+            if "bf16" in arguments:
+                raise torch_demo.Failed("rank0 ended with code 1", 1)
+            return [f"step {step}: held-out loss {3 - step}.0 a character, {step}.00 s" for step in (0, 1)]
+
+    def test_FailedRank_EndsTheDemoWithItsError(self):
+        with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()) as table, \
+                contextlib.redirect_stderr(io.StringIO()) as said, mock.patch.object(torch_demo, "Processes", self.Ranks), \
+                mock.patch.object(torch_demo.signal, "signal"), \
+                mock.patch.object(sys, "argv", ["demo", "--link-rate", "none", "--steps", "1", "--folder", folder, "--runs", "f32,bf16"]):
+            self.assertEqual(torch_demo.main(), 1)
+        self.assertEqual(table.getvalue(), "")
+        self.assertIn("rank0 ended with code 1", said.getvalue())
 
 
 @unittest.skipUnless(torch_required.BUILT, "the package millrace is not built")

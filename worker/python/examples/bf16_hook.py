@@ -1,7 +1,7 @@
 """A hook of DistributedDataParallel that sums gradients in bf16 over gloo, to compare with.
 
 gloo of torch 1.13 adds no bf16, and that of Debian testing no 16 bits at all. So the ranks exchange bytes and add by
-themselves, with the traffic of a ring: each rank sends 2 (ranks - 1) / ranks of the bucket's bytes.
+themselves, with the traffic of a ring: each rank sends 2 (ranks - 1) / ranks times the bucket's bytes.
 """
 
 import queue

@@ -41,10 +41,6 @@ class Layout:
         """Says whether a bucket has these parameters, in this order."""
         return len(parameters) == len(self.parameters) and all(map(operator.is_, parameters, self.parameters))
 
-    def keeps(self, buffer):
-        """Says whether the pushes of this buffer are kept: an earlier bucket had it, and was checked."""
-        return self._pushes is not None and self._address == (buffer.data_ptr(), buffer.dtype)
-
     def check(self, buffer):
         """Raises  ValueError: the buffer has another number of entries."""
         if buffer.numel() != self._entries:

@@ -40,7 +40,7 @@ def lasting(error):
 
 
 class _Gate:
-    """Is a threading.Event that is set once, with less code: a step leaves a processor's caches without it.
+    """Is a threading.Event that is set once. Its code is short: behind a step no cache has it, and Event's takes 20 µs more.
 
     REQUIRES: one thread at a time calls set().
     """
@@ -121,7 +121,6 @@ class Exchange:
         self._waits_since = time.monotonic()  # the waiter, for its next item
         self._lock = threading.Lock()  # of the futures and of the error
         self._steps = []  # begun, and not finished
-        self._next = _Step()  # made ahead: the hook's time is the loop's
         self._open = None  # the step whose last bucket is not sent yet
         self._unawaited = None  # the step whose last bucket is sent, and whose backward pass has not ended
         self._error = None
@@ -157,8 +156,6 @@ class Exchange:
             except BaseException as error:
                 self.fail(lasting(error))
                 raise
-        if bucket.last:
-            self._next = _Step()
         return step if bucket.last else None
 
     def await_step(self, step):
@@ -230,7 +227,7 @@ class Exchange:
             error = RuntimeError(GIVEN_UP)
             self.fail(error)
             raise error
-        step = self._open = self._next
+        step = self._open = _Step()
         with self._lock:
             self._steps.append(step)
         return step

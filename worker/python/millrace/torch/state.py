@@ -193,10 +193,9 @@ class State:
     def _send(self, bucket):
         """Sends the bucket, or collects it until the State is connected. Returns its future."""
         buffer, parameters = bucket.buffer(), bucket.parameters()
+        self._check_buffer(buffer)
         layout = self._layout(parameters)
-        if not layout.keeps(buffer):
-            self._check_buffer(buffer)
-            layout.check(buffer)
+        layout.check(buffer)
         last = bucket.is_last()
         if not self._coverage.add(layout):
             if self._exchange is not None:
