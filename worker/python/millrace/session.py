@@ -332,13 +332,13 @@ class WaitList:
     """Lists updates that one thread awaits while another one still pushes: each is written as soon as it is there.
 
     A call takes the interpreter's lock once for many tensors. Session.push() and Session.wait_into() take it for each.
-    A list has one part after the other, as of a step each.
+    A list has one part after the other, for example a part for each step.
 
     waits = session.wait_list()
     thread A: waits.push([("w", gradient_of_w), ("v", gradient_of_v)]); waits.end()
     thread B: waits.write()
 
-    Threads  one calls push() and add(), another one write() or try_write(), and any calls end().
+    Threads  one calls push() and add(), and another one write() or try_write(). Any thread may call end().
     Memory   the list holds the arrays of a part until write() or try_write() has returned it as written.
     """
 

@@ -17,8 +17,8 @@ namespace millrace::python {
 
 /// Lists updates that one thread awaits while another one still pushes, part by part. Times are seconds.
 ///
-/// Threads  one calls push() and add(), another one write(), and any end(), all with the interpreter's lock. They
-///          release it while the library works.
+/// Threads  one calls push() and add(), and another one write(). Any thread may call end(). All calls begin with the
+///          interpreter's lock, and release it while the library works.
 class WaitList {
  public:
   /// session  outlives the list.
