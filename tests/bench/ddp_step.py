@@ -22,7 +22,7 @@ shards' in a step.
 
 Limits: all processes share this machine's processors, so the selections and codings of all ranks wait for each other.
 With fewer processors than hosts, Millrace's time is bound by processors, and gloo's f32 by the link. bf16 is bound by both:
-the hook's additions and conversions take processors as well.
+the hook's additions and conversions take processors as well. A ratio to bf16 is lower than one to the bytes at the link's rate.
 
 Exit codes: 0 measured and within the goals (--json: measured), 1 beyond them or failed, 77 this machine lacks something.
 """

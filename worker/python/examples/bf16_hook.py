@@ -2,6 +2,9 @@
 
 gloo of torch 1.13 adds no bf16, and that of Debian testing no 16 bits at all. So the ranks exchange bytes and add by
 themselves, with the traffic of a ring: each rank sends 2 (ranks - 1) / ranks times the bucket's bytes.
+
+Limit: four ranks on two cores take 1.3 to 1.4 times as long as the bytes at the link's rate (100 Mbit/s, 1 Gbit/s).
+gloo's f32 takes 1.0 to 1.1 times as long as its bytes.
 """
 
 import queue
