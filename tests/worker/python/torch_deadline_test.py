@@ -18,7 +18,6 @@ import torch
 from millrace.torch.deadline import Deadline
 from millrace.torch.bucket import Bucket, Layout, Place
 from millrace.torch.exchange import Exchange
-from millrace.torch.fsdp import ShardedExchange
 from millrace.torch.peers import PeerLibrary, exchange_through, rendezvous_store
 from millrace.torch.replica import Replica
 from millrace.torch.residuals import Residuals
@@ -91,7 +90,7 @@ class Steps(unittest.TestCase):
 
     def setUp(self):
         self.clock = Clock()
-        for name in ("deadline", "exchange", "fsdp", "replica"):
+        for name in ("deadline", "exchange", "replica"):
             patch = mock.patch(f"millrace.torch.{name}.time", self.clock)
             patch.start()
             self.addCleanup(patch.stop)
@@ -181,16 +180,6 @@ class Steps(unittest.TestCase):
         with self.assertRaisesRegex(JobError, "^not within 10 s: blocked on worker 1"):
             exchange._push_in_time(Place(0, 3, False), torch.ones(3), False)
         self.assertEqual(session.timeouts, [10.0, 4.0])
-
-    def test_OfFsdp(self):
-        session = SlowSession(self.clock, 2.0)
-        exchange = ShardedExchange(session, None, {"w": Place(0, 3, False)}, Residuals(), None, LIMIT_S, "mean", None)
-        flat = torch.ones(3)
-        for _ in range(2):  # two modules of a step
-            exchange._sum([("w", flat)], flat)
-        self.assertEqual(session.timeouts, [10.0, 8.0, 6.0, 4.0])
-        with self.assertRaisesRegex(JobError, "^not within 10 s: blocked on worker 1"):
-            exchange._sum([("w", flat)], flat)
 
     def test_OfAStore(self):
         session = SlowSession(self.clock, 2.0)

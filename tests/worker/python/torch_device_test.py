@@ -17,11 +17,7 @@ import torch_required  # first: skips where PyTorch is absent
 
 import torch
 
-from in_threads import in_threads
 from millrace.torch import device, hook
-from millrace.torch.bucket import Place
-from millrace.torch.fsdp import ShardedExchange
-from millrace.torch.residuals import Residuals
 from torch_fakes import FakeBucket, FakeDevice, FakeLibrary, FakeView, JobConfig, JobError, SumsInProcess, Tensor, WorkerConfig
 from torch_fake_job import SIZES, Job, Scaler, gradients, mean
 
@@ -188,86 +184,15 @@ class OnDevice(unittest.TestCase):
             self.assertEqual([state.session.pushed_there for state in job.states], [0, 0])
 
 
-class Group:
-    """A group of FSDP2: its flat gradient has all parameters, without padding."""
-
-    gradient_divide_factor, all_reduce_grads = None, True
-
-    def __init__(self):
-        self._all_reduce_hook = SimpleNamespace(exchange=None)
-
-
-class OneGroup:
-    """Takes the place of fsdp.ShardedModel."""
-
-    def __init__(self):
-        self._group = Group()
-
-    def groups(self):
-        return [self._group]
-
-    def name(self, group):
-        return "the model itself"
-
-    def slices(self, group, flat):
-        sizes = [math.prod(size) for size in SIZES.values()]
-        return list(zip(SIZES, flat.split(sizes)))
-
-
-class HookOnDevice(FakeDevice):
-    """A device whose gradients the thread of the backward pass pushes."""
+class FakeDeviceOfTwo(FakeDevice):
+    """One of two devices: each has its own current stream, as in CUDA."""
 
     def gradients(self, buffer, ready):
         assert ready == "ready"
         return self._on("gradients")
 
     def updates(self):
-        raise AssertionError("the stream of the hook writes the updates")
-
-
-class FakeDeviceOfTwo(HookOnDevice):
-    """One of two devices: each has its own current stream, as in CUDA."""
-
-    def updates(self):
         return self._on("updates")
-
-
-class ShardedOnDevice(unittest.TestCase):
-    SMALL = "first.bias"
-
-    def train(self, ready, steps):
-        """Returns the flat gradients of both ranks after each step's hook, the sessions, and the exchanges."""
-        library, found = FakeLibrary(SumsInProcess()), []
-        tensors = [Tensor(name, math.prod(size), select="none" if name == self.SMALL else "topk:0.05") for name, size in SIZES.items()]
-        places = {name: Place(at, tensor.dimension, False) for at, (name, tensor) in enumerate(zip(SIZES, tensors))}
-        sessions = [library.Session(JobConfig(name="sharded", workers=2, combine="mean", select="topk:0.05"), WorkerConfig(worker=rank),
-                                    tensors) for rank in range(2)]
-        models = [OneGroup() for _ in sessions]
-        report = SimpleNamespace(count=lambda waited, hidden: None, tell=lambda: None)
-        exchanges = [ShardedExchange(session, model, places, Residuals(), report, 60.0, "mean", lambda count: None)
-                     for session, model in zip(sessions, models)]
-        for exchange, model in zip(exchanges, models):
-            model.groups()[0]._all_reduce_hook.exchange = exchange
-        with mock.patch("millrace.torch.device.Streams", HookOnDevice), mock.patch("millrace.torch.device.ready_of", lambda _: ready):
-            for given in steps:
-                flats = [torch.cat([part[name].flatten() for name in SIZES]) for part in given]
-                in_threads(lambda rank, flats=flats: exchanges[rank].sum(models[rank].groups()[0], flats[rank]), 2)
-                found.append(flats)
-        return found, sessions, exchanges
-
-    def test_UpdatesHaveTheBitsOfTheHost(self):
-        steps = [gradients(seed) for seed in range(3)]
-        expected, on_host, _ = self.train(None, steps)
-        found, sessions, exchanges = self.train("ready", steps)
-        for at, (flats, of_host) in enumerate(zip(found, expected)):
-            for rank in range(2):
-                self.assertTrue(torch.equal(flats[rank], of_host[rank]), f"step {at}, rank {rank}")
-        for name in SIZES:
-            self.assertTrue(torch.equal(sessions[1].residual(name), on_host[1].residual(name)), name)
-        self.assertEqual(sessions[0].pushed_there, 3 * len(SIZES) - 2, "later steps ask no more for the tensor without selection")
-        up, down = exchanges[0].copied()
-        self.assertEqual(down, 3 * 4 * math.prod(SIZES[self.SMALL]))
-        self.assertGreater(up, down)
 
 
 class TwoDevices(unittest.TestCase):

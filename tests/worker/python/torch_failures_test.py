@@ -16,9 +16,6 @@ import torch_required  # first: skips where PyTorch is absent
 import torch
 
 from millrace.torch import Replica, State, hook, leaving
-from millrace.torch.bucket import Place
-from millrace.torch.fsdp import ShardedExchange
-from millrace.torch.residuals import Residuals
 from millrace.torch.store_job import StoreJob
 from torch_fake_job import SIZES, Job, Scaler, gradients
 from torch_fakes import FakeBucket, FakeLibrary, JobError, SumsInProcess
@@ -130,21 +127,6 @@ class FailedSteps(unittest.TestCase):
             with self.assertRaisesRegex(TypeError, "int32"):
                 hook(job.states[0], FakeBucket([job.parameters[0]["first.bias"]], [torch.ones(40)], dtype=torch.int32))
             self.assert_ended(job.states[0], job.bucket(0), "int32")
-
-    def test_PassThatEndsBetweenModules_OfFsdp(self):
-        groups = [mock.Mock(gradient_divide_factor=None, all_reduce_grads=True) for _ in range(2)]
-        model = SimpleNamespace(groups=lambda: groups, name=str, slices=lambda group, flat: [("w", flat)])
-        session = SimpleNamespace(push=lambda *given, timeout: 0, wait_into=lambda *given, timeout: None)
-        exchange = ShardedExchange(session, model, {"w": Place(0, 3, False)}, Residuals(), mock.Mock(), 10.0, "mean", None)
-        for group in groups:
-            group._all_reduce_hook.exchange = exchange
-        for summed in range(4):
-            self.assertEqual(exchange.failed(), summed % 2 == 1)
-            if summed % 2:
-                self.assertRaisesRegex(RuntimeError, "ended within its step", exchange.raise_within_step)
-            else:
-                exchange.raise_within_step()
-            exchange.sum(groups[summed % 2], torch.ones(3))
 
     def test_FinishAfterAFailedStep_LeavesTheJobAtOnce(self):
         def refused(job):

@@ -143,8 +143,11 @@ def assert_replicas_agree(ranks, found):
             assert torch.equal(one, other), "the replicas have different parameters"
 
 
-def compare(ranks, step=plain_step, options=None, prepare=lambda module: None, **policy):
-    """Trains with HSDP's own all-reduce and with the hook: parameters are equal but for the order of sums."""
+def compare(ranks, step=plain_step, options=None, prepare=lambda module: None, passes=1, **policy):
+    """Trains with HSDP's own all-reduce and with the hook: parameters are equal but for the order of sums.
+
+    passes  backward passes with sums in a step.
+    """
     native = sharded(ranks.mesh, **policy)
     model, state = hooked(ranks, options or {}, **policy)
     for module in wrapped_modules(native) + wrapped_modules(model):
@@ -152,7 +155,7 @@ def compare(ranks, step=plain_step, options=None, prepare=lambda module: None, *
     expected = train(native, step)
     with state:
         found = train(model, step)
-        assert state.stats().steps == 4
+        assert state.stats().steps == 4 * passes
     assert_near(found, expected)
     assert_replicas_agree(ranks, found)
 
@@ -239,36 +242,75 @@ class Skips(Deep):
 
 
 def skipped_module(ranks):
-    """A module without a gradient in a step is named in the next step."""
+    """A module without a gradient is named at the end of the backward pass."""
     model, state = hooked(ranks, {}, make=Skips)
-    loss_of(model, 0).backward()
-    refused(ValueError, "before first has one", lambda: loss_of(model, 1).backward())
+    refused(ValueError, "first had no gradient", lambda: loss_of(model, 0).backward())
     state.close()
 
 
-class Stop(torch.autograd.Function):
-    """Ends a backward pass."""
+class Calls(torch.autograd.Function):
+    """Calls a function in the backward pass."""
 
     @staticmethod
-    def forward(context, inputs):
+    def forward(context, inputs, call):
+        context.call = call
         return inputs.clone()
 
     @staticmethod
     def backward(context, gradient):
-        raise ArithmeticError("of the model")
+        context.call()
+        return gradient, None
 
 
-class Stops(Deep):
+class Between(Deep):
+    """Calls a function in the backward pass between two modules: the hook of one of them has returned."""
+
     def forward(self, inputs):
-        return self.scale * self.third(torch.relu(self.second(Stop.apply(torch.relu(self.first(inputs))))))
+        between = Calls.apply(torch.relu(self.first(inputs)), lambda: self.between())
+        return self.scale * self.third(torch.relu(self.second(between)))
 
 
 def pass_that_ends_between_modules(ranks):
     """The replicas have the gradient of one module, and no update of another: no State is saved."""
-    model, state = hooked(ranks, {}, make=Stops)
+    def ends():
+        raise ArithmeticError("of the model")
+
+    model, state = hooked(ranks, {}, make=Between)
+    model.between = ends
     refused(ArithmeticError, "of the model", lambda: loss_of(model, 0).backward())
     refused(RuntimeError, "made between two steps", state.state_dict)
     refused(RuntimeError, "made between two steps", state.finish)
+
+
+def hooks_do_not_wait(ranks):
+    """The hook of a module has returned when another replica has not begun its backward pass."""
+    model, state = hooked(ranks, {"timeout": 20.0}, make=Between)
+    model.between = dist.barrier if ranks.mesh.get_local_rank(0) == 0 else lambda: None
+    with state:
+        loss = loss_of(model, 0)
+        if ranks.mesh.get_local_rank(0) == 1:
+            dist.barrier()
+        loss.backward()
+        assert_replicas_agree(ranks, [parameter.grad.to_local() for parameter in model.parameters()])
+
+
+def hook_behind_a_gradient(ranks):
+    """An optimizer that steps within the backward pass would step without the sums."""
+    model, state = hooked(ranks, {})
+    next(model.first.parameters()).register_post_accumulate_grad_hook(lambda parameter: None)
+    refused(ValueError, "first has register_post_accumulate_grad_hook()", lambda: loss_of(model, 0).backward())
+    state.close()
+
+
+def gradients_that_are_added_to(ranks):
+    """Two backward passes without zero_grad(), each with sums."""
+    def step(model, optimizer, at):
+        optimizer.zero_grad()
+        loss_of(model, 2 * at).backward()
+        loss_of(model, 2 * at + 1).backward()
+        optimizer.step()
+
+    compare(ranks, step=step, passes=2)
 
 
 def accumulation_that_the_hook_does_not_see(ranks):
@@ -471,6 +513,7 @@ def refusals(ranks):
             (ValueError, "needs model=", lambda: ranks.state(None)),
             (TypeError, "rank=", lambda: ranks.state(model, rank=0)),
             (ValueError, "grad_scaler", lambda: ranks.state(model, grad_scaler=object())),
+            (ValueError, "one shard alone", lambda: ranks.state(model, clip=1.0)),
             (ValueError, "two, replicas and shards", lambda: ranks.state(model, mesh=ranks.mesh["shard"])),
             (ValueError, "is sharded over the ranks", lambda: ranks.state(sharded(None))),
             (ValueError, "is sharded over the ranks", lambda: ranks.state(sharded(ranks.mesh["replicate"]))),
@@ -485,5 +528,5 @@ def refusals(ranks):
 ALL = (lossless, lossless_beside_ddp, lossless_over_peers, sums_of_another_type, divide_factor, accumulation,
        modules_of_one_group, topk_trains, nothing_is_lost, saved_and_resumed, saved_and_resumed_with_momentum,
        states_of_all_ranks, metrics_of_every_process, refusals, parameter_without_gradient, missing_hook, skipped_module,
-       pass_that_ends_between_modules,
+       pass_that_ends_between_modules, hooks_do_not_wait, hook_behind_a_gradient, gradients_that_are_added_to,
        accumulation_that_the_hook_does_not_see, dropped_state_is_freed, timeout_is_a_job_error)

@@ -1,4 +1,4 @@
-"""A bucket of DDP, and the places of its parameters in the job."""
+"""A bucket of gradients, and the places of its parameters in the job."""
 
 import operator
 from dataclasses import dataclass
@@ -17,34 +17,17 @@ class Place:
     late: bool
 
 
-class Layout:
-    """Says which part of a bucket's flat buffer is which parameter. Planned once for each bucket of DDP.
+class Parts:
+    """Says which part of a flat buffer is which parameter.
 
-    parameters   of the bucket, in its order. Held, so that another object never has the identity of one of them.
-    names        of the parameters; the attribute has those with entries.
+    parts  (name, begin, end) of the parameters; the attribute `names` has those with entries.
     """
 
-    def __init__(self, parameters, names):
-        self.parameters = list(parameters)
-        self._parts, begin = [], 0  # (name, begin, end)
-        for name, parameter in zip(names, parameters):
-            end = begin + parameter.numel()
-            if end > begin:
-                self._parts.append((name, begin, end))
-            begin = end
-        self._entries = begin
+    def __init__(self, parts):
+        self._parts = [(name, begin, end) for name, begin, end in parts if end > begin]
         self.names = [name for name, _, _ in self._parts]
         self._address = None  # and type of the last buffer
         self._pushes = None  # of it
-
-    def is_of(self, parameters):
-        """Says whether a bucket has these parameters, in this order."""
-        return len(parameters) == len(self.parameters) and all(map(operator.is_, parameters, self.parameters))
-
-    def check(self, buffer):
-        """Raises  ValueError: the buffer has another number of entries."""
-        if buffer.numel() != self._entries:
-            raise ValueError(f"the bucket has {buffer.numel()} entries, and its parameters {self._entries}")
 
     def slices(self, buffer):
         """Returns (name, view) of each parameter with entries."""
@@ -84,6 +67,32 @@ class Layout:
         except (TypeError, RuntimeError):
             return []
         return [flat[begin:end] for _, begin, end in self._parts]
+
+
+class Layout(Parts):
+    """Has the parts of a bucket of DDP. Planned once for each bucket.
+
+    parameters   of the bucket, in its order. Held, so that another object never has the identity of one of them.
+    names        of the parameters.
+    """
+
+    def __init__(self, parameters, names):
+        self.parameters = list(parameters)
+        parts, end = [], 0
+        for name, parameter in zip(names, self.parameters):
+            begin, end = end, end + parameter.numel()
+            parts.append((name, begin, end))
+        super().__init__(parts)
+        self._entries = end
+
+    def is_of(self, parameters):
+        """Says whether a bucket has these parameters, in this order."""
+        return len(parameters) == len(self.parameters) and all(map(operator.is_, parameters, self.parameters))
+
+    def check(self, buffer):
+        """Raises  ValueError: the buffer has another number of entries."""
+        if buffer.numel() != self._entries:
+            raise ValueError(f"the bucket has {buffer.numel()} entries, and its parameters {self._entries}")
 
 
 class Coverage:
@@ -136,9 +145,10 @@ class Pushes(NamedTuple):
 
 
 class Bucket:
-    """Holds a bucket of DDP in one step.
+    """Holds a bucket of DDP, or the flat gradient of a group of FSDP2, in one step.
 
     buffer   [entries] the gradients of the bucket; the updates are written into it.
+    layout   Parts of the buffer.
     future   None: the exchange makes it.
     missing  parameters whose update is still awaited.
     ready    of a device: the event behind which the buffer has the gradients; else None.

@@ -5,26 +5,26 @@ gradients there. Then rank s of every replica has the gradient of the same part 
 the workers of job JOB.shard<s>. So S jobs run side by side, and none of them has the parameters of another.
 """
 
-import time
 import weakref
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import TYPE_CHECKING, Callable
+from typing import TYPE_CHECKING, Callable, NamedTuple
 
 import torch
 import torch.distributed as dist
 
 from . import device
-from .deadline import Deadline
-from .exchange import GIVEN_UP, lasting
+from .bucket import Bucket, Parts
+from .exchange import lasting
 
 if TYPE_CHECKING:
     from .state import State
 
 # Names inside of FSDP2 that this file reads: FSDP2 has no public access to the order of its parameters.
-_OF_GROUP = ("_all_reduce_hook", "all_reduce_grads", "gradient_divide_factor", "mesh_info", "fsdp_params")
+_OF_GROUP = ("_all_reduce_hook", "all_reduce_grads", "gradient_divide_factor", "force_sum_reduction_for_comms", "mesh_info",
+             "fsdp_params")
 _OF_PARAMETER = ("sharded_param", "sharded_size", "padded_sharded_param_size")
-_INSIDE = ("_get_fsdp_state", "_fsdp_param_groups", *_OF_GROUP, *_OF_PARAMETER)
+_INSIDE = ("_get_fsdp_state", "_fsdp_param_groups", "_get_gradient_divide_factors", "_div_if_needed", *_OF_GROUP, *_OF_PARAMETER)
 
 
 def fsdp_hook(state: "State", module: torch.nn.Module) -> Callable[[torch.Tensor], None]:
@@ -32,8 +32,8 @@ def fsdp_hook(state: "State", module: torch.nn.Module) -> Callable[[torch.Tensor
 
     state    a State with mesh= and model=.
     module   a module of that model that fully_shard() has wrapped.
-    The hook replaces the flat gradient of this rank's shards by the mean over the replicas, of the entries that the
-    update has; 0 elsewhere. It blocks until the update is there.
+    When backward() returns, the gradients of this rank's shards are the means over the replicas, of the entries that the
+    update has; 0 elsewhere. They travel while the backward pass goes on.
     Errors   RuntimeError: the State has no mesh. ValueError: the module is not one of its model's.
              JobError from backward(), of the session.
     """
@@ -76,22 +76,14 @@ class MeshPlace:
 
 
 @dataclass(frozen=True)
-class _Section:
-    """A parameter's part of the flat gradient of its module; padding follows up to the next one."""
-
-    name: str
-    begin: int
-    entries: int
-
-
-@dataclass(frozen=True)
 class _Layout:
     """Says where the parameters of one group of FSDP2 are in its flat gradient."""
 
     module: str  # for messages
-    entries: int
+    entries: int  # with the padding behind each parameter
     trained: tuple  # whether each parameter of the group has a gradient
-    sections: list
+    sizes: dict  # {name: entries of this rank's shard}
+    parts: Parts
 
 
 class ShardedModel:
@@ -125,7 +117,7 @@ class ShardedModel:
                 if group not in self._layouts:
                     _check_mesh(group, mesh, path)
                     self._layouts[group] = _layout_of(group, names, path or "the model itself")
-                    sizes.update((section.name, section.entries) for section in self._layouts[group].sections)
+                    sizes.update(self._layouts[group].sizes)
         missing = [name for name in names.values() if name not in sizes]
         if missing:
             raise ValueError(f"no module that fully_shard() has wrapped has the parameter '{missing[0]}': wrap the model itself, "
@@ -148,18 +140,40 @@ class ShardedModel:
         if not hasattr(module, "set_all_reduce_hook") or any(group not in self._layouts for group in groups_of(module)):
             raise ValueError(f"fsdp_hook: {type(module).__name__} is not a module of model= that fully_shard() has wrapped")
 
-    def slices(self, group, flat):
-        """Returns (name, view) of the parameters in a group's flat gradient, without those that have no entries.
+    def parts(self, group):
+        """Returns the Parts of a group's flat gradient."""
+        return self._layouts[group].parts
 
-        Raises  ValueError: a parameter had no gradient, or begins or ceases to need one.
-        """
+    def check_gradient(self, group, flat):
+        """Raises  ValueError: a parameter had no gradient, begins or ceases to need one, or has a hook behind its gradient."""
         layout = self._layouts[group]
         if _trained(group) != layout.trained:
             raise ValueError(f"{layout.module}: requires_grad of a parameter has changed: make another State")
         if flat.numel() != layout.entries or flat.dim() != 1 or not flat.is_contiguous():
             raise ValueError(f"the gradient of {layout.module} has {flat.numel()} entries, and its parameters {layout.entries}: "
                              "each parameter of a module needs a gradient in every step")
-        return [(section.name, flat.narrow(0, section.begin, section.entries)) for section in layout.sections if section.entries]
+        if any(getattr(parameter.sharded_param, "_post_accumulate_grad_hooks", None) for parameter in group.fsdp_params):
+            raise ValueError(f"a parameter of {layout.module} has register_post_accumulate_grad_hook(): its gradient is the sum "
+                             "at the end of the backward pass alone. Step the optimizer behind backward()")
+
+    def begun(self, group):
+        """Returns, for each parameter with entries, whether it has a gradient."""
+        return [parameter.sharded_param.grad is not None for parameter in _with_entries(group)]
+
+    def write(self, group, sums, begun):
+        """Adds sums to the gradients of a group, as FSDP2 does with a flat gradient behind its hook.
+
+        sums   [entries], divided in place.
+        begun  of begun(), before the hook returned. Other gradients are zeros, and the sums replace them.
+        """
+        _divide(group, sums)
+        slices = self.parts(group).slices(sums)
+        for parameter, has_begun, (_, values) in zip(_with_entries(group), begun, slices, strict=True):
+            gradient = parameter.sharded_param.grad.to_local().view(-1)
+            if has_begun:
+                gradient.add_(values.to(gradient))
+            else:
+                gradient.copy_(values)
 
 
 def groups_of(module):
@@ -168,12 +182,13 @@ def groups_of(module):
     Raises  RuntimeError: the inside of FSDP2 differs.
     """
     try:
+        _division()
         groups = module._get_fsdp_state()._fsdp_param_groups
         for group in groups:
             attrgetter(*_OF_GROUP)(group)
             for parameter in group.fsdp_params:
                 attrgetter(*_OF_PARAMETER)(parameter)
-    except AttributeError as error:
+    except (AttributeError, ImportError) as error:
         raise RuntimeError(f"FSDP2 of torch {torch.__version__} lacks one of {', '.join(_INSIDE)}: FSDP2 through Millrace "
                            "is tested with torch 2.14") from error
     return groups
@@ -196,7 +211,7 @@ def _trained(group):
 
 
 def _layout_of(group, names, module):
-    begin, sections = 0, []
+    begin, sizes, parts = 0, {}, []
     for parameter in group.fsdp_params:
         sharded = parameter.sharded_param
         if not sharded.requires_grad:
@@ -205,101 +220,127 @@ def _layout_of(group, names, module):
             raise ValueError(f"a parameter of {module} is on {sharded.device}: the hook takes gradients on the CPU and on CUDA")
         if sharded not in names:
             raise ValueError(f"{module} shares a group of FSDP2 with a parameter that is not in model=")
-        sections.append(_Section(names[sharded], begin, parameter.sharded_size.numel()))
+        name = names[sharded]
+        sizes[name] = parameter.sharded_size.numel()
+        parts.append((name, begin, begin + sizes[name]))
         begin += parameter.padded_sharded_param_size.numel()
-    return _Layout(module, begin, _trained(group), sections)
+    return _Layout(module, begin, _trained(group), sizes, Parts(parts))
+
+
+def _with_entries(group):
+    """Returns the parameters of a group in the order of its Parts."""
+    return [parameter for parameter in group.fsdp_params
+            if parameter.sharded_param.requires_grad and parameter.sharded_size.numel()]
+
+
+def _division():
+    """Returns two functions of FSDP2: what it divides by, and the division."""
+    from torch.distributed.fsdp._fully_shard import _fsdp_collectives as inside
+    return inside._get_gradient_divide_factors, inside._div_if_needed
+
+
+def _divide(group, sums):
+    """Divides as FSDP2 does behind its hook, where a type of less range, or the user, has it divide there."""
+    factors_of, divide = _division()
+    _, factor, _, _ = factors_of(group.mesh_info.shard_process_group, None, sums.dtype, sums.device.type,
+                                 group.gradient_divide_factor, group.force_sum_reduction_for_comms)
+    divide(sums, factor)
 
 
 class ShardedHook:
     """Is the hook of one module. It holds the State, as DDP holds that of its hook."""
 
-    def __init__(self, state, exchange, module):
-        self._state, self.exchange = state, exchange
+    def __init__(self, state, sums, module):
+        self._state, self.sums = state, sums
         self._groups = weakref.WeakSet(groups_of(module))
 
     def __call__(self, flat):
         for group in self._groups:  # FSDP2 calls the hook of a module that has one
-            self.exchange.sum(group, flat)
+            self.sums.add(group, flat)
 
 
-class ShardedExchange:
-    """Sums the gradients of one group after the other, each within its hook.
+class ShardedSums:
+    """Sums the gradients of a model's groups over the replicas, beside the backward pass.
 
-    model    ShardedModel.
-    places   {name: Place}; none is late, since a hook ends with the sums of its group.
-    combine  of the job.
-    A step   has the gradients of each group once.
-    Devices  a gradient of a device is pushed after the work so far of the current stream. That stream writes the update.
-    Threads  those of the backward pass, one at a time.
-    Errors   the first error ends the exchange: every later call raises it.
+    A hook hands a copy of the flat gradient to the exchange, and leaves zeros: FSDP2 divides, casts and adds what the hook
+    leaves right after it. At its end, behind the callbacks of FSDP2, the backward pass awaits the step, and adds the sums
+    to the gradients of the parameters.
+
+    exchange  Exchange; each group is a bucket.
+    model     ShardedModel.
+    combine   of the job.
+    A step    is a backward pass, which has the gradient of each group once.
+    Devices   no hook waits for a device. The stream that is current at the end of the pass writes the gradients.
+    Threads   those of the backward pass, one at a time.
+    Errors    the first error ends the exchange: every later call raises it.
     """
 
-    def __init__(self, session, model, places, residuals, report, timeout, combine, count_copied):
-        self._session, self._model, self._places = session, model, places
-        self._residuals, self._report, self._timeout = residuals, report, timeout
-        self._combine, self._count_copied = combine, count_copied
-        self._summed = weakref.WeakSet()  # groups of the present step
-        self._seconds = 0.0  # of the present step
-        self._error = None
-        self._transfers = {}  # of each device
-        self.steps = 0
+    def __init__(self, exchange, model, combine, count_copied):
+        self._exchange, self._model, self._combine, self._count_copied = exchange, model, combine, count_copied
+        self._buffers = weakref.WeakKeyDictionary()  # {group: tensor}, which later steps use again
+        self._sums = {}  # {group: _Sum} of the present step
+        self._step = None  # of the exchange, since its last bucket
 
-    def sum(self, group, flat):
-        """Replaces the flat gradient of a group by the sum or mean over the replicas.
+    def add(self, group, flat):
+        """Begins the sum of a group's flat gradient. Call it from its hook, within a backward pass.
 
-        Raises  ValueError: the gradient of another module is missing, the module is used twice, or FSDP2 divides otherwise.
+        Raises  ValueError: the module is used twice, FSDP2 divides otherwise, or a hook reads gradients before their sums
+                are there.
         """
-        self.raise_error()
+        self._exchange.raise_error()
         try:
-            if self.steps == 0 and not self._summed:
+            if self._exchange.steps == 0 and not self._sums:
                 self._check_hooks()
             self._check_use(group)
-            self._sum(self._model.slices(group, flat), flat)
+            self._model.check_gradient(group, flat)
+            if not self._sums:
+                _behind_all_callbacks(self._end_of_backward)
+            buffer = self._copy(group, flat)
+            flat.zero_()
+            last = len(self._sums) + 1 == len(self._model.groups())
+            bucket = Bucket(buffer, self._model.parts(group), last, ready=device.ready_of(buffer))
+            self._sums[group] = _Sum(bucket, self._model.begun(group))
+            self._step = self._exchange.send(bucket)
         except BaseException as error:
-            self._error = lasting(error)
+            self._exchange.fail(lasting(error))
             raise
-        self._summed.add(group)
-        if len(self._summed) == len(self._model.groups()):
-            self._end_step()
 
-    def give_all_back(self):
-        """Does nothing: each parameter needs a gradient in every step, so no residual is held back."""
+    def _end_of_backward(self):
+        """Raises  ValueError: a module had no gradient in this pass."""
+        try:
+            if self._step is None:
+                missing = ", ".join(self._model.name(group) for group in self._model.groups() if group not in self._sums)
+                raise ValueError(f"{missing} had no gradient: every module needs one in every backward pass that sums")
+            self._exchange.await_step(self._step)
+            with torch.no_grad():
+                for group, of_group in self._sums.items():
+                    of_group.bucket.future.wait()  # of a device: the current stream waits for the sums
+                    self._model.write(group, of_group.bucket.buffer, of_group.begun)
+                    self._count_copied(_bytes_of(of_group.bucket.buffer))
+        except BaseException as error:
+            self._exchange.fail(lasting(error))
+            raise
+        self._sums, self._step = {}, None
 
-    def raise_error(self):
-        """Raises the error that ended the exchange, if there is one."""
-        if self._error is not None:
-            raise self._error
-
-    def raise_within_step(self):
-        """Raises the error that ended the exchange. RuntimeError: a backward pass ended within a step."""
-        self.raise_error()
-        if self.failed():
-            raise RuntimeError(GIVEN_UP)
-
-    def failed(self):
-        """Returns whether an error ended the exchange, or a backward pass ended within a step."""
-        return self._error is not None or len(self._summed) > 0
-
-    def copied(self):
-        """Returns the bytes that the exchange copied to devices and from them, beside those of the session."""
-        return device.copied(list(self._transfers.values()))
-
-    def close(self):
-        """Ends the exchange."""
-        self._error = self._error or RuntimeError("the State has left its job: make another one")
+    def _copy(self, group, flat):
+        buffer = self._buffers.get(group)
+        if buffer is None or (buffer.dtype, buffer.device) != (flat.dtype, flat.device):
+            buffer = self._buffers[group] = torch.empty_like(flat)
+        buffer.copy_(flat)
+        self._count_copied(_bytes_of(flat))
+        return buffer
 
     def _check_hooks(self):
         bare = [self._model.name(group) for group in self._model.groups()
-                if getattr(group._all_reduce_hook, "exchange", None) is not self]
+                if getattr(group._all_reduce_hook, "sums", None) is not self]
         if bare:
             raise ValueError(f"{', '.join(bare)}: set_all_reduce_hook(fsdp_hook(state, module)) is missing, so the replicas "
                              "would differ. It is not recursive: call it for each module that fully_shard() has wrapped")
 
     def _check_use(self, group):
-        if group in self._summed:
-            missing = [self._model.name(other) for other in self._model.groups() if other not in self._summed]
-            raise ValueError(f"{self._model.name(group)} has a second gradient before {', '.join(missing)} has one: every module "
-                             "needs one gradient in every step")
+        if group in self._sums:
+            raise ValueError(f"{self._model.name(group)} has a second gradient in a step: every module needs one in every "
+                             "backward pass that sums. Or a backward pass has ended with an error")
         if group.gradient_divide_factor is not None and self._combine != "sum":
             raise ValueError("set_gradient_divide_factor() makes HSDP add the replicas up without a mean: give the State "
                              'combine="sum"')
@@ -307,59 +348,25 @@ class ShardedExchange:
             raise ValueError("set_requires_all_reduce(False) does not keep the hook from summing: accumulate gradients with "
                              "set_requires_gradient_sync(False)")
 
-    def _sum(self, slices, flat):
-        began = time.monotonic()
-        limit = Deadline(self._timeout, self._seconds)
-        ready = device.ready_of(flat)
-        if ready is None:
-            steps = [self._push(name, values, limit) for name, values in slices]
-            for (name, values), step in zip(slices, steps):
-                limit.call(self._session.wait_into, self._places[name].tensor, step, values)
-        else:
-            self._sum_there(slices, flat, ready, limit)
-        self._seconds += time.monotonic() - began
 
-    def _sum_there(self, slices, flat, ready, limit):
-        if flat.device not in self._transfers:
-            entries = {name: place.entries for name, place in self._places.items()}
-            self._transfers[flat.device] = device.Transfers(flat.device, self._session, entries)
-        transfers = self._transfers[flat.device]
-        with transfers.gradients(flat, ready):
-            pushed = [transfers.push(name, self._with_returning(name, values), values.dtype,
-                                     lambda what, name=name: self._push_in_time(name, what, limit)) for name, values in slices]
-        for (name, values), (step, host) in zip(slices, pushed):
-            tensor = self._places[name].tensor
-            if host is None:
-                transfers.write(values, limit.call(self._session.wait, tensor, step).pieces)
-            else:
-                limit.call(self._session.wait_into, tensor, step, host)
-                transfers.copy(values, host)
+class _Sum(NamedTuple):
+    """Is the sum of a group in one step.
 
-    def _push(self, name, values, limit):
-        return self._push_in_time(name, self._with_returning(name, values), limit)
+    begun  for each of its parameters with entries: it had a gradient before this step.
+    """
 
-    def _with_returning(self, name, values):
-        """Adds the residual that a saved state returns to this parameter."""
-        returning = self._residuals.returning(name)
-        if returning is None:
-            return values
-        values = values.to(torch.promote_types(values.dtype, torch.float32)) + returning.to(values.device)
-        self._count_copied(values.numel() * values.element_size())
-        return values
+    bucket: Bucket
+    begun: list
 
-    def _push_in_time(self, name, what, limit):
-        step = limit.call(self._session.push, self._places[name].tensor, what)
-        self._residuals.returned(name)
-        return step
 
-    def _end_step(self):
-        self.steps += 1
-        self._report.count(self._seconds, 0.0)  # nothing is hidden: the backward pass waits in the hook
-        self._summed.clear()
-        self._seconds = 0.0
-        for transfers in self._transfers.values():
-            transfers.tell()
-        self._report.tell()
+def _bytes_of(values):
+    return values.numel() * values.element_size()
+
+
+def _behind_all_callbacks(call):
+    """Has the present backward pass call a function behind the callbacks that it has at its end."""
+    queue = torch.autograd.Variable._execution_engine.queue_callback
+    queue(lambda: queue(call))
 
 
 def with_suffix(by_name, suffix):

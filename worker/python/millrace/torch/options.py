@@ -30,7 +30,7 @@ def rank_and_world_size(rank, world_size):
     return rank, world_size
 
 
-def check_sharded(model, named_parameters, rank, world_size, grad_scaler, options):
+def check_sharded(model, named_parameters, rank, world_size, grad_scaler):
     """Raises  TypeError, ValueError: a State with mesh= cannot have these arguments."""
     if model is None:
         raise ValueError("mesh= needs model=, sharded by fully_shard() over the second dimension of the mesh")
@@ -39,8 +39,6 @@ def check_sharded(model, named_parameters, rank, world_size, grad_scaler, option
             raise TypeError(f"{name}= does not go with mesh=, which has it")
     if grad_scaler is not None:
         raise ValueError("grad_scaler= is of DistributedDataParallel: FSDP2 trains in bf16 without one")
-    if options.get("fuse_below") is not None:
-        raise TypeError("fuse_below= does not go with mesh=: every parameter is sent by itself")
 
 
 def is_on(of_job, name):
@@ -59,8 +57,8 @@ def check_clip(clips, grad_scaler, mesh_place):
         raise ValueError("clip= changes the gradients of a skipped step, which could not be withdrawn: with grad_scaler= use "
                          "torch.nn.utils.clip_grad_norm_()")
     if clips and mesh_place is not None:
-        raise ValueError("clip= takes the norm over all parameters, and the hook of a module waits for its own sums alone: with "
-                         "mesh= use torch.nn.utils.clip_grad_norm_()")
+        raise ValueError("clip= takes the norm over all parameters, and a job has those of one shard alone: with mesh= use "
+                         "torch.nn.utils.clip_grad_norm_()")
 
 
 def check_scaler(grad_scaler, of_job):

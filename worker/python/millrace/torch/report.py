@@ -11,7 +11,7 @@ _log = logging.getLogger("millrace.torch")
 class Stats:
     """Holds figures since the start, of this rank.
 
-    seconds_waited  from the return of a step's last push to its last update, summed over the steps. FSDP2: in the hooks.
+    seconds_waited  from the return of a step's last push to its last update, summed over the steps.
     seconds_hidden  in which an update was in flight while the training loop computed: it was neither in the hook nor
                     waiting. An update is in flight from the return of its bucket's pushes until it is there; small
                     parameters that travel together are from the step's last push on. Times of several updates in

@@ -14,7 +14,7 @@ from .bucket import Bucket, Coverage, Layout, Place
 from .deadline import seconds_of
 from .device import future_of, ready_of
 from .exchange import GIVEN_UP, Exchange, lasting, not_counted
-from .fsdp import MeshPlace, ShardedExchange, ShardedHook, ShardedModel, states_of_shard, with_suffix
+from .fsdp import MeshPlace, ShardedHook, ShardedModel, ShardedSums, states_of_shard, with_suffix
 from .leaving import give_up, leave_with
 from .loss_scale import FLAG, RAISED, RAISED_ON_GRID, LossScale
 from .options import (check_clip, check_save_path, check_scaler, check_sharded, enabled, http_of_rank, is_on, job_name,
@@ -105,10 +105,8 @@ class State:
         if self._mesh_place is not None:
             if path == "switch":
                 raise ValueError('mesh= makes a job of each shard, and a switch knows one: take path="server" or "peers"')
-            check_sharded(model, named_parameters, rank, world_size, grad_scaler, options)
+            check_sharded(model, named_parameters, rank, world_size, grad_scaler)
             rank, world_size, job = self._mesh_place.replica, self._mesh_place.replicas, self._mesh_place.job(job)
-            if path != "peers":
-                options["fuse_below"] = 0  # a hook ends with the sums of its module: no neighbour in another one joins them
         self._library = library_of_path(path, library, job, timeout, options)
         self.rank, self.world_size = rank_and_world_size(rank, world_size)
         of_job, of_worker = split_options(self._library, options)
@@ -150,7 +148,7 @@ class State:
         self._report: Any = None
         self._end: Any = None
         self._collected: List[Bucket] = []  # the first step's buckets, until the State is connected
-        self._sharded = None  # ShardedModel
+        self._sharded = self._sums = None  # ShardedModel, ShardedSums
         if self._mesh_place is not None:
             self._sharded = ShardedModel(model, mesh)
             self._connect(self._sharded.sizes)
@@ -188,7 +186,7 @@ class State:
         if self._sharded is None:
             raise RuntimeError("fsdp_hook() takes a State with mesh= and model=; the hook of DistributedDataParallel is hook()")
         self._sharded.check(module)
-        return ShardedHook(self, self._exchange, module)
+        return ShardedHook(self, self._sums, module)
 
     def _send(self, bucket):
         """Sends the bucket, or collects it until the State is connected. Returns its future."""
@@ -444,13 +442,11 @@ class State:
         entries = sum(tensor.dimension for tensor in plan.tensors)
         verdict = Verdict(advise, entries, self.world_size, shards, link_rate)
         self._report = Report(self._session, entries, self._summary_every, self._tensorboard, self._loss_scale, verdict)
+        self._exchange = Exchange(self._session, self._places, self._residuals, self._loss_scale, self._report,
+                                  self._timeout, flag_has_rest=self._on_grid or self._has_momentum(),
+                                  count_copied=self._count_copied)
         if self._sharded is not None:
-            self._exchange = ShardedExchange(self._session, self._sharded, self._places, self._residuals, self._report,
-                                             self._timeout, self._job["combine"], self._count_copied)
-        else:
-            self._exchange = Exchange(self._session, self._places, self._residuals, self._loss_scale, self._report,
-                                      self._timeout, flag_has_rest=self._on_grid or self._has_momentum(),
-                                      count_copied=self._count_copied)
+            self._sums = ShardedSums(self._exchange, self._sharded, self._job["combine"], self._count_copied)
         self._report.copied = self._exchange.copied
         self._end = leave_with(self, self._session, self._exchange)
         _log.info("job %s: rank %d of %d, %d parameters with %d entries; %s", self._job["name"], self.rank, self.world_size,
