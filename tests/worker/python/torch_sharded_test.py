@@ -176,6 +176,17 @@ class Sharded(Case):
         self.assertEqual(down, 3 * 4 * math.prod(SIZES[SMALL]))
         self.assertGreater(up, down)
 
+    def test_GradientsOfADevice_AreWrittenBehindTheStreamsOfTheHooks(self):
+        """FSDP2 divides and adds there what the hooks leave."""
+        rank, = self.ranks(1)
+        order, streams = [], iter(("of the first hook", "of the second hook"))
+        write = rank.model.write
+        rank.model.write = lambda group, *given: (order.append(rank.model.name(group)), write(group, *given))
+        with mock.patch("millrace.torch.device.stream_of", lambda _: next(streams)), \
+             mock.patch("millrace.torch.device.wait_for", order.append):
+            rank.backward(gradients(1)[0])
+        self.assertEqual(order, ["of the first hook", "second", "of the second hook", "first"])
+
     def test_HookOnADevice_DoesNotPush(self):
         """A push waits for the gradient; the thread of the backward pass must not."""
         rank, = self.ranks(1)

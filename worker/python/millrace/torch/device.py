@@ -27,6 +27,17 @@ def ready_of(buffer):
     return event
 
 
+def stream_of(buffer):
+    """Returns the current stream of the buffer's device; None in the host's memory."""
+    return torch.cuda.current_stream(buffer.device) if on_device(buffer) else None
+
+
+def wait_for(stream):
+    """Makes the current stream wait for the work so far of a stream, on its device. None: does nothing."""
+    if stream is not None:
+        torch.cuda.current_stream(stream.device).wait_stream(stream)
+
+
 class DeviceValues:
     """Views a contiguous f32 tensor of a device, which the work so far of a stream writes.
 

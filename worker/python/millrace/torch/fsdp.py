@@ -8,7 +8,7 @@ the workers of job JOB.shard<s>. So S jobs run side by side, and none of them ha
 import weakref
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import TYPE_CHECKING, Callable, NamedTuple
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -270,7 +270,8 @@ class ShardedSums:
     model     ShardedModel.
     combine   of the job.
     A step    is a backward pass, which has the gradient of each group once.
-    Devices   no hook waits for a device. The stream that is current at the end of the pass writes the gradients.
+    Devices   no hook waits for a device. The stream that is current at the end of the pass writes the gradients, behind
+              the streams of the hooks.
     Threads   those of the backward pass, one at a time.
     Errors    the first error ends the exchange: every later call raises it.
     """
@@ -299,7 +300,7 @@ class ShardedSums:
             flat.zero_()
             last = len(self._sums) + 1 == len(self._model.groups())
             bucket = Bucket(buffer, self._model.parts(group), last, ready=device.ready_of(buffer))
-            self._sums[group] = _Sum(bucket, self._model.begun(group))
+            self._sums[group] = _Sum(bucket, self._model.begun(group), device.stream_of(flat))
             self._step = self._exchange.send(bucket)
         except BaseException as error:
             self._exchange.fail(lasting(error))
@@ -315,6 +316,7 @@ class ShardedSums:
             with torch.no_grad():
                 for group, of_group in self._sums.items():
                     of_group.bucket.future.wait()  # of a device: the current stream waits for the sums
+                    device.wait_for(of_group.stream)
                     self._model.write(group, of_group.bucket.buffer, of_group.begun)
                     self._count_copied(_bytes_of(of_group.bucket.buffer))
         except BaseException as error:
@@ -352,11 +354,13 @@ class ShardedSums:
 class _Sum(NamedTuple):
     """Is the sum of a group in one step.
 
-    begun  for each of its parameters with entries: it had a gradient before this step.
+    begun   for each of its parameters with entries: it had a gradient before this step.
+    stream  of its hook, on which FSDP2 makes the gradients; None in the host's memory.
     """
 
     bucket: Bucket
     begun: list
+    stream: Any
 
 
 def _bytes_of(values):
