@@ -67,7 +67,7 @@ millrace.Sesion
 """}
 # Begins of the types that mypy shows. Those of torch, which is skipped here, are Any.
 REVEALED = [r'millrace\.torch\.state\.State"', r'(builtins\.)?float"', r"def \(state: millrace\.torch\.state\.State, bucket: ",
-            r"def \(state: millrace\.torch\.state\.State, module: ", r"def \(model: Any, servers: "]
+            r"def \(state: millrace\.torch\.state\.State\) -> def \(", r"def \(model: Any, servers: "]
 
 
 def other_value(info):

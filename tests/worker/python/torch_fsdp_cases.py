@@ -88,7 +88,7 @@ def wrapped_modules(model):
 
 def hook_all(model, state):
     for module in wrapped_modules(model):
-        module.set_all_reduce_hook(fsdp_hook(state, module))
+        module.set_all_reduce_hook(fsdp_hook(state))
     return state
 
 
@@ -231,8 +231,22 @@ def missing_hook(ranks):
     """set_all_reduce_hook() is not recursive: a hook of the model alone is noticed."""
     model = sharded(ranks.mesh["shard"])
     state = ranks.state(model)
-    model.set_all_reduce_hook(fsdp_hook(state, model))
+    model.set_all_reduce_hook(fsdp_hook(state))
     refused(ValueError, "first, second: set_all_reduce_hook", lambda: loss_of(model, 0).backward())
+    state.close()
+
+
+def hook_of_no_module_or_of_several(ranks):
+    """The hook of another model has no group of the State's, and a hook of all modules does not know which one calls."""
+    model, state = hooked(ranks, {})
+    other = hook_all(sharded(ranks.mesh["shard"]), state)
+    refused(ValueError, "this one is that of 0", lambda: loss_of(other, 0).backward())
+    state.close()
+    model, state = hooked(ranks, {})
+    of_all = fsdp_hook(state)
+    for module in wrapped_modules(model):
+        module.set_all_reduce_hook(of_all)
+    refused(ValueError, "this one is that of 3", lambda: loss_of(model, 0).backward())
     state.close()
 
 
@@ -522,11 +536,11 @@ def refusals(ranks):
     ):
         refused(error, word, call)
     with ranks.state(model) as state:
-        refused(ValueError, "is not a module of model=", lambda: fsdp_hook(state, torch.nn.Linear(2, 2)))
+        refused(RuntimeError, "its hook is fsdp_hook()", lambda: state.exchange(None))
 
 
 ALL = (lossless, lossless_beside_ddp, lossless_over_peers, sums_of_another_type, divide_factor, accumulation,
        modules_of_one_group, topk_trains, nothing_is_lost, saved_and_resumed, saved_and_resumed_with_momentum,
-       states_of_all_ranks, metrics_of_every_process, refusals, parameter_without_gradient, missing_hook, skipped_module,
-       pass_that_ends_between_modules, hooks_do_not_wait, hook_behind_a_gradient, gradients_that_are_added_to,
+       states_of_all_ranks, metrics_of_every_process, refusals, parameter_without_gradient, missing_hook,
+       hook_of_no_module_or_of_several, skipped_module, pass_that_ends_between_modules, hooks_do_not_wait, hook_behind_a_gradient, gradients_that_are_added_to,
        accumulation_that_the_hook_does_not_see, dropped_state_is_freed, timeout_is_a_job_error)

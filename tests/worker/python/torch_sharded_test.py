@@ -92,7 +92,7 @@ class Rank:
         def in_pass(gradient):
             for group in (self.model.groups()[at] for at in groups):
                 flat = torch.cat([given[name].flatten() for name in group.names])
-                self.sums.add(group, flat)
+                self.sums.add(group._all_reduce_hook, flat)
                 group.gradient = flat if group.gradient is None else group.gradient + flat
                 between()
 

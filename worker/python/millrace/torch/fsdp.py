@@ -27,17 +27,16 @@ _OF_PARAMETER = ("sharded_param", "sharded_size", "padded_sharded_param_size")
 _INSIDE = ("_get_fsdp_state", "_fsdp_param_groups", "_get_gradient_divide_factors", "_div_if_needed", *_OF_GROUP, *_OF_PARAMETER)
 
 
-def fsdp_hook(state: "State", module: torch.nn.Module) -> Callable[[torch.Tensor], None]:
-    """Returns the hook of one module for FSDPModule.set_all_reduce_hook().
+def fsdp_hook(state: "State") -> Callable[[torch.Tensor], None]:
+    """Returns a hook for FSDPModule.set_all_reduce_hook() of one module: each module needs its own.
 
     state    a State with mesh= and model=.
-    module   a module of that model that fully_shard() has wrapped.
     When backward() returns, the gradients of this rank's shards are the means over the replicas, of the entries that the
     update has; 0 elsewhere. They travel while the backward pass goes on.
-    Errors   RuntimeError: the State has no mesh. ValueError: the module is not one of its model's.
-             JobError from backward(), of the session.
+    Errors   RuntimeError: the State has no mesh. From backward(): ValueError, where the hook is not that of one module of
+             the State's model; JobError, of the session.
     """
-    return state.hook_of(module)
+    return state.sharded_hook()
 
 
 @dataclass(frozen=True)
@@ -134,11 +133,6 @@ class ShardedModel:
     def name(self, group):
         """Returns the module of a group, for messages."""
         return self._layouts[group].module
-
-    def check(self, module):
-        """Raises  ValueError: the module is not one of the model's that fully_shard() has wrapped."""
-        if not hasattr(module, "set_all_reduce_hook") or any(group not in self._layouts for group in groups_of(module)):
-            raise ValueError(f"fsdp_hook: {type(module).__name__} is not a module of model= that fully_shard() has wrapped")
 
     def parts(self, group):
         """Returns the Parts of a group's flat gradient."""
@@ -250,13 +244,11 @@ def _divide(group, sums):
 class ShardedHook:
     """Is the hook of one module. It holds the State, as DDP holds that of its hook."""
 
-    def __init__(self, state, sums, module):
+    def __init__(self, state, sums):
         self._state, self.sums = state, sums
-        self._groups = weakref.WeakSet(groups_of(module))
 
     def __call__(self, flat):
-        for group in self._groups:  # FSDP2 calls the hook of a module that has one
-            self.sums.add(group, flat)
+        self.sums.add(self, flat)
 
 
 class ShardedSums:
@@ -282,23 +274,25 @@ class ShardedSums:
         self._sums = {}  # {group: _Sum} of the present step
         self._step = None  # of the exchange, since its last bucket
 
-    def add(self, group, flat):
-        """Begins the sum of a group's flat gradient. Call it from its hook, within a backward pass.
+    def add(self, hook, flat):
+        """Begins the sum of a group's flat gradient. REQUIRES: FSDP2 calls the group's hook, within a backward pass.
 
-        Raises  ValueError: the module is used twice, FSDP2 divides otherwise, or a hook reads gradients before their sums
-                are there.
+        Raises  ValueError: the hook is not that of one group, the module is used twice, FSDP2 divides otherwise, or other
+                code reads gradients before their sums are there.
         """
         self._exchange.raise_error()
         try:
+            groups = self._model.groups()
             if self._exchange.steps == 0 and not self._sums:
-                self._check_hooks()
+                self._check_hooks(groups)
+            group = _group_of(hook, groups)
             self._check_use(group)
             self._model.check_gradient(group, flat)
             if not self._sums:
                 _behind_all_callbacks(self._end_of_backward)
             buffer = self._copy(group, flat)
             flat.zero_()
-            last = len(self._sums) + 1 == len(self._model.groups())
+            last = len(self._sums) + 1 == len(groups)
             bucket = Bucket(buffer, self._model.parts(group), last, ready=device.ready_of(buffer))
             self._sums[group] = _Sum(bucket, self._model.begun(group), device.stream_of(flat))
             self._step = self._exchange.send(bucket)
@@ -332,12 +326,11 @@ class ShardedSums:
         self._count_copied(_bytes_of(flat))
         return buffer
 
-    def _check_hooks(self):
-        bare = [self._model.name(group) for group in self._model.groups()
-                if getattr(group._all_reduce_hook, "sums", None) is not self]
+    def _check_hooks(self, groups):
+        bare = [self._model.name(group) for group in groups if getattr(group._all_reduce_hook, "sums", None) is not self]
         if bare:
-            raise ValueError(f"{', '.join(bare)}: set_all_reduce_hook(fsdp_hook(state, module)) is missing, so the replicas "
-                             "would differ. It is not recursive: call it for each module that fully_shard() has wrapped")
+            raise ValueError(f"{', '.join(bare)}: set_all_reduce_hook(fsdp_hook(state)) is missing, so the replicas would "
+                             "differ. It is not recursive: call it for each module that fully_shard() has wrapped")
 
     def _check_use(self, group):
         if group in self._sums:
@@ -361,6 +354,14 @@ class _Sum(NamedTuple):
     bucket: Bucket
     begun: list
     stream: Any
+
+
+def _group_of(hook, groups):
+    found = [group for group in groups if group._all_reduce_hook is hook]
+    if len(found) != 1:
+        raise ValueError(f"a hook of fsdp_hook() is that of one module of model=, and this one is that of {len(found)}: call "
+                         "fsdp_hook(state) for each module")
+    return found[0]
 
 
 def _bytes_of(values):

@@ -181,12 +181,11 @@ class State:
         # An error of the callback reaches DDP as an error; set_exception() alone would reach it as a value.
         return future.then(lambda done: done.wait())
 
-    def hook_of(self, module: torch.nn.Module) -> Callable[[torch.Tensor], None]:
-        """Returns the hook of a module of an FSDP2 model. fsdp_hook() calls it."""
+    def sharded_hook(self) -> Callable[[torch.Tensor], None]:
+        """Returns a hook for one module of an FSDP2 model. fsdp_hook() calls it."""
         if self._sharded is None:
             raise RuntimeError("fsdp_hook() takes a State with mesh= and model=; the hook of DistributedDataParallel is hook()")
-        self._sharded.check(module)
-        return ShardedHook(self, self._sums, module)
+        return ShardedHook(self, self._sums)
 
     def _send(self, bucket):
         """Sends the bucket, or collects it until the State is connected. Returns its future."""
