@@ -239,7 +239,8 @@ def missing_hook(ranks):
 def hook_of_no_module_or_of_several(ranks):
     """The hook of another model has no group of the State's, and a hook of all modules does not know which one calls."""
     model, state = hooked(ranks, {})
-    other = hook_all(sharded(ranks.mesh["shard"]), state)
+    other = sharded(ranks.mesh["shard"])
+    hook_all(other, state)
     refused(ValueError, "this one is that of 0", lambda: loss_of(other, 0).backward())
     state.close()
     model, state = hooked(ranks, {})
