@@ -29,7 +29,7 @@ GROUPS = (("second.weight", "second.bias"), ("first.weight", "first.bias"))  # i
 
 
 class Group:
-    """A group of FSDP2. Its flat gradient has no padding, and FSDP2 keeps what the hook leaves as the gradient."""
+    """A group of FSDP2. Its flat gradient has no padding, and is the gradient behind the hook."""
 
     gradient_divide_factor, all_reduce_grads = None, True
 
@@ -177,7 +177,7 @@ class Sharded(Case):
         self.assertGreater(up, down)
 
     def test_GradientsOfADevice_AreWrittenBehindTheStreamsOfTheHooks(self):
-        """FSDP2 divides and adds there what the hooks leave."""
+        """FSDP2 divides and adds the zeros of the hooks there."""
         rank, = self.ranks(1)
         order, streams = [], iter(("of the first hook", "of the second hook"))
         write = rank.model.write

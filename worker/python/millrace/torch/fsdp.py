@@ -32,7 +32,7 @@ def fsdp_hook(state: "State") -> Callable[[torch.Tensor], None]:
 
     state    a State with mesh= and model=.
     When backward() returns, the gradients of this rank's shards are the means over the replicas, of the entries that the
-    update has; 0 elsewhere. They travel while the backward pass goes on.
+    update has; 0 elsewhere. They travel while the backward pass continues.
     Errors   RuntimeError: the State has no mesh. From backward(): ValueError, where the hook is not that of one module of
              the State's model; JobError, of the session.
     """
@@ -228,7 +228,7 @@ def _with_entries(group):
 
 
 def _division():
-    """Returns two functions of FSDP2: what it divides by, and the division."""
+    """Returns two functions of FSDP2: its divisors, and the division."""
     from torch.distributed.fsdp._fully_shard import _fsdp_collectives as inside
     return inside._get_gradient_divide_factors, inside._div_if_needed
 
@@ -254,8 +254,8 @@ class ShardedHook:
 class ShardedSums:
     """Sums the gradients of a model's groups over the replicas, beside the backward pass.
 
-    A hook hands a copy of the flat gradient to the exchange, and leaves zeros: FSDP2 divides, casts and adds what the hook
-    leaves right after it. At its end, behind the callbacks of FSDP2, the backward pass awaits the step, and adds the sums
+    A hook hands a copy of the flat gradient to the exchange, and leaves zeros: FSDP2 divides, casts and adds the tensor
+    right after its hook. At its end, behind the callbacks of FSDP2, the backward pass awaits the step, and adds the sums
     to the gradients of the parameters.
 
     exchange  Exchange; each group is a bucket.
