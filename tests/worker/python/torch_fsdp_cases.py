@@ -294,6 +294,9 @@ def pass_that_ends_between_modules(ranks):
     model.between = ends
     refused(ArithmeticError, "of the model", lambda: loss_of(model, 0).backward())
     refused(RuntimeError, "made between two steps", state.state_dict)
+    model.reset_iter_state()
+    model.between = lambda: None
+    refused(RuntimeError, "ended within its step", lambda: loss_of(model, 1).backward())
     refused(RuntimeError, "made between two steps", state.finish)
 
 
@@ -326,6 +329,8 @@ def gradients_that_are_added_to(ranks):
         optimizer.step()
 
     compare(ranks, step=step, passes=2)
+    compare(ranks, step=step, passes=2, reduce_dtype=torch.float64,
+            prepare=lambda module: module.set_force_sum_reduction_for_comms(True))
 
 
 def accumulation_that_the_hook_does_not_see(ranks):
@@ -337,7 +342,8 @@ def accumulation_that_the_hook_does_not_see(ranks):
 
 def dropped_state_is_freed(ranks):
     model, state = hooked(ranks, {})
-    state.close()
+    loss_of(model, 0).backward()
+    state.finish()
     dropped = weakref.ref(state)
     del model, state
     gc.collect()
@@ -543,5 +549,6 @@ def refusals(ranks):
 ALL = (lossless, lossless_beside_ddp, lossless_over_peers, sums_of_another_type, divide_factor, accumulation,
        modules_of_one_group, topk_trains, nothing_is_lost, saved_and_resumed, saved_and_resumed_with_momentum,
        states_of_all_ranks, metrics_of_every_process, refusals, parameter_without_gradient, missing_hook,
-       hook_of_no_module_or_of_several, skipped_module, pass_that_ends_between_modules, hooks_do_not_wait, hook_behind_a_gradient, gradients_that_are_added_to,
+       hook_of_no_module_or_of_several, skipped_module,
+       pass_that_ends_between_modules, hooks_do_not_wait, hook_behind_a_gradient, gradients_that_are_added_to,
        accumulation_that_the_hook_does_not_see, dropped_state_is_freed, timeout_is_a_job_error)

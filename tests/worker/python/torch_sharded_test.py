@@ -179,13 +179,22 @@ class Sharded(Case):
     def test_GradientsOfADevice_AreWrittenBehindTheStreamsOfTheHooks(self):
         """FSDP2 divides and adds the zeros of the hooks there."""
         rank, = self.ranks(1)
-        order, streams = [], iter(("of the first hook", "of the second hook"))
+        order = []
         write = rank.model.write
         rank.model.write = lambda group, *given: (order.append(rank.model.name(group)), write(group, *given))
-        with mock.patch("millrace.torch.device.stream_of", lambda _: next(streams)), \
+        with mock.patch("millrace.torch.device.stream_that_uses", lambda _: "a stream"), \
              mock.patch("millrace.torch.device.wait_for", order.append):
             rank.backward(gradients(1)[0])
-        self.assertEqual(order, ["of the first hook", "second", "of the second hook", "first"])
+        self.assertEqual(order, ["a stream", "second", "a stream", "first"])
+
+    def test_SumsAreWritten_BehindCallbacksOfTheBackwardPass(self):
+        """FSDP2 calls hooks in one, and waits for streams."""
+        rank, = self.ranks(1)
+        order, write = [], rank.model.write
+        rank.model.write = lambda group, *given: (order.append("written"), write(group, *given))
+        queue = torch.autograd.Variable._execution_engine.queue_callback
+        rank.backward(gradients(1)[0], between=lambda: queue(lambda: order.append("called")))
+        self.assertEqual(order, 2 * ["called"] + 2 * ["written"])
 
     def test_HookOnADevice_DoesNotPush(self):
         """A push waits for the gradient; the thread of the backward pass must not."""
@@ -222,7 +231,7 @@ class Failures(Case):
 
     def test_ModuleWithTwoGradients_IsRefused(self):
         rank, = self.ranks(1)
-        self.assertRaisesRegex(ValueError, "^second has a second gradient in a step", rank.backward, gradients(1)[0], groups=(0, 0))
+        self.assertRaisesRegex(ValueError, "^second has a second gradient", rank.backward, gradients(1)[0], groups=(0, 0))
         self.assert_ended(rank, "second gradient")
 
     def test_PassThatEndsBetweenModules_LeavesNoStateToSave(self):

@@ -27,9 +27,16 @@ def ready_of(buffer):
     return event
 
 
-def stream_of(buffer):
-    """Returns the current stream of the buffer's device; None in the host's memory."""
-    return torch.cuda.current_stream(buffer.device) if on_device(buffer) else None
+def stream_that_uses(buffer):
+    """Returns the current stream of the buffer's device; None in the host's memory.
+
+    Where the buffer goes, its memory is used again behind the work of that stream alone: its allocation may be another's.
+    """
+    if not on_device(buffer):
+        return None
+    stream = torch.cuda.current_stream(buffer.device)
+    buffer.record_stream(stream)
+    return stream
 
 
 def wait_for(stream):

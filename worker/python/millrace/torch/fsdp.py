@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from . import device
 from .bucket import Bucket, Parts
-from .exchange import lasting
+from .exchange import GIVEN_UP, lasting
 
 if TYPE_CHECKING:
     from .state import State
@@ -163,7 +163,8 @@ class ShardedModel:
         _divide(group, sums)
         slices = self.parts(group).slices(sums)
         for parameter, has_begun, (_, values) in zip(_with_entries(group), begun, slices, strict=True):
-            gradient = parameter.sharded_param.grad.to_local().view(-1)
+            gradient = parameter.sharded_param.grad.to_local()
+            values = values.view(gradient.shape)
             if has_begun:
                 gradient.add_(values.to(gradient))
             else:
@@ -273,28 +274,33 @@ class ShardedSums:
         self._buffers = weakref.WeakKeyDictionary()  # {group: tensor}, which later steps use again
         self._sums = {}  # {group: _Sum} of the present step
         self._step = None  # of the exchange, since its last bucket
+        self._task = None  # the number of its backward pass
 
     def add(self, hook, flat):
         """Begins the sum of a group's flat gradient. REQUIRES: FSDP2 calls the group's hook, within a backward pass.
 
         Raises  ValueError: the hook is not that of one group, the module is used twice, FSDP2 divides otherwise, or other
-                code reads gradients before their sums are there.
+                code reads gradients before their sums are there. RuntimeError: an earlier pass ended within its step.
         """
         self._exchange.raise_error()
         try:
-            groups = self._model.groups()
+            groups, task = self._model.groups(), _graph_task()
+            if self._sums and task != self._task:
+                raise RuntimeError(GIVEN_UP)
             if self._exchange.steps == 0 and not self._sums:
                 self._check_hooks(groups)
             group = _group_of(hook, groups)
             self._check_use(group)
             self._model.check_gradient(group, flat)
             if not self._sums:
+                self._task = task
                 _behind_all_callbacks(self._end_of_backward)
+            stream = device.stream_that_uses(flat)
             buffer = self._copy(group, flat)
             flat.zero_()
             last = len(self._sums) + 1 == len(groups)
             bucket = Bucket(buffer, self._model.parts(group), last, ready=device.ready_of(buffer))
-            self._sums[group] = _Sum(bucket, self._model.begun(group), device.stream_of(flat))
+            self._sums[group] = _Sum(bucket, self._model.begun(group), stream)
             self._step = self._exchange.send(bucket)
         except BaseException as error:
             self._exchange.fail(lasting(error))
@@ -305,12 +311,14 @@ class ShardedSums:
         try:
             if self._step is None:
                 missing = ", ".join(self._model.name(group) for group in self._model.groups() if group not in self._sums)
-                raise ValueError(f"{missing} had no gradient: every module needs one in every backward pass that sums")
+                raise ValueError(f"{missing} had no gradient: every module needs one in every backward pass that sums. "
+                                 "Activation checkpointing takes use_reentrant=False")
             self._exchange.await_step(self._step)
             with torch.no_grad():
                 for group, of_group in self._sums.items():
                     of_group.bucket.future.wait()  # of a device: the current stream waits for the sums
                     device.wait_for(of_group.stream)
+                    device.stream_that_uses(of_group.bucket.buffer)
                     self._model.write(group, of_group.bucket.buffer, of_group.begun)
                     self._count_copied(_bytes_of(of_group.bucket.buffer))
         except BaseException as error:
@@ -334,8 +342,7 @@ class ShardedSums:
 
     def _check_use(self, group):
         if group in self._sums:
-            raise ValueError(f"{self._model.name(group)} has a second gradient in a step: every module needs one in every "
-                             "backward pass that sums. Or a backward pass has ended with an error")
+            raise ValueError(f"{self._model.name(group)} has a second gradient in a backward pass: every module needs one")
         if group.gradient_divide_factor is not None and self._combine != "sum":
             raise ValueError("set_gradient_divide_factor() makes HSDP add the replicas up without a mean: give the State "
                              'combine="sum"')
@@ -366,6 +373,11 @@ def _group_of(hook, groups):
 
 def _bytes_of(values):
     return values.numel() * values.element_size()
+
+
+def _graph_task():
+    """Returns a number of the present backward pass. torch 1.13, which has no FSDP2, has no such number."""
+    return getattr(torch._C, "_current_graph_task_id", lambda: None)()
 
 
 def _behind_all_callbacks(call):
