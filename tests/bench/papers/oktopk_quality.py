@@ -93,13 +93,17 @@ def computation_ms(jobs, network, ranks):
 
 
 def row_of(ranks, name, results, target, computation):
-    """Returns a row of one scheme: means over its seeds. link_ms: of a step's bytes at the link's rate; processor_ms: of rank 0."""
+    """Returns a row of one scheme: means over its seeds.
+
+    link_ms: of a step's bytes at the link's rate. processor_ms: of rank 0; waited_ms: its wait behind a step's last push.
+    """
     times, steps = ([first_with(result["rows"], target, key) for result in results] for key in ("seconds", "step"))
     kilobytes = mean(a_step(result, "bytes") for result in results) / 1e3 / ranks
     qualities = [result["rows"][-1]["quality"] for result in results]
     processor = 1e3 * mean(a_step(result, "processor") for result in results) if all("processor" in result["rows"][-1] for result in results) else None
+    waited = 1e3 * mean(result["waited"] / result["rows"][-1]["step"] for result in results) if all("waited" in result for result in results) else None
     return {"ranks": ranks, "scheme": name, "step_ms": 1e3 * mean(a_step(result, "seconds") for result in results),
-            "computation_ms": computation, "processor_ms": processor, "link_ms": 8e3 * kilobytes / BITS_A_MS, "step_kb": kilobytes,
+            "computation_ms": computation, "processor_ms": processor, "waited_ms": waited, "link_ms": 8e3 * kilobytes / BITS_A_MS, "step_kb": kilobytes,
             "loss": mean(result["rows"][-1]["loss"] for result in results), "quality": mean(qualities), "least": min(qualities), "most": max(qualities),
             "seconds": None if None in times else mean(times), "steps": None if None in steps else mean(steps)}
 
@@ -146,12 +150,15 @@ def ratios(rows, key):
 
 
 def parts(rows):
-    """Returns the text of the parts of Ok-Topk's step, a piece for each number of ranks."""
+    """Returns the text of the parts of a step of Ok-Topk and of the fastest other scheme, a piece for each number of ranks."""
     pieces = []
-    for row in rows:
-        if row["scheme"] == "Ok-Topk":
-            processor = f"{row['processor_ms']:.0f}" if row.get("processor_ms") else "not measured"
-            pieces.append(f"{row['ranks']} ranks: {row['step_ms']:.0f}, {row['computation_ms']:.0f}, {row['link_ms']:.0f}, {processor}")
+    for ranks, of in by_ranks(rows).items():
+        fastest = min((row for name, row in of.items() if name != "Ok-Topk"), key=lambda row: row["step_ms"])
+        texts = []
+        for row in (of["Ok-Topk"], fastest):
+            times = [row["step_ms"], row["computation_ms"], row["link_ms"], row.get("processor_ms"), row.get("waited_ms")]
+            texts.append(f"{row['scheme']} " + ", ".join("not measured" if time is None else f"{time:.0f}" for time in times))
+        pieces.append(f"{ranks} ranks: " + "; ".join(texts))
     return ". ".join(pieces)
 
 
@@ -203,8 +210,8 @@ def compare(here, rows, all_results, of_controls, claim):
     here.compare(claim, f"time to {NEAR:.0%} of the dense quality, over Ok-Topk's. {ratios(rows, 'seconds')}",
                  f"it is a step's time, compared below, times the steps to that quality. {steps_to(rows)}")
     here.compare("a step of Ok-Topk takes the least time", f"a step's time over Ok-Topk's. {ratios(rows, 'step_ms')}",
-                 "in ms a step of Ok-Topk, its computation, its bytes at the link's rate, and the processor time of a rank. " + parts(rows) +
-                 ". All ranks share the cores of one machine. A part that was not measured explains nothing")
+                 "in ms a step, its computation, its bytes at the link's rate, the processor time of a rank, and a rank's wait behind its "
+                 "last push. " + parts(rows) + ". All ranks share the cores of one machine. A part that was not measured explains nothing")
     ends = (f"{ranks} ranks: " + ", ".join(f"{name} {100 * row['quality']:.1f} %" for name, row in of.items()) for ranks, of in by_ranks(rows).items())
     spread = (f"{ranks} ranks: {100 * of['Ok-Topk']['least']:.1f} to {100 * of['Ok-Topk']['most']:.1f}" for ranks, of in by_ranks(rows).items())
     here.compare("the quality of Ok-Topk is close to that of dense SGD",

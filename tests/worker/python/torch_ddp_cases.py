@@ -329,7 +329,8 @@ def saved_and_resumed_with_thresholds(ranks):
 def saved_and_resumed_over_shards(ranks):
     """Over shards a saved state has the thresholds of selections, the steps of a warm-up, and the exponents of a grid."""
     for more in ({"select": "threshold_reuse:0.01:5"}, {"select": "topk:0.01:warm_up=8"}, {"reproducible": True},
-                 {"select": "threshold_reuse:0.01:5", "reproducible": True, "momentum": "correction:0.9"}):
+                 {"select": "threshold_reuse:0.01:5", "reproducible": True, "momentum": "correction:0.9"},
+                 {"codec": "gap+qsgd4", "reproducible": True}):
         saved_and_resumed(ranks, **more)
 
 
@@ -529,15 +530,37 @@ def copies_are_counted(ranks):
             assert found == 4 * entries * (copied + returned) + flag, (options, found)
 
 
+class Refusals(torch.utils.data.Dataset):
+    """Its rows are the codes of the error that a session's call raises in the process that reads them."""
+
+    def __init__(self, session):
+        self._session = session
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, at):
+        try:
+            self._session.stats()
+        except Exception as error:
+            return getattr(error, "code", repr(error))
+        return "no error"
+
+
 def forked_loaders(ranks):
-    """DataLoader forks a process while a session runs: it ends, and training continues."""
-    loader = torch.utils.data.DataLoader(list(range(8)), batch_size=4, num_workers=1)
-    with ranks.state() as state:
-        ddp = wrapped(Deep, state)
+    """DataLoader forks processes while a session runs: a call raises there, they end, and training continues."""
+    model = Deep()
+    with ranks.state(model=model) as state:
+        assert state.session is not None
+        rows = Refusals(state.session)
+        assert rows[0] == "no error"
+        loader = torch.utils.data.DataLoader(rows, batch_size=4, num_workers=2, multiprocessing_context="fork")
+        ddp = wrapped(lambda: model, state)
         optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
-        for at, rows in enumerate(loader):
-            assert len(rows) == 4
+        for at, codes in enumerate(loader):
+            assert codes == 4 * ["invalid_argument"], codes
             plain_step(ranks, ddp, optimizer, at)
+        assert at == 1
 
 
 def momentum_for_another_number_of_ranks(ranks):
