@@ -131,6 +131,21 @@ def codecs():
                       "tests/bench/papers/history_bits.py", tuple(figures), by_hand="tests/bench/papers/run_all.sh runs it")
 
 
+def over_before(name, subject, figures, options=""):
+    """Returns the measurement of figures of another one over those of an older build, in turns.
+
+    figures  {name of a figure of the other measurement: Goal or None}.
+    options  of before.py.
+    """
+    return Measurement(
+        f"{name}_before", subject, f"The figures of `{name}` over those of an older build, in turns. MILLRACE_BEFORE: its programs.",
+        f'tests/bench/before.py "$MILLRACE_BEFORE" "$MILLRACE_PROGRAMS" {name}{options}',
+        tuple(Figure(figure, ("rows", {"figure": figure}, "ratios", EACH), goal) for figure, goal in figures.items()), repetitions=1)
+
+
+NO_SLOWER = Goal(AT_MOST, 1.05)
+
+
 def rounds():
     yield Measurement(
         "worker", "A worker alone", "One worker's round without sockets: n = 2^24, 1 % pushed, 32 parts, in passes over the pushed entries.",
@@ -145,11 +160,7 @@ def rounds():
          Figure("one thread, ms", row("dense_1_thread", "round_ms")), Figure("two threads, ms", row("dense_2_threads", "round_ms")),
          Figure("one thread over two", row("dense_1_thread", "round_ms"), Goal(AT_LEAST, 1.6), over=row("dense_2_threads", "round_ms")),
          Figure("the same of a plain addition of the gradient", row("dense_1_thread", "addition_ms"), over=row("dense_2_threads", "addition_ms"))))
-    yield Measurement(
-        "worker_dense_before", "A worker alone", "The round of `worker_dense` over that of an older build, in turns. MILLRACE_BEFORE: its programs.",
-        'tests/bench/before.py "$MILLRACE_BEFORE" "$MILLRACE_PROGRAMS" worker_dense',
-        (Figure("one thread", ("rows", {"figure": "one thread, ms"}, "ratios", EACH), Goal(AT_MOST, 0.85)),
-         Figure("two threads", ("rows", {"figure": "two threads, ms"}, "ratios", EACH))), repetitions=1)
+    yield over_before("worker_dense", "A worker alone", {"one thread, ms": Goal(AT_MOST, 0.85), "two threads, ms": None})
     serve = "millrace-bench serve --workers 4 --shards 2 --dimension 16777216 --density 0.01 --rounds 50"
     ddp_schemes = (("f32", "gloo, f32"), ("bf16", "gloo, bf16"), ("millrace", "Millrace"), ("millrace_reselect", "Millrace, 1 % returns"))
     yield Measurement(
@@ -158,6 +169,7 @@ def rounds():
         (Figure("lossless, over bare ZeroMQ", row("lossless", "ratio_to_raw_zmq")),
          Figure("the same with the tuned allocator", row("lossless", "ratio_to_raw_zmq_tuned_allocator")),
          Figure("lossless, ms", row("lossless", "round_ms"))))
+    yield over_before("serve_loopback", "Rounds through shards", {"lossless, ms": NO_SLOWER}, " --pairs 5")
     yield Measurement(
         "serve_secure", "Rounds through shards",
         "The round on loopback without keys and with them, in turns. With keys, every message of Millrace's is encrypted; bare ZeroMQ's are not.",
@@ -252,6 +264,7 @@ def recoveries():
         "recover_kills", "Failures and joins", "A shard killed (SIGKILL) in a job of 4 workers and started again at once, empty; n = 2^24, 1 %.",
         "millrace-bench recover --kills 20 --joins 0 --json",
         (Figure("until every worker has an update again, s", ("kills", EACH, "first_update_s")), *exact), repetitions=2)
+    yield over_before("recover_kills", "Failures and joins", {"until every worker has an update again, s": NO_SLOWER}, " --pairs 3")
     yield Measurement(
         "recover_spare", "Failures and joins", "A shard killed (SIGKILL) in the same job and not started again: a spare takes its number.",
         "millrace-bench recover --spare --kills 20 --joins 0 --json",
@@ -344,7 +357,10 @@ def peers():
     dense = ("dense_ring", "dsar_split_allgather", "dense_rabenseifner")
     yield Measurement("simulate_4096", "Peers", "4,096 simulated ranks, n = 2^20, 1 %: processor seconds on one core.",
                       f"millrace-bench simulate --ranks 4096 --dimension 1048576 --density 0.01 --algorithm {','.join(dense)} --json",
-                      tuple(Figure(f"`{algorithm}`, s", row(algorithm, "processor_s")) for algorithm in dense), repetitions=1)
+                      (*(Figure(f"`{algorithm}`, s", row(algorithm, "processor_s")) for algorithm in dense),
+                       *(Figure(f"`{algorithm}`, simulated ms", row(algorithm, "virtual_ms")) for algorithm in dense)), repetitions=1)
+    yield over_before("simulate_4096", "Peers", {f"`{algorithm}`, s": NO_SLOWER for algorithm in dense} |
+                      {f"`{algorithm}`, simulated ms": None for algorithm in dense}, " --pairs 2")
     yield Measurement("simulate_oktopk", "Peers", "Ok-Topk on 1,024 simulated ranks, n = 2^20, 1 %: words of a rank over 6k(P − 1)/P.",
                       "millrace-bench simulate --ranks 1024 --dimension 1048576 --density 0.01 --algorithm oktopk --steps 2 --json",
                       (Figure("a step that re-evaluates", row("oktopk", "words_over_bound", steps="re-evaluating")),
