@@ -6,7 +6,9 @@
 
 import base64
 import hashlib
+import inspect
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -45,6 +47,24 @@ class Package(unittest.TestCase):
         source = {str(path.relative_to(SOURCE)) for pattern in ("*.py", "*.pyi", "py.typed") for path in (SOURCE / "millrace").rglob(pattern)}
         self.assertEqual(installed - modules, source)
         self.uses(self.site)
+
+    def test_Module_IsLinkedToNoTorchAndNoPython(self):
+        """One build serves every version of torch."""
+        module, = (self.site / "millrace").glob("_millrace.*.so")
+        said = subprocess.run(["readelf", "--dynamic", module], check=True, capture_output=True, text=True).stdout
+        needed = re.findall(r"\(NEEDED\).*\[(.*)\]", said)
+        self.assertIn("libc.so.6", needed)
+        self.assertEqual([name for name in needed if re.match("lib(torch|c10|python|cuda)", name)], [])
+
+    def test_EveryPublicName_HasADocstring(self):
+        import millrace
+        public = [(name, getattr(millrace, name)) for name in millrace.__all__]
+        public += [(f"peers.{name}", found) for name, found in vars(millrace.peers).items()
+                   if not name.startswith("_") and (getattr(found, "__module__", "") or "").startswith("millrace")]
+        public += [(f"{name}.{member}", value) for name, found in public if inspect.isclass(found)
+                   for member, value in vars(found).items() if not member.startswith("_") and (callable(value) or isinstance(value, property))]
+        self.assertGreater(len(public), 100)
+        self.assertEqual([name for name, found in public if not inspect.getdoc(found)], [])
 
     def test_Wheel_HasItsRecordAndWorksUnpacked(self):
         out = Path(self.folder.name) / "wheels"

@@ -146,10 +146,12 @@ class Group:
 
     @property
     def rank(self) -> int:
+        """The number of this rank, from 0 on."""
         return self._group.rank()
 
     @property
     def size(self) -> int:
+        """The number of ranks."""
         return self._group.size()
 
     def barrier(self, timeout: Optional[float] = DEFAULT_TIMEOUT_S) -> None:
@@ -394,6 +396,7 @@ class Port:
 
     @property
     def port(self) -> int:
+        """The port that /metrics is at."""
         return self._port.port()
 
     def count_step(self, compute: float, wait: float) -> None:
