@@ -93,8 +93,8 @@ class Arrays(WithShards):
         session.wait_into("w", session.push("w", values), values)
         session.finish()
 
-    def test_DlpackOfTorch_IsCalledWhileItsDeviceIsCurrent(self):
-        """torch refuses another device's tensor, or orders the work of the wrong streams."""
+    def test_DlpackOfTorch_IsCalledForItsCurrentStreamAndDevice(self):
+        """torch refuses another device's tensor, or orders the work of the wrong streams. Its default stream is 0, and DLPack's 1."""
         said = []
 
         class Tensor(DlpackArray):
@@ -111,11 +111,15 @@ class Arrays(WithShards):
             yield
             said.append("before")
 
-        there = Tensor(np.ones(N, np.float32), FLOAT, 32, GPU)
-        torch = types.SimpleNamespace(Tensor=Tensor, cuda=types.SimpleNamespace(device=device))
-        with mock.patch.dict(sys.modules, {"torch": torch}):
-            self.refused("unsupported", "select by topk", self.session.push, "w", there)
-        self.assertEqual(said, [3, "dlpack", "before"])
+        for handle, stream in ((0, 1), (77, 77)):
+            there = Tensor(np.ones(N, np.float32), FLOAT, 32, GPU)
+            current = types.SimpleNamespace(cuda_stream=handle)
+            torch = types.SimpleNamespace(Tensor=Tensor, cuda=types.SimpleNamespace(device=device, current_stream=lambda now=current: now))
+            with mock.patch.dict(sys.modules, {"torch": torch}):
+                self.refused("unsupported", "select by topk", self.session.push, "w", there)
+            self.assertEqual(said, [3, "dlpack", "before"])
+            self.assertEqual(there.stream, stream)
+            said.clear()
 
     def test_BadGradients_AreRefusedWithASentence(self):
         push = self.session.push

@@ -11,7 +11,7 @@ namespace millrace::python {
 namespace {
 
 /// The number of CUDA's default stream in both protocols. The library does the same with it and with null.
-constexpr int kDefaultStream = 1;
+constexpr uintptr_t kDefaultStream = 1;
 
 [[noreturn]] void refuse_device_type(std::string_view what) {
   throw py::type_error(std::string(what) + " in a device's memory has elements of another type: f32 is taken there");
@@ -23,6 +23,9 @@ constexpr int kDefaultStream = 1;
 
 /// Makes a tensor's device current while it lives: torch exports for, and orders by, the current device. Other arrays'
 /// exporters look at their own device.
+///
+/// stream()  that of an export: torch's current one, whose work so far writes the tensor; for others the default one,
+///           which the exporter makes wait.
 class TorchDevice {
  public:
   TorchDevice(py::handle object, int device) {
@@ -32,6 +35,8 @@ class TorchDevice {
     if (!py::hasattr(torch, "Tensor") || !py::isinstance(object, torch.attr("Tensor"))) return;
     scope_ = torch.attr("cuda").attr("device")(device);
     scope_.attr("__enter__")();
+    const auto handle = torch.attr("cuda").attr("current_stream")().attr("cuda_stream").cast<uintptr_t>();
+    if (handle != 0) stream_ = handle;
   }
   TorchDevice(const TorchDevice&) = delete;
   TorchDevice& operator=(const TorchDevice&) = delete;
@@ -43,9 +48,11 @@ class TorchDevice {
       error.discard_as_unraisable("millrace: the current device");
     }
   }
+  uintptr_t stream() const { return stream_; }
 
  private:
   py::object scope_;
+  uintptr_t stream_ = kDefaultStream;
 };
 
 const float* floats_at(uintptr_t address) { return std::bit_cast<const float*>(address); }
@@ -54,7 +61,7 @@ const float* floats_at(uintptr_t address) { return std::bit_cast<const float*>(a
 
 DeviceInput DeviceInput::of_dlpack(py::handle object, std::string_view what, int device) {
   const TorchDevice current(object, device);
-  py::object capsule = object.attr("__dlpack__")(py::arg("stream") = kDefaultStream);
+  py::object capsule = object.attr("__dlpack__")(py::arg("stream") = current.stream());
   auto* managed = static_cast<dlpack::ManagedTensor*>(PyCapsule_GetPointer(capsule.ptr(), dlpack::kCapsule));
   if (managed == nullptr) throw py::error_already_set();
   const dlpack::Tensor& tensor = managed->tensor;
@@ -63,7 +70,7 @@ DeviceInput DeviceInput::of_dlpack(py::handle object, std::string_view what, int
   size_t count = 1;
   for (int32_t at = 0; at < tensor.dimensions; ++at) count *= static_cast<size_t>(tensor.shape[at]);
   const auto address = std::bit_cast<uintptr_t>(tensor.data) + tensor.byte_offset;
-  return {std::move(capsule), {floats_at(address), count, device, nullptr}};
+  return {std::move(capsule), {floats_at(address), count, device, std::bit_cast<void*>(current.stream())}};
 }
 
 DeviceInput DeviceInput::of_interface(py::handle object, std::string_view what) {
