@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Builds without DPDK, libipsec-mb and MPI: CMake's treatment of the options that omit them, and the programs'
+"""Builds without DPDK, libipsec-mb, MPI and CUDA: CMake's treatment of the options that omit them, and the programs'
 messages.
 
 Takes the folder of the programs that were linked without them, the folder of the usual programs, and the source tree.
@@ -13,7 +13,7 @@ from pathlib import Path
 
 BARE, USUAL, SOURCE = (Path(sys.argv.pop(1)).resolve() for _ in range(3))
 TIMEOUT_S = 120
-PARTS = ("DPDK", "IPSEC_MB", "MPI")
+PARTS = ("DPDK", "IPSEC_MB", "MPI", "CUDA")
 
 
 def run(*arguments):
@@ -64,9 +64,10 @@ class Options(unittest.TestCase):
             for part in PARTS:
                 self.assertIn(f"MILLRACE_{part} is OFF", said.stdout)
             rules = (Path(folder) / "build.ninja").read_text(encoding="utf-8")
-        for source in ("dpdk_absent.cc", "session_mac_openssl.cc", "cmd_peers_without_mpi.cc", "cmd_train_without_mpi.cc"):
+        for source in ("dpdk_absent.cc", "session_mac_openssl.cc", "cmd_peers_without_mpi.cc", "cmd_train_without_mpi.cc",
+                       "device_memory_missing.cc"):
             self.assertIn(source, rules)
-        for name in ("rte_", "IPSec_MB", "libmpi", "dpdk_port.cc", "mpi_communicator.cc"):
+        for name in ("rte_", "IPSec_MB", "libmpi", "dpdk_port.cc", "mpi_communicator.cc", "device_queue.cc", "cudart"):
             self.assertNotIn(name, rules)
 
     def test_OnWithoutThePartIsAnErrorThatNamesIt(self):
@@ -75,6 +76,16 @@ class Options(unittest.TestCase):
             said = configure(folder, "-DCMAKE_DISABLE_FIND_PACKAGE_MPI=ON", "-DMILLRACE_MPI=ON")
         self.assertNotEqual(said.returncode, 0)
         self.assertIn("MILLRACE_MPI is ON, and there is no MPI", " ".join(said.stderr.split()))
+
+    def test_CudaWithoutItsCompilerIsAnErrorOrLeftOut(self):
+        with tempfile.TemporaryDirectory() as folder:
+            said = configure(folder, "-DMILLRACE_NVCC=/no/such/nvcc", "-DMILLRACE_CUDA=ON")
+            self.assertNotEqual(said.returncode, 0)
+            self.assertIn("MILLRACE_CUDA is ON, and there is no CUDA toolkit", " ".join(said.stderr.split()))
+        with tempfile.TemporaryDirectory() as folder:
+            said = configure(folder, "-DMILLRACE_NVCC=/no/such/nvcc", "-DMILLRACE_CUDA=AUTO")
+            self.assertEqual(said.returncode, 0, said.stderr)
+            self.assertRegex(said.stdout, "no CUDA toolkit.*kernels on CUDA devices are left out")
 
 
 if __name__ == "__main__":
