@@ -89,6 +89,8 @@ BANNED = (
     ("json-dump", r"\.dump\(\s*\)", ("",), ("tests/",), "it throws on text that is not UTF-8: dump with error_handler_t::replace"),
     ("rand", r"\b(s?rand|random|drand48)\s*\(\s*\)|\bstd::random_device\b", ("",), (), "use kernels/base/random.h with a key"),
     ("reinterpret-cast", r"\breinterpret_cast\b", ("",), ("tests/",), "use std::memcpy or std::bit_cast, or say why in allowed.txt"),
+    ("device-wait", r"\bcuda(DeviceSynchronize|Malloc|Free|Memcpy|MemcpyToSymbol)\s*\(", ("kernels/", "worker/", "switch_agg/"), (),
+     "it waits for the whole device: a DeviceQueue waits for its own stream"),
     ("throw", r"\bthrow\b", ("kernels/", "protocol/", "server/", "switch_agg/"), (), "return std::expected"),
 )
 WORK_NOTE = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")

@@ -53,6 +53,7 @@ CAUGHT = {
     "json-dump": ("worker/cli/a.cc", "std::string f(const Json& x) { return x.dump(); }\n"),
     "rand": ("tests/a.cc", "int f() { return rand(); }\n"),
     "reinterpret-cast": ("kernels/a.cc", "int* f(char* x) { return reinterpret_cast<int*>(x); }\n"),
+    "device-wait": ("kernels/cuda/a.cc", "void f() { cudaDeviceSynchronize(); }\n"),
     "throw": ("server/a.cc", "void f() { throw 1; }\n"),
     "ratchet": ("kernels/a.cc", "int f() { return 0; }\n"),
 }

@@ -347,19 +347,8 @@ Result<std::unique_ptr<DeviceQueue>> DeviceQueue::of_pool(std::shared_ptr<Device
     return cuda_failure(code, "a stream");
   }
   queue->stream_ = stream;
-  queue->has_stream_ = queue->owns_stream_ = true;
   if (auto kept = queue->pool_->keep_more(keeps); !kept) return std::unexpected(kept.error());
   queue->keeps_ = keeps;
-  return queue;
-}
-
-Result<std::unique_ptr<DeviceQueue>> DeviceQueue::on_stream(int device, void* stream) {
-  auto pool = DevicePool::make(device, DevicePool::kKeepsAll);
-  if (!pool) return std::unexpected(pool.error());
-  std::unique_ptr<DeviceQueue> queue(new DeviceQueue(std::move(*pool)));
-  if (auto opened = queue->open(); !opened) return std::unexpected(opened.error());
-  queue->stream_ = stream;
-  queue->has_stream_ = true;
   return queue;
 }
 
@@ -384,8 +373,10 @@ Status DeviceQueue::open() {
 
 DeviceQueue::~DeviceQueue() {
   const DeviceScope here(device_);
-  if (has_stream_) cudaStreamSynchronize(stream_of(stream_));  // null is the default stream, on which others work
-  if (owns_stream_) cudaStreamDestroy(stream_of(stream_));
+  if (stream_ != nullptr) {  // null is the default stream, on which others work
+    cudaStreamSynchronize(stream_of(stream_));
+    cudaStreamDestroy(stream_of(stream_));
+  }
   if (meeting_ != nullptr) cudaEventDestroy(static_cast<cudaEvent_t>(meeting_));
   if (staging_ != nullptr) pool_->return_staging(staging_);
   if (keeps_ != 0) pool_->keep_less(keeps_);
@@ -457,12 +448,6 @@ void DeviceQueue::copy_out(void* to, const void* from, size_t bytes) {
 void DeviceQueue::record(DeviceEvent& event) {
   if (first_error_) {
     check(cudaEventRecord(static_cast<cudaEvent_t>(event.handle()), stream_of(stream_)), "an event");
-  }
-}
-
-void DeviceQueue::wait_for(const DeviceEvent& event) {
-  if (first_error_) {
-    check(cudaStreamWaitEvent(stream_of(stream_), static_cast<cudaEvent_t>(event.handle()), 0), "an event");
   }
 }
 

@@ -161,11 +161,10 @@ class DeviceMemory {
 /// Threads  one at a time. No call waits for the whole device.
 class DeviceQueue {
  public:
-  /// A queue with a stream of its own, or on the caller's `stream` (a cudaStream_t).
+  /// A queue with a stream of its own.
   ///
   /// Errors  unavailable: no such device, or no driver.
   static Result<std::unique_ptr<DeviceQueue>> make(int device);
-  static Result<std::unique_ptr<DeviceQueue>> on_stream(int device, void* stream);
   /// Does as make(), with the memory of a pool. keeps: bytes by which the pool's limit is higher while the queue lives.
   ///
   /// Errors  also limit_exceeded: no pinned memory. So copies of a queue need no memory.
@@ -205,9 +204,8 @@ class DeviceQueue {
   }
 
   void record(DeviceEvent& event);
-  /// Makes later work of this queue wait for the event, without blocking the caller.
-  void wait_for(const DeviceEvent& event);
-  /// Does the same for the work so far of another stream of this device (a cudaStream_t).
+  /// Makes later work of this queue wait for the work so far of another stream of this device (a cudaStream_t), without
+  /// blocking the caller.
   ///
   /// Errors  those of await_stream(): the queue works as before.
   Status wait_for_stream(void* stream);
@@ -242,8 +240,6 @@ class DeviceQueue {
   int device_;
   uint32_t multiprocessors_ = 1;
   void* stream_ = nullptr;
-  bool has_stream_ = false;
-  bool owns_stream_ = false;
   void* staging_ = nullptr;  ///< pinned
   uint64_t keeps_ = 0;       ///< of the pool's limit
   void* meeting_ = nullptr;  ///< the event that marks another stream's work
