@@ -17,7 +17,8 @@ inline constexpr size_t kCollectSlack = 2;
 /// Returns all_finite(values), on several threads above a size.
 bool all_finite_on_threads(std::span<const float> values);
 
-/// Computes target := scale * values, on several threads above a size. REQUIRES: equal sizes, no overlap.
+/// Computes target := scale * values, on several threads above a size. REQUIRES: equal sizes; `target` is `values`, or
+/// does not overlap it.
 void scale_on_threads(std::span<const float> values, float scale, std::span<float> target);
 
 /// Computes target += scale * values with the bits of add_scaled(). The same pass collects every entry of the sum from

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kernels/accumulate/accumulator.h"
+#include "kernels/accumulate/add_and_collect.h"
 #include "kernels/cuda/accumulator.h"
 #include "kernels/reduce/reduce.h"
 #include "kernels/select/select.h"
@@ -397,6 +398,73 @@ TYPED_TEST(CudaAccumulator, TheSumOfOneGradientHasItsBits) {
       ASSERT_TRUE(sum.add(array.data, 1, NonFiniteValues::kRefused).has_value());
       EXPECT_EQ(bits_of_values(sum.take_all().value().values), bits_of_values(values));
     }
+  }
+}
+
+/// Zeros included, whose signs are the host's while every stream is dense.
+TYPED_TEST(CudaAccumulator, SumsOfDenseGradientsHaveTheHostsBits) {
+  for (const uint64_t dimension : {3, 8193}) {
+    for (const auto& queue : TypeParam::queues()) {
+      millrace::Accumulator host(dimension);
+      Accumulator sum(*queue, dimension);
+      for (const testing::Pattern pattern : {testing::Pattern::kMostlyZero, testing::Pattern::kDenormal,
+                                             testing::Pattern::kAllZero, testing::Pattern::kGaussian}) {
+        auto values = testing::values_of(pattern, dimension, 3);
+        for (size_t at = 0; at < values.size(); at += 3) values[at] = -values[at];
+        const Array<typename TypeParam::Queue> array(*queue, values);
+        ASSERT_TRUE(sum.add(array.data, 1, NonFiniteValues::kRefused).has_value());
+        host.add(Stream{dimension, true, {}, {values.begin(), values.end()}});
+        EXPECT_EQ(bits_of_values(sum.read(0, dimension).value().values), bits_of_values(host.view().values));
+      }
+    }
+  }
+}
+
+TYPED_TEST(CudaAccumulator, ASparseSumOfTheHostHasTheSameEntries) {
+  constexpr uint64_t kDimension = 4099;
+  constexpr uint64_t kWanted = 9;
+  const SelectionSpec spec{.selection = SelectionId::kTopK, .k = kWanted};
+  for (const auto& queue : TypeParam::queues()) {
+    millrace::Accumulator host(kDimension);
+    Accumulator sum(*queue, kDimension);
+    RandomSequence random(random_key(7, 4));
+    for (int step = 0; step < 6; ++step) {
+      Stream stream = testing::random_stream(random, kDimension, 0.02);
+      ASSERT_TRUE(sum.add(stream.view(), 0, 1).has_value());
+      host.add(std::move(stream));
+      ASSERT_FALSE(host.is_dense());
+      const auto selector = make_selector(spec, kDimension).value();
+      const Stream wanted = host.take_selected(*selector, {}).value();
+      const Stream taken = sum.take_at(sum.select_top_k(kWanted).value()).value();
+      EXPECT_EQ(testing::listed(taken.indices), testing::listed(wanted.indices));
+      EXPECT_EQ(bits_of_values(taken.values), bits_of_values(wanted.values));
+    }
+    EXPECT_EQ(bits_of_sums(sum.read(0, kDimension).value().values), bits_of_sums(to_dense(host.view()).values));
+  }
+}
+
+/// A push of this size has one pass on the host, which adds and collects the entries to select from.
+TYPED_TEST(CudaAccumulator, TheHostsFusedAdditionSelectsTheSameEntries) {
+  constexpr uint64_t kDimension = kCollectFrom + 3;
+  constexpr uint64_t kWanted = kDimension / 100;
+  const SelectionSpec spec{.selection = SelectionId::kTopK, .k = kWanted};
+  for (const auto& queue : TypeParam::queues()) {
+    millrace::Accumulator host(kDimension);
+    host.make_dense();
+    Accumulator sum(*queue, kDimension);
+    for (uint64_t step = 0; step < 2; ++step) {
+      const auto values = testing::values_of(testing::Pattern::kGaussian, kDimension, step);
+      host.add_and_collect(values, 1, kWanted);
+      ASSERT_NE(host.largest(), nullptr);
+      const Array<typename TypeParam::Queue> array(*queue, values);
+      ASSERT_TRUE(sum.add(array.data, 1, NonFiniteValues::kRefused).has_value());
+      const auto selector = make_selector(spec, kDimension).value();
+      const Stream wanted = host.take_selected(*selector, {}).value();
+      const Stream taken = sum.take_at(sum.select_top_k(kWanted).value()).value();
+      ASSERT_EQ(testing::listed(taken.indices), testing::listed(wanted.indices));
+      ASSERT_EQ(bits_of_values(taken.values), bits_of_values(wanted.values));
+    }
+    EXPECT_EQ(bits_of_sums(sum.read(0, kDimension).value().values), bits_of_sums(host.view().values));
   }
 }
 

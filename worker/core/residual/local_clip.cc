@@ -3,6 +3,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "kernels/accumulate/add_and_collect.h"
 #include "kernels/base/check.h"
 #include "kernels/magnitude/tail_sums.h"
 
@@ -18,7 +19,7 @@ double squared_norm_of(std::span<const float> values) {
 
 void scale(Stream& stream, float factor) {
   if (factor == 1) return;
-  for (float& value : stream.values) value *= factor;
+  scale_on_threads(stream.values, factor, stream.values);
 }
 
 double local_clip_norm(double clip, protocol::Combine combine, uint32_t contributors) {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "kernels/base/check.h"
+#include "kernels/magnitude/value_chunks.h"
 #include "kernels/reduce/reduce.h"
 
 namespace millrace::worker {
@@ -96,12 +97,17 @@ Velocity Velocity::copied() const {
 }
 
 void Velocity::enter_dense(std::span<const float> gradient, std::span<float> entering) {
-  for (size_t i = 0; i < velocity_.values.size(); ++i) {
-    const float value = gradient[i];
-    const float next = next_velocity(shares_.kept, velocity_.values[i], value);
-    velocity_.values[i] = next;
-    entering[i] = shares_.of_gradient * value + shares_.of_velocity * next;
-  }
+  const std::span<float> velocity = velocity_.values;
+  const auto enter_chunk = [&](size_t chunk) {
+    const size_t end = std::min((chunk + 1) * kValueChunk, velocity.size());
+    for (size_t i = chunk * kValueChunk; i < end; ++i) {
+      const float value = gradient[i];
+      const float next = next_velocity(shares_.kept, velocity[i], value);
+      velocity[i] = next;
+      entering[i] = shares_.of_gradient * value + shares_.of_velocity * next;
+    }
+  };
+  for_chunks((velocity.size() + kValueChunk - 1) / kValueChunk, enter_chunk, kMemoryPass);
 }
 
 Stream Velocity::enter_sparse(const Stream& gradient) {

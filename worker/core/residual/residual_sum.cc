@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "kernels/accumulate/add_and_collect.h"
 #include "kernels/base/check.h"
 #include "kernels/reduce/reduce.h"
 #include "worker/core/residual/local_clip.h"
@@ -95,7 +96,7 @@ Result<bool> ResidualSum::keep_errors(const EntryRange& entries, const EncodeOpt
 Result<Stream> ResidualSum::take_finite(Values values) {
   holds_selection_ = false;
   if (!device_) {
-    if (values == Values::kUnknown && !all_finite(on_host_.view().values)) {
+    if (values == Values::kUnknown && !all_finite_on_threads(on_host_.view().values)) {
       return fail(ErrorCode::kNonFinite, kOverflow);
     }
     return on_host_.take_all();
@@ -110,7 +111,7 @@ Result<Stream> ResidualSum::take_finite(Values values) {
   }
   auto all = device_->copy();
   if (!all) return all;
-  if (!all_finite(all->values)) return fail(ErrorCode::kNonFinite, kOverflow);
+  if (!all_finite_on_threads(all->values)) return fail(ErrorCode::kNonFinite, kOverflow);
   device_->forget();
   return all;
 }

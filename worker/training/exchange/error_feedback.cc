@@ -6,6 +6,7 @@
 
 #include "kernels/accumulate/add_and_collect.h"
 #include "kernels/base/random.h"
+#include "kernels/reduce/reduce.h"
 #include "protocol/job/step_sends.h"
 #include "worker/peer/collectives/local_selection.h"
 
@@ -104,17 +105,7 @@ void ErrorFeedback::take_back(const SharedStream& own, const peer::Reduced& redu
   const bool drops = options_.codec_error == CodecError::kDrop && reduced.returns == peer::Returns::kCodecErrors;
   if (!drops) add(reduced.returned.view());
   if (options_.result != peer::ResultKind::kGlobalTopk || own.view.values.empty()) return;
-  // own less the entries that were handed over, entry by entry.
-  residual_.make_dense();
-  const std::span<float> residual = residual_.values();
-  const IndexBuffer& taken = reduced.contributed;
-  size_t next = 0;
-  for (size_t at = 0; at < own.view.values.size(); ++at) {
-    const uint32_t index = own.view.dense ? static_cast<uint32_t>(at) : own.view.indices[at];
-    while (next < taken.size() && taken[next] < index) ++next;
-    if (next < taken.size() && taken[next] == index) continue;
-    residual[index] += own.view.values[at];
-  }
+  add(not_carried(own.view, {own.view.dimension, false, reduced.contributed, {}}).view());
 }
 
 }  // namespace millrace::training

@@ -285,7 +285,7 @@ class PeerExchange final : public TimedExchange {
       worker::scale(gradient, factor);
     }
     if (velocity_) {
-      if (!all_finite(gradient.values)) return fail(ErrorCode::kNonFinite, "a gradient has NaN or infinity");
+      if (!all_finite_on_threads(gradient.values)) return fail(ErrorCode::kNonFinite, "a gradient has NaN or infinity");
       gradient = velocity_->enter(std::move(gradient));
     }
     return feedback_.contribution(std::move(gradient), step);

@@ -1,6 +1,7 @@
 #include "worker/core/residual/momentum.h"
 
 #include <gtest/gtest.h>
+#include <tbb/global_control.h>
 
 #include <algorithm>
 #include <deque>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "kernels/base/random.h"
+#include "kernels/magnitude/value_chunks.h"
 #include "tests/support/index_ledger.h"
 #include "tests/worker/core/residual/momentum_oracle.h"
 #include "tests/worker/core/scripted_core.h"
@@ -302,6 +304,27 @@ TEST(Momentum, AStepThatSendsEverythingIsNotMaskedAndIsMomentumSgds) {
     EXPECT_EQ(all_sent(Momentum::kCorrection, select, gradients), (Sent{{1}, {2.5f}, {1.25f}}));
     EXPECT_EQ(all_sent(Momentum::kNesterov, select, gradients), (Sent{{1.5f}, {3.25f}, {0.625f}}));
     EXPECT_EQ(all_sent(Momentum::kNesterovPrinted, select, gradients), (Sent{{2}, {4.5f}, {1.25f}}));
+  }
+}
+
+TEST(Momentum, ALongGradientEntersAlikeOnAnyNumberOfThreads) {
+  constexpr size_t kEntries = 4 * kValueChunk + 3;
+  const auto gradient_of = [](size_t index, uint32_t step) { return static_cast<float>((index + 7 * step) % 64); };
+  for (const size_t threads : {1, 2, 4}) {
+    const tbb::global_control limit(tbb::global_control::max_allowed_parallelism, threads);
+    Velocity velocity({Momentum::kNesterov, kFactor, true}, kEntries);
+    for (uint32_t step = 0; step < 2; ++step) {
+      std::vector<float> gradient(kEntries);
+      for (size_t i = 0; i < kEntries; ++i) gradient[i] = gradient_of(i, step);
+      const Stream entering = velocity.enter(std::span<const float>(gradient));
+      ASSERT_EQ(entering.values.size(), kEntries);
+      size_t wrong = 0;
+      for (size_t i = 0; i < kEntries; ++i) {
+        const float moved = step == 0 ? gradient[i] : kFactor * gradient_of(i, 0) + gradient[i];
+        if (entering.values[i] != gradient[i] + kFactor * moved) ++wrong;
+      }
+      EXPECT_EQ(wrong, 0) << threads << " threads, step " << step;
+    }
   }
 }
 
