@@ -329,8 +329,7 @@ def saved_and_resumed_with_thresholds(ranks):
 def saved_and_resumed_over_shards(ranks):
     """Over shards a saved state has the thresholds of selections, the steps of a warm-up, and the exponents of a grid."""
     for more in ({"select": "threshold_reuse:0.01:5"}, {"select": "topk:0.01:warm_up=8"}, {"reproducible": True},
-                 {"select": "threshold_reuse:0.01:5", "reproducible": True, "momentum": "correction:0.9"},
-                 {"codec": "gap+qsgd4", "reproducible": True}):
+                 {"select": "threshold_reuse:0.01:5", "reproducible": True, "momentum": "correction:0.9"}):
         saved_and_resumed(ranks, **more)
 
 
