@@ -51,7 +51,8 @@ TEST(HostileMemory, UnfinishedMessagesOfStrangersAreBounded) {
   uint64_t jobs = 0;
   const auto joins = [&] {
     HandWorker worker(context, address);
-    worker.send({{}, hello_in("job-" + std::to_string(++jobs), jobs), {}});
+    ++jobs;
+    worker.send({{}, hello_in("job-" + std::to_string(jobs), jobs), {}});
     return worker.next<protocol::Welcome>().has_value();
   };
   ASSERT_TRUE(joins());
