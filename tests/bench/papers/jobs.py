@@ -29,9 +29,6 @@ FP16 = ("16 bits are fp16, as torch 1.13's gloo has no bf16. gloo adds fp16 in s
         "processors, not of the link.")
 BF16 = ("16 bits are bf16. gloo of torch 1.13 does not add it: the ranks exchange bytes, and add. At 1 Gbit/s and more this takes "
         "processors' time, too.")
-STALE = ("with clip were measured before its correction, and not repeated. Each rank clipped to the norm over the root of the ranks, "
-         "and the update was a mean.")
-CLIP_RULE = 2  # marks kept runs with clip; 1 clipped as STALE says
 AXES = {"step": "step", "seconds": "seconds of training", "bytes": "bytes on all links"}  # of a curve: keys of its rows
 
 
@@ -116,12 +113,12 @@ class Jobs:
     """Runs trainings with the programs of an Experiment, and keeps their results in OUT/jobs/NAME-HASH.json.
 
     The package of Python is in the programs' ../python. commits: of the programs of all results so far. before: the
-    result in OUT that --only completes, or None. stale: names of the trainings taken from it that other rules made.
+    result in OUT that --only completes, or None.
     """
 
     def __init__(self, here, names=()):
         """names: of all trainings of a script with --only."""
-        self.here, self.commits, self.before, self.stale = here, set(), None, set()
+        self.here, self.commits, self.before = here, set(), None
         self.machines_before = []
         if here.only and not here.quick:
             report = earlier_report(here, names)
@@ -138,8 +135,7 @@ class Jobs:
         bytes  that all hosts have sent since the first row.
         Ends the script as skipped where a rank did. Raises Failed: a process ended with an error.
         """
-        rule = {"clip_rule": CLIP_RULE} if "clip" in run.get("scheme", {}).get("options", {}) else {}
-        asked = json.dumps({**run, **rule}, sort_keys=True)
+        asked = json.dumps(run, sort_keys=True)
         kept = self.folder / f"{name}-{hashlib.sha256(asked.encode()).hexdigest()[:12]}.json"
         if not kept.exists():
             self._make(name, run, kept)
@@ -151,13 +147,12 @@ class Jobs:
         """Returns the trainings of this name, one for each seed, from the JSON in OUT; None: they are to be made."""
         if self.before is None or name not in self.before["curves"] or re.search(self.here.only, name):
             return None
-        self.stale |= {name} & set(self.before.get("stale", ()))
         return [{"rows": rows} for rows in self.before["curves"][name]]
 
     def add_notes(self, half):
         """Adds to the page where its parts are from, and what `half`, the 16-bit type of a dense training, means for its time.
 
-        Returns  {"half", "stale", "machines"}, for the JSON.
+        Returns  {"half", "machines"}, for the JSON.
         """
         half = half or (self.before or {}).get("half")
         if half:
@@ -165,9 +160,7 @@ class Jobs:
         if self.before:
             self.here.note(f"Run with --only '{self.here.only}'. The rest is of commit {' and '.join(self.before['commits'])}, "
                            f"on {' and '.join(self.machines_before)}.")
-        if self.stale:
-            self.here.note(f"{len(self.stale)} schemes {STALE}")
-        return {"half": half, "stale": sorted(self.stale), "machines": list(dict.fromkeys([*self.machines_before, self.here.machine]))}
+        return {"half": half, "machines": list(dict.fromkeys([*self.machines_before, self.here.machine]))}
 
     def _make(self, name, run, kept):
         with tempfile.NamedTemporaryFile("w", suffix=".json", encoding="utf-8") as file:

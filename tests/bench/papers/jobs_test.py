@@ -11,7 +11,7 @@ from unittest import mock
 import jobs
 
 NAMES = ("4 ranks, Dense", "4 ranks, TopkA")
-RESULT = {"commits": ["0123abc"], "curves": {NAMES[0]: [[{"step": 1}]], NAMES[1]: [[{"step": 2}]]}, "stale": [NAMES[0]]}
+RESULT = {"commits": ["0123abc"], "curves": {NAMES[0]: [[{"step": 1}]], NAMES[1]: [[{"step": 2}]]}}
 
 
 class Only(unittest.TestCase):
@@ -37,7 +37,6 @@ class Only(unittest.TestCase):
         here = self.jobs("TopkA")
         self.assertEqual(here.taken_over(NAMES[0]), [{"rows": [{"step": 1}]}])
         self.assertIsNone(here.taken_over(NAMES[1]))
-        self.assertEqual(here.stale, {NAMES[0]})
 
     def test_Page_NamesTheMachineOfOtherTrainings(self):
         self.write()
@@ -65,24 +64,18 @@ class Only(unittest.TestCase):
 
 
 class Kept(unittest.TestCase):
-    def file_of(self, options, rule=jobs.CLIP_RULE):
-        """Returns the file in which a training with these options of its State is kept."""
+    def test_TrainingOfTheSameRun_IsMadeOnce(self):
         made = []
 
         def make(_, name, run, kept):
-            made.append(kept.name)
+            made.append(run)
             kept.write_text(json.dumps({"name": name, "run": run, "commit": "0123abc"}), encoding="utf-8")
 
-        with tempfile.TemporaryDirectory() as out, mock.patch.object(jobs.Jobs, "_make", make), mock.patch.object(jobs, "CLIP_RULE", rule):
+        with tempfile.TemporaryDirectory() as out, mock.patch.object(jobs.Jobs, "_make", make):
             here = jobs.Jobs(SimpleNamespace(only=None, quick=False, out=Path(out), name="figure"))
-            run = {"network": "lstm", "scheme": {"kind": "mill", "options": options}}
-            self.assertEqual(here.run("lstm", run), here.run("lstm", run))
-        name, = made  # the second call takes the kept one
-        return name
-
-    def test_NewRuleOfClip_RepeatsTrainingsWithClipAlone(self):
-        self.assertNotEqual(self.file_of({"clip": 0.25}), self.file_of({"clip": 0.25}, rule=jobs.CLIP_RULE + 1))
-        self.assertEqual(self.file_of({}), self.file_of({}, rule=jobs.CLIP_RULE + 1))
+            runs = [{"network": "lstm", "scheme": {"kind": "mill", "options": options}} for options in ({}, {"clip": 0.25})]
+            self.assertEqual([here.run("lstm", run)["run"] for run in runs + runs], runs + runs)
+        self.assertEqual(made, runs)
 
 
 if __name__ == "__main__":

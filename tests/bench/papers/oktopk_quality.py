@@ -9,8 +9,6 @@ Controls say why Ok-Topk's quality differs from dense training's: each changes o
 10 Gbit/s, and their times count nowhere: they may run on a machine with other work, and with --only control.
 """
 
-import sys
-
 from experiment import panels, table
 from jobs import Jobs, a_step, curve, draw_curves, first_with, half_of, mean, need_namespaces
 
@@ -225,13 +223,6 @@ def without_times(row):
     return {key: row[key] for key in ("step", "loss", "quality")}
 
 
-def need_one_clip_rule(jobs):
-    """Ends the script where controls would be compared with trainings that clipped by another rule."""
-    stale = jobs.stale & {label(CONTROL_RANKS, name) for name in SPARSE}
-    if stale:
-        sys.exit(f"these trainings clipped by an earlier rule: make them too, by --only '{CONTROL_RANKS} ranks|control': {'; '.join(sorted(stale))}")
-
-
 def run_figure(here, network, density, claim):
     """Runs one figure: its network of job_rank.py, the share of the entries that sparse schemes send, and the paper's claim on time."""
     need_namespaces()
@@ -239,7 +230,6 @@ def run_figure(here, network, density, claim):
     names = [label(ranks, name) for ranks in all_ranks for name in schemes(network, density)]
     jobs = Jobs(here, [*names, *(label(all_ranks[0], name) for name in controls(network, density))])
     all_results = {ranks: trainings(here, jobs, network, density, ranks) for ranks in all_ranks}
-    need_one_clip_rule(jobs)
     of_controls = control_trainings(here, jobs, network, density, all_ranks[0])
     rows = [row for ranks, results in all_results.items() for row in rows_of(jobs, network, ranks, results)]
     table(rows, [("ranks", "ranks", "d"), ("scheme", "scheme", "s"), ("step_ms", "ms a step", ".0f"), ("computation_ms", "computation", ".0f"),
