@@ -208,8 +208,8 @@ def compare(here, rows, all_results, of_controls, claim):
     here.compare(claim, f"time to {NEAR:.0%} of the dense quality, over Ok-Topk's. {ratios(rows, 'seconds')}",
                  f"it is a step's time, compared below, times the steps to that quality. {steps_to(rows)}")
     here.compare("a step of Ok-Topk takes the least time", f"a step's time over Ok-Topk's. {ratios(rows, 'step_ms')}",
-                 "in ms a step, its computation, its bytes at the link's rate, the processor time of a rank, and a rank's wait behind its "
-                 "last push. " + parts(rows) + ". All ranks share the cores of one machine. A part that was not measured explains nothing")
+                 "in ms a step, its computation, and its bytes at the link's rate. Then the processor time of a rank, and its wait behind "
+                 "its last push. " + parts(rows) + ". All ranks share the cores of one machine. A part that was not measured explains nothing")
     ends = (f"{ranks} ranks: " + ", ".join(f"{name} {100 * row['quality']:.1f} %" for name, row in of.items()) for ranks, of in by_ranks(rows).items())
     spread = (f"{ranks} ranks: {100 * of['Ok-Topk']['least']:.1f} to {100 * of['Ok-Topk']['most']:.1f}" for ranks, of in by_ranks(rows).items())
     here.compare("the quality of Ok-Topk is close to that of dense SGD",
