@@ -25,6 +25,7 @@ from torch_fake_job import SIZES, gradients, mean
 from torch_fakes import FakeDevice, FakeLibrary, JobConfig, JobError, SumsInProcess, Tensor, WorkerConfig
 
 SMALL = "first.bias"
+PASS = threading.local()  # number: of the backward pass of this thread
 GROUPS = (("second.weight", "second.bias"), ("first.weight", "first.bias"))  # in the order of the backward pass
 
 
@@ -77,7 +78,7 @@ class Rank:
         self.session = library.Session(config, WorkerConfig(worker=rank), tensors)
         report = SimpleNamespace(count=lambda waited, hidden: None, tell=lambda: None)
         self.exchange = Exchange(self.session, places, Residuals(), None, report, 5.0)
-        self.model, self.copied = Model(), 0
+        self.model, self.copied, self.passes = Model(), 0, 0
         self.sums = ShardedSums(self.exchange, self.model, "mean", self.count)
         for group in self.model.groups():
             group._all_reduce_hook = SimpleNamespace(sums=self.sums)
@@ -88,8 +89,10 @@ class Rank:
     def backward(self, given, groups=(0, 1), between=lambda: None):
         """Runs a backward pass in which FSDP2 calls the hooks of some groups, and `between` behind each."""
         weight = torch.ones(1, requires_grad=True)
+        self.passes += 1
 
         def in_pass(gradient):
+            PASS.number = self.passes
             for group in (self.model.groups()[at] for at in groups):
                 flat = torch.cat([given[name].flatten() for name in group.names])
                 self.sums.add(group._all_reduce_hook, flat)
@@ -105,6 +108,13 @@ class Rank:
 
 
 class Case(unittest.TestCase):
+    """torch 1.13, which has no FSDP2, has no number of a backward pass: a rank counts its own."""
+
+    def setUp(self):
+        patch = mock.patch("torch._C._current_graph_task_id", lambda: PASS.number, create=True)
+        patch.start()
+        self.addCleanup(patch.stop)
+
     def ranks(self, count=2, **job):
         library = FakeLibrary(SumsInProcess())
         ranks = [Rank(library, rank, workers=count, **job) for rank in range(count)]
@@ -182,7 +192,7 @@ class Sharded(Case):
         order = []
         write = rank.model.write
         rank.model.write = lambda group, *given: (order.append(rank.model.name(group)), write(group, *given))
-        with mock.patch("millrace.torch.device.stream_that_uses", lambda _: "a stream"), \
+        with mock.patch("millrace.torch.device.use_on_current_stream", lambda _: "a stream"), \
              mock.patch("millrace.torch.device.wait_for", order.append):
             rank.backward(gradients(1)[0])
         self.assertEqual(order, ["a stream", "second", "a stream", "first"])
@@ -242,6 +252,7 @@ class Failures(Case):
         self.assertRaisesRegex(ArithmeticError, "of the model", rank.backward, gradients(1)[0], between=ends)
         self.assertTrue(rank.exchange.failed())
         self.assertRaisesRegex(RuntimeError, "ended within its step", rank.exchange.raise_within_step)
+        self.assertRaisesRegex(RuntimeError, "ended within its step", rank.backward, gradients(1)[0], groups=(1,))
 
     def test_MissingHook_IsNamed(self):
         rank, = self.ranks(1)

@@ -27,10 +27,10 @@ def ready_of(buffer):
     return event
 
 
-def stream_that_uses(buffer):
-    """Returns the current stream of the buffer's device; None in the host's memory.
+def use_on_current_stream(buffer):
+    """Keeps the buffer's memory for the work of the current stream, where another stream has allocated it.
 
-    Where the buffer goes, its memory is used again behind the work of that stream alone: its allocation may be another's.
+    Returns  that stream; None in the host's memory.
     """
     if not on_device(buffer):
         return None

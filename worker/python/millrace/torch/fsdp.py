@@ -284,7 +284,7 @@ class ShardedSums:
         """
         self._exchange.raise_error()
         try:
-            groups, task = self._model.groups(), _graph_task()
+            groups, task = self._model.groups(), torch._C._current_graph_task_id()
             if self._sums and task != self._task:
                 raise RuntimeError(GIVEN_UP)
             if self._exchange.steps == 0 and not self._sums:
@@ -295,7 +295,7 @@ class ShardedSums:
             if not self._sums:
                 self._task = task
                 _behind_all_callbacks(self._end_of_backward)
-            stream = device.stream_that_uses(flat)
+            stream = device.use_on_current_stream(flat)
             buffer = self._copy(group, flat)
             flat.zero_()
             last = len(self._sums) + 1 == len(groups)
@@ -318,7 +318,7 @@ class ShardedSums:
                 for group, of_group in self._sums.items():
                     of_group.bucket.future.wait()  # of a device: the current stream waits for the sums
                     device.wait_for(of_group.stream)
-                    device.stream_that_uses(of_group.bucket.buffer)
+                    device.use_on_current_stream(of_group.bucket.buffer)
                     self._model.write(group, of_group.bucket.buffer, of_group.begun)
                     self._count_copied(_bytes_of(of_group.bucket.buffer))
         except BaseException as error:
@@ -373,11 +373,6 @@ def _group_of(hook, groups):
 
 def _bytes_of(values):
     return values.numel() * values.element_size()
-
-
-def _graph_task():
-    """Returns a number of the present backward pass. torch 1.13, which has no FSDP2, has no such number."""
-    return getattr(torch._C, "_current_graph_task_id", lambda: None)()
 
 
 def _behind_all_callbacks(call):
