@@ -160,6 +160,8 @@ class Jobs:
         if self.before:
             self.here.note(f"Run with --only '{self.here.only}'. The rest is of commit {' and '.join(self.before['commits'])}, "
                            f"on {' and '.join(self.machines_before)}.")
+        elif len(self.commits) > 1:  # an interrupted script has continued
+            self.here.note(f"Its trainings are of commits {', '.join(sorted(self.commits))}.")
         return {"half": half, "machines": list(dict.fromkeys([*self.machines_before, self.here.machine]))}
 
     def _make(self, name, run, kept):

@@ -77,6 +77,15 @@ class Kept(unittest.TestCase):
             self.assertEqual([here.run("lstm", run)["run"] for run in runs + runs], runs + runs)
         self.assertEqual(made, runs)
 
+    def test_Page_NamesTheCommitsOfAContinuedScript(self):
+        with tempfile.TemporaryDirectory() as out:
+            notes = []
+            here = jobs.Jobs(SimpleNamespace(only=None, quick=False, out=Path(out), name="figure", machine="one", note=notes.append))
+            for commits in ({"0123abc"}, {"4567def", "0123abc"}):
+                here.commits = commits
+                here.add_notes(None)
+        self.assertEqual(notes, ["Its trainings are of commits 0123abc, 4567def."])
+
 
 if __name__ == "__main__":
     unittest.main()
