@@ -139,21 +139,19 @@ class Collection {
 
 bool all_finite_on_threads(std::span<const float> values) {
   std::atomic<bool> finite = true;
-  const auto check_chunk = [&](size_t chunk) {
-    const size_t begin = chunk * kValueChunk;
-    if (finite && !all_finite(values.subspan(begin, std::min(kValueChunk, values.size() - begin)))) finite = false;
+  const auto check_chunk = [&](size_t begin, size_t end) {
+    if (finite && !all_finite(values.subspan(begin, end - begin))) finite = false;
   };
-  for_chunks(chunks_of(values.size()), check_chunk, kMemoryPass);
+  for_value_chunks(values.size(), check_chunk, kMemoryPass);
   return finite;
 }
 
 void scale_on_threads(std::span<const float> values, float scale, std::span<float> target) {
   MILLRACE_CHECK(target.size() == values.size(), target.size(), values.size());
-  const auto scale_chunk = [&](size_t chunk) {
-    const size_t end = std::min((chunk + 1) * kValueChunk, values.size());
-    for (size_t i = chunk * kValueChunk; i < end; ++i) target[i] = scale * values[i];
+  const auto scale_chunk = [&](size_t begin, size_t end) {
+    for (size_t i = begin; i < end; ++i) target[i] = scale * values[i];
   };
-  for_chunks(chunks_of(values.size()), scale_chunk, kMemoryPass);
+  for_value_chunks(values.size(), scale_chunk, kMemoryPass);
 }
 
 bool add_and_collect(std::span<float> target, std::span<const float> values, float scale, uint64_t wanted,

@@ -65,4 +65,14 @@ void for_chunks(size_t chunk_count, const Work& work, PassThreads threads = {}) 
   if (failure) std::rethrow_exception(failure);
 }
 
+/// Calls work(begin, end) for each chunk of `count` values, as for_chunks() does.
+template <typename Work>
+void for_value_chunks(size_t count, const Work& work, PassThreads threads = {}) {
+  const auto of_chunk = [&](size_t chunk) {
+    const size_t begin = chunk * kValueChunk;
+    work(begin, std::min(begin + kValueChunk, count));
+  };
+  for_chunks((count + kValueChunk - 1) / kValueChunk, of_chunk, threads);
+}
+
 }  // namespace millrace

@@ -98,16 +98,15 @@ Velocity Velocity::copied() const {
 
 void Velocity::enter_dense(std::span<const float> gradient, std::span<float> entering) {
   const std::span<float> velocity = velocity_.values;
-  const auto enter_chunk = [&](size_t chunk) {
-    const size_t end = std::min((chunk + 1) * kValueChunk, velocity.size());
-    for (size_t i = chunk * kValueChunk; i < end; ++i) {
+  const auto enter_chunk = [&](size_t begin, size_t end) {
+    for (size_t i = begin; i < end; ++i) {
       const float value = gradient[i];
       const float next = next_velocity(shares_.kept, velocity[i], value);
       velocity[i] = next;
       entering[i] = shares_.of_gradient * value + shares_.of_velocity * next;
     }
   };
-  for_chunks((velocity.size() + kValueChunk - 1) / kValueChunk, enter_chunk, kMemoryPass);
+  for_value_chunks(velocity.size(), enter_chunk, kMemoryPass);
 }
 
 Stream Velocity::enter_sparse(const Stream& gradient) {

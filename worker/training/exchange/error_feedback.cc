@@ -105,6 +105,7 @@ void ErrorFeedback::take_back(const SharedStream& own, const peer::Reduced& redu
   const bool drops = options_.codec_error == CodecError::kDrop && reduced.returns == peer::Returns::kCodecErrors;
   if (!drops) add(reduced.returned.view());
   if (options_.result != peer::ResultKind::kGlobalTopk || own.view.values.empty()) return;
+  // The indices of the entries that were handed over: their values do not count here.
   add(not_carried(own.view, {own.view.dimension, false, reduced.contributed, {}}).view());
 }
 
