@@ -72,7 +72,7 @@ def made_of(here, jobs, network, ranks, runs):
     for seed in range(here.seed, here.seed + (1 if here.quick else SEEDS)):
         for name, (scheme, changes) in missing.items():
             run = {"network": network, "scheme": scheme, "ranks": ranks, "shards": 0, "rate": RATE, "steps": steps,
-                   "report_every": max(1, steps // 20), "seed": seed, **({} if here.quick and "steps" in changes else changes)}
+                   "report_every": max(1, steps // 20), "seed": seed, **changes, **({"steps": steps} if here.quick else {})}
             result = jobs.run(f"oktopk-{network}-{ranks}-{seed}", run)
             results[name] = (results[name] or []) + [result]
             print(f"  {network}, {ranks} ranks, seed {seed}, {name}: {result['rows'][-1]['seconds']:.0f} s", flush=True)

@@ -35,8 +35,10 @@ NAMES = {"cnn": "CNN", "resnet8": "ResNet-8", "lstm": "LSTM"}
 
 def scheme_of(name, network, steps):
     """Returns the scheme of job_rank.py."""
-    if name in DENSE or name == SLOWER:
-        return DENSE.get(name, DENSE["SGD"])
+    if name == SLOWER:
+        return DENSE["SGD"]
+    if name in DENSE:
+        return DENSE[name]
     signs = ":signs" if name == "quantized RGC" else ""
     density = 0.01 if name in (DENSER, NO_MASKS) else DENSITY
     options = {"select": f"by_size:{density}{signs}:dense={max(1, round(WARM_UP * steps))}", "combine": "mean",
@@ -112,23 +114,21 @@ def error(rows, network, scheme):
 def of_cnn(rows):
     """Returns the sentences about the CNN's controls: the density, and momentum correction, which masks the velocity of each sent entry."""
     ends = {name: error(rows, NAMES["cnn"], name) for name in ("SGD", "RGC", DENSER, NO_MASKS)}
-    if None in ends.values():
-        return ""
     return (f"The CNN with 1 % of the entries ends with {ends[DENSER]:.2f} %, and with {ends[NO_MASKS]:.2f} % where the momentum is the "
             f"optimizer's, behind the sum (SGD {ends['SGD']:.2f}, RGC {ends['RGC']:.2f}). Correction masks the velocity of each sent entry. ")
 
 
 def of_resnet(rows):
-    """Returns the sentence about ResNet-8's control: SGD at half of the rate."""
+    """Returns the sentence about ResNet-8's control, SGD at half of the rate. A quick run has none."""
     slower = error(rows, NAMES["resnet8"], SLOWER)
-    return f"SGD trains ResNet-8 to {slower:.2f} % at half of the rate. " if slower else ""
+    return "" if slower is None else f"SGD trains ResNet-8 to {slower:.2f} % at half of the rate. "
 
 
 def of_lstm(results, rows):
     """Returns the sentences about the LSTM: its controls, and the steps of SGD that have RGC's last loss."""
     of = results["lstm", 16]
     denser, after = (error(rows, NAMES["lstm"], name) for name in (DENSER, AFTER))
-    text = f"The LSTM ends with {denser:.2f} % with 1 % of the entries, and with {after:.2f} % clipped after the sum as SGD is. " if denser and after else ""
+    text = f"The LSTM ends with {denser:.2f} % with 1 % of the entries, and with {after:.2f} % clipped after the sum as SGD is. "
     sgd = [{"step": step, "quality": -loss} for step, loss in zip(curve(of["SGD"], "step"), curve(of["SGD"], "loss"))]
     same = first_with(sgd, -curve(of["RGC"], "loss")[-1], "step")
     return f"{text}The loss that its RGC ends with after {sgd[-1]['step']:.0f} steps is SGD's " + (f"at step {same:.0f}" if same else "at none")
@@ -146,7 +146,7 @@ def plot(results):
     figure, axes = panels(len(AXES), len(results), width=4.4, height=3.4)
     for line, key in zip(axes, AXES):
         for axis, ((network, batch), of) in zip(line, results.items()):
-            draw_curves(axis, of, key, lambda runs: [100 * (1 - quality) for quality in curve(runs, "quality")], lambda name: name in DENSE)
+            draw_curves(axis, of, key, lambda runs: [100 * (1 - quality) for quality in curve(runs, "quality")], lambda name: name in (*DENSE, SLOWER))
             axis.set(title=f"{NAMES[network]}, batch {batch}", ylabel="held-out error, %")
             axis.set_yscale("log")
             axis.legend(fontsize=7)
